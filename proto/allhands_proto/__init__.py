@@ -1,0 +1,1 @@
+"""The wire of allhands: generated protobuf and gRPC code, by version."""

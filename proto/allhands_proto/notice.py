@@ -1,0 +1,108 @@
+"""The notice that a coordinator leaves for its user's own commands on this host.
+
+It holds the address and the token, in the user's runtime directory, readable by nobody else. So
+loopback needs no flag and is still closed to others. Both sides of the wire rely on its form.
+"""
+
+import contextlib
+import json
+import os
+import stat
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Where a live coordinator of this user listens, and the token it wants."""
+
+    host: str
+    port: int
+    token: str
+    pid: int
+    kind: str
+    """`daemon` (allhands serve) or `embedded` (in a launcher or in rank 0)."""
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"ah://{host}:{self.port}"
+
+
+def directory() -> Path:
+    """Return this user's runtime directory for allhands, made if need be, mode 0700.
+
+    Raises:
+        PermissionError: it exists but belongs to somebody else or others may write there.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(base, "allhands") if base else Path(tempfile.gettempdir(), f"allhands-{os.getuid()}")
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(
+            f"{path} must be a directory of uid {os.getuid()} with mode 0700; "
+            "remove it, or set XDG_RUNTIME_DIR to a directory of your own"
+        )
+    return path
+
+
+def publish(name: str, content: dict[str, object]) -> Path:
+    """Write a private file of the runtime directory; see `publish_at`."""
+    return publish_at(directory() / name, content)
+
+
+def publish_at(target: Path, content: dict[str, object]) -> Path:
+    """Write a private file (mode 0600) in one step: readers see all of it or nothing."""
+    handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=".")  # mkstemp gives mode 0600
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(content, file)
+        os.replace(scratch, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)
+        raise
+    return target
+
+
+def post(notice: Notice) -> Path:
+    """Leave the notice; it replaces an older one for the same port."""
+    return publish(f"coordinator-{notice.port}.json", {**asdict(notice)})
+
+
+def withdraw(notice: Notice) -> None:
+    """Remove the notice, unless another coordinator has put its own there since."""
+    path = directory() / f"coordinator-{notice.port}.json"
+    if _read(path) == notice:
+        path.unlink(missing_ok=True)
+
+
+def live() -> list[Notice]:
+    """List the notices whose process still lives, daemons first, then by port."""
+    found = [_read(path) for path in directory().glob("coordinator-*.json")]
+    alive = [notice for notice in found if notice is not None and _is_alive(notice.pid)]
+    return sorted(alive, key=lambda notice: (notice.kind != "daemon", notice.port))
+
+
+def find(port: int) -> Notice | None:
+    """Return the notice of the live coordinator of this user on that port of this host."""
+    return next((notice for notice in live() if notice.port == port), None)
+
+
+def _read(path: Path) -> Notice | None:
+    try:
+        return Notice(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None  # gone meanwhile, or not ours
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
