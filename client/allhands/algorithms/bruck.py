@@ -1,0 +1,42 @@
+"""Bruck's all-gather: the fewest rounds for any size; for small blocks."""
+
+from collections.abc import Sequence
+
+from allhands.algorithms.blocks import blocks, joined
+from allhands.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
+
+
+def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
+    """Take own block from INPUT and everybody's to OUTPUT, in max(1, ceil(log2(size))) rounds.
+
+    What each rank holds doubles from round to round. Blocks lie at their final places from the
+    start, so there is no rotation at the end; a run of them that wraps around is two messages.
+    Source: Bruck, Ho, Kipnis, Upfal & Weathersby, "Efficient algorithms for all-to-all
+    communications in multiport message-passing systems", IEEE TPDS 8 (1997).
+    """
+    parts = blocks(Area.OUTPUT, counts)
+
+    def arc(first: int, count: int) -> tuple[Span, ...]:
+        """The blocks of `count` ranks from `first` on, around the circle."""
+        first %= size
+        straight, wrapped = parts[first : first + count], parts[: max(0, first + count - size)]
+        return tuple(joined(run) for run in (straight, wrapped) if run)
+
+    copies: tuple[Copy, ...] = (Copy(Span(Area.INPUT, 0, counts[rank]), parts[rank]),)
+    if size == 1:
+        return Schedule((Round(copies=copies),))
+    rounds = []
+    held = 1  # the blocks of `held` ranks from this one on
+    while held < size:
+        more = min(held, size - held)
+        to, source = (rank - held) % size, (rank + held) % size
+        rounds.append(
+            Round(
+                copies,
+                tuple(Send(to, span) for span in arc(rank, more)),
+                tuple(Recv(source, span) for span in arc(source, more)),
+            )
+        )
+        copies = ()
+        held += more
+    return Schedule(tuple(rounds))

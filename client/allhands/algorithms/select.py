@@ -1,0 +1,110 @@
+"""Which algorithm a call takes: a pure choice, so that ranks agree without talking.
+
+Everything the choice looks at must be the same on every rank of the call.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, ParamSpec
+
+from allhands.algorithms import (
+    bruck,
+    dissemination,
+    doubling,
+    flat,
+    pairwise,
+    ring,
+    tree,
+    van_de_geijn,
+)
+from allhands.schedule import Schedule
+
+# Up to here the number of rounds decides, above it the amount of data. Over gRPC on one host a
+# message takes 115 us however short, and 64 KiB take about as long again to move at 0.5 GB/s.
+SMALL = 64 * 1024
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[P]):
+    """An algorithm and the name under which people see it."""
+
+    name: str
+    build: Callable[P, Schedule]
+    """Called with (rank, size, ...) as the algorithm is."""
+
+
+Whole = Choice[[int, int, int]]
+"""build(rank, size, length)"""
+Rooted = Choice[[int, int, int, int]]
+"""build(rank, size, length, root)"""
+Blocks = Choice[[int, int, Sequence[int]]]
+"""build(rank, size, counts)"""
+RootedBlocks = Choice[[int, int, Sequence[int], int]]
+"""build(rank, size, counts, root)"""
+Exchange = Choice[[int, int, Sequence[int], Sequence[int]]]
+"""build(rank, size, send_counts, recv_counts)"""
+
+
+def select_all_reduce(size: int, nbytes: int) -> Whole:
+    """Choose for an array of `nbytes`; halving-doubling is there but was not measured to win."""
+    if nbytes <= SMALL:
+        return Choice("doubling", doubling.all_reduce)
+    return Choice("ring", ring.all_reduce)
+
+
+def select_broadcast(size: int, nbytes: int) -> Rooted:
+    """Choose for an array of `nbytes`; two ranks have nothing to pass on."""
+    if nbytes <= SMALL or size <= 2:
+        return Choice("tree", tree.broadcast)
+    return Choice("van_de_geijn", van_de_geijn.broadcast)
+
+
+def select_reduce(size: int, nbytes: int) -> Rooted:
+    """Choose for an array of `nbytes`."""
+    return Choice("tree", tree.reduce)
+
+
+def select_all_gather(size: int, nbytes: int) -> Blocks:
+    """Choose for a result of `nbytes`, all blocks together."""
+    if nbytes <= SMALL:
+        return Choice("bruck", bruck.all_gather)
+    return Choice("ring", ring.all_gather)
+
+
+def select_reduce_scatter(size: int, nbytes: int) -> Blocks:
+    """Choose for an input of `nbytes`, all blocks together.
+
+    Both take as many rounds; the small ones save copies, the large ones keep to one link.
+    """
+    if nbytes <= SMALL:
+        return Choice("pairwise", pairwise.reduce_scatter)
+    return Choice("ring", ring.reduce_scatter)
+
+
+def select_gather(size: int, nbytes: int) -> RootedBlocks:
+    """Choose for a result of `nbytes`, all blocks together."""
+    return Choice("flat", flat.gather)
+
+
+def select_scatter(size: int, nbytes: int) -> RootedBlocks:
+    """Choose for an input of `nbytes`, all blocks together."""
+    return Choice("flat", flat.scatter)
+
+
+def select_all_to_all(size: int, nbytes: int | None) -> Exchange:
+    """Choose for `nbytes` that each rank sends; None where ranks send different amounts.
+
+    With uneven splits no rank knows the others' amounts, and all must list the same rounds.
+    """
+    together = nbytes is not None and nbytes <= SMALL
+    return Choice(
+        "together" if together else "pairwise", partial(pairwise.all_to_all, together=together)
+    )
+
+
+def select_barrier(size: int) -> Choice[[int, int]]:
+    """Choose for a barrier."""
+    return Choice("dissemination", dissemination.barrier)

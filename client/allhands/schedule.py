@@ -1,0 +1,103 @@
+"""The vocabulary of collectives: spans, copies, sends, receives, rounds.
+
+A collective is data: an algorithm says, for one rank, which rounds it goes through. Nothing here
+or in `algorithms` moves a byte; the engine executes schedules, the simulator proves them.
+
+The law of a round:
+  1. its copies happen first, in order;
+  2. its sends see the buffers as they are then;
+  3. its receives land as it ends, in the order listed.
+"""
+
+import enum
+from dataclasses import dataclass
+
+
+class Area(enum.Enum):
+    """A buffer that a schedule names; each is addressed in elements, from 0."""
+
+    INPUT = "input"
+    """What the caller gave; never written."""
+    OUTPUT = "output"
+    """What the caller gets; in an operation in place it holds the input at first."""
+    SCRATCH = "scratch"
+    """The engine's memory, undefined at first, as long as `Schedule.scratch` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The elements [start, stop) of an area; lists of arrays count end to end."""
+
+    area: Area
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.stop:
+            raise ValueError(f"no such span: [{self.start}, {self.stop})")
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def overlaps(self, other: "Span") -> bool:
+        """Say whether a write to one could be seen in the other."""
+        return (
+            self.area is other.area
+            and self.start < other.stop
+            and other.start < self.stop
+            and len(self) > 0
+            and len(other) > 0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Overwrite `target` with `source`, on this rank; equal lengths."""
+
+    source: Span
+    target: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give `span` to `peer`, a rank of the group."""
+
+    peer: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Take into `span` what `peer` sends in the same round to this rank.
+
+    Where `reduce` is set it is combined with what the span holds, the contribution of the lower
+    rank as the left operand: so two ranks that exchange partial results get the same bits.
+    """
+
+    peer: int
+    span: Span
+    reduce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Transfers that run at once; see the law above.
+
+    The k-th send from one rank to another within a round is the k-th receive there. Rounds match
+    by their index: a rank with nothing to do in a round still lists it, empty.
+    """
+
+    copies: tuple[Copy, ...] = ()
+    sends: tuple[Send, ...] = ()
+    recvs: tuple[Recv, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What one rank does in one collective.
+
+    `scratch` is in elements.
+    """
+
+    rounds: tuple[Round, ...]
+    scratch: int = 0

@@ -1,0 +1,149 @@
+"""What every fabric and link must do; run it on your own by subclassing `LinkSuite`.
+
+With pytest and pytest-asyncio: subclass, implement `fabrics`, name the class `Test...`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from allhands.transport.frame import CHUNK, FrameError, Header, Key, Kind
+from allhands.transport.link import Fabric, LinkBroken, Receiver
+
+_PATIENCE = 10.0
+
+
+def frame(number: int, payload: bytes = b"") -> bytes:
+    """Make a frame that can be told from others by its sequence number."""
+    header = Header(Kind.DATA, Key(1, number), 0, len(payload), 0, len(payload))
+    return header.pack() + payload
+
+
+class Recorder:
+    """A receiver that keeps what comes, and wakes whoever waits for it."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, bytes]] = []
+        self.breaks: list[tuple[int, str]] = []
+        self.poison: bytes | None = None
+        self._changed = asyncio.Event()
+
+    def accept(self, peer: int, frame: bytes) -> None:
+        if frame == self.poison:
+            raise FrameError("poison")
+        self.frames.append((peer, frame))
+        self._changed.set()
+
+    def broken(self, peer: int, reason: str) -> None:
+        self.breaks.append((peer, reason))
+        self._changed.set()
+
+    async def until(self, *, frames: int = 0, breaks: int = 0) -> None:
+        """Return when that many have come."""
+        async with asyncio.timeout(_PATIENCE):
+            while len(self.frames) < frames or len(self.breaks) < breaks:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class LinkSuite:
+    """The contract of `transport.link`, as tests."""
+
+    def fabrics(
+        self, receivers: Sequence[Receiver]
+    ) -> AbstractAsyncContextManager[Sequence[Fabric]]:
+        """Give one fabric for each receiver, rank by rank, all of one world."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def pair(self) -> AsyncIterator[tuple[list[Fabric], list[Recorder]]]:
+        recorders = [Recorder(), Recorder()]
+        async with self.fabrics(recorders) as fabrics:
+            yield list(fabrics), recorders
+
+    async def test_frames_arrive_whole_and_in_the_order_sent(self) -> None:
+        async with self.pair() as (fabrics, recorders):
+            link = await fabrics[0].dial(1)
+            sent = [frame(number, b"x" * (number * 1000)) for number in range(100)]
+            for one in sent:
+                await link.send(one)
+            await recorders[1].until(frames=len(sent))
+            assert recorders[1].frames == [(0, one) for one in sent]
+
+    async def test_the_largest_frame_passes(self) -> None:
+        async with self.pair() as (fabrics, recorders):
+            link = await fabrics[0].dial(1)
+            largest = frame(1, b"y" * CHUNK)
+            await link.send(largest)
+            await recorders[1].until(frames=1)
+            assert recorders[1].frames == [(0, largest)]
+
+    async def test_both_directions_are_links_of_their_own(self) -> None:
+        async with self.pair() as (fabrics, recorders):
+            there, back = await fabrics[0].dial(1), await fabrics[1].dial(0)
+            await there.send(frame(1))
+            await back.send(frame(2))
+            await recorders[0].until(frames=1)
+            await recorders[1].until(frames=1)
+            assert recorders[0].frames == [(1, frame(2))]
+            assert recorders[1].frames == [(0, frame(1))]
+
+    async def test_close_returns_when_everything_has_been_taken_in(self) -> None:
+        async with self.pair() as (fabrics, recorders):
+            link = await fabrics[0].dial(1)
+            for number in range(20):
+                await link.send(frame(number, b"z" * CHUNK))
+            await link.close()
+            assert len(recorders[1].frames) == 20
+            assert recorders[1].breaks == []
+            await link.close()
+
+    async def test_nothing_can_be_sent_after_close(self) -> None:
+        async with self.pair() as (fabrics, _):
+            link = await fabrics[0].dial(1)
+            await link.close()
+            await _must_break(link.send(frame(1)))
+
+    async def test_a_dropped_link_is_told_to_the_receiver(self) -> None:
+        async with self.pair() as (fabrics, recorders):
+            link = await fabrics[0].dial(1)
+            await link.send(frame(1))
+            await recorders[1].until(frames=1)
+            link.abort()
+            await recorders[1].until(breaks=1)
+            assert [peer for peer, _ in recorders[1].breaks] == [0]
+            link.abort()
+
+    async def test_a_peer_that_goes_away_breaks_the_links_to_it(self) -> None:
+        async with self.pair() as (fabrics, recorders):
+            link = await fabrics[0].dial(1)
+            await link.send(frame(1))
+            await recorders[1].until(frames=1)
+            await fabrics[1].aclose()
+            await recorders[0].until(breaks=1)
+            assert recorders[0].breaks[0][0] == 1
+            await _must_break(link.send(frame(2)))
+
+    async def test_a_peer_that_is_not_there_cannot_be_dialled(self) -> None:
+        async with self.pair() as (fabrics, _):
+            await fabrics[1].aclose()
+            await _must_break(fabrics[0].dial(1))
+
+    async def test_a_frame_that_is_none_breaks_the_link_at_both_ends(self) -> None:
+        async with self.pair() as (fabrics, recorders):
+            recorders[1].poison = frame(666)
+            link = await fabrics[0].dial(1)
+            await link.send(frame(666))
+            await recorders[0].until(breaks=1)
+            await recorders[1].until(breaks=1)
+            assert "protocol error" in recorders[1].breaks[0][1]
+            assert recorders[1].frames == []
+
+
+async def _must_break(attempt: Awaitable[object]) -> None:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await attempt
+    except LinkBroken:
+        return
+    raise AssertionError("the link should have been broken")

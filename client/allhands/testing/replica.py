@@ -1,0 +1,162 @@
+"""One rank's buffers under the law of a round, watched for what no schedule may do."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from allhands.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
+
+Array = npt.NDArray[np.generic]
+Reduce = Callable[[Array, Array], Array]
+"""Given the contribution of the lower rank and of the higher one, return a new array."""
+
+
+class ScheduleError(ValueError):
+    """Schedules break the law, or do not belong together; the text names round and ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """An area, and which of its elements nobody has written yet; None: all are defined."""
+
+    values: Array
+    undefined: npt.NDArray[np.bool_] | None
+
+
+class Replica:
+    """What one rank holds while schedules are played through, in place in the given output.
+
+    Without an input the operation is in place: the output holds something from the start. With
+    one, the output is undefined until it is written, like scratch; nothing undefined may be read.
+    """
+
+    def __init__(
+        self, rank: int, schedule: Schedule, given: Array | None, output: Array, reduce: Reduce
+    ) -> None:
+        self.rank = rank
+        self.rounds = schedule.rounds
+        self._reduce = reduce
+        self._areas = {
+            Area.INPUT: _Memory(np.empty(0, output.dtype) if given is None else given, None),
+            Area.OUTPUT: _Memory(output, None if given is None else _all_of(len(output))),
+            Area.SCRATCH: _Memory(
+                np.empty(schedule.scratch, output.dtype), _all_of(schedule.scratch)
+            ),
+        }
+
+    def begin(self, index: int) -> None:
+        """Do the copies of a round, and check what its receives may meet."""
+        step = self.rounds[index]
+        for copy in step.copies:
+            self._copy(index, copy)
+        if len(step.recvs) > 1:
+            self._check_overlaps(index, step)
+
+    def outgoing(self, index: int, send: Send) -> Array:
+        """Return a snapshot of what is sent in a round."""
+        return self._read(index, send.span, "sends").copy()
+
+    def land(self, index: int, recv: Recv, values: Array) -> None:
+        """Let arrive what was sent for a receive of a round."""
+        if len(values) != len(recv.span):
+            raise ScheduleError(
+                f"round {index}: rank {recv.peer} sends {len(values)} elements to rank "
+                f"{self.rank}, which expects {len(recv.span)}"
+            )
+        if recv.reduce:
+            held = self._read(index, recv.span, "reduces into")
+            if recv.peer < self.rank:
+                values = self._reduce(values, held)
+            else:
+                values = self._reduce(held, values)
+        self._write(index, recv.span, values, "receives into")
+
+    # ------------------------------------------------------------ inside
+
+    def _copy(self, index: int, copy: Copy) -> None:
+        if len(copy.source) != len(copy.target):
+            self._refuse(index, f"copies {_text(copy.source)} to {_text(copy.target)}")
+        if copy.source.overlaps(copy.target):
+            self._refuse(index, f"copies {_text(copy.source)} onto itself, {_text(copy.target)}")
+        self._write(index, copy.target, self._read(index, copy.source, "copies"), "copies into")
+
+    def _check_overlaps(self, index: int, step: Round) -> None:
+        for position, recv in enumerate(step.recvs):
+            for earlier in step.recvs[:position]:
+                both_reduce = recv.reduce and earlier.reduce
+                if recv.span.overlaps(earlier.span) and not both_reduce:
+                    self._refuse(
+                        index,
+                        f"receives {_text(earlier.span)} from rank {earlier.peer} and, over it, "
+                        f"{_text(recv.span)} from rank {recv.peer}",
+                    )
+
+    def _read(self, index: int, span: Span, verb: str) -> Array:
+        memory = self._memory(index, span, verb)
+        if memory.undefined is not None and memory.undefined[span.start : span.stop].any():
+            self._refuse(index, f"{verb} {_text(span)} before it was written")
+        return memory.values[span.start : span.stop]
+
+    def _write(self, index: int, span: Span, values: Array, verb: str) -> None:
+        if span.area is Area.INPUT:
+            self._refuse(index, f"{verb} {_text(span)}, which is never written")
+        memory = self._memory(index, span, verb)
+        memory.values[span.start : span.stop] = values
+        if memory.undefined is not None:
+            memory.undefined[span.start : span.stop] = False
+
+    def _memory(self, index: int, span: Span, verb: str) -> _Memory:
+        memory = self._areas[span.area]
+        if span.stop > len(memory.values):
+            self._refuse(index, f"{verb} {_text(span)} of {len(memory.values)} elements")
+        return memory
+
+    def _refuse(self, index: int, what: str) -> NoReturn:
+        raise ScheduleError(f"round {index}: rank {self.rank} {what}")
+
+
+def replicas(
+    schedules: Sequence[Schedule],
+    inputs: Sequence[Array] | None,
+    outputs: Sequence[Array],
+    reduce: Reduce,
+) -> list[Replica]:
+    """Set up all ranks, and check what can be told before anything moves.
+
+    Raises:
+        ScheduleError: ranks list different numbers of rounds, or a peer that is no other rank.
+        ValueError: there is not one buffer for each schedule.
+    """
+    size = len(schedules)
+    given: Sequence[Array | None] = [None] * size if inputs is None else inputs
+    if not len(given) == len(outputs) == size:
+        raise ValueError(f"{size} schedules, {len(given)} inputs and {len(outputs)} outputs")
+    for rank, schedule in enumerate(schedules):
+        if len(schedule.rounds) != len(schedules[0].rounds):
+            raise ScheduleError(
+                f"rank 0 lists {len(schedules[0].rounds)} rounds, "
+                f"rank {rank} lists {len(schedule.rounds)}"
+            )
+        for index, step in enumerate(schedule.rounds):
+            peers = [send.peer for send in step.sends] + [recv.peer for recv in step.recvs]
+            for peer in peers:
+                if peer == rank or not 0 <= peer < size:
+                    raise ScheduleError(
+                        f"round {index}: rank {rank} speaks with rank {peer}, "
+                        f"which is no other rank of {size}"
+                    )
+    return [
+        Replica(rank, schedule, given[rank], outputs[rank], reduce)
+        for rank, schedule in enumerate(schedules)
+    ]
+
+
+def _text(span: Span) -> str:
+    return f"{span.area.value}[{span.start}:{span.stop}]"
+
+
+def _all_of(length: int) -> npt.NDArray[np.bool_]:
+    return np.ones(length, np.bool_)

@@ -1,0 +1,127 @@
+"""The binary header in front of every payload, and what makes one acceptable.
+
+Layout in `peer.proto`. Nothing is believed: a frame that is not exactly what its header says
+is a `FrameError`, before its size is used for anything.
+"""
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+CHUNK = 1 << 20
+"""Payload bytes of a full frame: gRPC's throughput peaks there; 64 KiB and 8 MiB lose a third."""
+
+_HEADER = struct.Struct("<2sBBIQQIIQQQII")
+HEADER_BYTES = _HEADER.size
+LARGEST_FRAME = HEADER_BYTES + CHUNK
+LARGEST_MESSAGE = 1 << 48
+_MAGIC = b"AH"
+_VERSION = 1
+_POINT_TO_POINT = 1
+
+
+class FrameError(ValueError):
+    """These bytes are no frame of this protocol."""
+
+
+class Kind(enum.IntEnum):
+    DATA = 1
+    """A piece of a message."""
+    CLEAR = 2
+    """The receiver has posted the receive: send the message."""
+    ANNOUNCE = 3
+    """The sender holds a message and waits to be cleared."""
+    REFUSE = 4
+    """The receiver called something else; the payload is its call, in UTF-8."""
+    CREDIT = 5
+    """`total` bytes of unasked messages have been taken in."""
+    WITHDRAW = 6
+    """The sender has given up a message that it had announced."""
+    BYE = 7
+    """Nothing follows; a link that ends without it has broken."""
+
+
+class Key(NamedTuple):
+    """What a message is, between two given ranks."""
+
+    group: int
+    """Hash of the group's name."""
+    sequence: int
+    """Of the call; point to point: the sender's own count of messages to this receiver."""
+    step: int = 0
+    """Place in the call's schedule."""
+    part: int = 0
+    """Slice of the call; point to point: the tag."""
+    point_to_point: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    kind: Kind
+    key: Key
+    signature: int
+    total: int
+    """Bytes in the whole message."""
+    offset: int = 0
+    length: int = 0
+    """Bytes of payload behind this header."""
+    epoch: int = 0
+
+    def pack(self) -> bytes:
+        key = self.key
+        return _HEADER.pack(
+            _MAGIC,
+            _VERSION,
+            self.kind,
+            self.epoch,
+            key.group,
+            key.sequence,
+            key.step,
+            key.part,
+            self.signature,
+            self.total,
+            self.offset,
+            self.length,
+            _POINT_TO_POINT if key.point_to_point else 0,
+        )
+
+
+def unpack(frame: bytes) -> Header:
+    """Read the header of a whole frame.
+
+    Raises:
+        FrameError: the bytes are not a frame, or its payload is not as long as it says.
+    """
+    if len(frame) < HEADER_BYTES:
+        raise FrameError(f"{len(frame)} bytes are too few for a header of {HEADER_BYTES}")
+    (
+        magic,
+        version,
+        kind,
+        epoch,
+        group,
+        sequence,
+        step,
+        part,
+        signature,
+        total,
+        offset,
+        length,
+        flags,
+    ) = _HEADER.unpack_from(frame)
+    if magic != _MAGIC or version != _VERSION:
+        raise FrameError(f"magic {magic!r}, version {version} instead of {_MAGIC!r}, {_VERSION}")
+    if length != len(frame) - HEADER_BYTES or length > CHUNK:
+        raise FrameError(
+            f"the header says {length} bytes of payload, {len(frame) - HEADER_BYTES} came, "
+            f"{CHUNK} are allowed"
+        )
+    if total > LARGEST_MESSAGE or (kind == Kind.DATA and offset + length > total):
+        raise FrameError(f"payload [{offset}, {offset + length}) of a message of {total} bytes")
+    try:
+        known = Kind(kind)
+    except ValueError:
+        raise FrameError(f"unknown kind of frame {kind}") from None
+    key = Key(group, sequence, step, part, bool(flags & _POINT_TO_POINT))
+    return Header(known, key, signature, total, offset, length, epoch)

@@ -1,0 +1,272 @@
+"""Links as gRPC streams of raw frames: one listening port per process, one stream per direction."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from allhands.transport import handshake
+from allhands.transport.frame import LARGEST_FRAME, FrameError, Header, Key, Kind
+from allhands.transport.link import LinkBroken, Receiver
+from allhands_proto.v1 import peer_pb2
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 5.0
+_LARGEST_GREETING = 4096
+_METHOD = "/allhands.v1.Peer/Link"
+_BYE = Header(Kind.BYE, Key(0, 0), 0, 0).pack()
+_OPTIONS = [
+    ("grpc.max_receive_message_length", LARGEST_FRAME),
+    ("grpc.max_send_message_length", LARGEST_FRAME),
+    ("grpc.so_reuseport", 0),  # two workers on one port would take each other's peers
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.server_handshake_timeout_ms", 3000),
+]
+
+RawCall: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
+RawContext: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker is among the workers of one run of a job."""
+
+    job: str
+    incarnation: str
+    secret: bytes
+    member: str
+    rank: int
+    world_size: int
+
+    def __repr__(self) -> str:
+        return f"Identity({self.job!r}, rank {self.rank} of {self.world_size})"  # no secret
+
+
+class Listening:
+    """The worker's port. It is open before the worker has a rank: until `admit`, links wait."""
+
+    def __init__(self) -> None:
+        self._server = grpc.aio.server(options=_OPTIONS)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+            self._link
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("allhands.v1.Peer", {"Link": handler}),)
+        )
+        self._identity: Identity | None = None
+        self._receiver: Receiver | None = None
+        self._admitting = asyncio.Event()
+        self._inbound: set[int] = set()
+        self._closing = False
+        self.port = 0
+
+    async def start(self, host: str) -> None:
+        """Listen on a free port of `host`.
+
+        Raises:
+            OSError: the host is not an address of this machine.
+        """
+        where = f"[{host}]:0" if ":" in host else f"{host}:0"
+        try:
+            self.port = self._server.add_insecure_port(where)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {host} for peers: {error}") from error
+        await self._server.start()
+
+    def admit(self, identity: Identity, receiver: Receiver) -> None:
+        """Let peers of this identity's world in; their frames go to `receiver`."""
+        self._identity = identity
+        self._receiver = receiver
+        self._admitting.set()
+
+    async def aclose(self) -> None:
+        """Stop listening and drop what still comes in. Idempotent."""
+        self._closing = True
+        await self._server.stop(0)
+
+    async def _link(self, _requests: object, context: RawContext) -> None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                peer = await self._greet(context)
+        except (handshake.HandshakeError, TimeoutError) as error:
+            reason = str(error) or f"no handshake within {HANDSHAKE_SECONDS:.0f} s"
+            logger.warning("refused a link from %s: %s", context.peer(), reason)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"link refused: {reason}")
+        assert self._receiver is not None
+        self._inbound.add(peer)
+        reason = "its stream ended"
+        frame: object = b""
+        try:
+            while isinstance(frame := await context.read(), bytes):
+                if frame == _BYE:
+                    return
+                self._receiver.accept(peer, frame)
+        except FrameError as error:
+            reason = f"protocol error: {error}"
+            logger.warning("broke the link from rank %d: %s", peer, error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        except asyncio.CancelledError:
+            reason = "its process or connection went away"
+            raise
+        finally:
+            self._inbound.discard(peer)
+            if frame != _BYE and not self._closing:
+                self._receiver.broken(peer, reason)
+
+    async def _greet(self, context: RawContext) -> int:
+        """Run the acceptor's half of the handshake; return the peer's rank."""
+        greeting = _parse(peer_pb2.Hello(), await context.read())
+        await self._admitting.wait()
+        me = self._identity
+        assert me is not None
+        handshake.check_hello(
+            greeting,
+            job=me.job,
+            incarnation=me.incarnation,
+            rank=me.rank,
+            world_size=me.world_size,
+        )
+        if greeting.from_rank in self._inbound:
+            raise handshake.HandshakeError(f"rank {greeting.from_rank} has a link already")
+        nonce = handshake.new_nonce()
+        proof = handshake.prove(me.secret, "accept", greeting, nonce)
+        await context.write(peer_pb2.Challenge(nonce=nonce, proof=proof).SerializeToString())
+        answer = _parse(peer_pb2.Proof(), await context.read())
+        handshake.check_proof(me.secret, "dial", greeting, nonce, answer.proof)
+        await context.write(peer_pb2.Welcome().SerializeToString())
+        return greeting.from_rank
+
+
+class GrpcLink:
+    """One stream to one peer."""
+
+    def __init__(self, channel: grpc.aio.Channel, call: RawCall) -> None:
+        self._channel = channel
+        self._call = call
+        self._closed = False
+
+    async def send(self, frame: bytes) -> None:
+        try:
+            await self._call.write(frame)
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise LinkBroken(await _reason(self._call, error)) from error
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._call.write(_BYE)
+            await self._call.done_writing()
+            if await self._call.code() is not grpc.StatusCode.OK:
+                raise LinkBroken(await self._call.details())
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise LinkBroken(await _reason(self._call, error)) from error
+        finally:
+            await self._channel.close()
+
+    def abort(self) -> None:
+        self._closed = True
+        self._call.cancel()
+
+    def watch(self, broken: Callable[[str], None]) -> None:
+        """Call back when the stream ends although this side has not closed it."""
+
+        def ended(_call: Any) -> None:
+            if not self._closed:
+                broken("its process or connection went away")
+
+        self._call.add_done_callback(ended)
+
+
+class GrpcFabric:
+    """Links to the peers of one worker, at the addresses that the coordinator named."""
+
+    def __init__(
+        self,
+        listening: Listening,
+        identity: Identity,
+        addresses: Mapping[int, str],
+        receiver: Receiver,
+    ) -> None:
+        self._listening = listening
+        self._identity = identity
+        self._addresses = dict(addresses)
+        self._receiver = receiver
+        self._channels: list[grpc.aio.Channel] = []
+        listening.admit(identity, receiver)
+
+    async def dial(self, peer: int) -> GrpcLink:
+        channel = grpc.aio.insecure_channel(self._addresses[peer], options=_OPTIONS)
+        self._channels.append(channel)
+        call: RawCall = channel.stream_stream(_METHOD)()
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await self._greet(call, peer)
+        except handshake.HandshakeError as error:
+            call.cancel()
+            raise LinkBroken(f"who answers at {self._addresses[peer]}: {error}") from error
+        except TimeoutError as error:
+            call.cancel()
+            raise LinkBroken(
+                f"no handshake with {self._addresses[peer]} within {HANDSHAKE_SECONDS:.0f} s"
+            ) from error
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise LinkBroken(await _reason(call, error)) from error
+        link = GrpcLink(channel, call)
+        link.watch(lambda reason: self._receiver.broken(peer, reason))
+        return link
+
+    async def aclose(self) -> None:
+        for channel in self._channels:
+            await channel.close()
+        self._channels.clear()
+        await self._listening.aclose()
+
+    async def _greet(self, call: RawCall, peer: int) -> None:
+        """Run the dialler's half of the handshake."""
+        me = self._identity
+        greeting = handshake.hello(
+            job=me.job,
+            incarnation=me.incarnation,
+            member=me.member,
+            rank=me.rank,
+            to_rank=peer,
+        )
+        await call.write(greeting.SerializeToString())
+        challenge = _parse(peer_pb2.Challenge(), await call.read())
+        handshake.check_proof(me.secret, "accept", greeting, challenge.nonce, challenge.proof)
+        proof = handshake.prove(me.secret, "dial", greeting, challenge.nonce)
+        await call.write(peer_pb2.Proof(proof=proof).SerializeToString())
+        _parse(peer_pb2.Welcome(), await call.read())
+
+
+def _parse(message: M, text: object) -> M:
+    """Read one step of a handshake from what the stream gave."""
+    if not isinstance(text, bytes):
+        raise handshake.HandshakeError("the stream ended within the handshake")
+    if len(text) > _LARGEST_GREETING:
+        raise handshake.HandshakeError(f"{len(text)} bytes are too many for a greeting")
+    try:
+        message.ParseFromString(text)
+    except DecodeError as error:
+        raise handshake.HandshakeError("not a greeting of this protocol") from error
+    return message
+
+
+async def _reason(call: RawCall, error: Exception) -> str:
+    """Say why a call broke, in the words of whoever broke it."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.details() or error.code().name
+    with contextlib.suppress(asyncio.CancelledError):
+        return await call.details() or str(error)
+    return str(error)

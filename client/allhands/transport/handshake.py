@@ -1,0 +1,86 @@
+"""How two workers prove to each other that they belong to one world.
+
+Each shows an HMAC-SHA256 under the secret of the job's incarnation, over the nonces of both and
+the hello: so a proof can neither be replayed nor be mirrored back to its maker.
+"""
+
+import hashlib
+import hmac
+import secrets
+
+from allhands_proto.v1 import peer_pb2
+
+VERSION = 1
+NONCE_BYTES = 16
+
+
+def new_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+class HandshakeError(ValueError):
+    """The other side is not who it must be; the text says what was wrong, never the secret."""
+
+
+def hello(*, job: str, incarnation: str, member: str, rank: int, to_rank: int) -> peer_pb2.Hello:
+    return peer_pb2.Hello(
+        version=VERSION,
+        job=job,
+        incarnation=incarnation,
+        from_rank=rank,
+        from_member=member,
+        to_rank=to_rank,
+        nonce=new_nonce(),
+    )
+
+
+def check_hello(
+    greeting: peer_pb2.Hello, *, job: str, incarnation: str, rank: int, world_size: int
+) -> None:
+    """Refuse who is in the wrong place, before any secret is used.
+
+    Raises:
+        HandshakeError: wrong version, job, incarnation or rank.
+    """
+    if greeting.version != VERSION:
+        raise HandshakeError(f"peer protocol {greeting.version}, this worker speaks {VERSION}")
+    if greeting.job != job:
+        raise HandshakeError(f"it belongs to job {greeting.job!r}, this worker to {job!r}")
+    if greeting.incarnation != incarnation:
+        raise HandshakeError(f"it belongs to another run of job {job!r}")
+    if greeting.to_rank != rank:
+        raise HandshakeError(f"it looks for rank {greeting.to_rank}, this is rank {rank}")
+    if not 0 <= greeting.from_rank < world_size or greeting.from_rank == rank:
+        raise HandshakeError(f"rank {greeting.from_rank} is no peer in a world of {world_size}")
+    if len(greeting.nonce) != NONCE_BYTES:
+        raise HandshakeError(f"nonce of {len(greeting.nonce)} bytes instead of {NONCE_BYTES}")
+
+
+def prove(secret: bytes, role: str, greeting: peer_pb2.Hello, nonce: bytes) -> bytes:
+    """Return the proof of `role` ("accept" or "dial"); `nonce` is the acceptor's."""
+    # One field after the other with its length: no two conversations give the same text.
+    fields = [
+        role.encode(),
+        greeting.nonce,
+        nonce,
+        greeting.job.encode(),
+        greeting.incarnation.encode(),
+        greeting.from_member.encode(),
+        b"%d>%d" % (greeting.from_rank, greeting.to_rank),
+    ]
+    text = b"".join(len(field).to_bytes(4, "little") + field for field in fields)
+    return hmac.new(secret, text, hashlib.sha256).digest()
+
+
+def check_proof(
+    secret: bytes, role: str, greeting: peer_pb2.Hello, nonce: bytes, proof: bytes
+) -> None:
+    """Compare in constant time.
+
+    Raises:
+        HandshakeError: the proof is not that of somebody who holds the secret.
+    """
+    if len(nonce) != NONCE_BYTES:
+        raise HandshakeError(f"nonce of {len(nonce)} bytes instead of {NONCE_BYTES}")
+    if not hmac.compare_digest(prove(secret, role, greeting, nonce), proof):
+        raise HandshakeError("it does not hold the secret of this job")

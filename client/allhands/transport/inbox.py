@@ -1,0 +1,245 @@
+"""What peers send, matched with what this rank waits for. Pure: no loop, no socket.
+
+Messages of collectives are matched by key: both ends know it beforehand. Point-to-point messages
+are matched as MPI has it: in the order sent, with the first receive posted that fits source and
+tag; a receive may leave the source open.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from allhands.transport.frame import FrameError, Header, Key, Kind
+from allhands.transport.outbox import EAGER, EAGER_BUDGET
+
+_CREDIT_STEP = EAGER_BUDGET // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """The peer's message is not the one that this receive is for."""
+
+    peer: int
+    key: Key
+    total: int
+
+
+class Incoming:
+    """A posted receive; owned by the call that waits for it until `done` is called.
+
+    `land(offset, payload)` is called for each piece; the payload is valid only during the call.
+    `done(None)` says that everything has landed, `done(Unlike)` that nothing has.
+    """
+
+    __slots__ = ("done", "land", "missing", "peer", "signature", "total")
+
+    def __init__(
+        self,
+        total: int,
+        signature: int,
+        land: Callable[[int, memoryview], None],
+        done: Callable[[Unlike | None], None],
+    ) -> None:
+        self.total = total
+        self.missing = total
+        self.signature = signature
+        self.land = land
+        self.done = done
+        self.peer = -1
+        """Who sent it, once that is known."""
+
+
+class Replies(Protocol):
+    """How the inbox answers a peer."""
+
+    def __call__(self, peer: int, header: Header) -> None: ...
+
+
+@dataclass(slots=True)
+class _Arrived:
+    """A message nobody has posted a receive for yet; no payload when only announced."""
+
+    peer: int
+    header: Header
+    payload: bytes | None
+
+
+class Inbox:
+    """Posted receives and early messages of one rank, over all its peers and groups."""
+
+    def __init__(self, reply: Replies) -> None:
+        self._reply = reply
+        self._posted: dict[tuple[int, Key], Incoming] = {}
+        self._early: dict[tuple[int, Key], _Arrived] = {}
+        self._over: dict[int, int] = {}
+        # Point to point, by (group, tag).
+        self._queues: dict[tuple[int, int], deque[_Arrived]] = {}
+        self._open: dict[tuple[int, int], deque[tuple[int | None, Incoming]]] = {}
+        self._held: dict[int, int] = {}
+        self._consumed: dict[int, int] = {}
+
+    def post(self, peer: int, key: Key, incoming: Incoming) -> None:
+        """Wait for a message of a collective."""
+        incoming.peer = peer
+        early = self._early.pop((peer, key), None)
+        if early is not None:
+            self._match(early, incoming)
+            return
+        self._posted[peer, key] = incoming
+        if incoming.total > EAGER:
+            self._clear(peer, key, incoming)
+
+    def post_open(self, source: int | None, group: int, tag: int, incoming: Incoming) -> None:
+        """Wait for a point-to-point message, from any source if it is None."""
+        queue = self._queues.get((group, tag))
+        for arrived in queue or ():
+            if source is None or arrived.peer == source:
+                assert queue is not None
+                queue.remove(arrived)
+                self._match(arrived, incoming)
+                return
+        self._open.setdefault((group, tag), deque()).append((source, incoming))
+
+    def retract(self, incoming: Incoming) -> None:
+        """Forget a receive whose call ended early; nothing lands from now on."""
+        for place in [place for place, posted in self._posted.items() if posted is incoming]:
+            del self._posted[place]
+        for waiting in self._open.values():
+            for entry in [entry for entry in waiting if entry[1] is incoming]:
+                waiting.remove(entry)
+
+    def forget(self, group: int, sequence: int) -> None:
+        """Drain what belongs to calls of a group up to `sequence`, now and when it comes late."""
+        self._over[group] = sequence
+        stale = [
+            (peer, key)
+            for peer, key in self._early
+            if key.group == group and key.sequence <= sequence
+        ]
+        for place in stale:
+            arrived = self._early.pop(place)
+            self._release(arrived.peer, len(arrived.payload or b""))
+
+    def accept(self, peer: int, header: Header, payload: memoryview) -> None:
+        """Take a DATA, ANNOUNCE or WITHDRAW frame.
+
+        Raises:
+            FrameError: the peer broke the protocol.
+        """
+        key = header.key
+        posted = self._posted.get((peer, key))
+        match header.kind:
+            case Kind.DATA if posted is not None:
+                self._take(peer, header, payload, posted)
+            case Kind.DATA if header.offset or header.total > EAGER:
+                pass  # the rest of a message whose receive has been retracted
+            case Kind.DATA:
+                self._hold(peer, header, bytes(payload))
+            case Kind.ANNOUNCE if posted is not None:
+                self._promise(peer, header, posted)
+            case Kind.ANNOUNCE:
+                self._hold(peer, header, None)
+            case Kind.WITHDRAW:
+                self._withdrawn(peer, key)
+            case _:
+                raise FrameError(f"frame of kind {header.kind.name} is not for the inbox")
+
+    # ------------------------------------------------------------ inside
+
+    def _hold(self, peer: int, header: Header, payload: bytes | None) -> None:
+        """Find a place for the first sight of a message nobody has named beforehand."""
+        if payload is not None:
+            held = self._held.get(peer, 0) + len(payload)
+            if held > EAGER_BUDGET:
+                raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
+            self._held[peer] = held
+        arrived = _Arrived(peer, header, payload)
+        key = header.key
+        if not key.point_to_point:
+            if key.sequence <= self._over.get(key.group, 0):
+                self._release(peer, len(payload or b""))
+            else:
+                self._early[peer, key] = arrived
+            return
+        place = (key.group, key.part)
+        waiting = self._open.get(place, deque())
+        for entry in waiting:
+            source, incoming = entry
+            if source is None or source == peer:
+                waiting.remove(entry)
+                self._match(arrived, incoming)
+                return
+        self._queues.setdefault(place, deque()).append(arrived)
+
+    def _match(self, arrived: _Arrived, incoming: Incoming) -> None:
+        """Bring an arrived message and a receive together."""
+        peer, header = arrived.peer, arrived.header
+        incoming.peer = peer
+        unlike = _unlike(peer, header, incoming)
+        if arrived.payload is not None:
+            if unlike is None and arrived.payload:
+                incoming.land(0, memoryview(arrived.payload))
+            self._release(peer, len(arrived.payload))
+        elif unlike is None:
+            self._posted[peer, header.key] = incoming
+            self._clear(peer, header.key, incoming)
+            return
+        incoming.done(unlike)
+
+    def _promise(self, peer: int, header: Header, posted: Incoming) -> None:
+        """Answer the announcement of a message that a posted receive is for."""
+        if (unlike := _unlike(peer, header, posted)) is not None:
+            del self._posted[peer, header.key]
+            posted.done(unlike)
+        elif posted.total <= EAGER:
+            self._clear(peer, header.key, posted)  # larger ones were cleared when posted
+
+    def _take(self, peer: int, header: Header, payload: memoryview, posted: Incoming) -> None:
+        """Land a piece of a message that a posted receive is for."""
+        key = header.key
+        unlike = _unlike(peer, header, posted)
+        if unlike is None:
+            if header.offset != posted.total - posted.missing:
+                raise FrameError(f"payload at {header.offset}, the message has come to another")
+            if payload:
+                posted.land(header.offset, payload)
+            posted.missing -= len(payload)
+        if header.total <= EAGER:
+            self._credit(peer, len(payload))
+        if unlike is not None or posted.missing == 0:
+            del self._posted[peer, key]
+            posted.done(unlike)
+
+    def _clear(self, peer: int, key: Key, incoming: Incoming) -> None:
+        self._reply(peer, Header(Kind.CLEAR, key, incoming.signature, incoming.total))
+
+    def _withdrawn(self, peer: int, key: Key) -> None:
+        place = (key.group, key.part)
+        queue = self._queues.get(place, deque())
+        for arrived in [it for it in queue if it.peer == peer and it.header.key == key]:
+            queue.remove(arrived)
+        posted = self._posted.pop((peer, key), None)
+        if posted is not None:
+            # The receive goes back to where it was: first in line for the next message.
+            self._open.setdefault(place, deque()).appendleft((peer, posted))
+
+    def _release(self, peer: int, nbytes: int) -> None:
+        """Let go of bytes that were held for want of a receive."""
+        if nbytes:
+            self._held[peer] -= nbytes
+            self._credit(peer, nbytes)
+
+    def _credit(self, peer: int, nbytes: int) -> None:
+        """Give room back to the sender, in steps worth a frame."""
+        consumed = self._consumed.get(peer, 0) + nbytes
+        if consumed >= _CREDIT_STEP:
+            self._reply(peer, Header(Kind.CREDIT, Key(0, 0), 0, consumed))
+            consumed = 0
+        self._consumed[peer] = consumed
+
+
+def _unlike(peer: int, header: Header, incoming: Incoming) -> Unlike | None:
+    if (header.signature, header.total) == (incoming.signature, incoming.total):
+        return None
+    return Unlike(peer, header.key, header.total)

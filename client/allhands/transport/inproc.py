@@ -1,0 +1,92 @@
+"""Links within one process and loop: ranks as objects, for threads-as-ranks and for tests.
+
+The contract is that of a network: frames arrive later, in order, and a rank can go away.
+"""
+
+import asyncio
+
+from allhands.transport.frame import FrameError
+from allhands.transport.link import LinkBroken, Receiver
+
+
+class Switchboard:
+    """Who is there; shared by the fabrics of one world."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, InprocFabric] = {}
+
+
+class InprocLink:
+    """A queue to one peer, emptied by calls on the loop."""
+
+    def __init__(self, fabric: "InprocFabric", peer: int) -> None:
+        self._fabric = fabric
+        self._peer = peer
+        self._closed = False
+        self.broken: str | None = None
+
+    async def send(self, frame: bytes) -> None:
+        if self._closed or self.broken is not None:
+            raise LinkBroken(self.broken or "the link is closed")
+        # Through the loop, as a network would: the receiver never runs inside the sender's call.
+        asyncio.get_running_loop().call_soon(self._deliver, frame)
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await asyncio.sleep(0)
+            if self.broken is not None:
+                raise LinkBroken(self.broken)
+
+    def abort(self) -> None:
+        if not self._closed:
+            self._closed = True
+            target = self._fabric.board.ranks.get(self._peer)
+            if target is not None:
+                target.receiver.broken(self._fabric.rank, "its link was dropped")
+
+    def _deliver(self, frame: bytes) -> None:
+        target = self._fabric.board.ranks.get(self._peer)
+        if target is None or self.broken is not None:
+            self.fail("it went away")
+            return
+        try:
+            target.receiver.accept(self._fabric.rank, frame)
+        except FrameError as error:
+            self.fail(f"protocol error: {error}")
+            target.receiver.broken(self._fabric.rank, f"protocol error: {error}")
+
+    def fail(self, reason: str) -> None:
+        """Break the link, as seen from the sender."""
+        if self.broken is None:
+            self.broken = reason
+            if not self._closed:
+                self._fabric.receiver.broken(self._peer, reason)
+
+
+class InprocFabric:
+    """The links of one rank on a switchboard."""
+
+    def __init__(self, board: Switchboard, rank: int, receiver: Receiver) -> None:
+        self.board = board
+        self.rank = rank
+        self.receiver = receiver
+        self.links: dict[int, InprocLink] = {}
+        board.ranks[rank] = self
+
+    async def dial(self, peer: int) -> InprocLink:
+        if peer not in self.board.ranks:
+            raise LinkBroken("it went away")
+        self.links[peer] = InprocLink(self, peer)
+        return self.links[peer]
+
+    async def aclose(self) -> None:
+        """Go away; peers with a link to or from this rank learn it."""
+        if self.board.ranks.pop(self.rank, None) is None:
+            return
+        for other in self.board.ranks.values():
+            if (link := other.links.get(self.rank)) is not None:
+                link.fail("it went away")
+            if (mine := self.links.get(other.rank)) is not None:
+                mine.abort()

@@ -1,0 +1,181 @@
+"""All the links of one rank: messages out, messages in, over whichever fabric carries them."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind, unpack
+from allhands.transport.inbox import Inbox, Incoming
+from allhands.transport.link import Fabric, Link, LinkBroken
+from allhands.transport.outbox import Outbox, Outgoing
+
+logger = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Who is told what concerns calls as a whole; never called concurrently."""
+
+    def refused(self, peer: int, key: Key, call: str) -> None:
+        """`peer` made another call than this rank under that key."""
+
+    def link_broken(self, peer: int, reason: str) -> None:
+        """No more will come from `peer`, or go to it; said once for each peer."""
+
+
+class _Lane:
+    """The way out to one peer: its outbox, and the task that empties it over a link."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox()
+        self.wake = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.link: Link | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Mesh:
+    """Messages between this rank and its peers; a `Receiver` for its fabric.
+
+    Links are dialled when first needed. Everything runs on one loop.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._fabric: Fabric | None = None
+        self._lanes: dict[int, _Lane] = {}
+        self._broken: dict[int, str] = {}
+        self._counts: dict[tuple[int, int], int] = {}
+        self._inbox = Inbox(self._reply)
+
+    def attach(self, fabric: Fabric) -> None:
+        """Give the mesh its network; before that nothing can be sent."""
+        self._fabric = fabric
+
+    # ------------------------------------------------------------ messages
+
+    def send(self, peer: int, message: Outgoing) -> None:
+        """Start a message; its `done` is called when its memory may be reused."""
+        self._push(peer, lambda outbox: outbox.push(message))
+
+    def withdraw(self, peer: int, message: Outgoing) -> None:
+        """Forget a message whose call ended early."""
+        if peer in self._lanes:
+            self._push(peer, lambda outbox: outbox.withdraw(message))
+
+    def next_count(self, peer: int, group: int) -> int:
+        """Number the point-to-point messages to a peer."""
+        count = self._counts.get((peer, group), 0) + 1
+        self._counts[peer, group] = count
+        return count
+
+    def post(self, peer: int, key: Key, incoming: Incoming) -> None:
+        """Wait for a message of a collective."""
+        self._inbox.post(peer, key, incoming)
+
+    def post_open(self, source: int | None, group: int, tag: int, incoming: Incoming) -> None:
+        """Wait for a point-to-point message, from any source if it is None."""
+        self._inbox.post_open(source, group, tag, incoming)
+
+    def retract(self, incoming: Incoming) -> None:
+        """Forget a receive whose call ended early."""
+        self._inbox.retract(incoming)
+
+    def refuse(self, peer: int, key: Key, call: str) -> None:
+        """Tell a peer that this rank's call under that key is another one."""
+        payload = call.encode()[:4096]
+        header = Header(Kind.REFUSE, key, 0, 0, 0, len(payload))
+        self._push(peer, lambda outbox: outbox.push_control(header, payload))
+
+    def conclude(self, group: int, sequence: int) -> None:
+        """Say that calls of a group up to `sequence` are over here: late messages are drained."""
+        self._inbox.forget(group, sequence)
+        for lane in self._lanes.values():
+            lane.outbox.forget(group, sequence)
+
+    # ------------------------------------------------------------ Receiver
+
+    def accept(self, peer: int, frame: bytes) -> None:
+        header = unpack(frame)
+        match header.kind:
+            case Kind.DATA | Kind.ANNOUNCE | Kind.WITHDRAW:
+                self._inbox.accept(peer, header, memoryview(frame)[HEADER_BYTES:])
+            case Kind.CLEAR:
+                self._push(peer, lambda outbox: outbox.cleared(header))
+            case Kind.CREDIT:
+                self._push(peer, lambda outbox: outbox.credit(header.total))
+            case Kind.REFUSE:
+                text = frame[HEADER_BYTES:].decode(errors="replace")
+                self._listener.refused(peer, header.key, text)
+            case Kind.BYE:
+                raise FrameError("the end of a link is for its fabric")
+
+    def broken(self, peer: int, reason: str) -> None:
+        if peer not in self._broken:
+            self._broken[peer] = reason
+            self._listener.link_broken(peer, reason)
+
+    # ------------------------------------------------------------ life
+
+    async def drain(self) -> None:
+        """Return when every peer has taken in all that was sent; links are closed then.
+
+        A link that breaks meanwhile has nothing more to drain.
+        """
+        await asyncio.gather(*(self._drain(peer, lane) for peer, lane in self._lanes.items()))
+
+    async def aclose(self) -> None:
+        """Drop all links. Idempotent."""
+        lanes = list(self._lanes.values())
+        tasks = [lane.task for lane in lanes if lane.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for lane in lanes:
+            if lane.link is not None:
+                lane.link.abort()
+        self._lanes.clear()
+        if self._fabric is not None:
+            await self._fabric.aclose()
+
+    # ------------------------------------------------------------ inside
+
+    def _reply(self, peer: int, header: Header) -> None:
+        self._push(peer, lambda outbox: outbox.push_control(header))
+
+    def _push(self, peer: int, act: Callable[[Outbox], None]) -> None:
+        lane = self._lanes.get(peer)
+        if lane is None:
+            lane = self._lanes[peer] = _Lane()
+            lane.task = asyncio.create_task(self._carry(peer, lane), name=f"link to rank {peer}")
+        act(lane.outbox)
+        lane.idle.clear()
+        lane.wake.set()
+
+    async def _carry(self, peer: int, lane: _Lane) -> None:
+        """Dial the peer, then put out what its outbox gives, until the link breaks."""
+        assert self._fabric is not None
+        try:
+            lane.link = await self._fabric.dial(peer)
+            while True:
+                frame = lane.outbox.next_frame()
+                if frame is not None:
+                    await lane.link.send(frame)
+                    continue
+                if lane.outbox.is_idle:
+                    lane.idle.set()
+                lane.wake.clear()
+                await lane.wake.wait()
+        except LinkBroken as error:
+            lane.idle.set()
+            self.broken(peer, str(error))
+
+    async def _drain(self, peer: int, lane: _Lane) -> None:
+        await lane.idle.wait()
+        if lane.link is None or peer in self._broken:
+            return
+        try:
+            await lane.link.close()
+        except LinkBroken as error:
+            logger.debug("link to rank %d broke while closing: %s", peer, error)

@@ -1,0 +1,143 @@
+"""Every fabric through the one suite, and what only a network must refuse."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import grpc
+import grpc.aio
+import pytest
+
+from allhands.testing.link_suite import LinkSuite, Recorder, frame
+from allhands.transport.frame import HEADER_BYTES, LARGEST_FRAME
+from allhands.transport.grpc_stream import GrpcFabric, Identity, Listening
+from allhands.transport.inproc import InprocFabric, Switchboard
+from allhands.transport.link import Fabric, LinkBroken, Receiver
+
+
+def identity(rank: int, world_size: int = 2) -> Identity:
+    return Identity("job", "incarnation", b"s" * 32, f"member-{rank}", rank, world_size)
+
+
+class TestInproc(LinkSuite):
+    @asynccontextmanager
+    async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
+        board = Switchboard()
+        made = [InprocFabric(board, rank, one) for rank, one in enumerate(receivers)]
+        yield made
+        for fabric in made:
+            await fabric.aclose()
+
+
+class TestGrpc(LinkSuite):
+    @asynccontextmanager
+    async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
+        ports = [Listening() for _ in receivers]
+        for port in ports:
+            await port.start("127.0.0.1")
+        addresses = {rank: f"127.0.0.1:{port.port}" for rank, port in enumerate(ports)}
+        made = [
+            GrpcFabric(port, identity(rank, len(receivers)), addresses, receiver)
+            for rank, (port, receiver) in enumerate(zip(ports, receivers, strict=True))
+        ]
+        yield made
+        for fabric in made:
+            await fabric.aclose()
+
+
+class Stranger:
+    """Somebody who dials a worker's port without belonging to its world."""
+
+    def __init__(self, port: int) -> None:
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.call = self.channel.stream_stream("/allhands.v1.Peer/Link")()
+
+    async def said(self) -> str:
+        text = f"{(await self.call.code()).name}: {await self.call.details()}"
+        await self.channel.close()
+        return text
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[tuple[Listening, Recorder]]:
+    """Rank 0 of 2 at its port."""
+    port, recorder = Listening(), Recorder()
+    await port.start("127.0.0.1")
+    fabric = GrpcFabric(port, identity(0), {1: "127.0.0.1:1"}, recorder)
+    yield port, recorder
+    await fabric.aclose()
+
+
+async def dial_as(me: Identity, port: Listening) -> None:
+    """Dial rank 0 as somebody."""
+    own, recorder = Listening(), Recorder()
+    await own.start("127.0.0.1")
+    fabric = GrpcFabric(own, me, {0: f"127.0.0.1:{port.port}"}, recorder)
+    try:
+        link = await fabric.dial(0)
+        await link.send(frame(1))
+        await link.close()
+    finally:
+        await fabric.aclose()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"secret": b"t" * 32}, "does not hold the secret"),
+        ({"job": "other"}, "belongs to job 'other', this worker to 'job'"),
+        ({"incarnation": "older"}, "another run of job 'job'"),
+        ({"rank": 7, "world_size": 8}, "rank 7 is no peer in a world of 2"),
+    ],
+)
+async def test_who_does_not_belong_to_the_world_is_refused_and_the_world_goes_on(
+    worker: tuple[Listening, Recorder],
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, object],
+    reason: str,
+) -> None:
+    port, recorder = worker
+    with pytest.raises(LinkBroken, match=reason):
+        await dial_as(replace(identity(1), **change), port)  # type: ignore[arg-type]
+    await dial_as(identity(1), port)
+    assert recorder.frames == [(1, frame(1))]
+    assert recorder.breaks == []
+
+
+async def test_garbage_instead_of_a_greeting_is_dropped_with_one_log_line(
+    worker: tuple[Listening, Recorder], caplog: pytest.LogCaptureFixture
+) -> None:
+    port, recorder = worker
+    stranger = Stranger(port.port)
+    with caplog.at_level(logging.WARNING):
+        await stranger.call.write(b"\xff" * 100)
+        assert "UNAUTHENTICATED" in await stranger.said()
+    assert len([one for one in caplog.records if "refused a link" in one.message]) == 1
+    await dial_as(identity(1), port)
+    assert recorder.frames == [(1, frame(1))]
+
+
+async def test_a_message_longer_than_any_frame_is_refused_before_it_is_taken_in(
+    worker: tuple[Listening, Recorder],
+) -> None:
+    port, recorder = worker
+    stranger = Stranger(port.port)
+    await stranger.call.write(b"\0" * (LARGEST_FRAME + 1))
+    assert "RESOURCE_EXHAUSTED" in await stranger.said()
+    await dial_as(identity(1), port)
+    assert recorder.breaks == []
+
+
+async def test_bytes_that_are_no_http2_harm_nobody(worker: tuple[Listening, Recorder]) -> None:
+    port, recorder = worker
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)) * HEADER_BYTES)
+    await writer.drain()
+    async with asyncio.timeout(10):
+        while await reader.read(4096):
+            pass
+    writer.close()
+    await dial_as(identity(1), port)
+    assert recorder.frames == [(1, frame(1))]
