@@ -1,0 +1,126 @@
+"""What a coordinator is started with: one frozen, validated value."""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TOKEN_VARIABLE = "ALLHANDS_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Defaults are for loopback: a free port, a random token, a notice for the user's commands."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free one."""
+    token: str | None = field(default=None, repr=False)
+    """None: a random one, which is only possible on loopback (or with `insecure`)."""
+    tls_cert: Path | str | None = None
+    """PEM file with the certificate chain; its key is in `tls_key`."""
+    tls_key: Path | str | None = None
+    insecure: bool = False
+    """Listen beyond loopback though there is no token or no TLS; warned of at each start."""
+    post_notice: bool = True
+    """Leave address and token for this user's own commands on this host."""
+    kind: str = "daemon"
+    """`daemon` or `embedded`, as the notice says."""
+    drain_timeout: float = 30.0
+    """Seconds that running worlds get to end after the first signal."""
+    first_request_timeout: float = 5.0
+    """Seconds from the opening of a session's stream to its Join."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody on another host can connect; names other than localhost may be anyone."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def target(self) -> str:
+        """`host:port`, IPv6 in brackets."""
+        return authority(self.host, self.port)
+
+    def validate(self) -> None:
+        """Check that this can be started and is closed to strangers.
+
+        Raises:
+            ValueError: the text says what to give.
+        """
+        if not self.host:
+            raise ValueError("no host to listen on: give 127.0.0.1, or 0.0.0.0 for all addresses")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"no such port: {self.port}")
+        if self.kind not in ("daemon", "embedded"):
+            raise ValueError(f"no such kind of coordinator: {self.kind!r}")
+        if self.drain_timeout < 0 or self.first_request_timeout <= 0:
+            raise ValueError("a timeout is in seconds, and not negative")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError(
+                "TLS needs both files: the certificate (tls_cert) and its key (tls_key)"
+            )
+        if self.token is not None:
+            _check_token(self.token)
+        if not self.is_loopback and not self.insecure and (missing := self._missing()):
+            raise ValueError(
+                f"listening on {self.host}, beyond loopback, needs {' and '.join(missing)}; "
+                "insecure overrides this"
+            )
+
+    def warnings(self) -> list[str]:
+        """Say what is open because `insecure` was given; empty where nothing is."""
+        if self.is_loopback or not self.insecure:
+            return []
+        found = []
+        if self.tls_cert is None:
+            found.append(
+                f"INSECURE: {self.host} is reachable from other hosts and there is no TLS: "
+                "token and data travel in the clear"
+            )
+        if self.token is None:
+            found.append(
+                f"INSECURE: no token was given for {self.host}: "
+                "a random one stands in the notice of this host's user, and nowhere else"
+            )
+        return found
+
+    def _missing(self) -> list[str]:
+        missing = []
+        if self.token is None:
+            missing.append(f"a token (a token file, or {TOKEN_VARIABLE})")
+        if self.tls_cert is None:
+            missing.append("TLS (the files of a certificate and its key)")
+        return missing
+
+
+def read_token(path: Path | str | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the token in the file, else of the environment, else None.
+
+    Never take one from the command line, where every user of the host could read it.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: there is no token in it.
+    """
+    if path is not None:
+        token = Path(path).read_text().strip()
+        if not token:
+            raise ValueError(f"there is no token in {path}")
+        return token
+    return environ.get(TOKEN_VARIABLE) or None
+
+
+def authority(host: str, port: int) -> str:
+    """Write `host:port`, IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check_token(token: str) -> None:
+    if not (token and token.isascii() and token.isprintable()) or " " in token:
+        raise ValueError("a token is of printable ASCII characters without spaces")

@@ -1,0 +1,217 @@
+"""The asyncio shell around the machine: the clock, chance, pending answers, session streams."""
+
+import asyncio
+import itertools
+import logging
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+from allhands_server.machine import Machine
+from allhands_server.machine.effects import (
+    Answer,
+    Drained,
+    Effect,
+    End,
+    JobEnded,
+    Notification,
+    Push,
+    Refuse,
+    Report,
+)
+from allhands_server.machine.events import (
+    AnyRequest,
+    Asked,
+    Drain,
+    Event,
+    Fresh,
+    Join,
+    Joining,
+    R,
+    Remark,
+    Request,
+    Said,
+    SessionBroke,
+    Tick,
+    Withdrawn,
+)
+from allhands_server.machine.refusals import Refusal, Refused, Status
+
+logger = logging.getLogger(__name__)
+
+_MARGIN = 0.05
+_MARGIN_PART = 0.1
+_TIMER_STEP = 0.001  # uvloop's timers count whole milliseconds
+_OVER = Refusal(Status.UNAVAILABLE, "the coordinator has gone down")
+_NOT_LEFT = Refusal(Status.ABORTED, "the stream of the session ended without a Leave")
+_EVERYDAY = {Status.DEADLINE_EXCEEDED, Status.NOT_FOUND, Status.UNAVAILABLE}
+
+
+class SessionStream:
+    """What the coordinator says to one member, in order, until the session's end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._queue: asyncio.Queue[Notification | End] = asyncio.Queue()
+
+    def put(self, item: Notification | End) -> None:
+        self._queue.put_nowait(item)
+
+    async def notifications(self) -> AsyncIterator[Notification]:
+        """Yield until the end, and wait without one: the session lives as long as its member.
+
+        Raises:
+            Refused: the session ends for a reason that the member should hear.
+        """
+        while True:
+            item = await self._queue.get()
+            if isinstance(item, End):
+                if item.refusal is not None:
+                    raise Refused(item.refusal.status, item.refusal.text)
+                return
+            yield item
+
+
+class Coordinator:
+    """One machine and those who talk to it; all methods belong to the running loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._machine = Machine()
+        self._tickets = itertools.count(1)
+        self._sessions = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[object]] = {}
+        self._streams: dict[int, SessionStream] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: float | None = None
+        self._drained = asyncio.Event()
+        self._is_closed = False
+
+    async def ask(self, request: Request[R], time_remaining: float | None) -> R:
+        """Return the answer; the refusal of a wait comes a hair before the time is over.
+
+        A cancelled caller has not asked: its wait or arrival is withdrawn. With None it waits
+        without end, which is the caller's documented wish.
+
+        Raises:
+            Refused: the machine says no, or the coordinator goes down.
+        """
+        if self._is_closed:
+            raise Refused(_OVER.status, _OVER.text)
+        ticket = next(self._tickets)
+        answer: asyncio.Future[object] = self._loop.create_future()
+        self._pending[ticket] = answer
+        try:
+            # Every subclass of Request that there is stands in AnyRequest.
+            self._handle(Asked(ticket, cast(AnyRequest, request), self._due(time_remaining)))
+            return cast(R, await answer)
+        except asyncio.CancelledError:
+            self._handle(Withdrawn(ticket))
+            raise
+        except Refused as refused:
+            if refused.refusal.status not in _EVERYDAY:
+                logger.info("refused %s: %s", type(request).__name__, refused.refusal.text)
+            raise
+        finally:
+            del self._pending[ticket]
+
+    def join(self, join: Join) -> SessionStream:
+        """Begin a session; whether it is taken in, its notifications say."""
+        stream = SessionStream(next(self._sessions))
+        if self._is_closed:
+            stream.put(End(stream.number, _OVER))
+            return stream
+        self._streams[stream.number] = stream
+        fresh = Fresh(secrets.token_hex(8), secrets.token_hex(8), secrets.token_bytes(32))
+        self._handle(Joining(stream.number, join, fresh))
+        return stream
+
+    def hear(self, session: int, remark: Remark) -> None:
+        """Pass on what a member says."""
+        self._handle(Said(session, remark))
+
+    def broke(self, session: int) -> None:
+        """Note that a session's stream is over, for whatever reason. Idempotent."""
+        if (stream := self._streams.pop(session, None)) is not None:
+            self._handle(SessionBroke(session))
+            stream.put(End(session, _NOT_LEFT))
+
+    async def drain(self, reason: str, timeout: float) -> bool:
+        """Take in nobody any more, wait until the running worlds have ended, say whether they did.
+
+        A reason is told to the members.
+        """
+        if self._is_closed:
+            return True
+        self._handle(Drain(reason))
+        try:
+            async with asyncio.timeout(timeout):
+                await self._drained.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Refuse whoever still waits, end all sessions. Idempotent."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(Refused(_OVER.status, _OVER.text))
+        for stream in self._streams.values():
+            stream.put(End(stream.number, _OVER))
+
+    # ------------------------------------------------------------ acting for the machine
+
+    def _due(self, time_remaining: float | None) -> float | None:
+        if time_remaining is None:
+            return None
+        margin = min(_MARGIN, time_remaining * _MARGIN_PART)
+        return self._clock() + time_remaining - margin
+
+    def _handle(self, event: Event) -> None:
+        if self._is_closed:
+            return
+        for effect in self._machine.handle(event, self._clock()):
+            self._act(effect)
+        self._arm()
+
+    def _act(self, effect: Effect) -> None:
+        match effect:
+            case Answer(ticket, reply):
+                if not (answer := self._pending[ticket]).done():  # it may have been cancelled
+                    answer.set_result(reply)
+            case Refuse(ticket, refusal):
+                if not (answer := self._pending[ticket]).done():
+                    answer.set_exception(Refused(refusal.status, refusal.text))
+            case Push(session, notification):
+                self._streams[session].put(notification)
+            case End(session):
+                self._streams[session].put(effect)
+            case Report(text):
+                logger.info("%s", text)
+            case JobEnded(job):
+                logger.info("job %s: ended", job)
+            case Drained():
+                self._drained.set()
+
+    def _arm(self) -> None:
+        """Keep the one timer at the time when the machine wants to be told it."""
+        due = self._machine.next_due
+        if due == self._timer_due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due = due
+        if due is not None:
+            steps = math.ceil(max(0.0, due - self._clock()) / _TIMER_STEP)
+            self._timer = self._loop.call_later(steps * _TIMER_STEP, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_due = None
+        self._handle(Tick())

@@ -1,0 +1,73 @@
+"""The daemon: a process around one coordinator, with uvloop, signals and a log on stderr."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+import uvloop
+
+from allhands_server import embedded
+from allhands_server.config import ServerConfig
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main(config: ServerConfig) -> int:
+    """Serve until a signal; return the exit status of the process.
+
+    The first SIGTERM or SIGINT drains: running worlds get `config.drain_timeout` seconds to end.
+    A second one ends at once. The status is 0 after a drain, 1 where a world was cut off or the
+    coordinator could not listen, 2 where the config is wrong.
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(config))
+    except ValueError as error:
+        logger.error("%s", error)
+        return 2
+    except OSError as error:
+        logger.error("%s", error.strerror or error)
+        return 1
+
+
+async def _serve(config: ServerConfig) -> int:
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    running = await embedded.start(config)
+    try:
+        first = await signals.get()
+        logger.info("%s: draining, for up to %g s", first.name, config.drain_timeout)
+        return 0 if await _drain(running, config, first, signals) else 1
+    finally:
+        await running.stop()
+
+
+async def _drain(
+    running: embedded.RunningCoordinator,
+    config: ServerConfig,
+    first: signal.Signals,
+    signals: "asyncio.Queue[signal.Signals]",
+) -> bool:
+    reason = f"it got {first.name}"
+    draining = asyncio.create_task(running.drain(config.drain_timeout, reason))
+    second = asyncio.create_task(signals.get())
+    try:
+        await asyncio.wait((draining, second), return_when=asyncio.FIRST_COMPLETED)
+        if draining.done():
+            ended = await draining
+            logger.info("drained" if ended else "going down though worlds are still running")
+            return ended
+        logger.info("%s: going down at once", (await second).name)
+        return False
+    finally:
+        draining.cancel()
+        second.cancel()
+        await asyncio.gather(draining, second, return_exceptions=True)

@@ -1,0 +1,169 @@
+"""A coordinator on the running loop: in the daemon, in a launcher, or in rank 0."""
+
+import asyncio
+import errno
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from allhands_proto import notice
+from allhands_proto.v1 import coordinator_pb2
+from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
+from allhands_server.addresses import local_host
+from allhands_server.auth import TokenInterceptor, server_credentials
+from allhands_server.config import ServerConfig, authority
+from allhands_server.coordinator import Coordinator
+from allhands_server.servicers import CoordinatorService
+
+logger = logging.getLogger(__name__)
+
+_SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
+_LARGEST_MESSAGE = 8 * 1024 * 1024
+_LAST_WORDS = 0.25  # seconds for refusals of a coordinator that closes to reach their callers
+
+_OPTIONS: Sequence[tuple[str, int]] = (
+    # By default two servers share one port, and each of them gets half of the workers.
+    ("grpc.so_reuseport", 0),
+    # The defaults answer CANCELLED when some thousand barrier waits arrive at once.
+    ("grpc.server.max_pending_requests", 100_000),
+    ("grpc.server.max_pending_requests_hard_limit", 200_000),
+    ("grpc.max_concurrent_streams", 1_000_000),
+    ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
+    # A worker that waits for long pings to keep its way through firewalls open: no offence.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 100),
+    ("grpc.http2.max_ping_strikes", 0),
+    # A host that vanished without a FIN: its streams end, and with them its unary waits.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    # Who connects and says nothing, or says nothing any more, is dropped. A session or a wait is
+    # a call under way, and a connection with one is not idle.
+    ("grpc.server_handshake_timeout_ms", 3_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+)
+
+
+class RunningCoordinator:
+    """A coordinator that listens; `stop` ends it."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        token: str,
+        server: grpc.aio.Server,
+        coordinator: Coordinator,
+        health_service: health.aio.HealthServicer,
+        posted: notice.Notice | None,
+    ) -> None:
+        self._server = server
+        self._coordinator = coordinator
+        self._health = health_service
+        self._notice = posted
+        self._stopping: asyncio.Task[bool] | None = None
+        self.host, self.port = address
+        """Where this host reaches it."""
+        self.token = token
+
+    @property
+    def url(self) -> str:
+        """`ah://host:port`, without a job."""
+        return f"ah://{authority(self.host, self.port)}"
+
+    async def drain(self, timeout: float, reason: str = "") -> bool:
+        """Take in no worker any more, and wait until the running worlds have ended.
+
+        A reason is told to their members. Returns whether all ended within the timeout.
+        """
+        await self._health.enter_graceful_shutdown()
+        return await self._coordinator.drain(reason, timeout)
+
+    async def stop(self, grace: float = 0.0) -> bool:
+        """Give running worlds up to `grace` seconds to end, then end in any case.
+
+        Who still waits is told that the coordinator goes down. Returns whether no world was cut
+        off. Idempotent: a second call waits for the first one, whatever its own grace.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace))
+        return await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace: float) -> bool:
+        try:
+            return await self.drain(grace)
+        finally:
+            if self._notice is not None:
+                notice.withdraw(self._notice)
+            self._coordinator.close()
+            await self._server.stop(_LAST_WORDS)
+
+
+async def start(config: ServerConfig) -> RunningCoordinator:
+    """Listen as the config says, on the running loop.
+
+    Raises:
+        ValueError: the config is wrong, or open to strangers without `insecure`.
+        OSError: the port is taken, the host is not of this machine, a file cannot be read.
+    """
+    config.validate()
+    for warning in config.warnings():
+        logger.warning("%s", warning)
+    token = config.token or secrets.token_urlsafe(32)
+    coordinator = Coordinator()
+    server = grpc.aio.server(interceptors=[TokenInterceptor(token)], options=_OPTIONS)
+    service = CoordinatorService(coordinator, config.first_request_timeout)
+    add_CoordinatorServicer_to_server(service, server)
+    health_service = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+    reflection.enable_server_reflection(
+        (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+    )
+    await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    port = _bind(server, config)
+    await server.start()
+    posted = None
+    address = (local_host(config.host), port)
+    if config.post_notice:
+        posted = notice.Notice(*address, token, os.getpid(), config.kind)
+        try:
+            notice.post(posted)
+        except OSError:
+            await server.stop(None)
+            raise
+    logger.info("listening on %s", authority(config.host, port))
+    return RunningCoordinator(address, token, server, coordinator, health_service, posted)
+
+
+def _bind(server: grpc.aio.Server, config: ServerConfig) -> int:
+    try:
+        if config.tls_cert is not None and config.tls_key is not None:
+            credentials = server_credentials(config.tls_cert, config.tls_key)
+            return server.add_secure_port(config.target, credentials)
+        return server.add_insecure_port(config.target)
+    except RuntimeError as error:
+        raise _why_not_bound(config) from error
+
+
+def _why_not_bound(config: ServerConfig) -> OSError:
+    """Find out what gRPC does not say."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM
+        ):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return OSError(error.errno, f"cannot listen on {config.target}: {error.strerror}")
+    text = f"{config.target} is taken: another process listens there"
+    if (other := notice.find(config.port)) is not None:
+        text += f" (the {other.kind} coordinator of yours with pid {other.pid})"
+    return OSError(errno.EADDRINUSE, text)

@@ -1,0 +1,76 @@
+"""Ask a coordinator whether it serves, in gRPC's health protocol: exit status 0 or 1.
+
+For the health checks of containers: `python -m allhands_server.healthcheck [HOST:PORT]`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+
+def check(address: str, *, tls_ca: Path | None, timeout: float) -> str:
+    """Return the serving status by name: `SERVING`, `NOT_SERVING`, ...
+
+    `tls_ca` holds the authorities to trust; without it the connection is plaintext.
+
+    Raises:
+        grpc.RpcError: nobody answered within `timeout` seconds, or not in this protocol.
+        OSError: `tls_ca` cannot be read.
+    """
+    with _channel(address, tls_ca) as channel:
+        reply = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=timeout
+        )
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the check that the command line asks for; the answer goes to stderr if it is bad."""
+    options = _parser().parse_args(arguments)
+    try:
+        status = check(options.address, tls_ca=options.tls_ca, timeout=options.timeout)
+    except (grpc.RpcError, OSError) as error:
+        sys.stderr.write(f"{options.address}: {_reason(error)}\n")
+        return 1
+    if status != "SERVING":
+        sys.stderr.write(f"{options.address}: {status}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="allhands_server.healthcheck", description=__doc__)
+    parser.add_argument("address", nargs="?", default="localhost:7070", metavar="HOST:PORT")
+    parser.add_argument(
+        "--tls-ca",
+        type=Path,
+        default=os.environ.get("ALLHANDS_TLS_CA") or None,
+        metavar="PEM",
+        help="authorities to trust; default: ALLHANDS_TLS_CA, else plaintext",
+    )
+    parser.add_argument("--timeout", type=float, default=3.0, metavar="SECONDS")
+    return parser
+
+
+def _channel(address: str, tls_ca: Path | None) -> grpc.Channel:
+    # A proxy from the environment must not stand between a container and itself.
+    settings = [("grpc.enable_http_proxy", 0)]
+    if tls_ca is None:
+        return grpc.insecure_channel(address, options=settings)
+    credentials = grpc.ssl_channel_credentials(tls_ca.read_bytes())
+    return grpc.secure_channel(address, credentials, options=settings)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

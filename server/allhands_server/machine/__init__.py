@@ -1,0 +1,5 @@
+"""The pure part of the coordinator: state and rules, without loop, network, clock or chance."""
+
+from allhands_server.machine.machine import Machine
+
+__all__ = ["Machine"]

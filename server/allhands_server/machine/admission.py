@@ -1,0 +1,112 @@
+"""Whether a worker may join a world, and as which rank.
+
+A rank that a worker brings is a claim, one that the coordinator chooses an assignment: the lowest
+that is free. While the world forms a claim beats an assignment: who holds the rank by assignment
+is sent to join again. So the order in which workers come does not decide whether a world of
+claimed and assigned ranks can form.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+
+from allhands_server.machine import limits, wording
+from allhands_server.machine.events import Join
+from allhands_server.machine.limits import check_job, check_name
+from allhands_server.machine.member import Member, party
+from allhands_server.machine.refusals import Refused, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The rank of a new member, and who has to make room for it."""
+
+    rank: int
+    displaced: Member | None
+
+
+def check_form(join: Join) -> None:
+    """Refuse a Join that makes no sense by itself."""
+    check_job(join.job)
+    check_name("the name of the host", join.host)
+    check_name("the label", join.label, empty=True)
+    if join.rank < -1:
+        raise _invalid(f"rank {join.rank}: give one from 0 on, or -1 to be assigned one")
+    if not 0 <= join.world_size <= limits.LARGEST_WORLD:
+        raise _invalid(f"world size {join.world_size}: {limits.LARGEST_WORLD:,} is the most")
+    if join.rank >= (join.world_size or limits.LARGEST_WORLD):
+        raise _invalid(
+            f"rank {join.rank} is outside a world of {join.world_size}: "
+            f"its ranks are 0 to {(join.world_size or limits.LARGEST_WORLD) - 1}"
+        )
+    window = join.heartbeat_window
+    if window and not limits.WINDOW_LEAST <= window <= limits.WINDOW_MOST:
+        raise _invalid(
+            f"heartbeat window {window:g} s: give one from {limits.WINDOW_LEAST:g} "
+            f"to {limits.WINDOW_MOST:g} s, or 0 for {limits.WINDOW_DEFAULT:g} s"
+        )
+
+
+def check_size(join: Join, sized: Member | None) -> None:
+    """Refuse another world size than `sized` brought, and a rank outside of that."""
+    if sized is None:
+        return
+    size = sized.join.world_size
+    if join.world_size not in (0, size):
+        raise Refused(
+            Status.FAILED_PRECONDITION,
+            f"{_candidate(join)} brings world size {join.world_size} to job {join.job}, "
+            f"but {sized} brought {size}",
+        )
+    if join.rank >= size:
+        raise _invalid(
+            f"rank {join.rank} ({party(join)}) is outside the world of job {join.job}: "
+            f"{sized} brought world size {size}"
+        )
+
+
+def find_place(join: Join, members: Mapping[int, Member]) -> Place:
+    """Choose a rank in a world that is forming, or refuse."""
+    if join.world_size:
+        outside = max(members, default=-1)
+        if outside >= join.world_size:
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{_candidate(join)} brings world size {join.world_size} to job {join.job}, "
+                f"in which there is no place for {members[outside]}, who has joined",
+            )
+    if join.rank < 0:
+        return Place(next(rank for rank in count() if rank not in members), None)
+    holder = members.get(join.rank)
+    if holder is not None and not holder.is_assigned:
+        raise taken(join, holder)
+    return Place(join.rank, holder)
+
+
+def taken(join: Join, holder: Member) -> Refused:
+    return Refused(
+        Status.ALREADY_EXISTS,
+        f"rank {join.rank} of job {join.job} is taken: "
+        f"{party(join)} claims it, but {holder} has joined with it",
+    )
+
+
+def too_late(join: Join, present: Mapping[int, Member], size: int) -> Refused:
+    """Refuse a worker to whom a formed world has nothing to offer."""
+    if (holder := present.get(join.rank)) is not None:
+        return taken(join, holder)
+    some = wording.listed([str(member) for _, member in sorted(present.items())], quote=False)
+    gone = f", of them {len(present)} left" if len(present) < size else ""
+    return Refused(
+        Status.FAILED_PRECONDITION,
+        f"job {join.job} has its world of {size}{gone}: {some}; "
+        "wait until it has ended, or give another job name",
+    )
+
+
+def _candidate(join: Join) -> str:
+    return f"{f'rank {join.rank}' if join.rank >= 0 else 'a worker'} ({party(join)})"
+
+
+def _invalid(text: str) -> Refused:
+    return Refused(Status.INVALID_ARGUMENT, text)

@@ -1,0 +1,69 @@
+"""What the machine will do later: appointments by time, without a clock."""
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import TypeAlias
+
+from allhands_server.machine.effects import Effect
+
+Action: TypeAlias = Callable[[float], list[Effect]]
+"""Called with the time that it is then."""
+
+_TIDY_FROM = 64
+
+
+class Appointment:
+    """An action that is due at a time, until it is cancelled."""
+
+    __slots__ = ("_agenda", "action", "due")
+
+    def __init__(self, agenda: "Agenda", due: float, action: Action) -> None:
+        self._agenda = agenda
+        self.due = due
+        self.action: Action | None = action
+
+    def cancel(self) -> None:
+        """Forget the action. Idempotent, also after it has run."""
+        if self.action is not None:
+            self.action = None
+            self._agenda._cancelled()
+
+
+class Agenda:
+    """Appointments in the order of their time, those of one time in the order of their making."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Appointment]] = []
+        self._numbers = itertools.count()
+        self._dead = 0
+
+    @property
+    def next_due(self) -> float | None:
+        while self._heap and self._heap[0][2].action is None:
+            heapq.heappop(self._heap)
+            self._dead -= 1
+        return self._heap[0][0] if self._heap else None
+
+    def at(self, due: float, action: Action) -> Appointment:
+        appointment = Appointment(self, due, action)
+        heapq.heappush(self._heap, (due, next(self._numbers), appointment))
+        return appointment
+
+    def run(self, now: float) -> list[Effect]:
+        """Do everything that is due by `now`, also what thereby becomes due by then."""
+        effects: list[Effect] = []
+        while (due := self.next_due) is not None and due <= now:
+            action = heapq.heappop(self._heap)[2]
+            assert action.action is not None  # next_due dropped the cancelled ones
+            act, action.action = action.action, None
+            effects += act(now)
+        return effects
+
+    def _cancelled(self) -> None:
+        self._dead += 1
+        # Waits mostly end long before they are due: without this, the heap would remember them.
+        if self._dead > _TIDY_FROM and self._dead * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].action is not None]
+            heapq.heapify(self._heap)
+            self._dead = 0

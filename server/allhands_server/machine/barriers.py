@@ -1,0 +1,124 @@
+"""The named barriers of one job."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from allhands_server.machine import wording
+from allhands_server.machine.effects import Answer, Effect, Refuse
+from allhands_server.machine.events import Arrive
+from allhands_server.machine.limits import check_name
+from allhands_server.machine.refusals import Refusal, Refused, Status
+
+
+@dataclass(slots=True)
+class _Closed:
+    """A barrier that somebody waits at; it is forgotten when the last one gives up."""
+
+    participants: frozenset[str]
+    arrived: dict[str, int] = field(default_factory=dict)  # participant -> ticket
+
+
+class Barriers:
+    """The barriers of one job; a name can be used again as soon as it has opened."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._closed: dict[str, _Closed] = {}
+        self._places: dict[int, tuple[str, str]] = {}  # ticket -> name, participant
+        self._generations: dict[str, int] = {}
+
+    @property
+    def is_waited_at(self) -> bool:
+        return bool(self._places)
+
+    @property
+    def have_opened(self) -> bool:
+        return bool(self._generations)
+
+    def ask(self, ticket: int, request: Arrive) -> list[Effect]:
+        """Take in one participant; the last one's arrival answers all.
+
+        Raises:
+            Refused: this arrival does not count; those who wait go on waiting.
+        """
+        participants = _participants(request)
+        name, participant = request.name, request.participant
+        barrier = self._closed.get(name) or _Closed(participants)
+        if barrier.participants != participants:
+            other = next(iter(barrier.arrived))
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{wording.short(participant)} comes to barrier {wording.short(name)} with "
+                f"participants {wording.listed(sorted(participants))}, but "
+                f"{wording.short(other)}, who waits there, with "
+                f"{wording.listed(sorted(barrier.participants))}",
+            )
+        if participant in barrier.arrived:
+            raise Refused(
+                Status.ALREADY_EXISTS,
+                f"{wording.short(participant)} waits at barrier {wording.short(name)} already",
+            )
+        self._closed[name] = barrier
+        barrier.arrived[participant] = ticket
+        self._places[ticket] = (name, participant)
+        if len(barrier.arrived) < len(participants):
+            return []
+        return self._open(name)
+
+    def withdraw(self, ticket: int) -> None:
+        """Undo an arrival, if the barrier has not opened meanwhile. Idempotent."""
+        if (place := self._places.pop(ticket, None)) is None:
+            return
+        name, participant = place
+        barrier = self._closed[name]
+        del barrier.arrived[participant]
+        if not barrier.arrived:
+            del self._closed[name]
+
+    def expire(self, ticket: int, now: float) -> Effect:
+        """Undo an arrival whose time is over; the refusal names who has not come."""
+        name, _ = self._places[ticket]
+        barrier = self._closed[name]
+        absent = sorted(barrier.participants - barrier.arrived.keys())
+        text = (
+            f"{len(absent)} of {len(barrier.participants)} did not arrive at barrier "
+            f"{wording.short(name)} of job {self._job}: {wording.listed(absent)}"
+        )
+        self.withdraw(ticket)
+        return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
+
+    def clear(self) -> None:
+        """Count generations from the start, for a new incarnation; who waits goes on waiting."""
+        self._generations.clear()
+
+    def _open(self, name: str) -> list[Effect]:
+        generation = self._generations.get(name, 0) + 1
+        self._generations[name] = generation
+        tickets = self._closed.pop(name).arrived.values()
+        for ticket in tickets:
+            del self._places[ticket]
+        return [Answer(ticket, generation) for ticket in tickets]
+
+
+def _participants(request: Arrive) -> frozenset[str]:
+    check_name("the name of the barrier", request.name)
+    participants = frozenset(request.participants)
+    for participant in participants:
+        check_name("the name of a participant", participant)
+    if len(participants) < len(request.participants):
+        raise Refused(
+            Status.INVALID_ARGUMENT,
+            f"the participants of barrier {wording.short(request.name)} are listed twice: "
+            f"{wording.listed(_repeated(request.participants))}",
+        )
+    if request.participant not in participants:
+        raise Refused(
+            Status.INVALID_ARGUMENT,
+            f"{wording.short(request.participant)} is not among the participants of barrier "
+            f"{wording.short(request.name)}: {wording.listed(sorted(participants))}",
+        )
+    return participants
+
+
+def _repeated(names: tuple[str, ...]) -> list[str]:
+    return sorted(name for name, times in Counter(names).items() if times > 1)

@@ -1,0 +1,32 @@
+"""The groups that members of a world have open."""
+
+from collections.abc import Collection
+
+from allhands_server.machine.values import GroupView
+
+
+class Groups:
+    """Groups by name. The first who opens one says which ranks it has; names are their content's
+    hash in practice, so two members do not disagree."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, tuple[int, ...]] = {}
+        self._openers: dict[str, set[int]] = {}
+
+    def open(self, group: str, ranks: tuple[int, ...], opener: int) -> None:
+        self._ranks.setdefault(group, ranks)
+        self._openers.setdefault(group, set()).add(opener)
+
+    def close(self, group: str, closer: int, present: Collection[int]) -> None:
+        """Forget the group when nobody who is present has it open any more."""
+        openers = self._openers.get(group, set())
+        openers.discard(closer)
+        if openers.isdisjoint(present):
+            self._ranks.pop(group, None)
+            self._openers.pop(group, None)
+
+    def ranks_of(self, group: str) -> tuple[int, ...] | None:
+        return self._ranks.get(group)
+
+    def view(self) -> tuple[GroupView, ...]:
+        return tuple(GroupView(group, ranks) for group, ranks in sorted(self._ranks.items()))

@@ -1,0 +1,154 @@
+"""All jobs, by name: each with its keys, its barriers and its world."""
+
+from collections.abc import Iterator
+
+from allhands_server.machine import limits, wording
+from allhands_server.machine.agenda import Agenda
+from allhands_server.machine.barriers import Barriers
+from allhands_server.machine.effects import Effect
+from allhands_server.machine.events import Fresh, Join
+from allhands_server.machine.keys import Keys
+from allhands_server.machine.member import Member
+from allhands_server.machine.members import World
+from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.values import JobView
+from allhands_server.machine.verdicts import Verdicts
+
+IDLE_JOBS_KEPT = 1_000
+"""How many jobs are remembered in which nothing goes on: they have ended, or have no key left."""
+
+
+class Job:
+    """A name space for keys and barriers, and the world that meets in it.
+
+    Keys that were set before the first join belong to the first world. They outlast a world until
+    the first join of the next one.
+    """
+
+    def __init__(self, name: str, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self.name = name
+        self.keys = Keys(name)
+        self.barriers = Barriers(name)
+        self.world: World | None = None
+        self.verdicts: Verdicts | None = None
+
+    @property
+    def state(self) -> str:
+        return "empty" if self.world is None else self.world.state
+
+    @property
+    def is_live(self) -> bool:
+        """Whether anybody is in it."""
+        return self.state in ("forming", "running", "degraded")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has had a world."""
+        return self.world is not None and self.world.epoch > 0
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it would be the same if it were made anew."""
+        return not (self.has_ended or self.keys.revision or self.barriers.have_opened)
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self.keys.is_waited_for or self.barriers.is_waited_at
+
+    def join(
+        self, session: int, join: Join, fresh: Fresh, now: float
+    ) -> tuple[World, Member, list[Effect]]:
+        """Take a member into the world there is, or into a new one where that has ended.
+
+        Raises:
+            Refused: it may not join.
+        """
+        effects = [] if self.world is None else self.world.abandon(now)
+        world = self.world
+        if world is not None and self.is_live:
+            member, joined = world.join(session, join, fresh.member_id, now)
+            return world, member, [*effects, *joined]
+        following = World(join, fresh, 0 if world is None else world.epoch, self._agenda)
+        member, joined = following.join(session, join, fresh.member_id, now)
+        if world is not None and world.state == "ended":
+            self.keys.clear()
+            self.barriers.clear()
+        self.world = following
+        self.verdicts = Verdicts(following, self._agenda)
+        return following, member, [*effects, *joined]
+
+    def view(self, now: float) -> JobView:
+        world = self.world
+        if world is None:
+            return JobView(
+                job=self.name,
+                state="empty",
+                epoch=0,
+                world_size=0,
+                members=(),
+                groups=(),
+                heartbeat_window=limits.WINDOW_DEFAULT,
+                keys=len(self.keys),
+                incarnation="",
+            )
+        return JobView(
+            job=self.name,
+            state=world.state,
+            epoch=world.epoch,
+            world_size=world.size,
+            members=tuple(member.view(now) for _, member in sorted(world.members.items())),
+            groups=world.groups.view(),
+            heartbeat_window=world.window,
+            keys=len(self.keys),
+            incarnation=world.incarnation,
+        )
+
+
+class Jobs:
+    """The jobs that are worth remembering; see `tidy`."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._jobs: dict[str, Job] = {}
+        self._idle: dict[str, None] = {}  # in the order of their last use
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs.values())
+
+    def open(self, name: str) -> Job:
+        """Return the job of that name, made if need be.
+
+        Raises:
+            Refused: no job can have that name.
+        """
+        limits.check_job(name)
+        if name not in self._jobs:
+            self._jobs[name] = Job(name, self._agenda)
+        return self._jobs[name]
+
+    def get(self, name: str) -> Job:
+        """Return the job of that name.
+
+        Raises:
+            Refused: there is none; the text lists those there are.
+        """
+        limits.check_job(name)
+        if (job := self._jobs.get(name)) is None:
+            known = wording.listed(sorted(self._jobs)) or "none"
+            raise Refused(Status.NOT_FOUND, f"there is no job {name!r}; jobs here: {known}")
+        return job
+
+    def tidy(self, job: Job) -> None:
+        """Forget the job if nothing ever came of it, and the oldest idle ones if they are many."""
+        self._idle.pop(job.name, None)
+        if job.is_live or job.is_waited_for:
+            return
+        if job.is_blank:
+            self._jobs.pop(job.name, None)
+        elif job.has_ended or not len(job.keys):
+            self._idle[job.name] = None
+        while len(self._idle) > IDLE_JOBS_KEPT:
+            oldest = next(iter(self._idle))
+            del self._idle[oldest]
+            del self._jobs[oldest]

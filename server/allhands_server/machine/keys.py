@@ -1,0 +1,219 @@
+"""The key-value store of one job, and the requests that wait for its keys."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from allhands_server.machine import wording
+from allhands_server.machine.effects import Answer, Effect, Refuse
+from allhands_server.machine.events import (
+    Add,
+    Append,
+    CompareSet,
+    Count,
+    Delete,
+    Get,
+    KeyRequest,
+    ListKeys,
+    MultiGet,
+    MultiSet,
+    Set,
+    Wait,
+)
+from allhands_server.machine.limits import check_key, check_reply, check_value
+from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.values import Compared, Entry
+
+_INTEGER = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    request: Get | Wait | MultiGet
+    keys: frozenset[str]
+    missing: set[str]
+
+
+class Keys:
+    """The keys of one job. `revision` counts every change, also over a `clear`."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._entries: dict[str, Entry] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._waiters: dict[str, dict[int, None]] = {}  # key -> tickets, in order of asking
+        self.revision = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._waiting)
+
+    def ask(self, ticket: int, request: KeyRequest) -> list[Effect]:
+        """Answer at once, or remember the request until its keys exist.
+
+        A change also answers those who waited for it; the one who made it comes first.
+
+        Raises:
+            Refused: nothing has changed.
+        """
+        _check(request)
+        match request:
+            case Set(_, key, value):
+                return self._changed(ticket, self._store({key: value}), (key,))
+            case MultiSet(_, pairs):
+                self._store(dict(pairs))
+                return self._changed(ticket, self.revision, dict(pairs))
+            case Add(_, key, amount):
+                total = self._integer(key) + amount
+                if total not in _INT64:
+                    raise Refused(
+                        Status.FAILED_PRECONDITION,
+                        f"adding {amount} to {wording.short(key)} would leave the range of 64 bits",
+                    )
+                self._store({key: str(total).encode()})
+                return self._changed(ticket, total, (key,))
+            case Append(_, key, value):
+                whole = self._value(key, b"") + value
+                check_value(key, len(whole))
+                self._store({key: whole})
+                return self._changed(ticket, len(whole), (key,))
+            case CompareSet(_, key, expected, desired):
+                if self._value(key, b"") != expected:
+                    held = self._entries.get(key)
+                    return [
+                        Answer(
+                            ticket, Compared(False, held is not None, held.value if held else b"")
+                        )
+                    ]
+                self._store({key: desired})
+                return self._changed(ticket, Compared(True, True, desired), (key,))
+            case Delete(_, key):
+                return [Answer(ticket, self._delete(key))]
+            case ListKeys(_, prefix):
+                found = tuple(sorted(key for key in self._entries if key.startswith(prefix)))
+                check_reply(sum(len(key.encode()) + 4 for key in found))
+                return [Answer(ticket, found)]
+            case Count():
+                return [Answer(ticket, len(self._entries))]
+            case Get() | Wait() | MultiGet():
+                return self._look(ticket, request)
+
+    def withdraw(self, ticket: int) -> None:
+        """Do not wait any more. Idempotent."""
+        waiting = self._waiting.pop(ticket, None)
+        if waiting is None:
+            return
+        for key in waiting.keys:
+            waiters = self._waiters[key]
+            del waiters[ticket]
+            if not waiters:
+                del self._waiters[key]
+
+    def expire(self, ticket: int, now: float) -> Effect:
+        """Refuse a waiting request whose time is over; it names the keys that are missing."""
+        waiting = self._waiting[ticket]
+        of = f" ({len(waiting.missing)} of {len(waiting.keys)} keys)" * (len(waiting.keys) > 1)
+        text = f"nobody has set {wording.listed(sorted(waiting.missing))} of job {self._job}{of}"
+        self.withdraw(ticket)
+        return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
+
+    def clear(self) -> None:
+        """Drop all keys, for a new incarnation; who waits goes on waiting."""
+        for key in list(self._entries):
+            self._delete(key)
+
+    # ------------------------------------------------------------ changes
+
+    def _store(self, pairs: dict[str, bytes]) -> int:
+        if pairs:
+            self.revision += 1
+        for key, value in pairs.items():
+            self._entries[key] = Entry(value, self.revision)
+        return self.revision
+
+    def _delete(self, key: str) -> bool:
+        if self._entries.pop(key, None) is None:
+            return False
+        self.revision += 1
+        for ticket in self._waiters.get(key, ()):
+            self._waiting[ticket].missing.add(key)
+        return True
+
+    def _changed(self, ticket: int, reply: object, keys: Iterable[str]) -> list[Effect]:
+        effects: list[Effect] = [Answer(ticket, reply)]
+        for key in keys:
+            for waiter in list(self._waiters.get(key, ())):
+                waiting = self._waiting[waiter]
+                waiting.missing.discard(key)
+                if not waiting.missing:
+                    self.withdraw(waiter)
+                    effects.append(self._found(waiter, waiting.request))
+        return effects
+
+    # ------------------------------------------------------------ looking
+
+    def _look(self, ticket: int, request: Get | Wait | MultiGet) -> list[Effect]:
+        keys = frozenset((request.key,) if isinstance(request, Get) else request.keys)
+        missing = {key for key in keys if key not in self._entries}
+        if not missing:
+            return [self._found(ticket, request)]
+        if not isinstance(request, Wait) and not request.wait:
+            raise Refused(
+                Status.NOT_FOUND,
+                f"job {self._job} has no key {wording.listed(sorted(missing))}",
+            )
+        self._waiting[ticket] = _Waiting(request, keys, missing)
+        for key in keys:
+            self._waiters.setdefault(key, {})[ticket] = None
+        return []
+
+    def _found(self, ticket: int, request: Get | Wait | MultiGet) -> Effect:
+        match request:
+            case Get(_, key):
+                return Answer(ticket, self._entries[key])
+            case Wait():
+                return Answer(ticket, None)
+            case MultiGet(_, keys):
+                values = tuple(self._entries[key].value for key in keys)
+                try:
+                    check_reply(sum(len(value) + 8 for value in values))
+                except Refused as refused:
+                    # Not raised: the one who set the last key has done nothing wrong.
+                    return Refuse(ticket, refused.refusal)
+                return Answer(ticket, values)
+
+    def _value(self, key: str, default: bytes) -> bytes:
+        entry = self._entries.get(key)
+        return default if entry is None else entry.value
+
+    def _integer(self, key: str) -> int:
+        held = self._value(key, b"0")
+        if not _INTEGER.fullmatch(held) or int(held) not in _INT64:
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{wording.short(key)} of job {self._job} holds no integer, "
+                f"but {len(held):,} bytes: {held[:20]!r}",
+            )
+        return int(held)
+
+
+def _check(request: KeyRequest) -> None:
+    match request:
+        case Set(_, key, value) | Append(_, key, value) | CompareSet(_, key, _, value):
+            check_key(key)
+            check_value(key, len(value))
+        case MultiSet(_, pairs):
+            for key, value in pairs:
+                check_key(key)
+                check_value(key, len(value))
+        case Get(_, key) | Delete(_, key) | Add(_, key):
+            check_key(key)
+        case Wait(_, keys) | MultiGet(_, keys):
+            for key in keys:
+                check_key(key)
+        case ListKeys() | Count():
+            pass

@@ -1,0 +1,78 @@
+"""What the machine takes in: sizes and forms of what arrives from the network."""
+
+import re
+
+from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.wording import short
+
+LONGEST_NAME = 256
+LONGEST_KEY = 4 * 1024
+LARGEST_VALUE = 4 * 1024 * 1024
+LARGEST_REPLY = 7 * 1024 * 1024
+"""Below the largest gRPC message, with room for what is around the values."""
+WINDOW_DEFAULT = 5.0
+WINDOW_LEAST = 0.2
+WINDOW_MOST = 3600.0
+LARGEST_WORLD = 1_000_000
+
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*", re.ASCII)
+
+
+def check_job(name: str) -> None:
+    """Refuse what is no job's name."""
+    if not name:
+        raise Refused(Status.INVALID_ARGUMENT, "the name of the job is empty")
+    if len(name) > LONGEST_NAME:
+        raise _too_long("the name of the job", name, LONGEST_NAME)
+    if not _JOB.fullmatch(name):
+        raise Refused(
+            Status.INVALID_ARGUMENT,
+            f"{short(name)} is no name for a job: "
+            "use letters, digits and . _ : @ + -, beginning with a letter or digit",
+        )
+
+
+def check_name(what: str, name: str, *, empty: bool = False) -> None:
+    """Refuse a name that is empty (unless allowed), long, or that would garble a terminal."""
+    if not name and not empty:
+        raise Refused(Status.INVALID_ARGUMENT, f"{what} is empty")
+    if len(name) > LONGEST_NAME:
+        raise _too_long(what, name, LONGEST_NAME)
+    if not name.isprintable():
+        raise Refused(
+            Status.INVALID_ARGUMENT, f"{what} holds unprintable characters: {short(name)}"
+        )
+
+
+def check_key(key: str) -> None:
+    if not key:
+        raise Refused(Status.INVALID_ARGUMENT, "the key is empty")
+    if len(key.encode()) > LONGEST_KEY:
+        raise Refused(
+            Status.INVALID_ARGUMENT,
+            f"the key {short(key)} has {len(key.encode()):,} bytes; {LONGEST_KEY:,} is the most",
+        )
+
+
+def check_value(key: str, nbytes: int) -> None:
+    if nbytes > LARGEST_VALUE:
+        raise Refused(
+            Status.INVALID_ARGUMENT,
+            f"the value of {short(key)} would have {nbytes:,} bytes; {LARGEST_VALUE:,} is the most",
+        )
+
+
+def check_reply(nbytes: int) -> None:
+    if nbytes > LARGEST_REPLY:
+        raise Refused(
+            Status.RESOURCE_EXHAUSTED,
+            f"the reply would have {nbytes:,} bytes; {LARGEST_REPLY:,} is the most: "
+            "ask for less at once",
+        )
+
+
+def _too_long(what: str, name: str, most: int) -> Refused:
+    return Refused(
+        Status.INVALID_ARGUMENT,
+        f"{what} has {len(name):,} characters; {most:,} is the most: {short(name)}",
+    )

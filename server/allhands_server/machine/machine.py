@@ -1,0 +1,255 @@
+"""The coordinator as a pure machine: events and the time in, effects out.
+
+The law:
+  1. The machine does no I/O, reads no clock and draws no random number.
+  2. Events come in one order, and the time given with them never goes back.
+  3. What has arrived is heard before what is due is judged: an event that comes at or after the
+     instant at which it would have been missed still counts.
+  4. Every ticket is answered or refused exactly once, unless it is withdrawn before.
+  5. Nothing is pushed to a session after its End, or after it broke.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from allhands_server.machine import admission
+from allhands_server.machine.agenda import Agenda, Appointment
+from allhands_server.machine.effects import (
+    Answer,
+    Drained,
+    Draining,
+    Effect,
+    End,
+    JobEnded,
+    Push,
+    Refuse,
+    Report,
+)
+from allhands_server.machine.events import (
+    AnyRequest,
+    Arrive,
+    Asked,
+    AwaitVerdict,
+    CloseGroup,
+    DescribeJob,
+    Drain,
+    Event,
+    Heartbeat,
+    Joining,
+    Leave,
+    LinkBroken,
+    ListJobs,
+    OpenGroup,
+    Remark,
+    Said,
+    SessionBroke,
+    Tick,
+    Withdrawn,
+)
+from allhands_server.machine.jobs import Job, Jobs
+from allhands_server.machine.limits import check_name
+from allhands_server.machine.member import Member
+from allhands_server.machine.members import World
+from allhands_server.machine.refusals import Refusal, Refused, Status
+
+_GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and takes in nobody")
+
+
+class _Place(Protocol):
+    """Where a ticket can wait."""
+
+    def expire(self, ticket: int, now: float) -> Effect:
+        """End the wait of a ticket whose time is over, saying what it waited for in vain."""
+
+    def withdraw(self, ticket: int) -> None:
+        """End the wait of a ticket, as if it had not been. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    job: Job
+    place: _Place
+    appointment: Appointment | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    job: Job
+    world: World
+    member: Member
+
+
+class Machine:
+    """All of the coordinator's state and rules; a shell feeds it and acts for it."""
+
+    def __init__(self) -> None:
+        self._agenda = Agenda()
+        self._jobs = Jobs(self._agenda)
+        self._waiting: dict[int, _Waiting] = {}
+        self._sessions: dict[int, _Session] = {}
+        self._touched: dict[Job, None] = {}
+        self._is_draining = False
+
+    @property
+    def next_due(self) -> float | None:
+        """When the machine wants to be told the time, at the latest; None: no need."""
+        return self._agenda.next_due
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take in one event, and do all that is due by `now`."""
+        effects = self._dispatch(event, now)
+        self._settle(effects)  # first: what is answered by now is not due any more
+        overdue = self._agenda.run(now)
+        self._settle(overdue)
+        effects += overdue
+        if self._is_draining and not any(job.is_live for job in self._jobs):
+            effects.append(Drained())
+        return effects
+
+    def _dispatch(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case Asked(ticket, request, due):
+                try:
+                    return self._asked(ticket, request, due, now)
+                except Refused as refused:
+                    return [Refuse(ticket, refused.refusal)]
+            case Withdrawn(ticket):
+                return self._withdrawn(ticket)
+            case Joining():
+                return self._joining(event, now)
+            case Said(session, remark):
+                return self._said(session, remark, now)
+            case SessionBroke(session):
+                return self._broke(session, now)
+            case Drain(reason):
+                return self._drain(reason)
+            case Tick():
+                return []
+
+    def _settle(self, effects: list[Effect]) -> None:
+        """Forget the tickets and sessions that are over, and the jobs that have nothing left."""
+        for effect in effects:
+            match effect:
+                case Answer(ticket) | Refuse(ticket):
+                    self._close(ticket)
+                case End(session):
+                    if (ended := self._sessions.pop(session, None)) is not None:
+                        self._touched[ended.job] = None
+                case JobEnded(name):
+                    self._touched[self._jobs.get(name)] = None
+                case _:
+                    pass
+        for job in self._touched:
+            self._jobs.tidy(job)
+        self._touched.clear()
+
+    # ------------------------------------------------------------ requests
+
+    def _asked(
+        self, ticket: int, request: AnyRequest, due: float | None, now: float
+    ) -> list[Effect]:
+        match request:
+            case ListJobs():
+                views = (job.view(now) for job in self._jobs)
+                return [Answer(ticket, tuple(sorted(views, key=lambda view: view.job)))]
+            case DescribeJob(name):
+                return [Answer(ticket, self._jobs.get(name).view(now))]
+            case AwaitVerdict(name):
+                job = self._jobs.get(name)
+                if job.verdicts is None:
+                    raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
+                job.verdicts.ask(ticket, request, now, due)
+                self._wait(ticket, job, job.verdicts, due)
+                return []
+        job = self._jobs.open(request.job)
+        self._touched[job] = None
+        place: _Place
+        if isinstance(request, Arrive):
+            place, effects = job.barriers, job.barriers.ask(ticket, request)
+        else:
+            place, effects = job.keys, job.keys.ask(ticket, request)
+        if not effects:
+            self._wait(ticket, job, place, due)
+        return effects
+
+    def _wait(self, ticket: int, job: Job, place: _Place, due: float | None) -> None:
+        appointment = None
+        if due is not None:
+            appointment = self._agenda.at(due, lambda now: [place.expire(ticket, now)])
+        self._waiting[ticket] = _Waiting(job, place, appointment)
+
+    def _withdrawn(self, ticket: int) -> list[Effect]:
+        if (waiting := self._waiting.get(ticket)) is not None:
+            waiting.place.withdraw(ticket)
+            self._close(ticket)
+        return []
+
+    def _close(self, ticket: int) -> None:
+        if (waiting := self._waiting.pop(ticket, None)) is not None:
+            if waiting.appointment is not None:
+                waiting.appointment.cancel()
+            self._touched[waiting.job] = None
+
+    # ------------------------------------------------------------ sessions
+
+    def _joining(self, event: Joining, now: float) -> list[Effect]:
+        try:
+            admission.check_form(event.join)
+            if self._is_draining:
+                raise Refused(_GOING_DOWN.status, _GOING_DOWN.text)
+            job = self._jobs.open(event.join.job)
+            self._touched[job] = None
+            world, member, effects = job.join(event.session, event.join, event.fresh, now)
+        except Refused as refused:
+            return [
+                End(event.session, refused.refusal),
+                Report(f"refused to take in a worker: {refused.refusal.text}"),
+            ]
+        self._sessions[event.session] = _Session(job, world, member)
+        return effects
+
+    def _said(self, number: int, remark: Remark, now: float) -> list[Effect]:
+        if (session := self._sessions.get(number)) is None:
+            return []  # it ended while this was on its way
+        try:
+            return _heed(session.world, session.member, remark, now)
+        except Refused as refused:
+            return [End(number, refused.refusal), *session.world.broke(session.member, now)]
+
+    def _broke(self, number: int, now: float) -> list[Effect]:
+        if (session := self._sessions.pop(number, None)) is None:
+            return []
+        self._touched[session.job] = None
+        return session.world.broke(session.member, now)
+
+    def _drain(self, reason: str) -> list[Effect]:
+        self._is_draining = True
+        effects: list[Effect] = []
+        for job in self._jobs:
+            if job.world is not None and job.state == "forming":
+                effects += job.world.dismiss(_GOING_DOWN)
+        if reason:
+            dismissed = {effect.session for effect in effects if isinstance(effect, End)}
+            told = [number for number in self._sessions if number not in dismissed]
+            effects += [Push(number, Draining(reason)) for number in told]
+        return effects
+
+
+def _heed(world: World, member: Member, remark: Remark, now: float) -> list[Effect]:
+    world.heard(member, now, probe=remark.probe if isinstance(remark, Heartbeat) else 0)
+    match remark:
+        case Heartbeat(_, progress):
+            member.learn(progress, now)
+            return []
+        case OpenGroup(group, ranks):
+            check_name("the name of the group", group)
+            world.groups.open(group, ranks, member.rank)
+            return []
+        case CloseGroup(group):
+            member.forget(group)
+            world.groups.close(group, member.rank, world.present)
+            return []
+        case LinkBroken(rank):
+            return world.link_broke(rank, member, now)
+        case Leave():
+            return world.leave(member, remark, now)

@@ -1,0 +1,93 @@
+"""One member of a world: who it is, when it was last heard, what it last said it does."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from allhands_server.machine.agenda import Appointment
+from allhands_server.machine.events import Join
+from allhands_server.machine.limits import check_name
+from allhands_server.machine.values import MemberView, Presence, Progress
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A rank of one world; it stays known there after it is lost or has left."""
+
+    member_id: str
+    session: int
+    rank: int
+    join: Join
+    heard: float
+    presence: Presence = Presence.JOINED
+    reason: str = ""
+    is_broken: bool = False
+    """Its session is over, but it is not lost yet."""
+    unanswered: float | None = None
+    """When the first probe went out that it has not answered."""
+    watch: Appointment | None = None
+    """The next look at whether it is silent, or lost for good."""
+    _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({party(self.join)})"
+
+    @property
+    def is_assigned(self) -> bool:
+        """The coordinator chose its rank."""
+        return self.join.rank < 0
+
+    @property
+    def is_present(self) -> bool:
+        return self.presence is Presence.JOINED
+
+    @property
+    def is_reachable(self) -> bool:
+        return self.is_present and not self.is_broken
+
+    def learn(self, progress: Iterable[Progress], now: float) -> None:
+        """Take in where it is; groups that it does not mention are as before.
+
+        Raises:
+            Refused: a name in it is none.
+        """
+        for one in progress:
+            check_name("the name of the group", one.group)
+            check_name("the operation", one.operation, empty=True)
+            self._progress[one.group] = (one, now)
+
+    def forget(self, group: str) -> None:
+        self._progress.pop(group, None)
+
+    def progress(self, now: float) -> tuple[Progress, ...]:
+        """Where it is in each group, as far as it has said; `elapsed` runs on."""
+        return tuple(
+            replace(one, elapsed=one.elapsed + max(0.0, now - at))
+            for _, (one, at) in sorted(self._progress.items())
+        )
+
+    def begun(self, group: str) -> int:
+        return self._progress[group][0].sequence if group in self._progress else 0
+
+    def completed(self, group: str) -> int:
+        return self._progress[group][0].completed if group in self._progress else 0
+
+    def view(self, now: float) -> MemberView:
+        return MemberView(
+            member_id=self.member_id,
+            rank=self.rank,
+            host=self.join.host,
+            pid=self.join.pid,
+            address=self.join.address,
+            label=self.join.label,
+            hosts_coordinator=self.join.hosts_coordinator,
+            last_heartbeat=max(0.0, now - self.heard),
+            progress=self.progress(now),
+            presence=self.presence,
+            reason=self.reason,
+        )
+
+
+def party(join: Join) -> str:
+    """Say which process this is."""
+    label = f", label {join.label!r}" if join.label else ""
+    return f"host {join.host}, pid {join.pid}{label}"

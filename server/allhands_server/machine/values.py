@@ -1,0 +1,100 @@
+"""What events and effects carry: how things are, as the machine tells it."""
+
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a member is in one group; see coordinator.proto."""
+
+    group: str
+    sequence: int
+    completed: int
+    operation: str = ""
+    elapsed: float = 0.0
+
+
+class Presence(enum.Enum):
+    JOINED = "joined"
+    LOST = "lost"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member, as it is when this is made; `last_heartbeat` is seconds ago."""
+
+    member_id: str
+    rank: int
+    host: str
+    pid: int
+    address: str
+    label: str
+    hosts_coordinator: bool
+    last_heartbeat: float
+    progress: tuple[Progress, ...]
+    presence: Presence
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    group: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job; `members` by rank, `state` as in coordinator.proto."""
+
+    job: str
+    state: str
+    epoch: int
+    world_size: int
+    members: tuple[MemberView, ...]
+    groups: tuple[GroupView, ...]
+    heartbeat_window: float
+    keys: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentRank:
+    """A rank that a call waits for in vain, and what it does instead."""
+
+    rank: int
+    state: str
+    text: str
+    host: str = ""
+    pid: int = 0
+    sequence: int = 0
+    operation: str = ""
+    elapsed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who is absent in a call of a group."""
+
+    group: str
+    sequence: int
+    operation: str
+    absent: tuple[AbsentRank, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a key holds, and the job's revision when it last changed."""
+
+    value: bytes
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How a compare-and-set went; `value` is what the key holds now."""
+
+    swapped: bool
+    exists: bool
+    value: bytes

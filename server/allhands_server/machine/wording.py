@@ -1,0 +1,32 @@
+"""How the machine's sentences name many or long things without growing without bound.
+
+A refusal travels in HTTP/2 trailers, of which a peer takes 8 KiB in all by default.
+"""
+
+from collections.abc import Collection, Iterable
+
+_LISTED = 8
+_LONGEST = 80
+
+
+def short(text: str) -> str:
+    """Quote a name from the wire: escaped, and cut where it is long."""
+    return repr(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
+
+
+def listed(names: Collection[str], *, quote: bool = True) -> str:
+    """Name the first few, and say how many more there are."""
+    first = [short(name) if quote else name for _, name in zip(range(_LISTED), names, strict=False)]
+    more = len(names) - len(first)
+    return ", ".join(first) + (f" and {more:,} more" if more else "")
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Name ranks in order, runs as `3-7`."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return listed([f"{a}" if a == b else f"{a}-{b}" for a, b in runs], quote=False)

@@ -1,0 +1,195 @@
+"""The gRPC face of the coordinator: messages in and out, refusals as status codes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+import grpc.aio
+
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
+from allhands_server import translation
+from allhands_server.addresses import worker_address
+from allhands_server.coordinator import Coordinator
+from allhands_server.machine import events
+from allhands_server.machine.effects import Notification, WorldFormed
+from allhands_server.machine.events import R, Request
+from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.values import AbsentRank, Verdict
+
+VERDICT_KEY = "allhands-verdict-bin"
+# Bytes. A client takes 8 KiB of trailers by default; there a verdict grows by a third (base64), a
+# text threefold at worst (percent-encoding).
+_LARGEST_VERDICT = 3072
+_LARGEST_TEXT = 1024
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class CoordinatorService(CoordinatorServicer):
+    """Translates; the coordinator decides."""
+
+    def __init__(self, coordinator: Coordinator, first_request_timeout: float) -> None:
+        self._coordinator = coordinator
+        self._first_request_timeout = first_request_timeout
+        self._last_formed: tuple[WorldFormed, wire.SessionEvent] | None = None
+
+    # ------------------------------------------------------------ sessions
+
+    async def Session(
+        self, request_iterator: AsyncIterator[wire.SessionRequest], context: Context
+    ) -> AsyncIterator[wire.SessionEvent]:
+        try:
+            join = await self._first_request(request_iterator, context)
+        except Refused as refused:
+            await _abort(context, refused.refusal)
+        stream = self._coordinator.join(join)
+        listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
+        try:
+            async for notification in stream.notifications():
+                yield self._session_event(notification)
+        except Refused as refused:
+            await _abort(context, refused.refusal)
+        finally:
+            listening.cancel()
+            self._coordinator.broke(stream.number)
+            await asyncio.wait([listening])
+
+    async def _first_request(
+        self, requests: AsyncIterator[wire.SessionRequest], context: Context
+    ) -> events.Join:
+        try:
+            async with asyncio.timeout(self._first_request_timeout):
+                first = await anext(requests, None)
+        except TimeoutError:
+            first = None
+        if first is None or first.WhichOneof("request") != "join":
+            raise Refused(Status.INVALID_ARGUMENT, "a session begins with a Join")
+        if not 0 < first.join.port < 65536:
+            raise Refused(Status.INVALID_ARGUMENT, f"no such port: {first.join.port}")
+        address = worker_address(context.peer(), first.join.port)
+        return translation.join_from(first.join, address)
+
+    async def _listen(
+        self, session: int, requests: AsyncIterator[wire.SessionRequest], context: Context
+    ) -> None:
+        """Pass on what the member says; the end of its half is the end of its session."""
+        async for request in requests:
+            remark = translation.remark_from(request)
+            if remark is not None:
+                self._coordinator.hear(session, remark)
+        self._coordinator.broke(session)
+
+    def _session_event(self, notification: Notification) -> wire.SessionEvent:
+        if not isinstance(notification, WorldFormed):
+            return translation.session_event(notification)
+        # All members get the same list of all members: translate it once, not once for each.
+        if self._last_formed is None or self._last_formed[0] is not notification:
+            self._last_formed = (notification, translation.session_event(notification))
+        return self._last_formed[1]
+
+    # ------------------------------------------------------------ requests
+
+    async def _ask(self, request: Request[R], context: Context) -> R:
+        try:
+            return await self._coordinator.ask(request, context.time_remaining())
+        except Refused as refused:
+            await _abort(context, refused.refusal)
+
+    async def Set(self, request: wire.SetRequest, context: Context) -> wire.SetReply:
+        asked = events.Set(request.job, request.key, request.value)
+        return wire.SetReply(revision=await self._ask(asked, context))
+
+    async def Get(self, request: wire.GetRequest, context: Context) -> wire.GetReply:
+        found = await self._ask(events.Get(request.job, request.key, request.wait), context)
+        return wire.GetReply(value=found.value, revision=found.revision)
+
+    async def Wait(self, request: wire.WaitRequest, context: Context) -> wire.WaitReply:
+        await self._ask(events.Wait(request.job, tuple(request.keys)), context)
+        return wire.WaitReply()
+
+    async def Add(self, request: wire.AddRequest, context: Context) -> wire.AddReply:
+        asked = events.Add(request.job, request.key, request.amount)
+        return wire.AddReply(value=await self._ask(asked, context))
+
+    async def CompareSet(
+        self, request: wire.CompareSetRequest, context: Context
+    ) -> wire.CompareSetReply:
+        asked = events.CompareSet(request.job, request.key, request.expected, request.desired)
+        found = await self._ask(asked, context)
+        return wire.CompareSetReply(swapped=found.swapped, exists=found.exists, value=found.value)
+
+    async def Append(self, request: wire.AppendRequest, context: Context) -> wire.AppendReply:
+        asked = events.Append(request.job, request.key, request.value)
+        return wire.AppendReply(length=await self._ask(asked, context))
+
+    async def MultiSet(self, request: wire.MultiSetRequest, context: Context) -> wire.MultiSetReply:
+        pairs = tuple((pair.key, pair.value) for pair in request.pairs)
+        revision = await self._ask(events.MultiSet(request.job, pairs), context)
+        return wire.MultiSetReply(revision=revision)
+
+    async def MultiGet(self, request: wire.MultiGetRequest, context: Context) -> wire.MultiGetReply:
+        asked = events.MultiGet(request.job, tuple(request.keys), request.wait)
+        values = await self._ask(asked, context)
+        return wire.MultiGetReply(values=values)
+
+    async def Delete(self, request: wire.DeleteRequest, context: Context) -> wire.DeleteReply:
+        deleted = await self._ask(events.Delete(request.job, request.key), context)
+        return wire.DeleteReply(deleted=deleted)
+
+    async def List(self, request: wire.ListRequest, context: Context) -> wire.ListReply:
+        keys = await self._ask(events.ListKeys(request.job, request.prefix), context)
+        return wire.ListReply(keys=keys)
+
+    async def Count(self, request: wire.CountRequest, context: Context) -> wire.CountReply:
+        return wire.CountReply(count=await self._ask(events.Count(request.job), context))
+
+    async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
+        asked = events.Arrive(
+            request.job, request.name, request.participant, tuple(request.participants)
+        )
+        return wire.BarrierReply(generation=await self._ask(asked, context))
+
+    async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
+        jobs = await self._ask(events.ListJobs(), context)
+        return wire.ListJobsReply(jobs=map(translation.job, jobs))
+
+    async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
+        return translation.job(await self._ask(events.DescribeJob(request.job), context))
+
+    async def AwaitVerdict(self, request: wire.VerdictRequest, context: Context) -> wire.Verdict:
+        """Never return: a verdict is the end of a call's time, and travels in the trailers."""
+        asked = events.AwaitVerdict(
+            job=request.job,
+            member_id=request.member_id,
+            group=request.group,
+            sequence=request.sequence,
+            operation=request.operation,
+            waiting_on=tuple(request.waiting_on),
+        )
+        verdict = await self._ask(asked, context)
+        texts = "; ".join(one.text for one in verdict.absent) or "nobody is absent"
+        trailer = (VERDICT_KEY, bounded(verdict))
+        refusal = Refusal(Status.DEADLINE_EXCEEDED, texts)
+        await _abort(context, refusal, trailer)
+
+
+async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes]) -> NoReturn:
+    text = refusal.text.encode()[:_LARGEST_TEXT].decode(errors="ignore")
+    await context.abort(grpc.StatusCode[refusal.status.value], text, trailers)
+
+
+def bounded(verdict: Verdict) -> bytes:
+    """Serialise a verdict so that it fits into a trailer.
+
+    Where very many ranks are absent they are named without details, and at worst not all.
+    """
+    message = translation.verdict(verdict)
+    if message.ByteSize() > _LARGEST_VERDICT:
+        brief = (AbsentRank(one.rank, one.state, one.state) for one in verdict.absent)
+        message = translation.verdict(replace(verdict, absent=tuple(brief)))
+    if message.ByteSize() > _LARGEST_VERDICT:
+        del message.absent[len(message.absent) * _LARGEST_VERDICT // message.ByteSize() :]
+    return message.SerializeToString()

@@ -1,0 +1,166 @@
+"""A hand on the machine, for tests: say what happens and when, see what comes of it."""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import cast
+
+from allhands_server.machine import Machine
+from allhands_server.machine.effects import (
+    Answer,
+    Drained,
+    Effect,
+    End,
+    JobEnded,
+    Notification,
+    Push,
+    Refuse,
+    Report,
+)
+from allhands_server.machine.events import (
+    AnyRequest,
+    Asked,
+    Event,
+    Fresh,
+    Join,
+    Joining,
+    R,
+    Remark,
+    Request,
+    Said,
+    SessionBroke,
+    Tick,
+    Withdrawn,
+)
+from allhands_server.machine.refusals import Refusal
+
+
+@dataclass
+class Transcript:
+    """A machine and all that it has done so far; it breaks off where the machine breaks its law."""
+
+    now: float = 0.0
+    machine: Machine = field(default_factory=Machine)
+    log: list[str] = field(default_factory=list)
+    is_drained: bool = False
+    outcomes: dict[int, object] = field(default_factory=dict)
+    """By ticket: the answer, or a Refusal."""
+    ends: dict[int, Refusal | None] = field(default_factory=dict)
+    """By session: why it was ended, None for well."""
+
+    def __post_init__(self) -> None:
+        self._tickets = itertools.count(1)
+        self._sessions = itertools.count(1)
+        self._unread: dict[int, list[Notification]] = {}
+        self._broken: set[int] = set()
+        self._withdrawn: set[int] = set()
+
+    def at(self, now: float) -> None:
+        """Let time pass, as a punctual shell does: it tells the machine each time that is due."""
+        while (due := self.machine.next_due) is not None and due <= now:
+            self.now = max(self.now, due)
+            self.happen(Tick())
+        self.now = now
+
+    def oversleep(self, now: float) -> None:
+        """Let time pass without telling the machine."""
+        self.now = now
+        self.happen(Tick())
+
+    def happen(self, event: Event) -> list[Effect]:
+        effects = self.machine.handle(event, self.now)
+        for effect in effects:
+            self._note(effect)
+        return effects
+
+    def ask(self, request: Request[R], due: float | None = None) -> int:
+        """Ask; return the ticket."""
+        ticket = next(self._tickets)
+        self.happen(Asked(ticket, cast(AnyRequest, request), due))
+        return ticket
+
+    def answer(self, request: Request[R]) -> R:
+        """Ask what is answered at once."""
+        outcome = self.outcomes[self.ask(request)]
+        assert not isinstance(outcome, Refusal), outcome
+        return cast(R, outcome)
+
+    def refusal(self, request: Request[R]) -> Refusal:
+        """Ask what is refused at once."""
+        outcome = self.outcomes[self.ask(request)]
+        assert isinstance(outcome, Refusal), outcome
+        return outcome
+
+    def withdraw(self, ticket: int) -> None:
+        self._withdrawn.add(ticket)
+        self.happen(Withdrawn(ticket))
+
+    def join(
+        self,
+        rank: int = -1,
+        world_size: int = 0,
+        *,
+        job: str = "j",
+        window: float = 0.0,
+        label: str = "",
+    ) -> int:
+        """Let a worker join, with a process id of its own; return its session's number."""
+        session = next(self._sessions)
+        self._unread[session] = []
+        join = Join(
+            job=job,
+            rank=rank,
+            world_size=world_size,
+            host=f"host{session}",
+            pid=1000 + session,
+            address=f"127.0.0.1:{5000 + session}",
+            heartbeat_window=window,
+            label=label,
+        )
+        fresh = Fresh(f"member{session}", f"incarnation{session}", bytes([session % 256]) * 32)
+        self.happen(Joining(session, join, fresh))
+        return session
+
+    def world(self, size: int, *, job: str = "j", window: float = 0.0) -> list[int]:
+        """Form a world; return its sessions by rank, with nothing unread."""
+        sessions = [self.join(rank, size, job=job, window=window) for rank in range(size)]
+        for session in sessions:
+            self.told(session)
+        return sessions
+
+    def say(self, session: int, remark: Remark) -> None:
+        self.happen(Said(session, remark))
+
+    def breaks(self, session: int) -> None:
+        self._broken.add(session)
+        self.happen(SessionBroke(session))
+
+    def told(self, session: int) -> list[Notification]:
+        """Return what was pushed to a session since this was asked last."""
+        unread, self._unread[session] = self._unread[session], []
+        return unread
+
+    def _note(self, effect: Effect) -> None:
+        match effect:
+            case Answer(ticket, reply):
+                self._conclude(ticket, reply)
+            case Refuse(ticket, refusal):
+                self._conclude(ticket, refusal)
+            case Push(session, notification):
+                assert session not in self.ends, f"pushed after its end: {effect}"
+                assert session not in self._broken, f"pushed to a broken session: {effect}"
+                self._unread[session].append(notification)
+            case End(session, refusal):
+                assert session not in self.ends, f"ended twice: {effect}"
+                assert session not in self._broken, f"ended after it broke: {effect}"
+                self.ends[session] = refusal
+            case Report(text):
+                self.log.append(text)
+            case JobEnded(job):
+                self.log.append(f"job {job}: ended")
+            case Drained():
+                self.is_drained = True
+
+    def _conclude(self, ticket: int, outcome: object) -> None:
+        assert ticket not in self.outcomes, f"ticket {ticket} is concluded twice"
+        assert ticket not in self._withdrawn, f"ticket {ticket} was withdrawn"
+        self.outcomes[ticket] = outcome

@@ -1,0 +1,156 @@
+"""Between the wire's messages and the machine's values; nothing is decided here."""
+
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.machine import effects, events, values
+
+_PRESENCE = {
+    values.Presence.JOINED: wire.MEMBER_STATE_JOINED,
+    values.Presence.LOST: wire.MEMBER_STATE_LOST,
+    values.Presence.LEFT: wire.MEMBER_STATE_LEFT,
+}
+
+
+def join_from(message: wire.Join, address: str) -> events.Join:
+    return events.Join(
+        job=message.job,
+        rank=message.rank,
+        world_size=message.world_size,
+        host=message.host,
+        pid=message.pid,
+        address=address,
+        heartbeat_window=message.heartbeat_window,
+        label=message.label,
+        hosts_coordinator=message.hosts_coordinator,
+    )
+
+
+def remark_from(message: wire.SessionRequest) -> events.Remark | None:
+    """Return None for what this version does not know, and for a second Join."""
+    match message.WhichOneof("request"):
+        case "heartbeat":
+            beat = message.heartbeat
+            return events.Heartbeat(beat.probe, tuple(map(progress_from, beat.progress)))
+        case "open_group":
+            return events.OpenGroup(message.open_group.group, tuple(message.open_group.ranks))
+        case "close_group":
+            return events.CloseGroup(message.close_group.group)
+        case "link_broken":
+            return events.LinkBroken(message.link_broken.rank, message.link_broken.reason)
+        case "leave":
+            leave = message.leave
+            return events.Leave(tuple(map(progress_from, leave.progress)), leave.error)
+        case _:
+            return None
+
+
+def progress_from(message: wire.Progress) -> values.Progress:
+    return values.Progress(
+        group=message.group,
+        sequence=message.sequence,
+        completed=message.completed,
+        operation=message.operation,
+        elapsed=message.elapsed,
+    )
+
+
+def progress(one: values.Progress) -> wire.Progress:
+    return wire.Progress(
+        group=one.group,
+        sequence=one.sequence,
+        completed=one.completed,
+        operation=one.operation,
+        elapsed=one.elapsed,
+    )
+
+
+def session_event(notification: effects.Notification) -> wire.SessionEvent:
+    match notification:
+        case effects.Joined():
+            return wire.SessionEvent(joined=_joined(notification))
+        case effects.WorldFormed(epoch, size, members):
+            formed = wire.WorldFormed(epoch=epoch, world_size=size, members=map(member, members))
+            return wire.SessionEvent(formed=formed)
+        case effects.MemberLost(rank, host, pid, reason, epoch):
+            lost = wire.MemberLost(rank=rank, host=host, pid=pid, reason=reason, epoch=epoch)
+            return wire.SessionEvent(lost=lost)
+        case effects.MemberLeft(rank, host, pid, final, error, epoch):
+            left = wire.MemberLeft(
+                rank=rank,
+                host=host,
+                pid=pid,
+                progress=map(progress, final),
+                error=error,
+                epoch=epoch,
+            )
+            return wire.SessionEvent(left=left)
+        case effects.Probe(number):
+            return wire.SessionEvent(probe=wire.Probe(probe=number))
+        case effects.Draining(reason):
+            return wire.SessionEvent(draining=wire.Draining(reason=reason))
+        case effects.LeaveAccepted():
+            return wire.SessionEvent(leave_accepted=wire.LeaveAccepted())
+
+
+def _joined(joined: effects.Joined) -> wire.Joined:
+    return wire.Joined(
+        member_id=joined.member_id,
+        rank=joined.rank,
+        world_size=joined.world_size,
+        incarnation=joined.incarnation,
+        secret=joined.secret,
+        heartbeat_window=joined.heartbeat_window,
+        heartbeat_interval=joined.heartbeat_interval,
+        address=joined.address,
+    )
+
+
+def member(view: values.MemberView) -> wire.Member:
+    return wire.Member(
+        member_id=view.member_id,
+        rank=view.rank,
+        host=view.host,
+        pid=view.pid,
+        address=view.address,
+        label=view.label,
+        hosts_coordinator=view.hosts_coordinator,
+        last_heartbeat=view.last_heartbeat,
+        progress=map(progress, view.progress),
+        state=_PRESENCE[view.presence],
+        reason=view.reason,
+    )
+
+
+def job(view: values.JobView) -> wire.Job:
+    return wire.Job(
+        job=view.job,
+        state=view.state,
+        epoch=view.epoch,
+        world_size=view.world_size,
+        members=map(member, view.members),
+        groups=[wire.Group(group=one.group, ranks=one.ranks) for one in view.groups],
+        heartbeat_window=view.heartbeat_window,
+        keys=view.keys,
+        incarnation=view.incarnation,
+    )
+
+
+def verdict(found: values.Verdict) -> wire.Verdict:
+    return wire.Verdict(
+        group=found.group,
+        sequence=found.sequence,
+        operation=found.operation,
+        absent=map(_absent, found.absent),
+    )
+
+
+def _absent(one: values.AbsentRank) -> wire.AbsentRank:
+    return wire.AbsentRank(
+        rank=one.rank,
+        host=one.host,
+        pid=one.pid,
+        state=one.state,
+        text=one.text,
+        sequence=one.sequence,
+        operation=one.operation,
+        elapsed=one.elapsed,
+    )
