@@ -19,6 +19,7 @@ LARGEST_MESSAGE = 1 << 48
 _MAGIC = b"AH"
 _VERSION = 1
 _POINT_TO_POINT = 1
+_ASKED = 2
 
 
 class FrameError(ValueError):
@@ -40,6 +41,8 @@ class Kind(enum.IntEnum):
     """The sender has given up a message that it had announced."""
     BYE = 7
     """Nothing follows; a link that ends without it has broken."""
+    CALL = 8
+    """The sender is in this call, and waits for the receiver to do its part."""
 
 
 class Key(NamedTuple):
@@ -67,6 +70,8 @@ class Header:
     length: int = 0
     """Bytes of payload behind this header."""
     epoch: int = 0
+    asked: bool = False
+    """Data: of a message that the receiver has cleared; it counts against no budget."""
 
     def pack(self) -> bytes:
         key = self.key
@@ -83,7 +88,7 @@ class Header:
             self.total,
             self.offset,
             self.length,
-            _POINT_TO_POINT if key.point_to_point else 0,
+            (_POINT_TO_POINT if key.point_to_point else 0) | (_ASKED if self.asked else 0),
         )
 
 
@@ -123,5 +128,7 @@ def unpack(frame: bytes) -> Header:
         known = Kind(kind)
     except ValueError:
         raise FrameError(f"unknown kind of frame {kind}") from None
+    if flags & ~(_POINT_TO_POINT | _ASKED):
+        raise FrameError(f"unknown flags {flags:#x}")
     key = Key(group, sequence, step, part, bool(flags & _POINT_TO_POINT))
-    return Header(known, key, signature, total, offset, length, epoch)
+    return Header(known, key, signature, total, offset, length, epoch, bool(flags & _ASKED))

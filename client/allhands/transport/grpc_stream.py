@@ -19,6 +19,7 @@ from allhands_proto.v1 import peer_pb2
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 5.0
+_GRACE_SECONDS = 0.1
 _LARGEST_GREETING = 4096
 _METHOD = "/allhands.v1.Peer/Link"
 _BYE = Header(Kind.BYE, Key(0, 0), 0, 0).pack()
@@ -66,6 +67,8 @@ class Listening:
         self._receiver: Receiver | None = None
         self._admitting = asyncio.Event()
         self._inbound: set[int] = set()
+        self._deserted = asyncio.Event()
+        self._deserted.set()
         self._closing = False
         self.port = 0
 
@@ -88,10 +91,18 @@ class Listening:
         self._receiver = receiver
         self._admitting.set()
 
+    async def deserted(self, timeout: float) -> None:
+        """Return when no peer has a link to this worker, or after `timeout` seconds."""
+        self._closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._deserted.wait()
+
     async def aclose(self) -> None:
         """Stop listening and drop what still comes in. Idempotent."""
         self._closing = True
-        await self._server.stop(0)
+        # Without a grace gRPC cancels at once, and tells the peers' terminals about it.
+        await self._server.stop(_GRACE_SECONDS)
 
     async def _link(self, _requests: object, context: RawContext) -> None:
         try:
@@ -103,6 +114,7 @@ class Listening:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"link refused: {reason}")
         assert self._receiver is not None
         self._inbound.add(peer)
+        self._deserted.clear()
         reason = "its stream ended"
         frame: object = b""
         try:
@@ -119,6 +131,8 @@ class Listening:
             raise
         finally:
             self._inbound.discard(peer)
+            if not self._inbound:
+                self._deserted.set()
             if frame != _BYE and not self._closing:
                 self._receiver.broken(peer, reason)
 

@@ -5,15 +5,17 @@ are matched as MPI has it: in the order sent, with the first receive posted that
 tag; a receive may leave the source open.
 """
 
-from collections import deque
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from allhands.transport.frame import FrameError, Header, Key, Kind
 from allhands.transport.outbox import EAGER, EAGER_BUDGET
 
 _CREDIT_STEP = EAGER_BUDGET // 4
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Incoming:
     `done(None)` says that everything has landed, `done(Unlike)` that nothing has.
     """
 
-    __slots__ = ("done", "land", "missing", "peer", "signature", "total")
+    __slots__ = ("done", "land", "missing", "order", "peer", "signature", "source", "total")
 
     def __init__(
         self,
@@ -48,6 +50,10 @@ class Incoming:
         self.done = done
         self.peer = -1
         """Who sent it, once that is known."""
+        self.source: int | None = None
+        """Point to point: who may send it; None: anybody."""
+        self.order = 0
+        """Point to point: its place among the receives posted."""
 
 
 class Replies(Protocol):
@@ -56,7 +62,7 @@ class Replies(Protocol):
     def __call__(self, peer: int, header: Header) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Arrived:
     """A message nobody has posted a receive for yet; no payload when only announced."""
 
@@ -74,8 +80,9 @@ class Inbox:
         self._early: dict[tuple[int, Key], _Arrived] = {}
         self._over: dict[int, int] = {}
         # Point to point, by (group, tag).
-        self._queues: dict[tuple[int, int], deque[_Arrived]] = {}
-        self._open: dict[tuple[int, int], deque[tuple[int | None, Incoming]]] = {}
+        self._queues: dict[tuple[int, int], list[_Arrived]] = {}
+        self._open: dict[tuple[int, int], list[Incoming]] = {}
+        self._posts = 0
         self._held: dict[int, int] = {}
         self._consumed: dict[int, int] = {}
 
@@ -92,22 +99,16 @@ class Inbox:
 
     def post_open(self, source: int | None, group: int, tag: int, incoming: Incoming) -> None:
         """Wait for a point-to-point message, from any source if it is None."""
-        queue = self._queues.get((group, tag))
-        for arrived in queue or ():
-            if source is None or arrived.peer == source:
-                assert queue is not None
-                queue.remove(arrived)
-                self._match(arrived, incoming)
-                return
-        self._open.setdefault((group, tag), deque()).append((source, incoming))
+        self._posts += 1
+        incoming.source, incoming.order = source, self._posts
+        self._seek((group, tag), incoming)
 
     def retract(self, incoming: Incoming) -> None:
         """Forget a receive whose call ended early; nothing lands from now on."""
         for place in [place for place, posted in self._posted.items() if posted is incoming]:
             del self._posted[place]
-        for waiting in self._open.values():
-            for entry in [entry for entry in waiting if entry[1] is incoming]:
-                waiting.remove(entry)
+        for tagged in [tagged for tagged, waiting in self._open.items() if incoming in waiting]:
+            _remove(self._open, tagged, incoming)
 
     def forget(self, group: int, sequence: int) -> None:
         """Drain what belongs to calls of a group up to `sequence`, now and when it comes late."""
@@ -132,8 +133,10 @@ class Inbox:
         match header.kind:
             case Kind.DATA if posted is not None:
                 self._take(peer, header, payload, posted)
-            case Kind.DATA if header.offset or header.total > EAGER:
+            case Kind.DATA if header.asked:
                 pass  # the rest of a message whose receive has been retracted
+            case Kind.DATA if header.length < header.total or header.total > EAGER:
+                raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
             case Kind.DATA:
                 self._hold(peer, header, bytes(payload))
             case Kind.ANNOUNCE if posted is not None:
@@ -162,15 +165,22 @@ class Inbox:
             else:
                 self._early[peer, key] = arrived
             return
-        place = (key.group, key.part)
-        waiting = self._open.get(place, deque())
-        for entry in waiting:
-            source, incoming = entry
-            if source is None or source == peer:
-                waiting.remove(entry)
+        tagged = (key.group, key.part)
+        for incoming in self._open.get(tagged, ()):
+            if incoming.source is None or incoming.source == peer:
+                _remove(self._open, tagged, incoming)
                 self._match(arrived, incoming)
                 return
-        self._queues.setdefault(place, deque()).append(arrived)
+        self._queues.setdefault(tagged, []).append(arrived)
+
+    def _seek(self, tagged: tuple[int, int], incoming: Incoming) -> None:
+        """Give a receive the first message that fits, or its place in the line of those open."""
+        for arrived in self._queues.get(tagged, ()):
+            if incoming.source is None or incoming.source == arrived.peer:
+                _remove(self._queues, tagged, arrived)
+                self._match(arrived, incoming)
+                return
+        insort(self._open.setdefault(tagged, []), incoming, key=lambda one: one.order)
 
     def _match(self, arrived: _Arrived, incoming: Incoming) -> None:
         """Bring an arrived message and a receive together."""
@@ -205,7 +215,7 @@ class Inbox:
             if payload:
                 posted.land(header.offset, payload)
             posted.missing -= len(payload)
-        if header.total <= EAGER:
+        if not header.asked:
             self._credit(peer, len(payload))
         if unlike is not None or posted.missing == 0:
             del self._posted[peer, key]
@@ -215,14 +225,15 @@ class Inbox:
         self._reply(peer, Header(Kind.CLEAR, key, incoming.signature, incoming.total))
 
     def _withdrawn(self, peer: int, key: Key) -> None:
-        place = (key.group, key.part)
-        queue = self._queues.get(place, deque())
-        for arrived in [it for it in queue if it.peer == peer and it.header.key == key]:
-            queue.remove(arrived)
+        tagged = (key.group, key.part)
+        for arrived in self._queues.get(tagged, ()):
+            if arrived.peer == peer and arrived.header.key == key:
+                _remove(self._queues, tagged, arrived)
+                return
         posted = self._posted.pop((peer, key), None)
         if posted is not None:
-            # The receive goes back to where it was: first in line for the next message.
-            self._open.setdefault(place, deque()).appendleft((peer, posted))
+            posted.missing = posted.total  # what has landed of it counts for nothing
+            self._seek(tagged, posted)
 
     def _release(self, peer: int, nbytes: int) -> None:
         """Let go of bytes that were held for want of a receive."""
@@ -237,6 +248,13 @@ class Inbox:
             self._reply(peer, Header(Kind.CREDIT, Key(0, 0), 0, consumed))
             consumed = 0
         self._consumed[peer] = consumed
+
+
+def _remove(lines: dict[tuple[int, int], list[T]], tagged: tuple[int, int], one: T) -> None:
+    """Take one out of the line of its tag; no empty line stays."""
+    lines[tagged].remove(one)
+    if not lines[tagged]:
+        del lines[tagged]
 
 
 def _unlike(peer: int, header: Header, incoming: Incoming) -> Unlike | None:

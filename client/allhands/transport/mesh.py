@@ -1,6 +1,7 @@
 """All the links of one rank: messages out, messages in, over whichever fabric carries them."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -9,15 +10,22 @@ from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind
 from allhands.transport.inbox import Inbox, Incoming
 from allhands.transport.link import Fabric, Link, LinkBroken
 from allhands.transport.outbox import Outbox, Outgoing
+from allhands.transport.roll_call import RollCall
 
 logger = logging.getLogger(__name__)
+
+_OF_CALLS = (Kind.DATA, Kind.CLEAR, Kind.ANNOUNCE, Kind.CALL)
+"""Frames that carry the signature of the call which they belong to."""
 
 
 class Listener(Protocol):
     """Who is told what concerns calls as a whole; never called concurrently."""
 
     def refused(self, peer: int, key: Key, call: str) -> None:
-        """`peer` made another call than this rank under that key."""
+        """`peer` made another call than this rank under that key, and says which."""
+
+    def unlike(self, peer: int, key: Key) -> None:
+        """A frame of `peer` belongs to another call than this rank's of that number."""
 
     def link_broken(self, peer: int, reason: str) -> None:
         """No more will come from `peer`, or go to it; said once for each peer."""
@@ -46,8 +54,10 @@ class Mesh:
         self._fabric: Fabric | None = None
         self._lanes: dict[int, _Lane] = {}
         self._broken: dict[int, str] = {}
+        self._parted: dict[int, asyncio.Task[None]] = {}
         self._counts: dict[tuple[int, int], int] = {}
         self._inbox = Inbox(self._reply)
+        self._roll = RollCall()
 
     def attach(self, fabric: Fabric) -> None:
         """Give the mesh its network; before that nothing can be sent."""
@@ -88,6 +98,14 @@ class Mesh:
         header = Header(Kind.REFUSE, key, 0, 0, 0, len(payload))
         self._push(peer, lambda outbox: outbox.push_control(header, payload))
 
+    def begin(self, group: int, sequence: int, signature: int) -> bool:
+        """Say which call of a group this rank is in; return whether peers are known in another."""
+        return not self._roll.begin(group, sequence, signature)
+
+    def declare(self, peer: int, key: Key, signature: int) -> None:
+        """Tell a peer which call this rank is in, and waits for it in."""
+        self._reply(peer, Header(Kind.CALL, key, signature, 0))
+
     def conclude(self, group: int, sequence: int) -> None:
         """Say that calls of a group up to `sequence` are over here: late messages are drained."""
         self._inbox.forget(group, sequence)
@@ -98,6 +116,8 @@ class Mesh:
 
     def accept(self, peer: int, frame: bytes) -> None:
         header = unpack(frame)
+        if header.kind in _OF_CALLS and not header.key.point_to_point:
+            self._hear(peer, header)
         match header.kind:
             case Kind.DATA | Kind.ANNOUNCE | Kind.WITHDRAW:
                 self._inbox.accept(peer, header, memoryview(frame)[HEADER_BYTES:])
@@ -108,6 +128,8 @@ class Mesh:
             case Kind.REFUSE:
                 text = frame[HEADER_BYTES:].decode(errors="replace")
                 self._listener.refused(peer, header.key, text)
+            case Kind.CALL:
+                pass  # heard above
             case Kind.BYE:
                 raise FrameError("the end of a link is for its fabric")
 
@@ -125,10 +147,18 @@ class Mesh:
         """
         await asyncio.gather(*(self._drain(peer, lane) for peer, lane in self._lanes.items()))
 
+    def part(self, peer: int) -> None:
+        """Close the link to a peer that has left: it waits for that before it goes."""
+        lane = self._lanes.get(peer)
+        if lane is not None and lane.task is not None and peer not in self._parted:
+            lane.task.cancel()
+            self._parted[peer] = asyncio.create_task(self._part(lane), name=f"part from {peer}")
+
     async def aclose(self) -> None:
         """Drop all links. Idempotent."""
         lanes = list(self._lanes.values())
         tasks = [lane.task for lane in lanes if lane.task is not None]
+        tasks += self._parted.values()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -141,6 +171,11 @@ class Mesh:
 
     # ------------------------------------------------------------ inside
 
+    def _hear(self, peer: int, header: Header) -> None:
+        key = header.key
+        if not self._roll.hear(peer, key.group, key.sequence, header.signature):
+            self._listener.unlike(peer, key)
+
     def _reply(self, peer: int, header: Header) -> None:
         self._push(peer, lambda outbox: outbox.push_control(header))
 
@@ -149,6 +184,8 @@ class Mesh:
         if lane is None:
             lane = self._lanes[peer] = _Lane()
             lane.task = asyncio.create_task(self._carry(peer, lane), name=f"link to rank {peer}")
+        elif lane.task is not None and lane.task.done():
+            return  # the link is broken: nothing goes any more, and `drain` need not wait for it
         act(lane.outbox)
         lane.idle.clear()
         lane.wake.set()
@@ -179,3 +216,8 @@ class Mesh:
             await lane.link.close()
         except LinkBroken as error:
             logger.debug("link to rank %d broke while closing: %s", peer, error)
+
+    async def _part(self, lane: _Lane) -> None:
+        if lane.link is not None:
+            with contextlib.suppress(LinkBroken):
+                await lane.link.close()

@@ -23,7 +23,7 @@ class Outgoing:
     the receiver expects another message in its place.
     """
 
-    __slots__ = ("done", "key", "sent", "signature", "total", "views")
+    __slots__ = ("asked", "done", "key", "sent", "signature", "total", "views")
 
     def __init__(
         self,
@@ -37,14 +37,17 @@ class Outgoing:
         self.total = sum(len(view) for view in views)
         self.signature = signature
         self.sent = 0
+        self.asked = False
+        """Whether the receiver has cleared it."""
         self.done = done
 
     def next_frame(self) -> bytes:
         """Copy the next chunk into a frame."""
         length = min(CHUNK, self.total - self.sent)
-        pieces: list[bytes | memoryview] = [
-            Header(Kind.DATA, self.key, self.signature, self.total, self.sent, length).pack()
-        ]
+        header = Header(
+            Kind.DATA, self.key, self.signature, self.total, self.sent, length, asked=self.asked
+        )
+        pieces: list[bytes | memoryview] = [header.pack()]
         missing = length
         while missing:
             view = self.views[0]
@@ -100,10 +103,14 @@ class Outbox:
 
     def withdraw(self, message: Outgoing) -> None:
         """Forget a message whose call ended early."""
-        if self._waiting.pop(message.key, None) is not None and message.key.point_to_point:
-            self.push_control(Header(Kind.WITHDRAW, message.key, message.signature, 0))
-        if message in self._bulk:
+        if self._waiting.get(message.key) is message:
+            del self._waiting[message.key]
+        elif message in self._bulk:
             self._bulk.remove(message)
+        else:
+            return  # it is out, or never came in
+        if message.key.point_to_point:  # the receive is free for another message
+            self.push_control(Header(Kind.WITHDRAW, message.key, message.signature, 0))
 
     def forget(self, group: int, sequence: int) -> None:
         """Drop what was said about calls of a group up to `sequence`: they are over here."""
@@ -138,6 +145,5 @@ class Outbox:
         if (clear.signature, clear.total) != (message.signature, message.total):
             message.done(False)
             return
-        if message.total <= EAGER:  # the receiver credits by size, it cannot know who was asked
-            self._eager_room -= message.total
+        message.asked = True
         self._bulk.append(message)

@@ -1,0 +1,290 @@
+"""The asyncio face: `async with connect(...) as world: await world.all_reduce(x)`.
+
+The same core as the plain calls, on the same thread of its own: a busy loop of the program's
+delays its answers, not its heartbeats. Cancelling an awaited call ends the call.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
+
+from allhands import config
+from allhands.api.world import NonMember, World
+from allhands.engine.arguments import AnyArray
+from allhands.engine.work import Work
+from allhands.group import Group
+from allhands.reduction import ReduceOp
+
+T = TypeVar("T")
+
+_CANCEL_SECONDS = 1.0
+"""Far longer than the one turn of the I/O loop that ending a call takes."""
+
+__all__ = ["AsyncGroup", "AsyncWorld", "connect"]
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    url: str | None = None,
+    *,
+    rank: int = -1,
+    world_size: int = -1,
+    timeout: float = config.DEFAULT_TIMEOUT,
+    job: str | None = None,
+    token: str | None = None,
+    tls: str | None = None,
+    label: str | None = None,
+    heartbeat_window: float | None = None,
+) -> AsyncIterator["AsyncWorld"]:
+    """Join a world for as long as the block lasts; arguments as for `init_process_group`.
+
+    Left in order when the block ends well; when it raises, the others are told why.
+    """
+    settled = config.settle(
+        os.environ,
+        init_method=url,
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        job=job,
+        token=token,
+        tls_ca=tls,
+        label=label,
+        heartbeat_window=heartbeat_window or 0.0,
+    )
+    world = await asyncio.to_thread(World.join, settled)
+    try:
+        yield AsyncWorld(world)
+    except BaseException as error:
+        await asyncio.to_thread(world.close, f"{type(error).__name__}: {error}")
+        raise
+    await asyncio.to_thread(world.close)
+
+
+class AsyncGroup:
+    """A group whose calls are awaited. Ranks here are ranks of the group.
+
+    The calls are those of `Group`, where arrays, ownership and errors are described; each returns
+    its output. A call takes its place in the group's order when it begins to run: tasks that call
+    on one group must begin in the same order on every rank.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        return self.group.size
+
+    async def broadcast(
+        self, x: AnyArray, src: int = 0, *, timeout: float | None = None, label: str | None = None
+    ) -> AnyArray:
+        """Overwrite `x` with that of rank `src`; return it."""
+        return await _settled(self.group.broadcast(x, src, timeout=timeout, label=label), x)
+
+    async def all_reduce(
+        self,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> AnyArray:
+        """Overwrite `x` with the combination of all ranks'; return it."""
+        return await _settled(self.group.all_reduce(x, op, timeout=timeout, label=label), x)
+
+    async def reduce(
+        self,
+        x: AnyArray,
+        dst: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> AnyArray | None:
+        """Overwrite `x` on rank `dst` with the combination of all; None elsewhere."""
+        return await _settled(
+            self.group.reduce(x, dst, op, timeout=timeout, label=label),
+            x if dst == self.rank else None,
+        )
+
+    async def gather(
+        self,
+        x: AnyArray,
+        gather_list: list[AnyArray] | None = None,
+        dst: int = 0,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> list[AnyArray] | None:
+        """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
+        return await _settled(
+            self.group.gather(x, gather_list, dst, timeout=timeout, label=label), gather_list
+        )
+
+    async def scatter(
+        self,
+        x: AnyArray,
+        scatter_list: list[AnyArray] | None = None,
+        src: int = 0,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> AnyArray:
+        """Overwrite `x` with this rank's array of the list on `src`; return it."""
+        return await _settled(
+            self.group.scatter(x, scatter_list, src, timeout=timeout, label=label), x
+        )
+
+    async def all_gather(
+        self,
+        outputs: list[AnyArray],
+        x: AnyArray,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> list[AnyArray]:
+        """Fill `outputs` with every rank's `x`; return it."""
+        return await _settled(
+            self.group.all_gather(outputs, x, timeout=timeout, label=label), outputs
+        )
+
+    async def all_gather_into_tensor(
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> AnyArray:
+        """Fill `output` with every rank's `x`, by rank; return it."""
+        return await _settled(
+            self.group.all_gather_into_tensor(output, x, timeout=timeout, label=label), output
+        )
+
+    async def reduce_scatter(
+        self,
+        output: AnyArray,
+        inputs: list[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> AnyArray:
+        """Overwrite `output` with the combination of all `inputs[rank]`; return it."""
+        return await _settled(
+            self.group.reduce_scatter(output, inputs, op, timeout=timeout, label=label), output
+        )
+
+    async def reduce_scatter_tensor(
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> AnyArray:
+        """Overwrite `output` with this rank's share of the combination; return it."""
+        return await _settled(
+            self.group.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), output
+        )
+
+    async def all_to_all(
+        self,
+        outputs: list[AnyArray],
+        inputs: list[AnyArray],
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> list[AnyArray]:
+        """Give `inputs[j]` to rank j, fill `outputs[j]` with what it gives; return it."""
+        return await _settled(
+            self.group.all_to_all(outputs, inputs, timeout=timeout, label=label), outputs
+        )
+
+    async def all_to_all_single(
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> AnyArray:
+        """Give each rank its rows of `x`, fill `output` with theirs; return it."""
+        return await _settled(
+            self.group.all_to_all_single(
+                output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
+            ),
+            output,
+        )
+
+    async def barrier(self, *, timeout: float | None = None, label: str | None = None) -> None:
+        """Return when every rank has called it."""
+        await _settled(self.group.barrier(timeout=timeout, label=label), None)
+
+    async def send(
+        self,
+        x: AnyArray,
+        dst: int,
+        tag: int = 0,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> None:
+        """Send `x` to rank `dst`; return when its memory may be changed."""
+        await _settled(self.group.send(x, dst, tag, timeout=timeout, label=label), None)
+
+    async def recv(
+        self,
+        x: AnyArray,
+        src: int | None = None,
+        tag: int = 0,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> int:
+        """Receive into `x` from `src`, or from whoever sends; return the rank that sent it."""
+        work = self.group.recv(x, src, tag, timeout=timeout, label=label)
+        await _settled(work, None)
+        return work.source_rank()
+
+
+class AsyncWorld(AsyncGroup):
+    """The group of all ranks, and the way to others."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.group)
+        self._world = world
+
+    async def new_group(
+        self, ranks: Sequence[int], timeout: float | None = None
+    ) -> AsyncGroup | None:
+        """Make a group of some ranks of the world; None where this rank is not one of them.
+
+        Every rank of the world must call this, in the same order as other `new_group`s.
+        """
+        group = await asyncio.to_thread(self._world.new_group, ranks, timeout)
+        return None if isinstance(group, NonMember) else AsyncGroup(group)
+
+
+async def _settled(work: Work, result: T) -> T:
+    """Wait for a call; where the waiting is cancelled the call ends too, before this returns."""
+    future = asyncio.wrap_future(work.get_future())
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        work.cancel()
+        await asyncio.wait([future], timeout=_CANCEL_SECONDS)
+        if future.done() and not future.cancelled():
+            future.exception()
+        raise
+    return result

@@ -1,0 +1,1 @@
+"""The faces of the core: plain calls, and asyncio."""

@@ -1,0 +1,487 @@
+"""The module-level calls: plain functions on a default group, as torch.distributed has them.
+
+`group` is what `new_group` gave, None for the whole world. Ranks given here (`src`, `dst`) are
+ranks of the world, whatever the group. A call returns None when it has ended, and raises what went
+wrong; with `async_op=True` it returns a `Work` at once. `timeout` is in seconds and defaults to the
+group's; `label` is a name of yours for the call, for people who look.
+
+The default world is the only global state of the package.
+"""
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from allhands import config
+from allhands.api.world import NonMember, World
+from allhands.control import Control
+from allhands.control import connect as _connect
+from allhands.engine.arguments import AnyArray
+from allhands.engine.work import Work
+from allhands.group import Group
+from allhands.job_status import JobStatus
+from allhands.reduction import ReduceOp
+
+AnyGroup = Group | NonMember | None
+
+_lock = threading.Lock()
+_default: World | None = None
+_worlds_joined = 0
+
+
+def init_process_group(
+    init_method: str | None = None,
+    *,
+    rank: int = -1,
+    world_size: int = -1,
+    timeout: float | timedelta = config.DEFAULT_TIMEOUT,
+    job: str | None = None,
+    token: str | None = None,
+    tls: str | None = None,
+    backend: str = "auto",
+    label: str | None = None,
+    heartbeat_window: float | None = None,
+) -> None:
+    """Join the world of this process and wait until all its ranks are there.
+
+    Args:
+        init_method: `ah://host:port/job` for a running coordinator; `env://` (the default):
+            ALLHANDS_URL, else MASTER_ADDR and MASTER_PORT, else what torchrun, mpirun or srun
+            tell, else a world of one; `tcp://host:port` or `file:///path`: rank 0 hosts it.
+        rank: this process's rank; -1: from the environment, else the coordinator assigns one.
+        world_size: how many ranks; -1: from the environment, else what the others bring.
+        timeout: seconds until joining fails; also the default for every call.
+        job: the job's name at the coordinator; it may also stand in the URL.
+        token: what the coordinator wants to see; default ALLHANDS_TOKEN, else this user's notice.
+        tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
+        backend: `auto` or `grpc`; links are gRPC streams.
+        label: a name for this process, for people who look.
+        heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
+            a job to join sets it, 5 s if it says nothing.
+
+    Raises:
+        ValueError: an argument or a variable makes no sense; nothing was contacted.
+        RuntimeError: this process is in a world already.
+        JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
+    """
+    global _default, _worlds_joined
+    if backend not in ("auto", "grpc"):
+        raise ValueError(f"backend must be 'auto' or 'grpc', not {backend!r}")
+    with _lock:
+        if _default is not None:
+            raise RuntimeError("this process is in a world already: destroy_process_group() first")
+        settled = config.settle(
+            os.environ,
+            init_method=init_method,
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+            job=job,
+            token=token,
+            tls_ca=tls,
+            label=label,
+            heartbeat_window=heartbeat_window or 0.0,
+            parent=_parent(),
+            attempt=_worlds_joined,
+        )
+        _worlds_joined += 1
+        _default = World.join(settled)
+
+
+def is_initialized() -> bool:
+    """Say whether this process is in a world."""
+    return _default is not None
+
+
+def destroy_process_group(group: AnyGroup = None) -> None:
+    """Leave the world, or forget one group of it; a no-op for a rank that is not in the group.
+
+    Messages sent before are received first. A rank that hosts the coordinator waits for the
+    others to leave, 30 s at most.
+    """
+    global _default
+    world = _world()
+    if isinstance(group, NonMember):
+        return
+    if group is not None and group is not world.group:
+        world.close_group(group)
+        return
+    with _lock:
+        _default = None
+    world.close()
+
+
+def get_rank(group: AnyGroup = None) -> int:
+    """Return this process's rank in the group; -1 if it is not in it."""
+    return -1 if isinstance(group, NonMember) else (group or _world().group).rank
+
+
+def get_world_size(group: AnyGroup = None) -> int:
+    """Return the number of ranks in the group; -1 if this process is not in it."""
+    return -1 if isinstance(group, NonMember) else (group or _world().group).size
+
+
+def new_group(
+    ranks: Sequence[int] | None = None, timeout: float | None = None
+) -> Group | NonMember:
+    """Make a group of some ranks of the world, in the order given; None: all.
+
+    Every rank of the world must call this, in the same order as other `new_group`s.
+    """
+    world = _world()
+    return world.new_group(range(world.group.size) if ranks is None else ranks, timeout)
+
+
+def default_group() -> Group:
+    """Return the group of all ranks.
+
+    Raises:
+        RuntimeError: `init_process_group` has not been called.
+    """
+    return _world().group
+
+
+def connect(url: str | None = None, *, token: str | None = None, timeout: float = 30.0) -> Control:
+    """Open a client of a coordinator: keys, barriers, jobs; no URL: that of this world.
+
+    Without a world either, it is the one that `allhands status` would find.
+    """
+    if url is None and _default is not None:
+        endpoint = _default.endpoint
+        url = f"ah://{endpoint.address.target}/{_default.job}"
+        token = token or endpoint.token
+    return _connect(url, token=token, timeout=timeout)
+
+
+def status() -> JobStatus:
+    """Return what the coordinator knows of this process's job; `str()` of it is a table."""
+    world = _world()
+    with connect() as control:
+        return control.job(world.job)
+
+
+# ---------------------------------------------------------------- collectives
+
+
+def broadcast(
+    x: AnyArray,
+    src: int = 0,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite `x` on every rank with that of rank `src`."""
+    if (found := _member(group, "broadcast")) is None:
+        return None
+    return _end(
+        found.broadcast(x, _within(found, src, "src"), timeout=timeout, label=label), async_op
+    )
+
+
+def all_reduce(
+    x: AnyArray,
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite `x` on every rank with the combination of all, the same bits everywhere.
+
+    When it fails after data has moved, `x` is undefined.
+    """
+    if (found := _member(group, "all_reduce")) is None:
+        return None
+    return _end(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
+
+
+def reduce(
+    x: AnyArray,
+    dst: int = 0,
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite `x` on rank `dst` with the combination of all; other ranks' `x` is only read."""
+    if (found := _member(group, "reduce")) is None:
+        return None
+    return _end(
+        found.reduce(x, _within(found, dst, "dst"), op, timeout=timeout, label=label), async_op
+    )
+
+
+def gather(
+    x: AnyArray,
+    gather_list: list[AnyArray] | None = None,
+    dst: int = 0,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Fill `gather_list` on rank `dst`, by rank, with every rank's `x`; None elsewhere."""
+    if (found := _member(group, "gather")) is None:
+        return None
+    root = _within(found, dst, "dst")
+    return _end(found.gather(x, gather_list, root, timeout=timeout, label=label), async_op)
+
+
+def scatter(
+    x: AnyArray,
+    scatter_list: list[AnyArray] | None = None,
+    src: int = 0,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite `x` with this rank's array of `scatter_list` on rank `src`; None elsewhere."""
+    if (found := _member(group, "scatter")) is None:
+        return None
+    root = _within(found, src, "src")
+    return _end(found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op)
+
+
+def all_gather(
+    outputs: list[AnyArray],
+    x: AnyArray,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Fill `outputs`, one array for each rank, with every rank's `x`."""
+    if (found := _member(group, "all_gather")) is None:
+        return None
+    return _end(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
+
+
+def all_gather_into_tensor(
+    output: AnyArray,
+    x: AnyArray,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Fill `output`, world size times as long as `x`, with every rank's `x`, by rank."""
+    if (found := _member(group, "all_gather_into_tensor")) is None:
+        return None
+    return _end(found.all_gather_into_tensor(output, x, timeout=timeout, label=label), async_op)
+
+
+def reduce_scatter(
+    output: AnyArray,
+    inputs: list[AnyArray],
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite `output` with the combination of all ranks' `inputs[this rank]`."""
+    if (found := _member(group, "reduce_scatter")) is None:
+        return None
+    return _end(found.reduce_scatter(output, inputs, op, timeout=timeout, label=label), async_op)
+
+
+def reduce_scatter_tensor(
+    output: AnyArray,
+    x: AnyArray,
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite `output` with this rank's share of the combination of all ranks' `x`."""
+    if (found := _member(group, "reduce_scatter_tensor")) is None:
+        return None
+    return _end(found.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), async_op)
+
+
+def all_to_all(
+    outputs: list[AnyArray],
+    inputs: list[AnyArray],
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Give `inputs[j]` to the j-th rank and fill `outputs[j]` with what it gives."""
+    if (found := _member(group, "all_to_all")) is None:
+        return None
+    return _end(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
+
+
+def all_to_all_single(
+    output: AnyArray,
+    x: AnyArray,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Give each rank its rows of `x`, fill `output` with the rows they give; None: equal shares."""
+    if (found := _member(group, "all_to_all_single")) is None:
+        return None
+    work = found.all_to_all_single(
+        output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
+    )
+    return _end(work, async_op)
+
+
+def barrier(
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Return when every rank of the group has called it."""
+    if (found := _member(group, "barrier")) is None:
+        return None
+    return _end(found.barrier(timeout=timeout, label=label), async_op)
+
+
+# ---------------------------------------------------------------- point to point
+
+
+def isend(
+    x: AnyArray,
+    dst: int,
+    group: AnyGroup = None,
+    tag: int = 0,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Start to send `x` to rank `dst`; its memory is the call's until the work has ended."""
+    if (found := _member(group, "isend")) is None:
+        return None
+    return found.send(x, _within(found, dst, "dst"), tag, timeout=timeout, label=label)
+
+
+def irecv(
+    x: AnyArray,
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Start to receive into `x` from rank `src`; None: from whoever sends under this tag."""
+    if (found := _member(group, "irecv")) is None:
+        return None
+    source = None if src is None else _within(found, src, "src")
+    return found.recv(x, source, tag, timeout=timeout, label=label)
+
+
+def send(
+    x: AnyArray,
+    dst: int,
+    group: AnyGroup = None,
+    tag: int = 0,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> None:
+    """Send `x` to rank `dst`; return when its memory may be used again, received or not."""
+    if (work := isend(x, dst, group, tag, timeout=timeout, label=label)) is not None:
+        _end(work, False)
+
+
+def recv(
+    x: AnyArray,
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> int:
+    """Receive into `x`; return the rank of the world that sent it, -1 outside the group."""
+    found = _member(group, "recv")
+    if found is None:
+        return -1
+    source = None if src is None else _within(found, src, "src")
+    work = found.recv(x, source, tag, timeout=timeout, label=label)
+    _end(work, False)
+    return found.ranks[work.source_rank()]
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _world() -> World:
+    world = _default
+    if world is None:
+        raise RuntimeError("this process is in no world: call init_process_group() first")
+    return world
+
+
+def _member(group: AnyGroup, operation: str) -> Group | None:
+    """Return the group to call on; None, with a warning, for a rank that is not in it."""
+    if isinstance(group, NonMember):
+        warnings.warn(
+            f"{operation} does nothing here: this rank does not belong to group {group.name!r}",
+            stacklevel=3,
+        )
+        return None
+    return group or _world().group
+
+
+def _within(group: Group, rank: int, name: str) -> int:
+    """Turn a rank of the world into one of the group."""
+    if rank not in group.ranks:
+        raise ValueError(
+            f"invalid root rank: {name}={rank} is not part of group {group.name!r}, "
+            f"whose ranks are {list(group.ranks)}"
+        )
+    return group.ranks.index(rank)
+
+
+def _end(work: Work, async_op: bool) -> Work | None:
+    """Wait for a call unless the caller wants to; Ctrl-C ends it, at once."""
+    if async_op:
+        return work
+    try:
+        work.wait()
+    except KeyboardInterrupt:
+        work.cancel()
+        # Until it is over the arrays are the call's; that takes one turn of its loop.
+        with contextlib.suppress(Exception):
+            work.get_future().exception(timeout=1.0)
+        raise
+    return None
+
+
+def _parent() -> str:
+    """Name the process that started this one, not to be mistaken for an earlier one of its id."""
+    pid = os.getppid()
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        started = ""
+    return f"{pid}.{started}"

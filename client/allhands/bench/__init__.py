@@ -1,0 +1,1 @@
+"""Benchmarks beside peers: interleaved in one run, checked in the same run."""

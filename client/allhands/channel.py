@@ -1,0 +1,267 @@
+"""How to reach a coordinator: its URL, its token, a channel to it, and what its refusals mean.
+
+Every caller of the coordinator, synchronous or asyncio, dials and translates errors here. What
+the calls say is not here: see `control` and `session`.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import grpc
+
+from allhands.errors import (
+    AllhandsError,
+    CoordinatorUnavailable,
+    JoinRefused,
+    NotFound,
+    PermissionDenied,
+    Refused,
+    StoreTimeout,
+    Unauthenticated,
+)
+from allhands_proto import notice
+
+_FORM = "ah://HOST:PORT or ah://HOST:PORT/JOB"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a coordinator listens, and the job that is meant there if the URL named one."""
+
+    host: str
+    port: int
+    job: str | None = None
+
+    @property
+    def target(self) -> str:
+        """`host:port`, an IPv6 address in brackets, as gRPC wants it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"ah://{self.target}/{self.job}" if self.job else f"ah://{self.target}"
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False  # some other name
+
+
+def parse_url(url: str) -> Address:
+    """Read `ah://host:port` or `ah://host:port/job`; IPv6 addresses stand in brackets.
+
+    Raises:
+        ValueError: it is anything else; the text says which part is wrong.
+    """
+    authority = url.split("://")[-1].split("/")[0]
+    if "@" in authority:
+        # Not repeated in the text: what stands there may be a secret, and texts end in logs.
+        raise ValueError("a coordinator's URL holds no token: pass it as ALLHANDS_TOKEN or token=")
+    if authority.count(":") > 1 and not authority.startswith("["):
+        raise ValueError(f"put the IPv6 address in {url!r} in brackets: ah://[::1]:7070")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"not a coordinator's URL: {url!r}: {error}; write {_FORM}") from error
+    if parts.scheme != "ah":
+        raise ValueError(f"not a coordinator's URL, which begins with ah://: {url!r}")
+    if not host:
+        raise ValueError(f"no host in {url!r}; write {_FORM}")
+    if not port:
+        raise ValueError(f"no port in {url!r}; write {_FORM}")
+    job = parts.path.removeprefix("/")
+    if parts.query or parts.fragment or "/" in job or job != "".join(job.split()):
+        raise ValueError(f"not one job's name: {parts.path!r} in {url!r}; write {_FORM}")
+    return Address(host, port, job or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A coordinator, and what it takes to be let in."""
+
+    address: Address
+    token: str | None
+    """None: nobody knows one; the coordinator will say `Unauthenticated`."""
+    tls_ca: str | None = None
+    """Path of the bundle of authorities that vouch for the coordinator; None: plaintext."""
+
+
+def find_coordinator(
+    url: str | None, environ: Mapping[str, str], *, token: str | None = None
+) -> Endpoint:
+    """Settle which coordinator a command means, as every command does.
+
+    That is `url`; else ALLHANDS_URL; else the one live coordinator of this user on this host,
+    where a daemon goes before those embedded in a job.
+
+    Raises:
+        ValueError: the URL is malformed, or several coordinators could be meant.
+        CoordinatorUnavailable: none could be.
+    """
+    tls_ca = environ.get("ALLHANDS_TLS_CA") or None
+    url = url or environ.get("ALLHANDS_URL") or None
+    if url is not None:
+        address = parse_url(url)
+        return Endpoint(address, find_token(address, token, environ.get("ALLHANDS_TOKEN")), tls_ca)
+    found = _only_one(notice.live())
+    address = Address(_dialable(found.host), found.port)
+    return Endpoint(address, token or found.token, tls_ca)
+
+
+def find_token(address: Address, argument: str | None, inherited: str | None) -> str | None:
+    """Choose the token for `address`: the argument, else ALLHANDS_TOKEN, else the notice.
+
+    `inherited` is the value of ALLHANDS_TOKEN. A notice counts only on loopback: the same port
+    on another host belongs to somebody else, who must not be sent this user's token.
+    """
+    if argument or inherited:
+        return argument or inherited
+    if not address.is_loopback:
+        return None
+    found = notice.find(address.port)
+    return found.token if found is not None else None
+
+
+def _only_one(notices: list[notice.Notice]) -> notice.Notice:
+    candidates = [found for found in notices if found.kind == "daemon"] or notices
+    match candidates:
+        case [only]:
+            return only
+        case []:
+            raise CoordinatorUnavailable(
+                "no coordinator of yours runs on this host: start one with `allhands serve`, "
+                "or name one with --coordinator ah://HOST:PORT or ALLHANDS_URL"
+            )
+        case _:
+            listed = ", ".join(f"{one.url} ({one.kind}, pid {one.pid})" for one in candidates)
+            raise ValueError(
+                f"{len(candidates)} coordinators of yours run on this host; "
+                f"choose one with --coordinator or ALLHANDS_URL: {listed}"
+            )
+
+
+def _dialable(host: str) -> str:
+    """Turn the address that means "all of this host" into one that can be dialled."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """The arguments of a channel, `grpc` and `grpc.aio` alike, and the metadata of its calls.
+
+    Pass `metadata` with every call. `credentials` is None for a plaintext channel.
+    """
+
+    target: str
+    credentials: grpc.ChannelCredentials | None
+    options: tuple[tuple[str, int], ...]
+    metadata: tuple[tuple[str, str], ...]
+
+    def open(self) -> grpc.Channel:
+        """Make a synchronous channel; it connects with its first call, and needs closing."""
+        if self.credentials is None:
+            return grpc.insecure_channel(self.target, options=self.options)
+        return grpc.secure_channel(self.target, self.credentials, options=self.options)
+
+
+_OPTIONS = (
+    # A proxy for the outside world has no business between ranks and their coordinator.
+    ("grpc.enable_http_proxy", 0),
+    # Own connections: else a channel inherits the back-off of an earlier one to the same address.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A coordinator whose host vanished without a word: waits end in 20 s, whatever their deadline.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # its default, 60 s, would be in the way
+    ("grpc.http2.max_pings_without_data", 0),
+    # The coordinator limits what it takes in; what it kept it may also give back.
+    ("grpc.max_receive_message_length", -1),
+)
+
+
+def dial(endpoint: Endpoint) -> Dial:
+    """Prepare a channel to the coordinator; no I/O but reading the bundle of authorities.
+
+    Raises:
+        OSError: the bundle cannot be read.
+        ValueError: the token cannot be one.
+    """
+    credentials = None
+    if endpoint.tls_ca is not None:
+        credentials = grpc.ssl_channel_credentials(Path(endpoint.tls_ca).read_bytes())
+    metadata: tuple[tuple[str, str], ...] = ()
+    if endpoint.token is not None:
+        if not (endpoint.token.isascii() and endpoint.token.isprintable()):
+            raise ValueError("the token holds characters that no token has, perhaps a line's end")
+        metadata = (("authorization", f"Bearer {endpoint.token}"),)
+    return Dial(endpoint.address.target, credentials, _OPTIONS, metadata)
+
+
+def translate(
+    error: grpc.RpcError, doing: str, *, at: str, refused: type[AllhandsError] = Refused
+) -> Exception:
+    """Give the exception of ours that a failed call means; raise it `from` the call's own.
+
+    `doing` says what the caller wanted, as in "wait for keys 'a', 'b' of job 'j'"; `at` is the
+    coordinator's `host:port`. `refused` is raised where the parties disagree; a join passes
+    `JoinRefused`, to which its INVALID_ARGUMENT (a rank outside the world) belongs too.
+
+        DEADLINE_EXCEEDED                    StoreTimeout
+        UNAVAILABLE, CANCELLED               CoordinatorUnavailable
+        UNAUTHENTICATED                      Unauthenticated
+        PERMISSION_DENIED                    PermissionDenied
+        NOT_FOUND                            NotFound, also a LookupError
+        INVALID_ARGUMENT, OUT_OF_RANGE,      ValueError
+          RESOURCE_EXHAUSTED (too large)
+        ALREADY_EXISTS, FAILED_PRECONDITION  `refused`
+        ABORTED                              `refused`
+        anything else                        AllhandsError that names the code
+    """
+    code, details = error.code(), error.details() or ""
+    said = f"{doing}: {details}"
+    match code:
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return StoreTimeout(f"timeout: {said}")
+        case grpc.StatusCode.UNAVAILABLE:
+            return CoordinatorUnavailable(
+                f"the coordinator at {at} is not available ({said}); start one with "
+                "`allhands serve`, or check its address and whether it speaks TLS (ALLHANDS_TLS_CA)"
+            )
+        case grpc.StatusCode.CANCELLED:
+            return CoordinatorUnavailable(
+                f"the call to the coordinator at {at} was cut off ({said})"
+            )
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(
+                f"the coordinator at {at} wants its token ({said}): set ALLHANDS_TOKEN"
+            )
+        case grpc.StatusCode.PERMISSION_DENIED:
+            return PermissionDenied(f"the coordinator at {at} does not allow this: {said}")
+        case grpc.StatusCode.NOT_FOUND:
+            return NotFound(said)
+        case grpc.StatusCode.INVALID_ARGUMENT if issubclass(refused, JoinRefused):
+            return refused(said)
+        case (
+            grpc.StatusCode.INVALID_ARGUMENT
+            | grpc.StatusCode.OUT_OF_RANGE
+            | grpc.StatusCode.RESOURCE_EXHAUSTED
+        ):
+            return ValueError(said)
+        case (
+            grpc.StatusCode.ALREADY_EXISTS
+            | grpc.StatusCode.FAILED_PRECONDITION
+            | grpc.StatusCode.ABORTED
+        ):
+            return refused(said)
+        case _:
+            return AllhandsError(f"the coordinator at {at} failed with {code.name}: {said}")

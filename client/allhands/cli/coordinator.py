@@ -1,0 +1,39 @@
+"""How every command finds the coordinator that it talks to."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from allhands.control import Control
+
+CoordinatorOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator",
+        metavar="URL",
+        help="ah://HOST:PORT; else ALLHANDS_URL, else your coordinator on this host.",
+    ),
+]
+
+
+@contextmanager
+def reach(url: str | None, job: str | None = None) -> "Iterator[Control]":
+    """Give a client of the coordinator that is meant, for `job` or the one that the URL names.
+
+    Raises:
+        typer.BadParameter: the URL is malformed, several coordinators could be meant, or the
+            coordinator says that an argument makes no sense.
+    """
+    from allhands.channel import find_coordinator
+    from allhands.control import Control
+
+    try:
+        endpoint = find_coordinator(url, os.environ)
+        with Control(endpoint, job=job or endpoint.address.job) as control:
+            yield control
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

@@ -1,0 +1,64 @@
+"""`allhands kv`: the keys of a job, by hand."""
+
+import sys
+from typing import Annotated, TypeAlias
+
+import typer
+
+from allhands.cli.coordinator import CoordinatorOption, reach
+
+kv_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+_Job: TypeAlias = Annotated[str, typer.Argument(metavar="JOB")]
+_Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY")]
+
+
+@kv_app.command("get")
+def get(job: _Job, key: _Key, coordinator: CoordinatorOption = None) -> None:
+    """Write what the key holds to standard output, byte for byte."""
+    with reach(coordinator, job) as control:
+        value = control.get(key)
+    sys.stdout.buffer.write(value)
+    if sys.stdout.isatty():
+        sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+
+
+@kv_app.command("put")
+def put(
+    job: _Job,
+    key: _Key,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="`-` reads standard input.")],
+    coordinator: CoordinatorOption = None,
+) -> None:
+    """Set the key."""
+    with reach(coordinator, job) as control:
+        control.put(key, sys.stdin.buffer.read() if value == "-" else value)
+
+
+@kv_app.command("del")
+def delete(
+    job: _Job,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...")],
+    coordinator: CoordinatorOption = None,
+) -> None:
+    """Delete the keys; fail if one of them did not exist."""
+    from allhands.errors import NotFound
+    from allhands.values import quoted
+
+    with reach(coordinator, job) as control:
+        absent = [key for key in keys if not control.delete(key)]
+    if absent:
+        raise NotFound(f"job {job!r} had no {quoted(absent)}")
+
+
+@kv_app.command("ls")
+def ls(
+    job: _Job,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
+    coordinator: CoordinatorOption = None,
+) -> None:
+    """List the keys, one a line."""
+    with reach(coordinator, job) as control:
+        for key in control.list(prefix):
+            typer.echo(key)

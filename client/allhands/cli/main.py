@@ -1,0 +1,98 @@
+"""The command `allhands`: which commands there are, and how failures are told to people.
+
+Only the module of the command that is asked for is imported: help answers at once. Exit status:
+0 success, 1 failure, 2 wrong usage.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
+from typing import Annotated, TypeAlias
+
+import typer
+
+from allhands.errors import AllhandsError
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    help: str
+    module: str
+    attribute: str
+    """A function, or a typer.Typer with commands of its own."""
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+_COMMANDS = {
+    "serve": _Command("Run a coordinator.", "serve", "serve_command"),
+    "run": _Command(
+        "Launch the ranks of a job on this host.",
+        "run",
+        "run_command",
+        # What follows the script belongs to the script, also what looks like our options.
+        {"allow_interspersed_args": False, "ignore_unknown_options": False},
+    ),
+    "status": _Command(
+        "Show jobs: members, their heartbeats, and the operation each is in.",
+        "status",
+        "status_command",
+    ),
+    "group": _Command("Show the members of a group with their progress.", "group", "group_command"),
+    "bench": _Command("Time all_reduce over links on this host.", "bench", "bench_command"),
+    "kv": _Command("Get, put, delete and list the keys of a job.", "kv", "kv_app"),
+}
+
+
+def main() -> None:
+    """Run the command that the process was started with, and exit with its status."""
+    try:
+        app(sys.argv[1:])(prog_name="allhands")
+    except (AllhandsError, OSError) as error:
+        sys.stderr.write(f"allhands: {error}\n")
+        sys.exit(1)
+
+
+def app(arguments: Sequence[str]) -> typer.Typer:
+    """Make the command line that understands these arguments."""
+    built = typer.Typer(
+        callback=_allhands, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
+    wanted = next((one for one in arguments if not one.startswith("-")), None)
+    for name, command in _COMMANDS.items():
+        target: object = _not_loaded
+        if name == wanted:
+            target = getattr(import_module(f"allhands.cli.{command.module}"), command.attribute)
+        if isinstance(target, typer.Typer):
+            built.add_typer(target, name=name, help=command.help)
+        else:
+            assert callable(target)
+            built.command(name, help=command.help, context_settings={**command.settings})(target)
+    return built
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"allhands {metadata.version('allhands')}")
+        raise typer.Exit
+
+
+_Version: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_show_version, is_eager=True, help="Show the version, and exit."
+    ),
+]
+
+
+def _allhands(version: _Version = False) -> None:
+    """All ranks, together: collective communication among Python processes."""
+
+
+def _not_loaded() -> None:
+    """Stand for a command that was not asked for."""
+    raise AssertionError("only the command that is asked for is ever called")
+
+
+if __name__ == "__main__":
+    main()

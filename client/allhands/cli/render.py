@@ -1,0 +1,38 @@
+"""How commands show what they found: as a table for people, as JSON for programs."""
+
+import enum
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from allhands.job_status import JobStatus
+
+
+class Output(enum.StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+def show(renderable: "RenderableType") -> None:
+    """Write to standard output: fitted to a terminal, else plain and never wrapped."""
+    from rich.console import Console
+
+    from allhands.tables import plain
+
+    if sys.stdout.isatty():
+        Console().print(renderable)
+    else:
+        typer.echo(plain(renderable))
+
+
+def jobs_json(jobs: "Sequence[JobStatus]", indent: int | None = None) -> str:
+    """Write the jobs as one JSON document; its form is documented at `allhands status`."""
+    import json
+    from dataclasses import asdict
+
+    return json.dumps({"jobs": [asdict(job) for job in jobs]}, indent=indent)

@@ -1,0 +1,183 @@
+"""`allhands run`: launch the ranks of a job on this host.
+
+Exit status: that of the first rank that failed (128 + n if signal n killed it), 128 + n when
+signal n ended the launcher itself, 1 if the launch could not go on, 2 for wrong usage.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from allhands.channel import Endpoint
+    from allhands.launcher.environment import Placement
+
+
+def run_command(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT [ARGS]...", help="A Python script (with -m: a module), its arguments."
+        ),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option("--nproc", "-n", metavar="N", help="How many ranks to start on this host."),
+    ] = None,
+    is_module: Annotated[
+        bool, typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.")
+    ] = False,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="ah://HOST:PORT[/JOB] of a running coordinator; else ALLHANDS_URL, else one is "
+            "embedded in the launcher.",
+        ),
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option(help="Name of the job; else made from the script's.")
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option("--nnodes", metavar="K", help="How many launchers make up the world.")
+    ] = 1,
+    node: Annotated[
+        int, typer.Option("--node-rank", metavar="I", help="Which of them this is, from 0.")
+    ] = 0,
+    tee: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Keep a copy of each rank's output, both streams, in DIR/rank-K.log.",
+        ),
+    ] = None,
+) -> None:
+    """Launch the ranks of a job on this host.
+
+    Each rank gets the environment that torchrun would give it. What it prints comes out with its
+    rank before each line. When one fails the others are ended; its exit status is the launcher's.
+    """
+    from allhands.launcher.coordinator import fresh_job_name, probe
+
+    arguments, stem = _program(program, is_module)
+    placement = _placement(count, nodes, node)
+    endpoint = _endpoint(coordinator)
+    job = _job_name(job, endpoint)
+    if nodes > 1 and (endpoint is None or job is None):
+        raise typer.BadParameter(
+            "several nodes meet at one coordinator and in one job: start `allhands serve`, and "
+            "give every launcher the same --coordinator and --job",
+            param_hint="--nnodes",
+        )
+    if endpoint is not None:
+        probe(endpoint)
+    with _tees(tee, placement) as tees:
+        status = _run(arguments, placement, endpoint, job or fresh_job_name(stem), tees)
+    raise typer.Exit(status)
+
+
+def _program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str, ...], str]:
+    """Return the interpreter's arguments, and the name that the job may be made from."""
+    hint = "SCRIPT"
+    if not program:
+        raise typer.BadParameter(
+            "say what to run, as in: allhands run -n 4 script.py", param_hint=hint
+        )
+    script, *arguments = program
+    if is_module:
+        return ("-m", script, *arguments), script
+    if script.startswith("-"):
+        raise typer.BadParameter(
+            f"{script!r} is no script; options of allhands stand before the script, "
+            "options of the script after it",
+            param_hint=hint,
+        )
+    if not Path(script).exists():
+        raise typer.BadParameter(
+            f"there is no {script!r} in {Path.cwd()}; to run a module, give -m", param_hint=hint
+        )
+    return (script, *arguments), Path(script).stem
+
+
+def _placement(count: int | None, nodes: int, node: int) -> "Placement":
+    from allhands.launcher.environment import Placement
+
+    if count is None:
+        raise typer.BadParameter("say how many ranks to start, as in: -n 4", param_hint="-n")
+    try:
+        return Placement(count, nodes, node)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="-n, --nnodes, --node-rank") from error
+
+
+def _endpoint(coordinator: str | None) -> "Endpoint | None":
+    """Return the coordinator that is to be used; None: one is embedded."""
+    from allhands.channel import find_coordinator
+
+    if not (coordinator or os.environ.get("ALLHANDS_URL")):
+        return None
+    try:
+        return find_coordinator(coordinator, os.environ)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--coordinator") from error
+
+
+def _job_name(job: str | None, endpoint: "Endpoint | None") -> str | None:
+    """Return the job that was asked for: by its option, or in the coordinator's URL."""
+    in_url = endpoint.address.job if endpoint is not None else None
+    if job is None:
+        return in_url
+    if in_url is not None and in_url != job:
+        raise typer.BadParameter(
+            f"the coordinator's URL names job {in_url!r}, not {job!r}; name it once",
+            param_hint="--job",
+        )
+    if not job or "/" in job or job != "".join(job.split()):
+        raise typer.BadParameter(
+            f"a job's name holds no slash and no space, unlike {job!r}", param_hint="--job"
+        )
+    return job
+
+
+@contextmanager
+def _tees(directory: Path | None, placement: "Placement") -> Iterator[Mapping[int, int]]:
+    from allhands.launcher.tee import tee_files
+
+    if directory is None:
+        yield {}
+        return
+    with ExitStack() as stack:
+        try:
+            tees = stack.enter_context(tee_files(directory, placement.ranks))
+        except FileExistsError as error:
+            raise typer.BadParameter(
+                f"{error}; give another directory, or remove them", param_hint="--tee"
+            ) from error
+        yield tees
+
+
+def _run(
+    program: tuple[str, ...],
+    placement: "Placement",
+    endpoint: "Endpoint | None",
+    job: str,
+    tees: Mapping[int, int],
+) -> int:
+    import uvloop
+
+    from allhands.launcher.coordinator import embedded, rendezvous_at
+    from allhands.launcher.launch import launch
+    from allhands.launcher.plan import Launch, choose_master
+
+    async def run() -> int:
+        meeting = nullcontext(rendezvous_at(endpoint, job)) if endpoint else embedded(job)
+        async with meeting as rendezvous:
+            master = choose_master(placement, rendezvous)
+            return await launch(Launch(program, placement, rendezvous, os.environ, tees, master))
+
+    return uvloop.run(run())

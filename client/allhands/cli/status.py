@@ -1,0 +1,99 @@
+"""`allhands status`: the jobs of a coordinator, and what each member is doing.
+
+The JSON form is stable: names are added, none is removed or given another meaning.
+
+    {"jobs": [{"job": str, "state": "empty|forming|running|degraded|ended",
+               "epoch": int, "world_size": int (0: not agreed yet),
+               "members": [{"rank": int, "member_id": str, "host": str, "pid": int,
+                            "address": "host:port", "label": str,
+                            "state": "joined|lost|left", "reason": str,
+                            "last_heartbeat": seconds ago,
+                            "operations": [{"group": str, "operation": str (empty: in none),
+                                            "sequence": int, "completed": int,
+                                            "elapsed": seconds}]}],
+               "groups": [{"group": str, "ranks": [int]}],
+               "heartbeat_window": seconds, "keys": int, "incarnation": str}]}
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from allhands.cli.coordinator import CoordinatorOption, reach
+from allhands.cli.render import Output, jobs_json, show
+
+if TYPE_CHECKING:
+    from allhands.control import Control
+    from allhands.job_status import JobStatus
+
+_REFRESH_SECONDS = 1.0
+
+
+def status_command(
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this one.")] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="How to show it.")
+    ] = Output.TABLE,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
+    ] = False,
+    coordinator: CoordinatorOption = None,
+) -> None:
+    """Show jobs: members, their heartbeats, and the operation each is in."""
+    with reach(coordinator, job) as control:
+        if not watch:
+            _show(_chosen(control), output)
+        else:
+            with contextlib.suppress(KeyboardInterrupt):
+                _watch(lambda: _chosen(control), output)
+
+
+def _chosen(control: "Control") -> "Sequence[JobStatus]":
+    """Return the job that this client is for, or all."""
+    from allhands.errors import NotFound
+
+    jobs = control.jobs()
+    if control.job_name is None:
+        return jobs
+    chosen = [one for one in jobs if one.job == control.job_name]
+    if not chosen:
+        existing = ", ".join(one.job for one in jobs) or "none"
+        raise NotFound(f"no job {control.job_name!r} at this coordinator; there are: {existing}")
+    return chosen
+
+
+def _show(jobs: "Sequence[JobStatus]", output: Output) -> None:
+    from allhands.tables import jobs_table
+
+    match output:
+        case Output.JSON:
+            typer.echo(jobs_json(jobs, indent=2))
+        case Output.TABLE:
+            show(jobs_table(jobs))
+
+
+def _watch(look: "Callable[[], Sequence[JobStatus]]", output: Output) -> None:
+    """Show it until interrupted: in place on a terminal; else one after the other.
+
+    JSON then comes as one line each time.
+    """
+    from rich.live import Live
+
+    from allhands.tables import jobs_table
+
+    if output is Output.JSON:
+        while True:
+            typer.echo(jobs_json(look()))
+            time.sleep(_REFRESH_SECONDS)
+    if not sys.stdout.isatty():
+        while True:
+            show(jobs_table(look()))
+            time.sleep(_REFRESH_SECONDS)
+    with Live(jobs_table(look()), auto_refresh=False) as live:
+        while True:
+            live.update(jobs_table(look()), refresh=True)
+            time.sleep(_REFRESH_SECONDS)

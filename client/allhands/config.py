@@ -1,0 +1,216 @@
+"""Who this process is in its world and where the world meets: arguments and environment, settled.
+
+Pure: the environment comes as a mapping, nothing is opened. Places to meet:
+    Daemon      a coordinator that runs already
+    Hosted      rank 0 embeds one at a known address
+    Gathering   rank 0 embeds one on loopback and leaves a note that the others on its host find
+    Alone       a world of one
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+DEFAULT_TIMEOUT = 30.0
+DEFAULT_JOB = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    url: str
+    """`ah://host:port` or `ah://host:port/job`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    note: str
+    """File name in the user's runtime directory, or an absolute path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    pass
+
+
+Place: TypeAlias = Daemon | Hosted | Gathering | Alone
+
+
+@dataclass(frozen=True, slots=True)
+class WorldConfig:
+    """What one process needs to know to take part in a world."""
+
+    place: Place
+    job: str
+    rank: int
+    """-1: the coordinator assigns one."""
+    world_size: int
+    """0: whatever the others bring."""
+    timeout: float
+    """Seconds: for joining, and the default of every call."""
+    token: str | None = None
+    tls_ca: str | None = None
+    insecure: bool = False
+    label: str = ""
+    heartbeat_window: float = 0.0
+    """Seconds; 0: the coordinator's default."""
+
+    def __post_init__(self) -> None:
+        if self.world_size < 0:
+            raise ValueError(f"world_size must be positive, not {self.world_size}")
+        if self.rank < -1 or (self.world_size and self.rank >= self.world_size):
+            raise ValueError(
+                f"rank {self.rank} is not in a world of {self.world_size}: "
+                f"ranks go from 0 to {self.world_size - 1}"
+            )
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be positive seconds, not {self.timeout}")
+
+
+_RANK_SOURCES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("JOB_COMPLETION_INDEX", ""),
+)
+
+
+def settle(
+    environ: Mapping[str, str],
+    *,
+    init_method: str | None = None,
+    rank: int = -1,
+    world_size: int = -1,
+    timeout: float = DEFAULT_TIMEOUT,
+    job: str | None = None,
+    token: str | None = None,
+    tls_ca: str | None = None,
+    label: str | None = None,
+    heartbeat_window: float = 0.0,
+    parent: str = "",
+    attempt: int = 0,
+) -> WorldConfig:
+    """Turn arguments, then environment, into a `WorldConfig`.
+
+    `parent` names the process that started this one, so that the ranks of one launch find each
+    other; `attempt` counts the worlds that this process has joined.
+
+    Raises:
+        ValueError: something is malformed, missing or contradictory; the text says what to give.
+    """
+    launcher = next((pair for pair in _RANK_SOURCES if pair[0] in environ), ("", ""))
+    if rank == -1 and launcher[0]:
+        rank = _number(environ, launcher[0])
+    if world_size == -1 and launcher[1] and launcher[1] in environ:
+        world_size = _number(environ, launcher[1])
+    place = _place(environ, init_method, launcher[0], rank, world_size, parent, attempt)
+    if isinstance(place, Alone):
+        rank, world_size = 0, 1
+    if isinstance(place, Hosted | Gathering) and (rank == -1 or world_size == -1):
+        raise ValueError(
+            "rank and world_size are needed where rank 0 hosts the coordinator: pass them, or set "
+            "RANK and WORLD_SIZE; a running coordinator (ah://host:port/job) can assign ranks"
+        )
+    named = urlsplit(place.url).path.strip("/") if isinstance(place, Daemon) else ""
+    return WorldConfig(
+        place=place,
+        job=job or named or environ.get("ALLHANDS_JOB") or DEFAULT_JOB,
+        rank=rank,
+        world_size=max(world_size, 0),
+        timeout=timeout,
+        token=token or environ.get("ALLHANDS_TOKEN") or None,
+        tls_ca=tls_ca or environ.get("ALLHANDS_TLS_CA") or None,
+        insecure=environ.get("ALLHANDS_INSECURE", "") == "1",
+        label=label or "",
+        heartbeat_window=heartbeat_window,
+    )
+
+
+def _place(
+    environ: Mapping[str, str],
+    init_method: str | None,
+    launcher: str,
+    rank: int,
+    world_size: int,
+    parent: str,
+    attempt: int,
+) -> Place:
+    method = init_method or "env://"
+    if method.startswith("ah://"):
+        return Daemon(method)
+    if method.startswith("tcp://"):
+        return _hosted(method)
+    if method.startswith("file://"):
+        path = Path(urlsplit(method).path)
+        if not path.is_absolute():
+            raise ValueError(f"file:// wants an absolute path, as file:///path, not {method!r}")
+        return Gathering(str(path.with_name(f"{path.name}.{attempt}")))
+    if method != "env://":
+        raise ValueError(
+            f"init_method {method!r} is not known; give ah://host:port/job, env://, "
+            "tcp://host:port or file:///path"
+        )
+    if url := environ.get("ALLHANDS_URL"):
+        return Daemon(url)
+    if "TORCHELASTIC_RUN_ID" in environ:
+        _on_one_host(environ, "LOCAL_WORLD_SIZE", world_size, "torchrun")
+        # The agent's own store listens on MASTER_PORT, so rank 0 cannot.
+        names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+        return _gathering(environ, names, parent, attempt)
+    if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+        return Hosted(environ["MASTER_ADDR"], _number(environ, "MASTER_PORT"))
+    match launcher:
+        case "OMPI_COMM_WORLD_RANK":
+            _on_one_host(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size, "mpirun")
+            return _gathering(environ, ("PMIX_NAMESPACE",), parent, attempt)
+        case "PMI_RANK":
+            _on_one_host(environ, "MPI_LOCALNRANKS", world_size, "mpirun")
+            return _gathering(environ, (), parent, attempt)
+        case "SLURM_PROCID":
+            _on_one_host(environ, "SLURM_NTASKS_PER_NODE", world_size, "srun")
+            return _gathering(environ, ("SLURM_JOB_ID", "SLURM_STEP_ID"), "", attempt)
+    if rank > 0 or world_size > 1:
+        raise ValueError(
+            f"rank {rank} of {world_size} does not know where to meet the others: set ALLHANDS_URL "
+            "(a running coordinator) or MASTER_ADDR and MASTER_PORT, or pass init_method"
+        )
+    return Alone()
+
+
+def _hosted(method: str) -> Hosted:
+    parts = urlsplit(method)
+    if not parts.hostname or not parts.port:
+        raise ValueError(f"tcp:// wants a host and a port, as tcp://host:29500, not {method!r}")
+    return Hosted(parts.hostname, parts.port)
+
+
+def _gathering(
+    environ: Mapping[str, str], names: tuple[str, ...], parent: str, attempt: int
+) -> Gathering:
+    text = "/".join([*(environ.get(name, "") for name in names), parent, str(attempt)])
+    return Gathering(f"gathering-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json")
+
+
+def _on_one_host(environ: Mapping[str, str], name: str, world_size: int, launcher: str) -> None:
+    local = environ.get(name, "")
+    if local.isdigit() and int(local) < world_size:
+        raise ValueError(
+            f"{launcher} has spread {world_size} ranks over several hosts, {local} on this one: "
+            "start a coordinator with `allhands serve` and set ALLHANDS_URL=ah://host:port/job"
+        )
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number, not {environ[name]!r}") from None

@@ -1,0 +1,291 @@
+"""A synchronous client of the coordinator: keys, barriers, and what it knows of jobs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+
+from allhands.channel import Dial, Endpoint, dial, find_coordinator, translate
+from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
+from allhands.timeout import Timeout, seconds
+from allhands.values import encode, quoted
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+_Request = TypeVar("_Request")
+_Reply = TypeVar("_Reply")
+
+_STATES = {
+    wire.MEMBER_STATE_JOINED: "joined",
+    wire.MEMBER_STATE_LOST: "lost",
+    wire.MEMBER_STATE_LEFT: "left",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What a compare-and-set found."""
+
+    swapped: bool
+    value: bytes | None
+    """What the key holds now; None: it does not exist."""
+
+
+def connect(
+    url: str | None = None,
+    *,
+    job: str | None = None,
+    token: str | None = None,
+    timeout: float = 30.0,
+) -> "Control":
+    """Return a client of the coordinator at `ah://host:port/job`; it connects with its first call.
+
+    Without `url` it is ALLHANDS_URL, else this user's coordinator on this host. `job` goes before
+    the one that the URL names. `timeout` is the deadline of calls that are given none.
+
+    Raises:
+        ValueError: the URL is malformed, or several coordinators could be meant.
+        CoordinatorUnavailable: no URL was given, and this user has no coordinator here.
+    """
+    # An entry point like a command: this is where the process's environment becomes values.
+    endpoint = find_coordinator(url, os.environ, token=token)
+    return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
+
+
+class Control:
+    """A connection to the coordinator; safe from any thread.
+
+    Keys and barriers belong to `job`. Every call has a deadline: its `timeout`, else the one of
+    this client. All methods raise CoordinatorUnavailable, Unauthenticated, PermissionDenied, and
+    ValueError for what the coordinator says makes no sense, or where a job is needed and none
+    was named.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, job: str | None, timeout: Timeout = 30.0) -> None:
+        self._dial: Dial = dial(endpoint)
+        self._channel = self._dial.open()
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
+        self._job = job
+        self._timeout = seconds(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection; calls that wait raise CoordinatorUnavailable. Idempotent."""
+        self._channel.close()
+
+    @property
+    def job_name(self) -> str | None:
+        """The job whose keys and barriers this client uses, if it was made for one."""
+        return self._job
+
+    # ------------------------------------------------------------ keys
+
+    def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
+        """Set the key, and return the revision of the job's store that this made."""
+        request = wire.SetRequest(job=self._named(), key=key, value=encode(value))
+        return self._in_job(self._stub.Set, request, f"set key {key!r}", timeout).revision
+
+    def get(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
+        """Return what the key holds; with `wait`, as soon as it exists.
+
+        Raises:
+            NotFound: there is no such key, without `wait`.
+            StoreTimeout: nobody set it in time.
+        """
+        request = wire.GetRequest(job=self._named(), key=key, wait=wait)
+        return self._in_job(self._stub.Get, request, f"get key {key!r}", timeout).value
+
+    def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
+        """Return when all the keys exist.
+
+        Raises:
+            StoreTimeout: some were not set in time.
+        """
+        request = wire.WaitRequest(job=self._named(), keys=keys)
+        self._in_job(self._stub.Wait, request, f"wait for {quoted(keys)}", timeout)
+
+    def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
+        """Add to the decimal number that the key holds, 0 if it does not exist; return the sum."""
+        request = wire.AddRequest(job=self._named(), key=key, amount=amount)
+        return self._in_job(self._stub.Add, request, f"add to key {key!r}", timeout).value
+
+    def cas(
+        self,
+        key: str,
+        expected: bytes | str,
+        desired: bytes | str,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Swap:
+        """Set the key if it holds `expected`, or if it does not exist and `expected` is empty."""
+        request = wire.CompareSetRequest(
+            job=self._named(), key=key, expected=encode(expected), desired=encode(desired)
+        )
+        reply = self._in_job(self._stub.CompareSet, request, f"compare and set {key!r}", timeout)
+        return Swap(reply.swapped, reply.value if reply.exists else None)
+
+    def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
+        """Append to what the key holds, nothing if it does not exist; return the new length."""
+        request = wire.AppendRequest(job=self._named(), key=key, value=encode(value))
+        return self._in_job(self._stub.Append, request, f"append to key {key!r}", timeout).length
+
+    def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
+        """Set all the keys at once, and return the revision that this made."""
+        request = wire.MultiSetRequest(
+            job=self._named(),
+            pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
+        )
+        return self._in_job(self._stub.MultiSet, request, f"set {quoted(pairs)}", timeout).revision
+
+    def multi_get(
+        self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
+    ) -> tuple[bytes, ...]:
+        """Return what the keys hold at one moment, in their order; with `wait`, once all exist.
+
+        Raises:
+            NotFound: some do not exist, without `wait`.
+            StoreTimeout: some were not set in time.
+        """
+        request = wire.MultiGetRequest(job=self._named(), keys=keys, wait=wait)
+        return tuple(
+            self._in_job(self._stub.MultiGet, request, f"get {quoted(keys)}", timeout).values
+        )
+
+    def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
+        """Delete the key, and say whether it existed."""
+        request = wire.DeleteRequest(job=self._named(), key=key)
+        return self._in_job(self._stub.Delete, request, f"delete key {key!r}", timeout).deleted
+
+    def list(self, prefix: str = "", *, timeout: Timeout | None = None) -> tuple[str, ...]:
+        """Return the keys that begin with `prefix`, sorted."""
+        request = wire.ListRequest(job=self._named(), prefix=prefix)
+        return tuple(self._in_job(self._stub.List, request, f"list keys {prefix!r}*", timeout).keys)
+
+    def count(self, *, timeout: Timeout | None = None) -> int:
+        """Return how many keys the job has."""
+        request = wire.CountRequest(job=self._named())
+        return self._in_job(self._stub.Count, request, "count keys", timeout).count
+
+    # ------------------------------------------------------------ barriers
+
+    def barrier(
+        self,
+        name: str,
+        participant: str,
+        participants: Sequence[str],
+        *,
+        timeout: Timeout | None = None,
+    ) -> int:
+        """Wait until every participant has arrived; return how often this name has opened.
+
+        Who gives up (deadline, Ctrl-C) has not arrived. The count begins again once a job had
+        neither members nor keys.
+
+        Raises:
+            StoreTimeout: some did not arrive in time; the text names them.
+            Refused: the others wait for other participants under this name.
+        """
+        request = wire.BarrierRequest(
+            job=self._named(), name=name, participant=participant, participants=participants
+        )
+        doing = f"wait at barrier {name!r} as {participant!r}"
+        return self._in_job(self._stub.Barrier, request, doing, timeout).generation
+
+    # ------------------------------------------------------------ looking
+
+    def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
+        """Return every job that the coordinator knows, by name."""
+        reply = self._call(self._stub.ListJobs, wire.ListJobsRequest(), "list jobs", timeout)
+        return tuple(sorted(map(_job, reply.jobs), key=lambda job: job.job))
+
+    def job(self, name: str | None = None, *, timeout: Timeout | None = None) -> JobStatus:
+        """Return one job, this client's own unless another is named.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        request = wire.DescribeJobRequest(job=name or self._named())
+        doing = f"describe job {request.job!r}"
+        return _job(self._call(self._stub.DescribeJob, request, doing, timeout))
+
+    def members(self, *, timeout: Timeout | None = None) -> tuple[MemberStatus, ...]:
+        """Return the members of the job, by rank.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        return self.job(timeout=timeout).members
+
+    # ------------------------------------------------------------ calling
+
+    def _named(self) -> str:
+        if not self._job:
+            raise ValueError(f"no job named: write ah://{self._dial.target}/JOB, or pass job=")
+        return self._job
+
+    def _in_job(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
+        request: _Request,
+        doing: str,
+        timeout: Timeout | None,
+    ) -> _Reply:
+        return self._call(method, request, f"{doing} of job {self._job!r}", timeout)
+
+    def _call(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
+        request: _Request,
+        doing: str,
+        timeout: Timeout | None,
+    ) -> _Reply:
+        limit = self._timeout if timeout is None else seconds(timeout)
+        try:
+            return method(request, timeout=limit, metadata=self._dial.metadata)
+        except grpc.RpcError as error:
+            raise translate(error, doing, at=self._dial.target) from error
+
+
+def _job(job: wire.Job) -> JobStatus:
+    return JobStatus(
+        job=job.job,
+        state=job.state,
+        epoch=job.epoch,
+        world_size=job.world_size,
+        members=tuple(map(_member, job.members)),
+        groups=tuple(GroupStatus(group.group, tuple(group.ranks)) for group in job.groups),
+        heartbeat_window=job.heartbeat_window,
+        keys=job.keys,
+        incarnation=job.incarnation,
+    )
+
+
+def _member(member: wire.Member) -> MemberStatus:
+    return MemberStatus(
+        rank=member.rank,
+        member_id=member.member_id,
+        host=member.host,
+        pid=member.pid,
+        address=member.address,
+        label=member.label,
+        state=_STATES.get(member.state, "unknown"),
+        reason=member.reason,
+        last_heartbeat=member.last_heartbeat,
+        operations=tuple(
+            OperationStatus(one.group, one.operation, one.sequence, one.completed, one.elapsed)
+            for one in member.progress
+        ),
+    )

@@ -1,0 +1,50 @@
+"""Arrays as a schedule sees them: one run of elements, whatever it is made of."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+
+
+class Buffer:
+    """One or more 1-D contiguous arrays of one dtype, end to end; it owns none of them."""
+
+    def __init__(self, arrays: Sequence[Array], dtype: np.dtype[np.generic]) -> None:
+        self.arrays = tuple(arrays)
+        self.dtype = dtype
+        self.lengths = tuple(len(array) for array in self.arrays)
+
+    def __len__(self) -> int:
+        return sum(self.lengths)
+
+    def pieces(self, start: int, stop: int) -> list[Array]:
+        """Return views of the elements [start, stop), as many as arrays they lie in."""
+        found: list[Array] = []
+        base = 0
+        for array, length in zip(self.arrays, self.lengths, strict=True):
+            low, high = max(start - base, 0), min(stop - base, length)
+            if low < high:
+                found.append(array[low:high])
+            base += length
+            if base >= stop:
+                break
+        return found
+
+    def whole(self, start: int, stop: int) -> Array:
+        """Return one view of [start, stop), which must lie in one array."""
+        pieces = self.pieces(start, stop)
+        if not pieces:
+            return np.empty(0, self.dtype)
+        assert len(pieces) == 1, "a span that is reduced lies in one array"
+        return pieces[0]
+
+    def slices(self, start: int, stop: int) -> "Buffer":
+        """Return the elements [start, stop) of every array, as a buffer of its own."""
+        return Buffer([array[start:stop] for array in self.arrays], self.dtype)
+
+
+def octets(array: Array) -> memoryview:
+    """View a 1-D contiguous array as bytes, whatever its dtype."""
+    return array.view(np.uint8).data

@@ -1,0 +1,203 @@
+"""Point-to-point messages of one group on one rank: each runs for itself, beside the queue."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from allhands.engine import verdict
+from allhands.engine.buffer import Array, octets
+from allhands.engine.call import Call
+from allhands.engine.verdict import Registry
+from allhands.engine.work import Work
+from allhands.errors import AllhandsError
+from allhands.transport.frame import Key
+from allhands.transport.inbox import Incoming, Unlike
+from allhands.transport.mesh import Mesh
+from allhands.transport.outbox import Outgoing
+
+Failure = Callable[[str], AllhandsError]
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A message that this rank sends or receives."""
+
+    work: Work
+    call: Call
+    array: Array
+    """1-D and contiguous."""
+    result: Array
+    peer: int | None
+    """A rank of the world; None: whoever sends."""
+    tag: int
+    timeout: float
+    deadline: float
+
+
+class Exchanges:
+    """Sends and receives of a group, on the loop."""
+
+    def __init__(
+        self, group: int, ranks: Sequence[int], rank: int, mesh: Mesh, registry: Registry
+    ) -> None:
+        self._group = group
+        self._ranks = tuple(ranks)
+        self._rank = rank
+        self._mesh = mesh
+        self._registry = registry
+        self._pending: dict[Exchange, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sends: dict[tuple[int, int], Exchange] = {}
+        self._failure: Failure | None = None
+        self._left: dict[int, str] = {}
+
+    def send(self, exchange: Exchange) -> None:
+        """Start a send; complete when the memory may be reused."""
+        assert exchange.peer is not None
+        peer = exchange.peer
+        count = self._mesh.next_count(peer, self._group)
+        key = Key(self._group, count, 0, exchange.tag, point_to_point=True)
+        if (gone := self._failure or self._gone(exchange)) is not None:
+            exchange.work.fail(gone(self._what(exchange)))
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(is_like: bool) -> None:
+            if is_like and not future.done():
+                future.set_result(None)  # unlike ones are told apart by the REFUSE that follows
+
+        message = Outgoing(key, [octets(exchange.array)], exchange.call.signature, done)
+        self._sends[peer, count] = exchange
+
+        def ended() -> None:
+            self._sends.pop((peer, count), None)
+            self._mesh.withdraw(peer, message)
+
+        self._mesh.send(peer, message)
+        self._watch(exchange, future, ended)
+
+    def receive(self, exchange: Exchange) -> None:
+        """Start a receive into the exchange's array."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        view = octets(exchange.array)
+
+        def land(offset: int, payload: memoryview) -> None:
+            view[offset : offset + len(payload)] = payload
+
+        def done(unlike: Unlike | None) -> None:
+            if future.done():
+                return
+            sender = self._ranks.index(incoming.peer)
+            if unlike is None:
+                exchange.work.received_from(sender)
+                future.set_result(None)
+                return
+            self._mesh.refuse(incoming.peer, unlike.key, str(exchange.call))
+            table = {
+                sender: f"send({unlike.total} bytes of another dtype or shape)",
+                self._rank: str(exchange.call),
+            }
+            future.set_exception(verdict.mismatch(self._what(exchange), self._rank, table))
+
+        incoming = Incoming(exchange.array.nbytes, exchange.call.signature, land, done)
+        self._mesh.post_open(exchange.peer, self._group, exchange.tag, incoming)
+        # Only now: what a peer sent before it left can still be received.
+        if not future.done() and (gone := self._failure or self._gone(exchange)) is not None:
+            future.set_exception(gone(self._what(exchange)))
+        self._watch(exchange, future, lambda: self._mesh.retract(incoming))
+
+    def cancel(self, exchange: Exchange) -> None:
+        """End an exchange early."""
+        self._end(exchange, lambda what: AllhandsError(f"{what} was cancelled by this rank"))
+
+    def fail(self, failure: Failure) -> None:
+        """End all exchanges, and all to come."""
+        self._failure = failure
+        for exchange in list(self._pending):
+            self._end(exchange, failure)
+
+    def peer_left(self, rank: int, reason: str) -> None:
+        """Learn that a rank of the world left: what it sent before is here already."""
+        self._left[rank] = reason
+        for exchange in list(self._pending):
+            if (failure := self._gone(exchange)) is not None:
+                self._end(exchange, failure)
+
+    def refused(self, peer: int, key: Key, call: str) -> None:
+        """Learn that the receiver of a send expects another message."""
+        exchange = self._sends.get((peer, key.sequence))
+        if exchange is not None:
+            table = {self._ranks.index(peer): call, self._rank: str(exchange.call)}
+            self._end(exchange, lambda what: verdict.mismatch(what, self._rank, table))
+
+    async def idle(self) -> None:
+        """Return when every exchange begun so far has ended."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    # ------------------------------------------------------------ inside
+
+    def _watch(
+        self, exchange: Exchange, future: "asyncio.Future[None]", ended: Callable[[], None]
+    ) -> None:
+        self._pending[exchange] = future
+        task = asyncio.create_task(self._settle(exchange, future, ended))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle(
+        self, exchange: Exchange, future: "asyncio.Future[None]", ended: Callable[[], None]
+    ) -> None:
+        work = exchange.work
+        try:
+            await asyncio.wait([future], timeout=exchange.deadline - time.monotonic())
+            if not future.done():
+                raise verdict.timed_out(
+                    what=self._what(exchange),
+                    operation=work.operation,
+                    sequence=work.sequence,
+                    label=work.label,
+                    timeout=exchange.timeout,
+                    absent=(),
+                    waiting_on=[] if exchange.peer is None else [exchange.peer],
+                    registry=self._registry,
+                )
+            future.result()
+        except asyncio.CancelledError:
+            work.fail(AllhandsError(f"{self._what(exchange)} was cancelled: closing"))
+            raise
+        except Exception as error:
+            work.fail(error)
+        else:
+            work.succeed(exchange.result)
+        finally:
+            future.cancel()
+            self._pending.pop(exchange, None)
+            ended()
+
+    def _end(self, exchange: Exchange, failure: Failure) -> None:
+        future = self._pending.get(exchange)
+        if future is not None and not future.done():
+            future.set_exception(failure(self._what(exchange)))
+
+    def _gone(self, exchange: Exchange) -> Failure | None:
+        """Return the failure of an exchange whose only possible peers have left."""
+        if exchange.peer is not None:
+            candidates = [exchange.peer]
+        else:
+            candidates = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
+        if not candidates or any(rank not in self._left for rank in candidates):
+            return None
+        rank = candidates[0]
+        name, reason = self._registry.name(rank), self._left[rank]
+        return partial(verdict.peer_failed, name=name, rank=rank, reason=reason)
+
+    def _what(self, exchange: Exchange) -> str:
+        if exchange.peer is None:
+            other = "any rank"
+        else:
+            other = f"rank {self._ranks.index(exchange.peer)}"
+        direction = "to" if exchange.work.operation.endswith("send") else "from"
+        return f"{exchange.work.operation} {direction} {other} (tag {exchange.tag})"

@@ -1,0 +1,120 @@
+"""How a call is carried out: which algorithm, cut into which slices. Pure, but for the arrays.
+
+Large reductions are cut into slices that run side by side, so that network and reduction overlap
+and scratch memory stays small whatever the size of the arrays. Pure movement needs no slices:
+messages are cut into frames anyway.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from allhands.algorithms import select
+from allhands.engine.buffer import Array, Buffer
+from allhands.engine.executor import Part
+
+SLICE_BYTES = 8 << 20
+"""Of an array that is reduced whole."""
+BLOCK_SLICE_BYTES = 2 << 20
+"""Of each block where a rank's scratch holds blocks."""
+
+
+def all_reduce(rank: int, size: int, array: Array) -> list[Part]:
+    """In place on the 1-D `array`."""
+    choice = select.select_all_reduce(size, array.nbytes)
+    return [
+        Part(choice.build(rank, size, len(part)), _nothing(part), _one(part))
+        for part in _cut(array, SLICE_BYTES)
+    ]
+
+
+def broadcast(rank: int, size: int, array: Array, root: int) -> list[Part]:
+    """In place on the 1-D `array`."""
+    choice = select.select_broadcast(size, array.nbytes)
+    schedule = choice.build(rank, size, len(array), root)
+    return [Part(schedule, _nothing(array), _one(array))]
+
+
+def reduce(rank: int, size: int, source: Array, target: Array | None, root: int) -> list[Part]:
+    """From 1-D `source` into `target` at the root, which may be the same array there."""
+    choice = select.select_reduce(size, source.nbytes)
+    parts = _cut(source, BLOCK_SLICE_BYTES)
+    targets = [_empty(source)] * len(parts) if target is None else _cut(target, BLOCK_SLICE_BYTES)
+    return [
+        Part(choice.build(rank, size, len(part), root), _one(part), _one(place))
+        for part, place in zip(parts, targets, strict=True)
+    ]
+
+
+def gather(rank: int, size: int, source: Array, targets: Sequence[Array], root: int) -> list[Part]:
+    """From 1-D `source` into the `targets` at the root, none elsewhere."""
+    choice = select.select_gather(size, source.nbytes * size)
+    schedule = choice.build(rank, size, [len(source)] * size, root)
+    return [Part(schedule, _one(source), Buffer(targets, source.dtype))]
+
+
+def scatter(rank: int, size: int, sources: Sequence[Array], target: Array, root: int) -> list[Part]:
+    """From the `sources` at the root, none elsewhere, into the 1-D `target`."""
+    choice = select.select_scatter(size, target.nbytes * size)
+    schedule = choice.build(rank, size, [len(target)] * size, root)
+    return [Part(schedule, Buffer(sources, target.dtype), _one(target))]
+
+
+def all_gather(rank: int, size: int, source: Array, targets: Sequence[Array]) -> list[Part]:
+    """From 1-D `source` into `targets`, end to end one block for each rank."""
+    choice = select.select_all_gather(size, source.nbytes * size)
+    schedule = choice.build(rank, size, [len(source)] * size)
+    return [Part(schedule, _one(source), Buffer(targets, source.dtype))]
+
+
+def reduce_scatter(rank: int, size: int, sources: Sequence[Array], target: Array) -> list[Part]:
+    """From `sources`, one block for each rank, into the 1-D `target`."""
+    choice = select.select_reduce_scatter(size, target.nbytes * size)
+    step = max(BLOCK_SLICE_BYTES // max(target.itemsize, 1), 1)
+    parts = []
+    for start in range(0, max(len(target), 1), step):
+        stop = min(start + step, len(target))
+        blocks = Buffer(sources, target.dtype).slices(start, stop)
+        schedule = choice.build(rank, size, [stop - start] * size)
+        parts.append(Part(schedule, blocks, _one(target[start:stop])))
+    return parts
+
+
+def all_to_all(
+    rank: int,
+    size: int,
+    sources: Sequence[Array],
+    targets: Sequence[Array],
+    send_counts: Sequence[int],
+    recv_counts: Sequence[int],
+    dtype: "np.dtype[np.generic]",
+) -> list[Part]:
+    """From `sources` into `targets`, each end to end one block for each rank."""
+    # Ranks may give one another different amounts: no rank can tell that all are small.
+    choice = select.select_all_to_all(size, None)
+    schedule = choice.build(rank, size, send_counts, recv_counts)
+    return [Part(schedule, Buffer(sources, dtype), Buffer(targets, dtype))]
+
+
+def barrier(rank: int, size: int) -> list[Part]:
+    """Of nothing at all."""
+    nothing = Buffer([], np.dtype(np.uint8))
+    return [Part(select.select_barrier(size).build(rank, size), nothing, nothing)]
+
+
+def _cut(array: Array, nbytes: int) -> list[Array]:
+    """Cut into runs of about `nbytes`; at least one, even if empty."""
+    step = max(nbytes // max(array.itemsize, 1), 1)
+    return [array[start : start + step] for start in range(0, max(len(array), 1), step)]
+
+
+def _one(array: Array) -> Buffer:
+    return Buffer([array], array.dtype)
+
+
+def _nothing(array: Array) -> Buffer:
+    return Buffer([], array.dtype)
+
+
+def _empty(array: Array) -> Array:
+    return array[:0]

@@ -1,0 +1,70 @@
+"""What a call that ended early says to its caller."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from allhands.errors import CollectiveMismatch, CollectiveTimeout, PeerFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A rank that did not do its part in time, and what the coordinator knows of it."""
+
+    rank: int
+    text: str
+
+
+class Registry(Protocol):
+    """What the rest of the worker knows about the world."""
+
+    def name(self, rank: int) -> str:
+        """Return "rank 2 (host a, pid 17)" for a rank of the world."""
+
+    async def absent(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
+    ) -> Sequence[Absent] | None:
+        """Wait until `timeout` has passed, then say who is missing in a call; None: unknown."""
+
+
+def timed_out(
+    *,
+    what: str,
+    operation: str,
+    sequence: int,
+    label: str | None,
+    timeout: float,
+    absent: Sequence[Absent] | None,
+    waiting_on: Sequence[int],
+    registry: Registry,
+) -> CollectiveTimeout:
+    """Word a passed deadline."""
+    if absent:
+        ranks = tuple(one.rank for one in absent)
+        said = "; ".join(one.text for one in absent)
+        text = f"{what} timed out after {timeout:g} s: {_listed(ranks)} did not arrive. {said}"
+    else:
+        ranks = tuple(waiting_on)
+        said = ", ".join(registry.name(rank) for rank in ranks) or "nobody in particular"
+        text = f"{what} timed out after {timeout:g} s, waiting for {said}"
+        if absent is None:
+            text += "; the coordinator could not be asked where they are"
+    return CollectiveTimeout(text, op=operation, seq=sequence, missing_ranks=ranks, label=label)
+
+
+def peer_failed(what: str, name: str, rank: int, reason: str) -> PeerFailed:
+    """Word the loss of a rank that a call needs."""
+    return PeerFailed(f"{what} cannot end: {name} {reason}", (rank,))
+
+
+def mismatch(what: str, mine: int, table: Mapping[int, str]) -> CollectiveMismatch:
+    """Word a disagreement; `table` maps ranks of the group to their calls."""
+    rows = "; ".join(
+        f"rank {rank}{' (this one)' if rank == mine else ''}: {call}"
+        for rank, call in sorted(table.items())
+    )
+    return CollectiveMismatch(f"{what}: the ranks made different calls: {rows}", table)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

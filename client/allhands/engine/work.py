@@ -1,0 +1,112 @@
+"""Work: the caller's hold on an operation that runs elsewhere."""
+
+import concurrent.futures
+from collections.abc import Callable
+from datetime import timedelta
+
+from allhands.engine.call import Call
+from allhands.errors import CollectiveTimeout
+
+Result = object
+
+
+class Work:
+    """An operation in flight on a group; safe from any thread.
+
+    Until it is completed the arrays given to the operation belong to it: neither read the outputs
+    nor write the inputs. The work keeps them alive.
+    """
+
+    def __init__(self, call: Call, sequence: int, label: str | None, group: str) -> None:
+        self.operation = call.operation
+        self.sequence = sequence
+        """Number of the call on its group; 0 point to point."""
+        self.label = label
+        self.group = group
+        self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
+        # From here on only the engine ends it: cancelling the future alone would leave the call.
+        self._future.set_running_or_notify_cancel()
+        self._cancel: Callable[[], None] = lambda: None
+        self._source = -1
+
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
+        """Block until the operation has ended; return True.
+
+        Args:
+            timeout: seconds to wait here; the operation's own deadline holds in any case.
+
+        Raises:
+            CollectiveTimeout: it has not ended within `timeout`; it goes on.
+            AllhandsError: it failed; what the error says.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        try:
+            self._future.result(seconds)
+        except TimeoutError:
+            if self._future.done():
+                raise
+            raise CollectiveTimeout(
+                f"{self} has not ended within {seconds} s; it goes on until its own deadline",
+                op=self.operation,
+                seq=self.sequence,
+                label=self.label,
+            ) from None
+        return True
+
+    def is_completed(self) -> bool:
+        """Say whether the operation has ended, well or not."""
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        """Say whether the operation has ended well."""
+        return self._future.done() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return what went wrong; None while it runs and when it ended well."""
+        if not self._future.done():
+            return None
+        return self._future.exception()
+
+    def result(self) -> Result:
+        """Wait, then return the output: an array, a list of arrays, or None."""
+        self.wait()
+        return self._future.result()
+
+    def get_future(self) -> "concurrent.futures.Future[Result]":
+        """Return the future behind this work; its result is `result()`."""
+        return self._future
+
+    def source_rank(self) -> int:
+        """Return the rank of the group that a completed receive came from.
+
+        Raises:
+            ValueError: it has not been received, or was no receive.
+        """
+        if self._source < 0:
+            raise ValueError(f"{self} has received nothing yet")
+        return self._source
+
+    def cancel(self) -> None:
+        """Ask the operation to end early; a no-op when it has ended."""
+        self._cancel()
+
+    def __repr__(self) -> str:
+        name = f"{self.operation} #{self.sequence} of group {self.group!r}"
+        return f"{name} ({self.label})" if self.label else name
+
+    # ------------------------------------------------------------ for the engine
+
+    def own(self, cancel: Callable[[], None]) -> None:
+        """Say how this work is cancelled."""
+        self._cancel = cancel
+
+    def received_from(self, rank: int) -> None:
+        self._source = rank
+
+    def succeed(self, result: Result) -> None:
+        if not self._future.done():
+            self._future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)

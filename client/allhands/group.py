@@ -1,0 +1,489 @@
+"""Group: the ranks that call together, and the collectives that they call.
+
+Every method checks its arguments, takes the next place in the group's order and returns a `Work`
+at once; the faces in `api` decide how to wait. Safe from any thread: calls take the order in
+which they got their numbers, and every rank must make the same calls in the same order.
+
+Arrays are `numpy.ndarray`s of any shape. What is written must be C-contiguous and writeable; what
+is only read may be anything, and is copied first where it is not contiguous or shares memory with
+what is written. Until a call has ended its arrays belong to it. Ranks here are ranks of the group.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from allhands.engine import arguments, plan
+from allhands.engine.arguments import AnyArray
+from allhands.engine.buffer import Array
+from allhands.engine.call import Call
+from allhands.engine.exchanges import Exchange
+from allhands.engine.executor import Part
+from allhands.engine.group_engine import GroupEngine, Operation
+from allhands.engine.work import Result, Work
+from allhands.reduction import ReduceOp, check, finish
+
+Timeout = float | None
+
+
+class Caller(Protocol):
+    """The way to the loop on which an engine lives, from any thread."""
+
+    def call(self, act: Callable[..., object], *arguments: object) -> None:
+        """Call a function there, soon; calls keep their order."""
+
+
+class Group:
+    """The ranks that call together; made by `init_process_group`, `new_group` or `aio.connect`."""
+
+    def __init__(self, engine: GroupEngine, thread: Caller, timeout: float) -> None:
+        self._engine = engine
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self.timeout = timeout
+        """Seconds that a call may take when it does not say otherwise."""
+
+    @property
+    def name(self) -> str:
+        return self._engine.name
+
+    @property
+    def rank(self) -> int:
+        """This process's place in the group."""
+        return self._engine.rank
+
+    @property
+    def size(self) -> int:
+        return len(self._engine.ranks)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The world's rank of each rank of the group."""
+        return self._engine.ranks
+
+    @property
+    def sequence(self) -> int:
+        """Number of the latest call of this rank; 0 before the first. Point to point has none."""
+        return self._sequence
+
+    def __repr__(self) -> str:
+        return f"Group({self.name!r}, rank {self.rank} of {self.size})"
+
+    # ------------------------------------------------------------ whole arrays
+
+    def broadcast(
+        self, x: AnyArray, src: int, *, timeout: Timeout = None, label: str | None = None
+    ) -> Work:
+        """Overwrite `x` with that of rank `src`; equal dtypes and sizes."""
+        array = arguments.target(x, "x")
+        root = self._member(src, "src")
+        call = Call("broadcast", str(array.dtype), array.size, root=root)
+        parts = self._plan(lambda rank, size: plan.broadcast(rank, size, array, root))
+        return self._start(call, parts, lambda: x, timeout, label)
+
+    def all_reduce(
+        self,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `x` on every rank with the combination of all, the same bits everywhere."""
+        array = arguments.target(x, "x")
+        check(op, array.dtype)
+        call = Call("all_reduce", str(array.dtype), array.size, op.name)
+
+        def finished() -> Result:
+            finish(op, array, self.size)
+            return x
+
+        parts = self._plan(lambda rank, size: plan.all_reduce(rank, size, array))
+        return self._start(call, parts, finished, timeout, label, op)
+
+    def reduce(
+        self,
+        x: AnyArray,
+        dst: int,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `x` on rank `dst` with the combination of all; elsewhere it is only read."""
+        root = self._member(dst, "dst")
+        is_root = root == self.rank
+        array = arguments.target(x, "x") if is_root else arguments.source(x, "x")
+        check(op, array.dtype)
+        call = Call("reduce", str(array.dtype), array.size, op.name, root)
+
+        def finished() -> Result:
+            if is_root:
+                finish(op, array, self.size)
+            return x if is_root else None
+
+        parts = self._plan(
+            lambda rank, size: plan.reduce(rank, size, array, array if is_root else None, root)
+        )
+        return self._start(call, parts, finished, timeout, label, op)
+
+    # ------------------------------------------------------------ blocks
+
+    def gather(
+        self,
+        x: AnyArray,
+        gather_list: list[AnyArray] | None,
+        dst: int,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
+        root = self._member(dst, "dst")
+        targets = self._only_at(root, gather_list, "gather_list", arguments.targets)
+        source = arguments.source(x, "x", targets)
+        self._blocks(targets, "gather_list", source, "x")
+        call = Call("gather", str(source.dtype), source.size, root=root)
+        parts = self._plan(lambda rank, size: plan.gather(rank, size, source, targets, root))
+        return self._start(call, parts, lambda: gather_list, timeout, label)
+
+    def scatter(
+        self,
+        x: AnyArray,
+        scatter_list: list[AnyArray] | None,
+        src: int,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `x` with this rank's array of the `scatter_list` on `src`; None elsewhere."""
+        root = self._member(src, "src")
+        target = arguments.target(x, "x")
+        sources = self._only_at(
+            root,
+            scatter_list,
+            "scatter_list",
+            lambda given, name, size: arguments.sources(given, name, size, [target]),
+        )
+        self._blocks(sources, "scatter_list", target, "x")
+        call = Call("scatter", str(target.dtype), target.size, root=root)
+        parts = self._plan(lambda rank, size: plan.scatter(rank, size, sources, target, root))
+        return self._start(call, parts, lambda: x, timeout, label)
+
+    def all_gather(
+        self,
+        outputs: list[AnyArray],
+        x: AnyArray,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Fill `outputs`, one array for each rank, with every rank's `x`."""
+        targets = arguments.targets(outputs, "outputs", self.size)
+        source = arguments.source(x, "x", targets)
+        self._blocks(targets, "outputs", source, "x")
+        call = Call("all_gather", str(source.dtype), source.size)
+        parts = self._plan(lambda rank, size: plan.all_gather(rank, size, source, targets))
+        return self._start(call, parts, lambda: outputs, timeout, label)
+
+    def all_gather_into_tensor(
+        self, output: AnyArray, x: AnyArray, *, timeout: Timeout = None, label: str | None = None
+    ) -> Work:
+        """Fill `output`, `size` times as long as `x`, with every rank's `x`, by rank.
+
+        Its shape may be that of `x` stacked or concatenated, or any other of that many elements.
+        """
+        target = arguments.target(output, "output")
+        source = arguments.source(x, "x", [target])
+        self._whole(target, "output", source, "x")
+        call = Call("all_gather_into_tensor", str(source.dtype), source.size)
+        parts = self._plan(lambda rank, size: plan.all_gather(rank, size, source, [target]))
+        return self._start(call, parts, lambda: output, timeout, label)
+
+    def reduce_scatter(
+        self,
+        output: AnyArray,
+        inputs: list[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `output` with the combination of what all ranks hold in `inputs[rank]`."""
+        target = arguments.target(output, "output")
+        sources = arguments.sources(inputs, "inputs", self.size, [target])
+        self._blocks(sources, "inputs", target, "output")
+        return self._reduce_scatter("reduce_scatter", output, target, sources, op, timeout, label)
+
+    def reduce_scatter_tensor(
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
+        target = arguments.target(output, "output")
+        source = arguments.source(x, "x", [target])
+        self._whole(source, "x", target, "output")
+        sources = [source[at * target.size : (at + 1) * target.size] for at in range(self.size)]
+        return self._reduce_scatter(
+            "reduce_scatter_tensor", output, target, sources, op, timeout, label
+        )
+
+    def all_to_all(
+        self,
+        outputs: list[AnyArray],
+        inputs: list[AnyArray],
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Give `inputs[j]` to rank j and fill `outputs[j]` with what it gives; sizes may differ."""
+        targets = arguments.targets(outputs, "outputs", self.size)
+        sources = arguments.sources(inputs, "inputs", self.size, targets)
+        for at, array in enumerate([*targets, *sources]):
+            name = f"outputs[{at}]" if at < self.size else f"inputs[{at - self.size}]"
+            arguments.same_dtype(targets[0], "outputs[0]", array, name)
+        self._own_block(targets, sources)
+        send, recv = [array.size for array in sources], [array.size for array in targets]
+        return self._all_to_all("all_to_all", outputs, sources, targets, send, recv, timeout, label)
+
+    def all_to_all_single(
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Give rank j its rows of `x` and fill this rank's rows of `output` with its own.
+
+        Args:
+            output_split_sizes: rows (of dimension 0) that come from each rank; None: equal shares.
+            input_split_sizes: rows that go to each rank; None: equal shares.
+        """
+        if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
+            raise ValueError("Tensors must be contiguous: x is not C-contiguous")
+        target = arguments.target(output, "output")
+        source = arguments.source(x, "x", [target])
+        arguments.same_dtype(target, "output", source, "x")
+        recv = self._rows(output, output_split_sizes, "output_split_sizes")
+        send = self._rows(x, input_split_sizes, "input_split_sizes")
+        if send[self.rank] != recv[self.rank]:
+            raise ValueError(
+                f"this rank gives itself {send[self.rank]} elements and expects {recv[self.rank]}"
+            )
+        return self._all_to_all(
+            "all_to_all_single", output, [source], [target], send, recv, timeout, label
+        )
+
+    def barrier(self, *, timeout: Timeout = None, label: str | None = None) -> Work:
+        """End when every rank has called it; calls before it have ended by then."""
+        parts = self._plan(plan.barrier)
+        return self._start(Call("barrier"), parts, lambda: None, timeout, label)
+
+    # ------------------------------------------------------------ point to point
+
+    def send(
+        self,
+        x: AnyArray,
+        dst: int,
+        tag: int = 0,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Send `x` to rank `dst`; ended when `x` may be changed, received or not."""
+        source = arguments.source(x, "x")
+        peer = self._peer(dst, "dst")
+        return self._exchange("send", source, x, peer, tag, timeout, label)
+
+    def recv(
+        self,
+        x: AnyArray,
+        src: int | None = None,
+        tag: int = 0,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `x` with the next message from `src`, or from whoever sends, under `tag`."""
+        target = arguments.target(x, "x")
+        peer = None if src is None else self._peer(src, "src")
+        return self._exchange("recv", target, x, peer, tag, timeout, label)
+
+    # ------------------------------------------------------------ inside
+
+    def _reduce_scatter(
+        self,
+        operation: str,
+        output: AnyArray,
+        target: Array,
+        sources: Sequence[Array],
+        op: ReduceOp,
+        timeout: Timeout,
+        label: str | None,
+    ) -> Work:
+        check(op, target.dtype)
+        call = Call(operation, str(target.dtype), target.size, op.name)
+
+        def finished() -> Result:
+            finish(op, target, self.size)
+            return output
+
+        parts = self._plan(lambda rank, size: plan.reduce_scatter(rank, size, sources, target))
+        return self._start(call, parts, finished, timeout, label, op)
+
+    def _all_to_all(
+        self,
+        operation: str,
+        output: Result,
+        sources: Sequence[Array],
+        targets: Sequence[Array],
+        send: Sequence[int],
+        recv: Sequence[int],
+        timeout: Timeout,
+        label: str | None,
+    ) -> Work:
+        dtype = targets[0].dtype
+        parts = self._plan(
+            lambda rank, size: plan.all_to_all(rank, size, sources, targets, send, recv, dtype)
+        )
+        call = Call(operation, str(dtype), detail=f"gives {list(send)}, expects {list(recv)}")
+        return self._start(call, parts, lambda: output, timeout, label)
+
+    def _plan(self, build: Callable[[int, int], list[Part]]) -> list[Part]:
+        return build(self.rank, self.size)
+
+    def _start(
+        self,
+        call: Call,
+        parts: Sequence[Part],
+        finished: Callable[[], Result],
+        timeout: Timeout,
+        label: str | None,
+        op: ReduceOp = ReduceOp.SUM,
+    ) -> Work:
+        """Give a checked call its number and hand it to the loop, in one step."""
+        seconds = self._seconds(timeout)
+        with self._lock:
+            self._sequence += 1
+            work = Work(call, self._sequence, label, self.name)
+            operation = Operation(
+                work, call, parts, op, finished, seconds, time.monotonic() + seconds
+            )
+            self._hand_over(work, self._engine.submit, self._engine.cancel, operation)
+        return work
+
+    def _exchange(
+        self,
+        operation: str,
+        array: Array,
+        result: AnyArray,
+        peer: int | None,
+        tag: int,
+        timeout: Timeout,
+        label: str | None,
+    ) -> Work:
+        if not 0 <= tag < 1 << 31:
+            raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
+        seconds = self._seconds(timeout)
+        call = Call("message", str(array.dtype), array.size)
+        exchanges = self._engine.exchanges
+        start = exchanges.send if operation == "send" else exchanges.receive
+        with self._lock:
+            work = Work(Call(operation), 0, label, self.name)
+            exchange = Exchange(
+                work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
+            )
+            self._hand_over(work, start, exchanges.cancel, exchange)
+        return work
+
+    def _hand_over(
+        self,
+        work: Work,
+        start: Callable[..., None],
+        cancel: Callable[..., None],
+        what: object,
+    ) -> None:
+        work.own(lambda: self._thread.call(cancel, what))
+        self._thread.call(start, what)
+
+    def _seconds(self, timeout: Timeout) -> float:
+        seconds = self.timeout if timeout is None else float(timeout)
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+        return seconds
+
+    def _member(self, rank: int, name: str) -> int:
+        if not 0 <= rank < self.size:
+            raise ValueError(
+                f"invalid root rank: {name}={rank} is not in {self.name!r}, "
+                f"whose ranks go from 0 to {self.size - 1}"
+            )
+        return rank
+
+    def _peer(self, rank: int, name: str) -> int:
+        """Return the world's rank of another rank of the group."""
+        if not 0 <= rank < self.size:
+            raise ValueError(
+                f"{name}={rank} is not in {self.name!r}, whose ranks go from 0 to {self.size - 1}"
+            )
+        if rank == self.rank:
+            raise ValueError(f"{name}={rank} is this rank itself: messages go to other ranks")
+        return self._engine.ranks[rank]
+
+    def _only_at(
+        self,
+        root: int,
+        given: list[AnyArray] | None,
+        name: str,
+        check_list: Callable[[object, str, int], list[Array]],
+    ) -> list[Array]:
+        """Check a list of arrays that only the root gives."""
+        if root == self.rank:
+            if given is None:
+                raise ValueError(f"{name} is needed on rank {root}, where it is used")
+            return check_list(given, name, self.size)
+        if given:
+            raise ValueError(f"{name} is for rank {root} alone: pass None on rank {self.rank}")
+        return []
+
+    def _blocks(self, many: Sequence[Array], many_name: str, one: Array, one_name: str) -> None:
+        """Check that every array of a list is like the single one."""
+        names = [one_name, *(f"{many_name}[{at}]" for at in range(len(many)))]
+        arguments.alike([one, *many], names)
+
+    def _whole(self, long: Array, long_name: str, short: Array, short_name: str) -> None:
+        arguments.same_dtype(long, long_name, short, short_name)
+        if long.size != short.size * self.size:
+            raise ValueError(
+                f"{long_name} has {long.size} elements; {self.size} ranks times the "
+                f"{short.size} of {short_name} are {short.size * self.size}"
+            )
+
+    def _own_block(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
+        send, recv = sources[self.rank].size, targets[self.rank].size
+        if send != recv:
+            raise ValueError(
+                f"this rank gives itself {send} elements in inputs[{self.rank}] and expects "
+                f"{recv} in outputs[{self.rank}]"
+            )
+
+    def _rows(self, array: AnyArray, given: Sequence[int] | None, name: str) -> list[int]:
+        """Turn split sizes in rows into counts of elements."""
+        if array.ndim == 0:
+            raise ValueError("all_to_all_single splits dimension 0: a 0-d array has none")
+        rows = arguments.splits(given, name, array.shape[0], self.size)
+        width = array.size // array.shape[0] if array.shape[0] else 0
+        return [count * width for count in rows]

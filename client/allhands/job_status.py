@@ -1,0 +1,76 @@
+"""What a coordinator knows of a job, as values to read: members, their progress, groups."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStatus:
+    """Where a member was in one group when it last beat."""
+
+    group: str
+    operation: str
+    """The call it is in; empty outside any."""
+    sequence: int
+    """Of the latest call that it has begun; 0: none yet."""
+    completed: int
+    """Of the latest call that ended there."""
+    elapsed: float
+    """Seconds in that operation, or since the last one ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One worker of a job."""
+
+    rank: int
+    member_id: str
+    host: str
+    pid: int
+    address: str
+    """`host:port` where its peers reach it."""
+    label: str
+    state: str
+    """`joined`, `lost` or `left`."""
+    reason: str
+    """Of being lost, or of having left."""
+    last_heartbeat: float
+    """Seconds ago."""
+    operations: tuple[OperationStatus, ...]
+    """One per group in which it has made a call."""
+
+    def in_group(self, group: str) -> OperationStatus | None:
+        return next((one for one in self.operations if one.group == group), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group of ranks; `ranks` are of the world, in the order of the group's own."""
+
+    group: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job. `str()` of it is the table that `allhands status` shows."""
+
+    job: str
+    state: str
+    """`empty` (keys, no member), `forming`, `running`, `degraded` (members lost) or `ended`."""
+    epoch: int
+    world_size: int
+    """0: not agreed yet."""
+    members: tuple[MemberStatus, ...]
+    """By rank; those of the last incarnation when the job has ended."""
+    groups: tuple[GroupStatus, ...]
+    heartbeat_window: float
+    """Seconds of silence after which a member counts as lost."""
+    keys: int
+    """How many the job's store holds."""
+    incarnation: str
+
+    def __str__(self) -> str:
+        # Only who looks at the table pays for importing what draws it.
+        from allhands.tables import job_table, plain
+
+        return plain(job_table(self))

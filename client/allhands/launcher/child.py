@@ -1,0 +1,72 @@
+"""A child process whose end can be awaited before its number is free for others."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+
+
+class Child:
+    """A process in a session and process group of its own, which both bear its number.
+
+    Not asyncio's: uvloop starts processes with fork, which gRPC's threads are not ready for,
+    where `subprocess` has vfork; and asyncio reaps a process before it tells of its end, so that a
+    signal to its group might hit another one that has got the number since.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int | None = None,
+    ) -> None:
+        """Start it; descriptors are as `subprocess` takes them.
+
+        Raises:
+            OSError: the system would not.
+        """
+        self._process = subprocess.Popen(
+            arguments,
+            env=environment,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        threading.Thread(target=self._watch, name=f"allhands-{self.pid}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _watch(self) -> None:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._ended.set)
+
+    async def ended(self) -> None:
+        """Wait until the process has ended, for as long as it runs; its number stays taken."""
+        await self._ended.wait()
+
+    def has_ended(self) -> bool:
+        """Say whether the process has ended by now; not to be called once it is reaped."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+    def reap(self) -> int:
+        """Free the number of the process, which has ended; return its status.
+
+        That is its exit status, or -n if signal n killed it.
+        """
+        return self._process.wait()
+
+    def tell(self, signum: int) -> None:
+        """Send a signal to all processes of the group; not to be called once it is reaped."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signum)

@@ -1,0 +1,60 @@
+"""Where the ranks of a launch meet: a coordinator that runs already, or one embedded here."""
+
+import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from allhands.channel import Endpoint
+from allhands.errors import CoordinatorUnavailable, StoreTimeout
+from allhands.launcher.environment import Rendezvous
+
+_PROBE_SECONDS = 5.0
+_DRAIN_SECONDS = 0.5
+
+
+def probe(endpoint: Endpoint) -> None:
+    """Make sure that the coordinator answers and lets us in, before any rank depends on it.
+
+    Raises:
+        CoordinatorUnavailable, Unauthenticated: it does not.
+    """
+    from allhands.control import Control
+
+    with Control(endpoint, job=None, timeout=_PROBE_SECONDS) as control:
+        try:
+            control.jobs()
+        except StoreTimeout as error:
+            raise CoordinatorUnavailable(
+                f"the coordinator at {endpoint.address.target} did not answer "
+                f"within {_PROBE_SECONDS:g} s"
+            ) from error
+
+
+def rendezvous_at(endpoint: Endpoint, job: str) -> Rendezvous:
+    """Let the ranks meet in `job` of a coordinator that runs already."""
+    address = endpoint.address
+    return Rendezvous(address.host, address.port, job, endpoint.token, endpoint.tls_ca)
+
+
+@asynccontextmanager
+async def embedded(job: str) -> AsyncIterator[Rendezvous]:
+    """Run a coordinator on this loop, on loopback, that this user's commands find.
+
+    Raises:
+        OSError: it cannot listen.
+    """
+    from allhands_server import embedded
+    from allhands_server.config import ServerConfig
+
+    config = ServerConfig(host="127.0.0.1", port=0, post_notice=True, kind="embedded")
+    running = await embedded.start(config)
+    try:
+        yield Rendezvous("127.0.0.1", running.port, job, running.token)
+    finally:
+        await running.stop(_DRAIN_SECONDS)
+
+
+def fresh_job_name(stem: str) -> str:
+    """Name a job after a script, so that no two launches of the script meet by accident."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', stem)}-{secrets.token_hex(2)}"

@@ -1,0 +1,111 @@
+"""What a rank finds in its environment: where it stands in the world and where the world meets.
+
+Pure: the environment to build on comes as a mapping.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LAUNCH_VARIABLE = "ALLHANDS_LAUNCH"
+"""Holds the same random name in every process of one launch, and in no other process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The ranks of this host among those of all hosts; every host has equally many."""
+
+    local_size: int
+    nodes: int = 1
+    node: int = 0
+
+    def __post_init__(self) -> None:
+        if self.local_size < 1:
+            raise ValueError(f"at least one rank must run on this host, not {self.local_size}")
+        if self.nodes < 1:
+            raise ValueError(f"at least one node must take part, not {self.nodes}")
+        if not 0 <= self.node < self.nodes:
+            raise ValueError(
+                f"node rank {self.node} is not among {self.nodes} nodes: "
+                f"node ranks go from 0 to {self.nodes - 1}"
+            )
+
+    @property
+    def world_size(self) -> int:
+        return self.local_size * self.nodes
+
+    @property
+    def ranks(self) -> range:
+        """The ranks of this host, in the world."""
+        return range(self.node * self.local_size, (self.node + 1) * self.local_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks meet."""
+
+    host: str
+    port: int
+    job: str
+    token: str | None
+    tls_ca: str | None = None
+    """Path of the authorities that vouch for the coordinator; None: it does not speak TLS."""
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"ah://{host}:{self.port}/{self.job}"
+
+
+def agreed_port(job: str) -> int:
+    """Choose a port from the job's name, so that every node chooses the same one.
+
+    Below 32768, where Linux begins to hand out ports by itself.
+    """
+    digest = hashlib.sha256(job.encode()).digest()
+    return 20000 + int.from_bytes(digest[:4], "big") % 10000
+
+
+def rank_environment(
+    base: Mapping[str, str],
+    placement: Placement,
+    rendezvous: Rendezvous,
+    *,
+    rank: int,
+    launch: str,
+    master_address: str,
+    master_port: int,
+) -> dict[str, str]:
+    """Return `base` with what torchrun would add, and what `init_process_group` looks for.
+
+    allhands itself meets at ALLHANDS_URL; MASTER_ADDR and MASTER_PORT are for other libraries
+    in the same script.
+    """
+    rendezvous_variables = {
+        "ALLHANDS_URL": rendezvous.url,
+        "ALLHANDS_JOB": rendezvous.job,
+        "MASTER_ADDR": master_address,
+        "MASTER_PORT": str(master_port),
+        LAUNCH_VARIABLE: launch,
+    }
+    secrets = {"ALLHANDS_TOKEN": rendezvous.token, "ALLHANDS_TLS_CA": rendezvous.tls_ca}
+    place_variables = {
+        "RANK": rank,
+        "WORLD_SIZE": placement.world_size,
+        "LOCAL_RANK": rank - placement.ranks.start,
+        "LOCAL_WORLD_SIZE": placement.local_size,
+        "GROUP_RANK": placement.node,
+        "GROUP_WORLD_SIZE": placement.nodes,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": placement.world_size,
+    }
+    return {
+        # As many threads as cores in each of many ranks would fight for the cores.
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        # Those that the launcher found in its own environment may be for another coordinator.
+        **{name: value for name, value in base.items() if name not in secrets},
+        **{name: value for name, value in secrets.items() if value is not None},
+        **rendezvous_variables,
+        **{name: str(value) for name, value in place_variables.items()},
+    }

@@ -1,0 +1,59 @@
+"""End every process of a launch, also when the launcher itself was killed.
+
+Runs as a program of its own (`python -I -S guardian.py NAME=VALUE`), and therefore imports
+nothing but the standard library. Standard input tells of the process groups of the ranks: `+PGID`
+when one begins, `-PGID` when it has ended. When it closes, for whatever reason, all that is left
+is killed: the groups, and each process that has NAME=VALUE in its environment, which children of
+ranks keep also when they move to a session of their own.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+def kill_all(groups: Iterable[int], mark: str) -> None:
+    """Kill the process groups and every process of this user that carries the mark."""
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+    killed: set[int] = set()
+    # One pass may miss a child that is being forked meanwhile, so look until nobody new is found.
+    # A killed process is seen again until it is reaped: its number does not count as new.
+    while found := set(_marked(mark)) - killed:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+
+
+def _marked(mark: str) -> Iterator[int]:
+    wanted = mark.encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        # Gone meanwhile, or somebody else's.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name)
+
+
+def main() -> None:
+    # Whoever ends the launcher may aim at all its relatives; this one must outlive it.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    groups: set[int] = set()
+    for line in sys.stdin:
+        group = int(line[1:])
+        if line[0] == "+":
+            groups.add(group)
+        else:
+            groups.discard(group)
+    kill_all(groups, sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Run the ranks of one host from start to end."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+from allhands.launcher.crew import Crew
+from allhands.launcher.plan import Launch
+from allhands.launcher.supervision import SignalReceived
+
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def launch(plan: Launch) -> int:
+    """Run all ranks of this host to their end; return the exit status that tells how it went.
+
+    No process of the launch outlives the call, or this process, whatever ends it. While it runs,
+    it owns this process's handlers of SIGINT, SIGTERM and SIGHUP and its standard output.
+
+    Raises:
+        OSError: the launch could not begin.
+    """
+    crew = Crew(plan)
+    with _signal_handlers(lambda signum: crew.take(SignalReceived(signum))):
+        return await crew.run()
+
+
+@contextlib.contextmanager
+def _signal_handlers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    # Whoever runs us under nohup wants us to survive the end of the terminal.
+    is_immune = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    wanted = [one for one in _ENDING_SIGNALS if not (one is signal.SIGHUP and is_immune)]
+    for signum in wanted:
+        loop.add_signal_handler(signum, handle, signum)
+    try:
+        yield
+    finally:
+        for signum in wanted:
+            loop.remove_signal_handler(signum)

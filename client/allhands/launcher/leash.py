@@ -1,0 +1,28 @@
+"""Tie this process to the life of its launcher, then become the program of a rank.
+
+Runs as `python -I -S leash.py LAUNCHER_PID PROGRAM ARGUMENTS...`, and therefore imports nothing
+but the standard library. A program of its own rather than a `preexec_fn`, because Python code
+between fork and exec may deadlock where the launcher has threads, and gRPC has some.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main() -> None:
+    launcher, *program = sys.argv[1:]
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != int(launcher):
+        sys.exit("allhands: the launcher is gone")  # it died before the leash was on
+    # A shell lets background commands ignore SIGINT; to a rank the launcher may want to send one.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.execv(program[0], program)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Cut the output of a rank into whole lines. Bytes in, bytes out; no encoding is assumed."""
+
+LONGEST_LINE = 64 * 1024
+"""A longer line is cut, so that output without line ends takes bounded memory."""
+
+
+class LineCutter:
+    """Gathers what is read from one stream until its lines are complete."""
+
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self._longest = longest
+        self._partial = bytearray()
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the lines that are complete by now, each with its line end."""
+        end = chunk.rfind(b"\n") + 1
+        lines = b""
+        if end:
+            lines = bytes(self._partial) + chunk[:end]
+            self._partial.clear()
+        self._partial += chunk[end:]
+        if len(self._partial) >= self._longest:
+            lines += self.flush()
+        return lines
+
+    def flush(self) -> bytes:
+        """Return what has no line end yet, with one; nothing if there is nothing."""
+        if not self._partial:
+            return b""
+        line = bytes(self._partial) + b"\n"
+        self._partial.clear()
+        return line
+
+
+def prefixed(prefix: bytes, lines: bytes) -> bytes:
+    """Put `prefix` before each of the lines; `lines` is empty or ends with a line end."""
+    if not lines:
+        return b""
+    return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n"

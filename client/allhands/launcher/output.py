@@ -1,0 +1,188 @@
+"""Carry what the ranks write to where it shall go, in whole lines, one rank's at a time."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import queue
+import struct
+import termios
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from allhands.launcher.lines import LineCutter, prefixed
+
+_CHUNK = 64 * 1024
+
+Portion: TypeAlias = tuple[int, bytes]
+"""A file descriptor, and what to write to it."""
+
+
+class Writer:
+    """Writes to descriptors that may block, without blocking the loop.
+
+    If the terminal or the pager is slow, then only the ranks that write wait; an embedded
+    coordinator on the loop goes on. A thread, because a descriptor made non-blocking would be so
+    for every process that shares it. A daemon thread, because a reader that never reads must not
+    keep a launcher alive that was told to end.
+    """
+
+    def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[tuple[list[Portion], asyncio.Future[None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._work, name="allhands-output", daemon=True)
+        self._thread.start()
+
+    async def write(self, portions: list[Portion]) -> None:
+        """Write the portions in order; return when the system has taken them.
+
+        Raises:
+            OSError: one of them could not be written.
+        """
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._orders.put((portions, done))
+        await done
+
+    def close(self) -> None:
+        """End the thread after what it has been given; do not wait for that."""
+        self._orders.put(None)
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            portions, done = order
+            error: OSError | None = None
+            try:
+                for descriptor, data in portions:
+                    write_all(descriptor, data)
+            except OSError as caught:
+                error = caught
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(_settle, done, error)
+
+
+def _settle(done: asyncio.Future[None], error: OSError | None) -> None:
+    if done.done():  # cancelled meanwhile
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`, which one call of the system need not do."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+class Floor:
+    """Who may speak: everybody, or some ranks until they have said everything."""
+
+    def __init__(self) -> None:
+        self._holders: set[int] = set()
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def give(self, ranks: Iterable[int]) -> None:
+        """Let only these ranks speak, until all of them are released."""
+        self._holders.update(ranks)
+        if self._holders:
+            self._free.clear()
+
+    def release(self, rank: int) -> None:
+        """Do not wait for this rank any more."""
+        self._holders.discard(rank)
+        if not self._holders:
+            self._free.set()
+
+    async def turn(self, rank: int) -> None:
+        """Wait until `rank` may speak: for as long as the holders take to be released."""
+        if rank not in self._holders:
+            await self._free.wait()
+
+
+@dataclass(slots=True)
+class Pump:
+    """Carries one stream of one rank: lines with its prefix to `target`, as they are to `tee`.
+
+    Owns `source`, the reading end of a pipe in non-blocking mode, and closes it at the end.
+    """
+
+    rank: int
+    source: int
+    target: int
+    tee: int | None
+    writer: Writer
+    floor: Floor
+    listen: Callable[[], None]
+    """Called with output at hand, so that what caused it can be dealt with before it is shown."""
+    _cutter: LineCutter = field(default_factory=LineCutter)
+    _has_ended: bool = False
+    _stirred: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def rank_ended(self) -> None:
+        """Tell that the rank is no more: what it wrote is in the pipe already.
+
+        Children of it that hold the other end may write on, but they are not waited for.
+        """
+        self._has_ended = True
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Carry on until the stream or the rank has ended.
+
+        Raises:
+            OSError: the output could not be written.
+        """
+        try:
+            while not self._has_ended and await self._take(_CHUNK) != 0:
+                pass
+            left = _bytes_in(self.source)
+            while left > 0 and (taken := await self._take(min(left, _CHUNK))):
+                left -= taken
+            await self._say(self._cutter.flush())
+        finally:
+            os.close(self.source)
+
+    async def _take(self, most: int) -> int | None:
+        """Carry a chunk and return its length: 0 at the end of the stream.
+
+        If nothing is there, wait for it or for the rank's end, and return None.
+        """
+        try:
+            chunk = os.read(self.source, most)
+        except BlockingIOError:
+            await self._stirring()
+            return None
+        await self._say(self._cutter.feed(chunk))
+        return len(chunk)
+
+    async def _stirring(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Only while there is nothing to read: the loop would spin on a pipe that is not emptied.
+        loop.add_reader(self.source, self._stirred.set)
+        try:
+            await self._stirred.wait()
+        finally:
+            loop.remove_reader(self.source)
+            self._stirred.clear()
+
+    async def _say(self, lines: bytes) -> None:
+        if not lines:
+            return
+        self.listen()
+        await self.floor.turn(self.rank)
+        portions = [(self.target, prefixed(b"[%d] " % self.rank, lines))]
+        if self.tee is not None:
+            portions.append((self.tee, lines))
+        await self.writer.write(portions)
+
+
+def _bytes_in(pipe: int) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(count)

@@ -1,0 +1,47 @@
+"""What a launch is to do: decided before it begins, and the same to its end."""
+
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from allhands.launcher.environment import Placement, Rendezvous, agreed_port, rank_environment
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to run, and as which ranks."""
+
+    program: tuple[str, ...]
+    """Arguments of the Python interpreter: a script or `-m` and a module, then their own."""
+    placement: Placement
+    rendezvous: Rendezvous
+    environment: Mapping[str, str]
+    """What the ranks' own variables are added to."""
+    tees: Mapping[int, int]
+    """For each rank the descriptor that gets a copy of its output; empty: none does."""
+    master: tuple[str, int]
+    """MASTER_ADDR and MASTER_PORT, where other libraries let rank 0 listen."""
+    name: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Of this launch and no other."""
+
+    def environment_of(self, rank: int) -> dict[str, str]:
+        address, port = self.master
+        return rank_environment(
+            self.environment,
+            self.placement,
+            self.rendezvous,
+            rank=rank,
+            launch=self.name,
+            master_address=address,
+            master_port=port,
+        )
+
+
+def choose_master(placement: Placement, rendezvous: Rendezvous) -> tuple[str, int]:
+    """Choose an address for other libraries: a free port here, or one all nodes agree on."""
+    if placement.nodes > 1:
+        return rendezvous.host, agreed_port(rendezvous.job)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address, port = probe.getsockname()
+    return address, port

@@ -1,0 +1,115 @@
+"""The processes of a launch: the ranks, and the guardian that outlives the launcher."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allhands.launcher.child import Child
+from allhands.launcher.environment import LAUNCH_VARIABLE
+from allhands.launcher.guardian import kill_all
+
+logger = logging.getLogger(__name__)
+
+# Isolated and without site packages: they start in a few milliseconds, whatever is installed.
+_TINY_PYTHON = (sys.executable, "-I", "-S")
+_LEASH = str(Path(__file__).with_name("leash.py"))
+_GUARDIAN = str(Path(__file__).with_name("guardian.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """A rank that was started, and the reading ends of its output, in non-blocking mode.
+
+    Whoever reads them closes them.
+    """
+
+    rank: int
+    child: Child
+    stdout: int
+    stderr: int
+
+
+def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]) -> RankProcess:
+    """Start the interpreter that runs this one, with `program` as its arguments.
+
+    The rank dies with this thread, and reads nothing: a terminal gives input to one session.
+
+    Raises:
+        OSError: the system would not start it.
+    """
+    stdout, stdout_of_rank = os.pipe()
+    stderr, stderr_of_rank = os.pipe()
+    try:
+        for descriptor in (stdout, stderr):
+            os.set_blocking(descriptor, False)
+        child = Child(
+            (*_TINY_PYTHON, _LEASH, str(os.getpid()), sys.executable, "-u", *program),
+            environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout_of_rank,
+            stderr=stderr_of_rank,
+        )
+    except BaseException:
+        os.close(stdout)
+        os.close(stderr)
+        raise
+    finally:
+        os.close(stdout_of_rank)
+        os.close(stderr_of_rank)
+    return RankProcess(rank, child, stdout, stderr)
+
+
+class Guardian:
+    """Ends what a launch leaves behind, also when this process is killed; see `guardian.py`."""
+
+    def __init__(self, launch: str) -> None:
+        """Start the guardian of the processes whose environment names this launch.
+
+        Raises:
+            OSError: the system would not start it.
+        """
+        self._mark = f"{LAUNCH_VARIABLE}={launch}"
+        self._groups: set[int] = set()
+        # In a launch within a launch, the outer guardian must not take the inner one for a rank's
+        # child: it has to outlive the inner launcher.
+        environment = {name: value for name, value in os.environ.items() if name != LAUNCH_VARIABLE}
+        heard, self._orders = os.pipe()
+        try:
+            self._child = Child(
+                (*_TINY_PYTHON, _GUARDIAN, self._mark),
+                environment,
+                stdin=heard,
+                stdout=subprocess.DEVNULL,
+            )
+        except BaseException:
+            os.close(self._orders)
+            raise
+        finally:
+            os.close(heard)
+
+    def guard(self, group: int) -> None:
+        """Let the process group end with the launch."""
+        self._groups.add(group)
+        self._say(f"+{group}\n")
+
+    def dismiss(self, group: int) -> None:
+        """Forget a process group that has ended; its number may come to name another one."""
+        self._groups.discard(group)
+        self._say(f"-{group}\n")
+
+    def _say(self, order: str) -> None:
+        try:
+            os.write(self._orders, order.encode())
+        except BrokenPipeError:
+            logger.warning("the guardian is gone; the ranks still die with this process")
+
+    async def finish(self) -> None:
+        """End all that is left of the launch, and the guardian with it."""
+        os.close(self._orders)
+        await self._child.ended()
+        if self._child.reap() != 0:
+            kill_all(self._groups, self._mark)

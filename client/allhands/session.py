@@ -1,0 +1,325 @@
+"""The one stream between a worker and its coordinator: joining, beating, learning, leaving."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import grpc
+import grpc.aio
+
+from allhands.channel import Dial, translate
+from allhands.engine.verdict import Absent
+from allhands.errors import AllhandsError, CollectiveTimeout, CoordinatorUnavailable, JoinRefused
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+Stream: TypeAlias = "grpc.aio.StreamStreamCall[wire.SessionRequest, wire.SessionEvent]"
+
+_VERDICT_KEY = "allhands-verdict-bin"
+_LEAVE_SECONDS = 2.0
+_INQUIRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank of the world as the coordinator introduced it."""
+
+    rank: int
+    host: str
+    pid: int
+    address: str
+    hosts_coordinator: bool
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
+
+
+class SessionListener(Protocol):
+    """Who is told what happens to the world; called on the session's loop."""
+
+    def progress(self) -> Sequence[wire.Progress]:
+        """Return where this worker is in each of its groups."""
+
+    def member_lost(self, rank: int, reason: str) -> None: ...
+
+    def member_left(self, rank: int, completed: dict[str, int], error: str) -> None: ...
+
+    def expelled(self, reason: str) -> None:
+        """The coordinator no longer counts this worker as a member."""
+
+    def coordinator_gone(self, reason: str) -> None:
+        """The stream broke from the coordinator's side."""
+
+
+class Session:
+    """A membership: from `join` to `leave`, or until somebody is lost."""
+
+    def __init__(self, dial: Dial, channel: grpc.aio.Channel, job: str) -> None:
+        self._dial = dial
+        self._channel = channel
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        self._stream: Stream | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._left = asyncio.Event()
+        self._writing = asyncio.Lock()  # gRPC takes one write at a time
+        self._leaving = False
+        self.job = job
+        self.joined = wire.Joined()
+        self.epoch = 0
+        self.members: tuple[Member, ...] = ()
+
+    @classmethod
+    async def join(cls, dial: Dial, request: wire.Join, timeout: float) -> "Session":
+        """Join the job and wait until its world is complete.
+
+        Raises:
+            JoinRefused: the job would not have this worker.
+            CollectiveTimeout: others never joined; it names them.
+            CoordinatorUnavailable, Unauthenticated: nobody there, or not for us.
+        """
+        if dial.credentials is None:
+            channel = grpc.aio.insecure_channel(dial.target, options=dial.options)
+        else:
+            channel = grpc.aio.secure_channel(dial.target, dial.credentials, options=dial.options)
+        session = cls(dial, channel, request.job)
+        joining = asyncio.create_task(session._join(request))
+        try:
+            # Not cancelled at the deadline: the job still counts us while it is asked who is there.
+            await asyncio.wait([joining], timeout=timeout)
+            if not joining.done():
+                raise await session._never_formed(request, timeout)
+            joining.result()
+        except BaseException:
+            joining.cancel()
+            await asyncio.wait([joining])
+            await session.aclose()
+            raise
+        return session
+
+    def start(self, listener: SessionListener) -> None:
+        """Begin to beat and to listen."""
+        self._tasks = [
+            asyncio.create_task(self._listen(listener), name="session events"),
+            asyncio.create_task(self._beat(listener), name="heartbeats"),
+        ]
+
+    async def open_group(self, name: str, ranks: Sequence[int]) -> None:
+        await self._say(wire.SessionRequest(open_group=wire.OpenGroup(group=name, ranks=ranks)))
+
+    async def close_group(self, name: str) -> None:
+        await self._say(wire.SessionRequest(close_group=wire.CloseGroup(group=name)))
+
+    async def report_broken_link(self, rank: int, reason: str) -> None:
+        report = wire.LinkBroken(rank=rank, reason=reason)
+        await self._say(wire.SessionRequest(link_broken=report))
+
+    async def absent(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
+    ) -> Sequence[Absent] | None:
+        """Ask who is missing in a call; the answer comes when `timeout` has passed.
+
+        The call's own deadline is the deadline of this RPC. Returns None when there is no answer.
+        """
+        request = wire.VerdictRequest(
+            job=self.job,
+            member_id=self.joined.member_id,
+            group=group,
+            sequence=sequence,
+            operation=operation,
+            waiting_on=waiting_on,
+        )
+        try:
+            await self._stub.AwaitVerdict(
+                request, timeout=max(timeout, 0.001), metadata=self._dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
+            if not isinstance(found, bytes):
+                logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
+                return None
+            said = wire.Verdict.FromString(found)
+            return [Absent(one.rank, one.text) for one in said.absent]
+        return None
+
+    async def leave(self, progress: Sequence[wire.Progress], error: str) -> None:
+        """End the membership in order: others may still finish what this rank completed."""
+        self._leaving = True
+        if self._stream is not None and not self._stream.done():
+            request = wire.SessionRequest(leave=wire.Leave(progress=progress, error=error))
+            await self._say(request)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await self._left.wait()
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Drop the stream. Idempotent."""
+        self._leaving = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._stream is not None:
+            self._stream.cancel()
+        await self._channel.close()
+
+    # ------------------------------------------------------------ joining
+
+    async def _join(self, request: wire.Join) -> None:
+        stream: Stream = self._stub.Session(metadata=self._dial.metadata)
+        self._stream = stream
+        try:
+            await stream.write(wire.SessionRequest(join=request))
+            self.joined = (await _event(stream)).joined
+            while not (event := await _event(stream)).HasField("formed"):
+                await self._answer_while_forming(stream, event)
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise await self._translated(stream, error) from error
+        self.epoch = event.formed.epoch
+        self.members = tuple(
+            Member(one.rank, one.host, one.pid, one.address, one.hosts_coordinator)
+            for one in event.formed.members
+        )
+
+    async def _answer_while_forming(self, stream: Stream, event: wire.SessionEvent) -> None:
+        if event.HasField("probe"):
+            beat = wire.Heartbeat(probe=event.probe.probe)
+            await stream.write(wire.SessionRequest(heartbeat=beat))
+
+    async def _translated(self, stream: Stream, error: Exception) -> Exception:
+        """Say why the coordinator ended the stream before the world was complete."""
+        doing = f"join job {self.job!r}"
+        if isinstance(error, grpc.RpcError):
+            return translate(error, doing, at=self._dial.target, refused=JoinRefused)
+        # The write met a stream that was over: its status has the reason.
+        reason = grpc.aio.AioRpcError(
+            await stream.code(),
+            grpc.aio.Metadata(),
+            grpc.aio.Metadata(),
+            details=await stream.details(),
+        )
+        return translate(reason, doing, at=self._dial.target, refused=JoinRefused)
+
+    async def _never_formed(self, request: wire.Join, timeout: float) -> AllhandsError:
+        """Name the ranks that did not come."""
+        missing: tuple[int, ...] = ()
+        text = f"the world of job {self.job!r} was not complete within {timeout:g} s"
+        try:
+            jobs = await self._stub.ListJobs(
+                wire.ListJobsRequest(), timeout=2.0, metadata=self._dial.metadata
+            )
+        except grpc.RpcError as error:
+            return CollectiveTimeout(f"{text}; {error}", op="init_process_group", seq=0)
+        for job in jobs.jobs:
+            if job.job == self.job:
+                present = {member.rank: member for member in job.members}
+                size = job.world_size or request.world_size
+                missing = tuple(rank for rank in range(size) if rank not in present)
+                named = "; ".join(
+                    f"rank {rank} (host {one.host}, pid {one.pid})"
+                    for rank, one in sorted(present.items())
+                )
+                text += f": never joined: {', '.join(map(str, missing))} of {size}; there: {named}"
+        others = sorted(job.job for job in jobs.jobs if job.job != self.job)
+        if others:
+            text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"
+        return CollectiveTimeout(text, op="init_process_group", seq=0, missing_ranks=missing)
+
+    # ------------------------------------------------------------ running
+
+    async def _listen(self, listener: SessionListener) -> None:
+        assert self._stream is not None
+        try:
+            while True:
+                event = await _event(self._stream)
+                self._dispatch(event, listener)
+        except grpc.RpcError as error:
+            if self._leaving:
+                return
+            if error.code() is grpc.StatusCode.ABORTED:
+                listener.expelled(error.details() or "")
+            else:
+                await self._inquire(listener, error.details() or error.code().name)
+        except CoordinatorUnavailable as error:
+            if not self._leaving:
+                await self._inquire(listener, str(error))
+
+    async def _inquire(self, listener: SessionListener, reason: str) -> None:
+        """Find out whether the coordinator is gone, or only has no session with this rank.
+
+        gRPC does not always deliver the status with which the other side ended a stream.
+        """
+        try:
+            job = await self._stub.DescribeJob(
+                wire.DescribeJobRequest(job=self.job),
+                timeout=_INQUIRY_SECONDS,
+                metadata=self._dial.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                listener.coordinator_gone(reason)
+                return
+            job = wire.Job()
+        mine = [one for one in job.members if one.member_id == self.joined.member_id]
+        known = next((one.reason for one in mine if one.reason), "")
+        listener.expelled(known or f"its session broke: {reason}")
+
+    def _dispatch(self, event: wire.SessionEvent, listener: SessionListener) -> None:
+        match event.WhichOneof("event"):
+            case "lost":
+                self.epoch = event.lost.epoch
+                listener.member_lost(event.lost.rank, event.lost.reason)
+            case "left":
+                self.epoch = event.left.epoch or self.epoch
+                completed = {one.group: one.completed for one in event.left.progress}
+                listener.member_left(event.left.rank, completed, event.left.error)
+            case "probe":
+                self._soon(event.probe.probe, listener)
+            case "draining":
+                logger.warning("the coordinator is going down: %s", event.draining.reason)
+            case "leave_accepted":
+                self._left.set()
+            case other:
+                logger.warning("the coordinator says %r, which this worker does not know", other)
+
+    def _soon(self, probe: int, listener: SessionListener) -> None:
+        beat = wire.Heartbeat(probe=probe, progress=listener.progress())
+        task = asyncio.create_task(self._say(wire.SessionRequest(heartbeat=beat)))
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _beat(self, listener: SessionListener) -> None:
+        while True:
+            await asyncio.sleep(self.joined.heartbeat_interval)
+            beat = wire.Heartbeat(progress=listener.progress())
+            await self._say(wire.SessionRequest(heartbeat=beat))
+
+    async def _say(self, request: wire.SessionRequest) -> None:
+        """Write to the stream; where it is over, `_listen` says so."""
+        assert self._stream is not None
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            async with self._writing:
+                await self._stream.write(request)
+
+
+async def _event(stream: Stream) -> wire.SessionEvent:
+    """Read the next event.
+
+    Raises:
+        grpc.RpcError: the stream ended with an error.
+        CoordinatorUnavailable: it ended without one.
+    """
+    event = await stream.read()  # where an error ended the stream, this raises it
+    if isinstance(event, wire.SessionEvent):
+        return event
+    raise CoordinatorUnavailable("the coordinator ended the session")
+
+
+def _loop_time(monotonic: float) -> float:
+    """Turn an instant of the monotonic clock into one of the running loop's."""
+    return asyncio.get_running_loop().time() + monotonic - time.monotonic()

@@ -1,0 +1,71 @@
+"""What every store can do: the methods of torch.distributed's c10d stores."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from allhands.timeout import Timeout
+
+
+class Store(Protocol):
+    """Keys and values that processes or threads share who hold a store of one name space.
+
+    Values are bytes; a str given as a value is encoded as UTF-8. Every method may be called from
+    any thread, and writes are one step each: nobody sees half of one. A wait that passes its
+    timeout raises StoreTimeout, whose text contains "timeout" and names the missing keys, and
+    changes nothing. An empty key is a ValueError. Stores over a network also raise
+    CoordinatorUnavailable.
+    """
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that `get`, `multi_get` and `wait` wait for keys."""
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        """Set how long later calls wait for keys."""
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Set the key, and wake who waits for it."""
+
+    def get(self, key: str) -> bytes:
+        """Wait until the key exists, and return what it holds."""
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        """Wait until all the keys exist at once, up to `timeout`, else the store's."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to the decimal number the key holds, 0 if it does not exist, and return the sum.
+
+        Raises:
+            Refused: the key holds something else, or the sum leaves the range of 64 bits.
+        """
+
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        """Set the key if it holds `expected`, or does not exist and `expected` is empty.
+
+        Returns what the key holds afterwards; `expected` if it does not exist even then.
+        """
+
+    def append(self, key: str, value: bytes | str) -> None:
+        """Append to what the key holds, nothing if it does not exist."""
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Wait until all the keys exist, and return what they hold, in their order."""
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
+        """Set each key to the value at its place.
+
+        Raises:
+            ValueError: there are more of one than of the other.
+        """
+
+    def delete_key(self, key: str) -> bool:
+        """Delete the key, and say whether it existed."""
+
+    def num_keys(self) -> int:
+        """Return how many keys there are."""
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        """Return the keys that begin with `prefix`, sorted."""
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Say whether all the keys exist now."""

@@ -1,0 +1,66 @@
+"""The store of a job, at its coordinator."""
+
+from collections.abc import Sequence
+
+from allhands.control import Control
+from allhands.timeout import Timeout, seconds
+from allhands.values import encode, paired
+
+
+class CoordinatorStore:
+    """A `Store` for all who can reach the job's coordinator; closing `control` ends it."""
+
+    def __init__(self, control: Control, timeout: Timeout = 30.0) -> None:
+        self._control = control
+        self._timeout = seconds(timeout)
+
+    @property
+    def timeout(self) -> float:
+        return self._timeout
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        self._timeout = seconds(timeout)
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._control.put(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._control.get(key, wait=True, timeout=self._timeout)
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        limit = self._timeout if timeout is None else seconds(timeout)
+        if keys:
+            self._control.wait(keys, timeout=limit)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._control.add(key, amount)
+
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        found = self._control.cas(key, expected, desired).value
+        return encode(expected) if found is None else found
+
+    def append(self, key: str, value: bytes | str) -> None:
+        self._control.append(key, value)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        if not keys:
+            return []
+        return [*self._control.multi_get(keys, wait=True, timeout=self._timeout)]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
+        if pairs := paired(keys, values):
+            self._control.multi_put(pairs)
+
+    def delete_key(self, key: str) -> bool:
+        return self._control.delete(key)
+
+    def num_keys(self) -> int:
+        return self._control.count()
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        return [*self._control.list(prefix)]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        # Asks for names, since a reply has no room for many large values. So several keys take
+        # several steps: a key deleted between two of them may have been counted.
+        return all(key in self._control.list(key) for key in keys)

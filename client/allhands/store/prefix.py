@@ -1,0 +1,72 @@
+"""A part of another store."""
+
+from collections.abc import Sequence
+
+from allhands.store.contract import Store
+from allhands.timeout import Timeout
+from allhands.values import checked
+
+
+class PrefixStore:
+    """The `Store` of those keys of `store` that begin with `prefix` and a slash.
+
+    The timeout is that of `store`; setting it sets it there.
+    """
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        self._prefix = f"{prefix}/"
+        self._store = store
+
+    @property
+    def underlying_store(self) -> Store:
+        return self._store
+
+    @property
+    def timeout(self) -> float:
+        return self._store.timeout
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        self._store.set_timeout(timeout)
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._store.set(self._prefixed(key), value)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(self._prefixed(key))
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        self._store.wait(self._all_prefixed(keys), timeout)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._store.add(self._prefixed(key), amount)
+
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        return self._store.compare_set(self._prefixed(key), expected, desired)
+
+    def append(self, key: str, value: bytes | str) -> None:
+        self._store.append(self._prefixed(key), value)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return self._store.multi_get(self._all_prefixed(keys))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
+        self._store.multi_set(self._all_prefixed(keys), values)
+
+    def delete_key(self, key: str) -> bool:
+        return self._store.delete_key(self._prefixed(key))
+
+    def num_keys(self) -> int:
+        return len(self._store.list_keys(self._prefix))
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        found = self._store.list_keys(self._prefix + prefix)
+        return [key.removeprefix(self._prefix) for key in found]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._store.check(self._all_prefixed(keys))
+
+    def _prefixed(self, key: str) -> str:
+        return self._prefix + checked(key)
+
+    def _all_prefixed(self, keys: Sequence[str]) -> list[str]:
+        return [self._prefixed(key) for key in keys]

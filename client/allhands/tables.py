@@ -1,0 +1,180 @@
+"""Statuses as tables for people; how they are coloured or refreshed is up to the terminal."""
+
+import io
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
+
+_WIDE = 2000  # columns: text that goes to a file or a pipe is not wrapped
+
+
+def plain(renderable: RenderableType) -> str:
+    """Draw without colour, as wide as need be, without spaces or newlines at the ends."""
+    out = io.StringIO()
+    Console(file=out, width=_WIDE, color_system=None).print(renderable)
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+
+
+def jobs_table(jobs: Sequence[JobStatus]) -> RenderableType:
+    """Draw every job, one below the other; or say that there is none."""
+    if not jobs:
+        return Text("no jobs")
+    first, *others = (job_table(job) for job in jobs)
+    return Group(first, *(Padding(other, (1, 0, 0, 0)) for other in others))
+
+
+def job_table(job: JobStatus) -> RenderableType:
+    """Draw the job's line, a row for each operation of each member, then who is gone and why."""
+    lines: list[RenderableType] = [_headline(job)]
+    if job.groups:
+        named = ", ".join(f"{one.group} ({_ranges(one.ranks)})" for one in job.groups)
+        lines.append(_cell(f"groups: {named}"))
+    if job.members:
+        lines.append(_members_table(job.members))
+    return Group(*lines, *_reasons(job.members))
+
+
+def group_table(job: JobStatus, group: GroupStatus) -> RenderableType:
+    """Draw each rank of the group with its progress there; ranks that never joined too."""
+    table = _columns(
+        ("RANK", "right"),
+        ("WORLD RANK", "right"),
+        ("HOST", "left"),
+        ("PID", "right"),
+        ("STATE", "left"),
+        ("HEARTBEAT", "right"),
+        ("BEGUN", "right"),
+        ("COMPLETED", "right"),
+        ("OPERATION", "left"),
+        ("SINCE", "right"),
+    )
+    present = {member.rank: member for member in job.members}
+    for place, rank in enumerate(group.ranks):
+        member = present.get(rank)
+        if member is None:
+            _add_row(table, str(place), str(rank), "-", "-", "never joined", *["-"] * 5)
+            continue
+        now = member.in_group(group.group) or OperationStatus(group.group, "", 0, 0, 0.0)
+        _add_row(
+            table,
+            str(place),
+            str(rank),
+            member.host,
+            str(member.pid),
+            member.state,
+            _ago(member.last_heartbeat),
+            str(now.sequence),
+            str(now.completed),
+            now.operation or "-",
+            _duration(now.elapsed) if now.operation else "-",
+        )
+    title = f"group {group.group} of job {job.job}: {len(group.ranks)} ranks, epoch {job.epoch}"
+    known = [present[rank] for rank in group.ranks if rank in present]
+    return Group(_cell(title), table, *_reasons(known))
+
+
+def _headline(job: JobStatus) -> Text:
+    size = f"world size {job.world_size}" if job.world_size else "world size not agreed yet"
+    joined = sum(member.state == "joined" for member in job.members)
+    keys = f"{job.keys} key{'' if job.keys == 1 else 's'}"
+    return _cell(f"job {job.job}: {job.state}, epoch {job.epoch}, {size}, {joined} joined, {keys}")
+
+
+def _members_table(members: Iterable[MemberStatus]) -> Table:
+    table = _columns(
+        ("RANK", "right"),
+        ("HOST", "left"),
+        ("PID", "right"),
+        ("ADDRESS", "left"),
+        ("STATE", "left"),
+        ("HEARTBEAT", "right"),
+        ("GROUP", "left"),
+        ("OPERATION", "left"),
+        ("SEQ", "right"),
+        ("SINCE", "right"),
+    )
+    for member in members:
+        who = (
+            f"{member.rank} ({member.label})" if member.label else str(member.rank),
+            member.host,
+            str(member.pid),
+            member.address,
+            member.state,
+            _ago(member.last_heartbeat),
+        )
+        first, *others = _shown(member)
+        _add_row(table, *who, *_operation(first))
+        for other in others:
+            _add_row(table, *[""] * len(who), *_operation(other))
+    return table
+
+
+def _shown(member: MemberStatus) -> Sequence[OperationStatus | None]:
+    """Choose the operations that a member is in; else where it was last; else nothing."""
+    if member.state == "joined":
+        busy = [one for one in member.operations if one.operation]
+        if busy:
+            return busy
+    latest = min(member.operations, key=lambda one: one.elapsed, default=None)
+    return [latest]
+
+
+def _operation(one: OperationStatus | None) -> tuple[str, str, str, str]:
+    if one is None:
+        return "-", "-", "-", "-"
+    return one.group, one.operation or "-", str(one.sequence), _duration(one.elapsed)
+
+
+def _reasons(members: Iterable[MemberStatus]) -> list[Text]:
+    """Say in a line each why members are gone; a column would become as wide as the longest."""
+    gone = [member for member in members if member.reason]
+    return [_cell(f"rank {one.rank} {one.state}: {one.reason}") for one in gone]
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    table.add_row(*map(_cell, cells))
+
+
+def _cell(text: str) -> Text:
+    """Show a text as it is: much of it came from the network, and a terminal obeys what it reads.
+
+    `Text` keeps rich from taking brackets for markup.
+    """
+    return Text("".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text))
+
+
+def _columns(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, side in columns:
+        table.add_column(name, justify="right" if side == "right" else "left", overflow="fold")
+    return table
+
+
+def _ago(elapsed: float) -> str:
+    return f"{_duration(elapsed)} ago"
+
+
+def _duration(elapsed: float) -> str:
+    """Write a length of time as people read it: 0.4 s, 12.0 s, 3 m 05 s, 2 h 07 m."""
+    if elapsed < 60:
+        return f"{elapsed:.1f} s"
+    minutes, rest = divmod(int(elapsed), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} m"
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Write 0, 1, 2, 5 as "0-2,5"; neighbours that do not ascend by one stay apart."""
+    runs = [
+        [rank for _, rank in run]
+        for _, run in groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
+    ]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

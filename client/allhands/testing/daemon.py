@@ -1,0 +1,105 @@
+"""`allhands serve` in a process of its own, for tests that want a real coordinator."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from allhands.channel import Address, Endpoint
+from allhands_proto.notice import Notice
+
+_ALLHANDS = (sys.executable, "-m", "allhands.cli.main")
+_DRAIN_SECONDS = 5.0
+_END_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A coordinator on a free port of loopback, with a runtime directory of its own."""
+
+    process: subprocess.Popen[str]
+    notice: Notice
+    environ: dict[str, str]
+    """For commands that are to find it as a user's own do."""
+    said: list[str]
+    """The lines of its log so far."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(Address(self.notice.host, self.notice.port), self.notice.token)
+
+    def command(
+        self, *arguments: str, stdin: str = "", timeout: float = 30.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `allhands ARGUMENTS` beside it, and return what came of it."""
+        return subprocess.run(
+            [*_ALLHANDS, *arguments],
+            env=self.environ,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def start_command(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `allhands ARGUMENTS` beside it, its output in a pipe; the caller ends it."""
+        return subprocess.Popen(
+            [*_ALLHANDS, *arguments], env=self.environ, stdout=subprocess.PIPE, text=True
+        )
+
+
+@contextmanager
+def running_daemon(runtime: Path, *arguments: str) -> Iterator[Daemon]:
+    """Run `allhands serve --listen 127.0.0.1:0 ARGUMENTS`; leaving ends it.
+
+    `runtime` is an empty directory that takes the place of the user's runtime directory.
+
+    Raises:
+        RuntimeError: it ended before it listened; the text is what it said.
+        subprocess.TimeoutExpired: it did not end when told to, and was killed.
+    """
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("ALLHANDS_")}
+    environ["XDG_RUNTIME_DIR"] = str(runtime)
+    serve = ("serve", "--listen", "127.0.0.1:0", "--drain-timeout", str(_DRAIN_SECONDS))
+    with subprocess.Popen(
+        [*_ALLHANDS, *serve, *arguments],
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        try:
+            said = _until_listening(process.stderr)
+            # Else the pipe would fill up, and the daemon wait for ever in writing its log.
+            reader = threading.Thread(target=said.extend, args=(process.stderr,), daemon=True)
+            reader.start()
+            yield Daemon(process, _only_notice(runtime), environ, said)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        reader.join()
+
+
+def _until_listening(log: IO[str]) -> list[str]:
+    said: list[str] = []
+    for line in log:
+        said.append(line)
+        if "listening" in line:
+            return said
+    raise RuntimeError("the daemon ended before it listened:\n" + "".join(said))
+
+
+def _only_notice(runtime: Path) -> Notice:
+    [path] = (runtime / "allhands").glob("coordinator-*.json")
+    return Notice(**json.loads(path.read_text()))

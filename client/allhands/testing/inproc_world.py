@@ -1,0 +1,198 @@
+"""A world of ranks within one event loop: groups as users have them, without processes.
+
+For tests of what is called on a `Group`. The ranks speak over `transport.inproc`, and a fake
+registry stands where a worker has its coordinator.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from allhands.engine import verdict
+from allhands.engine.group_engine import GroupEngine
+from allhands.engine.verdict import Absent
+from allhands.engine.work import Result, Work
+from allhands.errors import AllhandsError
+from allhands.group import Group
+from allhands.transport.frame import Key
+from allhands.transport.inproc import InprocFabric, Switchboard
+from allhands.transport.mesh import Mesh
+
+WORLD = "world"
+_TURNS = 500
+"""Turns of the loop in which a few ranks come to rest; a message takes about five."""
+
+Verdict = Callable[[str, int, Sequence[int]], Sequence[Absent] | None]
+"""Given group, sequence number and who is waited for, say who is absent; None: unknown."""
+
+
+def unknown(group: str, sequence: int, waiting_on: Sequence[int]) -> None:
+    """The verdict of a coordinator that cannot be reached."""
+
+
+@asynccontextmanager
+async def inproc_world(
+    size: int, *, timeout: float = 10.0, verdict: Verdict = unknown
+) -> AsyncIterator["InprocWorld"]:
+    """Give a world of `size` ranks for as long as the block lasts.
+
+    `timeout` is the default of every call; `verdict` answers calls whose deadline has passed.
+    Afterwards every call has ended, those still under way by an `AllhandsError`, and no task of
+    the world is left.
+    """
+    world = InprocWorld(size, timeout, verdict)
+    try:
+        yield world
+    finally:
+        await world.aclose()
+
+
+async def results(works: Iterable[Work]) -> list[Result]:
+    """Wait for all works; return what they give, or raise the first failure once all have ended."""
+    ended = await outcomes(works)
+    for one in ended:
+        if isinstance(one, BaseException):
+            raise one
+    return ended
+
+
+async def outcomes(works: Iterable[Work]) -> list[Result | BaseException]:
+    """Wait for all works; return what each gives, or what went wrong with it."""
+    futures = [asyncio.wrap_future(work.get_future()) for work in works]
+    return await asyncio.gather(*futures, return_exceptions=True)
+
+
+class InprocRank:
+    """What a worker is in a real world: registry of its engines, listener of its mesh."""
+
+    def __init__(self, board: Switchboard, rank: int, judge: Verdict) -> None:
+        self.rank = rank
+        self.mesh = Mesh(self)
+        self.mesh.attach(InprocFabric(board, rank, self.mesh))
+        self.engines: dict[str, GroupEngine] = {}
+        self.gone: dict[int, str] = {}
+        """Peers that this rank knows to have left or failed, and why."""
+        self._judge = judge
+
+    # ------------------------------------------------------------ Registry
+
+    def name(self, rank: int) -> str:
+        return f"rank {rank} (in process)"
+
+    async def absent(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
+    ) -> Sequence[Absent] | None:
+        await asyncio.sleep(timeout)
+        return self._judge(group, sequence, waiting_on)
+
+    # ------------------------------------------------------------ mesh Listener
+
+    def refused(self, peer: int, key: Key, call: str) -> None:
+        for engine in self.engines.values():
+            if engine.hash == key.group and peer in engine.ranks:
+                engine.refused(peer, key, call)
+
+    def unlike(self, peer: int, key: Key) -> None:
+        for engine in self.engines.values():
+            if engine.hash == key.group and peer in engine.ranks:
+                engine.unlike(peer, key)
+
+    def link_broken(self, peer: int, reason: str) -> None:
+        if peer not in self.gone:
+            self.peer_failed(peer, f"cannot be reached: {reason}")
+
+    # ------------------------------------------------------------ what becomes of peers
+
+    def peer_failed(self, peer: int, reason: str) -> None:
+        self.gone[peer] = reason
+        failure = partial(verdict.peer_failed, name=self.name(peer), rank=peer, reason=reason)
+        for engine in self.engines.values():
+            if peer in engine.ranks:
+                engine.fail(failure)
+
+    def peer_left(self, peer: int, completed: dict[str, int]) -> None:
+        self.gone[peer] = "left the job"
+        for name, engine in self.engines.items():
+            if peer in engine.ranks:
+                engine.peer_left(peer, completed.get(name, 0), "left the job")
+
+    async def aclose(self) -> None:
+        """End every call, then drop the links."""
+
+        def closed(what: str) -> AllhandsError:
+            return AllhandsError(f"{what} cannot run: this rank has left the group")
+
+        for engine in self.engines.values():
+            engine.fail(closed)
+            await engine.idle()
+        await self.mesh.aclose()
+
+
+class InprocWorld:
+    """The ranks, and the groups that they have opened."""
+
+    def __init__(self, size: int, timeout: float, verdict: Verdict) -> None:
+        board = Switchboard()
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self.ranks = [InprocRank(board, rank, verdict) for rank in range(size)]
+        self.groups = self.open_group(WORLD, range(size))
+        """The group of all ranks, as each of them has it."""
+
+    def open_group(self, name: str, ranks: Sequence[int]) -> list[Group]:
+        """Make a group of some ranks of the world; return it as each of them has it."""
+        groups = []
+        for place, rank in enumerate(ranks):
+            owner = self.ranks[rank]
+            engine = GroupEngine(name, ranks, place, owner.mesh, owner)
+            owner.engines[name] = engine
+            groups.append(Group(engine, self, self._timeout))
+        return groups
+
+    async def everywhere(self, call: Callable[[Group], Work]) -> list[Result]:
+        """Make a call on the group of all ranks, by every rank; return the results by rank."""
+        return await results([call(group) for group in self.groups])
+
+    async def settle(self) -> None:
+        """Let the ranks go on as far as they can without calls or time."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+    async def leave(self, rank: int) -> None:
+        """Let a rank leave in order: its calls end, its peers take all in, and are told."""
+        await self._handed_over()
+        leaver = self.ranks[rank]
+        for engine in leaver.engines.values():
+            await engine.idle()
+        await leaver.mesh.drain()
+        completed = {name: engine.position.completed for name, engine in leaver.engines.items()}
+        for other in self._others(rank):
+            other.peer_left(rank, completed)
+        await leaver.aclose()
+
+    async def fail(self, rank: int, reason: str = "died") -> None:
+        """Let a rank disappear in the middle of whatever it does; its peers are told."""
+        await self._handed_over()
+        for other in self._others(rank):
+            other.peer_failed(rank, reason)
+        await self.ranks[rank].aclose()
+
+    async def aclose(self) -> None:
+        """End everything. Idempotent."""
+        await self._handed_over()
+        for one in self.ranks:
+            one.gone = dict.fromkeys(range(len(self.ranks)), "the world has ended")
+        for one in self.ranks:
+            await one.aclose()
+
+    def call(self, act: Callable[..., object], *arguments: object) -> None:
+        """Call a function on the loop, soon: what a `Group` hands its calls over with."""
+        self._loop.call_soon(act, *arguments)
+
+    async def _handed_over(self) -> None:
+        """Return when every call made so far has come to its engine."""
+        await asyncio.sleep(0)  # `call_soon` keeps the order, so what was called before has run
+
+    def _others(self, rank: int) -> list[InprocRank]:
+        return [one for one in self.ranks if one.rank != rank]

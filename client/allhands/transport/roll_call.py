@@ -1,0 +1,39 @@
+"""Which call each peer is in, as its frames say, against the call of this rank. Pure.
+
+Messages of unlike calls need not meet: each end may wait for, or send, what the other's schedule
+does not know. Their signatures give them away nevertheless.
+"""
+
+from collections import defaultdict
+
+_REMEMBERED = 64
+"""Calls of a group whose signature is known after their end, for peers that come late."""
+
+
+class RollCall:
+    """The calls of all groups, by sequence number."""
+
+    def __init__(self) -> None:
+        self._mine: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._ahead: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)
+
+    def begin(self, group: int, sequence: int, signature: int) -> bool:
+        """Start a call of this rank; say whether all peers heard of so far are in the same one."""
+        mine = self._mine[group]
+        mine[sequence] = signature
+        mine.pop(sequence - _REMEMBERED, None)
+        heard = self._ahead.pop(group, {})
+        now = {said for (number, _), said in heard.items() if number == sequence}
+        later = {place: said for place, said in heard.items() if place[0] > sequence}
+        if later:
+            self._ahead[group] = later
+        return now <= {signature}
+
+    def hear(self, peer: int, group: int, sequence: int, signature: int) -> bool:
+        """Learn from a frame which call a peer is in; say whether it is known to be another."""
+        mine = self._mine.get(group, {})
+        if sequence in mine:
+            return mine[sequence] == signature
+        if sequence > max(mine, default=0):
+            self._ahead[group][sequence, peer] = signature
+        return True

@@ -1,0 +1,37 @@
+"""Keys and values on their way into a store, the same for each."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def encode(value: bytes | str) -> bytes:
+    """Return the value as a store holds it."""
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def checked(key: str) -> str:
+    """Return the key to be written.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not key:
+        raise ValueError("a key is not empty")
+    return key
+
+
+def paired(keys: Sequence[str], values: Sequence[bytes | str]) -> Mapping[str, bytes]:
+    """Put keys and values together; of a key given twice the last value counts.
+
+    Raises:
+        ValueError: there are more of one than of the other, or a key is empty.
+    """
+    if len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys, but {len(values)} values")
+    return {checked(key): encode(value) for key, value in zip(keys, values, strict=True)}
+
+
+def quoted(keys: Iterable[str], most: int = 8) -> str:
+    """Name the keys in an error's text, the first few of many."""
+    listed = [*keys]
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return f"key{'' if len(listed) == 1 else 's'} {', '.join(map(repr, listed[:most]))}{more}"

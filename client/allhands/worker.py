@@ -1,0 +1,303 @@
+"""One process in one world: its port, its session, its links, its groups."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from allhands.channel import dial
+from allhands.config import WorldConfig
+from allhands.engine import verdict
+from allhands.engine.group_engine import GroupEngine
+from allhands.engine.verdict import Absent
+from allhands.errors import (
+    AllhandsError,
+    CoordinatorUnavailable,
+    MembershipChanged,
+    Unauthenticated,
+)
+from allhands.meeting import Meeting, meet, own_address
+from allhands.session import Session
+from allhands.transport.frame import Key
+from allhands.transport.grpc_stream import GrpcFabric, Identity, Listening
+from allhands.transport.mesh import Mesh
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+logger = logging.getLogger(__name__)
+
+WORLD = "world"
+_SECOND_OPINION = 1.5
+"""Seconds that the coordinator has to say what became of a peer whose link broke."""
+_LAST_WORDS = 2.0
+"""Seconds for the messages of a rank that leaves because of an error."""
+_PARTING_SECONDS = 0.5
+"""How long a rank that has left waits for the others to close their links to it."""
+_RETRY_SECONDS = 0.1
+
+
+class Worker:
+    """Everything of one membership; lives on one loop, and is called there only.
+
+    It is the registry of its engines, and the listener of its mesh and its session.
+    """
+
+    def __init__(
+        self, config: WorldConfig, meeting: Meeting, listening: Listening, session: Session
+    ) -> None:
+        self.config = config
+        self.rank = session.joined.rank
+        self.members = {member.rank: member for member in session.members}
+        self.meeting = meeting
+        self._listening = listening
+        self._session = session
+        self._mesh = Mesh(self)
+        self._engines: dict[str, GroupEngine] = {}
+        self._gone: dict[int, str] = {}
+        self._left: dict[int, tuple[dict[str, int], str]] = {}
+        self._expelled: str | None = None
+        self._opinions: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
+
+    @classmethod
+    async def start(cls, config: WorldConfig) -> "Worker":
+        """Meet, listen, join; return when the world is complete.
+
+        Raises:
+            AllhandsError: the world did not come about; what each error says.
+        """
+        begun = time.monotonic()
+        meeting = await meet(config)
+        listening = Listening()
+        try:
+            await listening.start(await own_address(meeting.endpoint))
+            request = wire.Join(
+                job=config.job,
+                rank=config.rank,
+                world_size=config.world_size,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                port=listening.port,
+                heartbeat_window=config.heartbeat_window,
+                label=config.label,
+                hosts_coordinator=meeting.hosted is not None,
+            )
+            session = await _join(config, meeting, request, begun + config.timeout)
+        except BaseException:
+            await listening.aclose()
+            if meeting.hosted is not None:
+                await meeting.hosted.stop(0)
+            raise
+        joined = session.joined
+        identity = Identity(
+            job=config.job,
+            incarnation=joined.incarnation,
+            secret=joined.secret,
+            member=joined.member_id,
+            rank=joined.rank,
+            world_size=len(session.members),
+        )
+        worker = cls(config, meeting, listening, session)
+        addresses = {member.rank: member.address for member in session.members}
+        worker._mesh.attach(GrpcFabric(listening, identity, addresses, worker._mesh))
+        await worker.open_group(WORLD, range(len(session.members)))
+        session.start(worker)
+        logger.info(
+            "joined job %s as rank %d of %d, epoch %d",
+            config.job,
+            worker.rank,
+            len(session.members),
+            session.epoch,
+        )
+        return worker
+
+    @property
+    def epoch(self) -> int:
+        """The membership's version, as far as this worker has heard."""
+        return self._session.epoch
+
+    async def open_group(self, name: str, ranks: Sequence[int]) -> GroupEngine:
+        """Make the engine of a group that this rank belongs to."""
+        ranks = tuple(ranks)
+        engine = GroupEngine(name, ranks, ranks.index(self.rank), self._mesh, self)
+        self._engines[name] = engine
+        for rank, reason in self._gone.items():
+            self._fail(engine, rank, reason)
+        for rank, (completed, reason) in self._left.items():
+            if rank in ranks:
+                engine.peer_left(rank, completed.get(name, 0), reason)
+        if self._expelled is not None:
+            self.expelled(self._expelled)
+        await self._session.open_group(name, ranks)
+        return engine
+
+    async def close_group(self, name: str) -> None:
+        """Forget a group once its calls have ended."""
+        engine = self._engines.get(name)
+        if engine is not None:
+            await engine.idle()
+            del self._engines[name]
+            await self._session.close_group(name)
+
+    async def leave(self, error: str = "") -> None:
+        """End the membership; what was sent before is received first, unless it ends in error.
+
+        Where this process hosts the coordinator it stays until the others have left. Idempotent.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for opinion in self._opinions.values():
+            opinion.cancel()
+        if not error and self._expelled is None:
+            await self._idle()
+
+        def closed(what: str) -> AllhandsError:
+            return AllhandsError(f"{what} cannot run: this rank has left the group")
+
+        for engine in self._engines.values():
+            engine.fail(closed)
+        await self._idle()
+        try:
+            # What this rank has completed the others can only end with all that it has sent.
+            async with asyncio.timeout(_LAST_WORDS if error else self.config.timeout):
+                await self._mesh.drain()
+        except TimeoutError:
+            logger.warning("left with messages that nobody has taken in")
+        await self._session.leave(self.progress(), error)
+        await self._listening.deserted(_PARTING_SECONDS)
+        await self._mesh.aclose()
+        await self.meeting.aclose()
+
+    # ------------------------------------------------------------ Registry
+
+    def name(self, rank: int) -> str:
+        return str(self.members[rank])
+
+    async def absent(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
+    ) -> Sequence[Absent] | None:
+        return await self._session.absent(group, sequence, operation, waiting_on, timeout)
+
+    # ------------------------------------------------------------ mesh Listener
+
+    def refused(self, peer: int, key: Key, call: str) -> None:
+        for engine in self._engines.values():
+            if engine.hash == key.group and peer in engine.ranks:
+                engine.refused(peer, key, call)
+
+    def unlike(self, peer: int, key: Key) -> None:
+        for engine in self._engines.values():
+            if engine.hash == key.group and peer in engine.ranks:
+                engine.unlike(peer, key)
+
+    def link_broken(self, peer: int, reason: str) -> None:
+        if peer in self._gone or peer in self._left or self._closed:
+            return
+        logger.debug("link with rank %d broke: %s", peer, reason)
+        self._opinions[peer] = asyncio.create_task(self._second_opinion(peer, reason))
+
+    async def _second_opinion(self, peer: int, reason: str) -> None:
+        """Give the coordinator time to say what became of a peer, then decide alone."""
+        await self._session.report_broken_link(peer, reason)
+        await asyncio.sleep(_SECOND_OPINION)  # cancelled by the coordinator's word
+        unheard = f"it cannot be reached ({reason}), though the coordinator still hears it"
+        self.member_lost(peer, unheard)
+
+    # ------------------------------------------------------------ SessionListener
+
+    def progress(self) -> Sequence[wire.Progress]:
+        now = time.monotonic()
+        return [
+            wire.Progress(
+                group=engine.name,
+                sequence=engine.position.sequence,
+                completed=engine.position.completed,
+                operation=engine.position.operation,
+                elapsed=now - engine.position.since,
+            )
+            for engine in self._engines.values()
+        ]
+
+    def member_lost(self, rank: int, reason: str) -> None:
+        if rank in self._gone:
+            return
+        self._gone[rank] = reason
+        logger.warning("%s is lost: %s", self.name(rank), reason)
+        self._known(rank)
+        for engine in self._engines.values():
+            self._fail(engine, rank, reason)
+
+    def member_left(self, rank: int, completed: dict[str, int], error: str) -> None:
+        reason = f"left the job because of {error}" if error else "left the job"
+        self._left[rank] = completed, reason
+        self._known(rank)
+        self._mesh.part(rank)
+        for engine in self._engines.values():
+            if rank in engine.ranks:
+                engine.peer_left(rank, completed.get(engine.name, 0), reason)
+
+    def expelled(self, reason: str) -> None:
+        self._expelled = reason
+        epoch = self._session.epoch
+
+        def failure(what: str) -> AllhandsError:
+            return MembershipChanged(
+                f"{what} cannot run: this process is no longer a member of job "
+                f"{self.config.job!r}: {reason}",
+                old_epoch=epoch,
+                new_epoch=epoch + 1,
+            )
+
+        logger.error("expelled from job %s: %s", self.config.job, reason)
+        for engine in self._engines.values():
+            engine.fail(failure)
+
+    def coordinator_gone(self, reason: str) -> None:
+        host = next((one for one in self.members.values() if one.hosts_coordinator), None)
+        if host is None or host.rank == self.rank:
+            logger.error("the coordinator went away: %s", reason)
+        elif host.rank not in self._left:
+            self.member_lost(host.rank, "it went away, and the coordinator that it hosted with it")
+
+    # ------------------------------------------------------------ inside
+
+    async def _idle(self) -> None:
+        for engine in self._engines.values():
+            await engine.idle()
+
+    def _known(self, rank: int) -> None:
+        """The coordinator has spoken about a rank: no more need for an own opinion."""
+        opinion = self._opinions.pop(rank, None)
+        if opinion is not None and opinion is not asyncio.current_task():
+            opinion.cancel()
+
+    def _fail(self, engine: GroupEngine, rank: int, reason: str) -> None:
+        if rank in engine.ranks:
+            name = self.name(rank)
+            lost = f"is lost: {reason}"
+            engine.fail(partial(verdict.peer_failed, name=name, rank=rank, reason=lost))
+
+
+async def _join(
+    config: WorldConfig, meeting: Meeting, request: wire.Join, deadline: float
+) -> Session:
+    """Join, and try again until the deadline where the coordinator may only be late."""
+    while True:
+        try:
+            remaining = max(deadline - time.monotonic(), _RETRY_SECONDS)
+            return await Session.join(dial(meeting.endpoint), request, remaining)
+        except CoordinatorUnavailable:
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                raise
+        except Unauthenticated:
+            # Perhaps the notice of a coordinator that was here before.
+            if not meeting.is_guess or time.monotonic() + _RETRY_SECONDS > deadline:
+                raise
+        await asyncio.sleep(_RETRY_SECONDS)  # there is no event for "somebody listens"
+        if meeting.is_guess:
+            remaining = max(deadline - time.monotonic(), _RETRY_SECONDS)
+            meeting.endpoint = (await meet(replace(config, timeout=remaining))).endpoint

@@ -1,0 +1,190 @@
+"""The commands that look at a coordinator, as processes beside a real daemon."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from allhands.control import Control
+from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.raw_member import RawMember
+from allhands.testing.until import until
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+
+@pytest.fixture
+def busy_job(control: Control, join_job: Callable[[int, int], RawMember]) -> str:
+    """A job of two, whose rank 0 is in an all_reduce of the groups `world` and `pair-of-JOB`."""
+    assert control.job_name is not None
+    groups = "world", f"pair-of-{control.job_name}"
+    first, second = join_job(0, 2), join_job(1, 2)
+    for group in groups:
+        opened = wire.OpenGroup(group=group, ranks=[0, 1])
+        first.say(open_group=opened)
+        second.say(open_group=opened)
+    doing = [
+        wire.Progress(group=group, sequence=7, completed=6, operation="all_reduce", elapsed=1.5)
+        for group in groups
+    ]
+    first.say(heartbeat=wire.Heartbeat(progress=doing))
+    until(lambda: len(control.job().members[0].operations) == 2)
+    until(lambda: len(control.job().groups) == 2)
+    return control.job_name
+
+
+def test_status_finds_the_daemon_by_itself_and_shows_the_job(daemon: Daemon, busy_job: str) -> None:
+    done = daemon.command("status", busy_job)
+    assert done.returncode == 0, done.stderr
+    headline, _groups, columns, *rows = done.stdout.splitlines()
+    assert headline.startswith(f"job {busy_job}: running, epoch 1, world size 2, 2 joined")
+    assert columns.split()[:3] == ["RANK", "HOST", "PID"]
+    assert "all_reduce" in rows[0]
+    assert "node-a" in rows[0]
+    assert "4000" in rows[0]
+
+
+def test_status_without_a_name_shows_every_job(daemon: Daemon, busy_job: str) -> None:
+    done = daemon.command("status")
+    assert f"job {busy_job}: " in done.stdout
+
+
+def test_json_tells_each_members_operation(daemon: Daemon, busy_job: str) -> None:
+    done = daemon.command("status", busy_job, "-o", "json")
+    [job] = json.loads(done.stdout)["jobs"]
+    first, second = job["members"]
+    assert (job["job"], job["world_size"], job["state"]) == (busy_job, 2, "running")
+    assert (first["rank"], first["host"], first["pid"]) == (0, "node-a", 4000)
+    assert {one["group"]: one["sequence"] for one in first["operations"]} == {
+        "world": 7,
+        f"pair-of-{busy_job}": 7,
+    }
+    assert second["operations"] == [] or not second["operations"][0]["operation"]
+
+
+def test_an_unknown_job_fails_with_the_names_that_exist(daemon: Daemon, busy_job: str) -> None:
+    done = daemon.command("status", "no-such-job")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith("allhands: no job 'no-such-job'")
+    assert busy_job in line
+
+
+def test_the_job_in_the_url_is_the_one_shown(daemon: Daemon, busy_job: str) -> None:
+    done = daemon.command("status", "--coordinator", f"{daemon.notice.url}/{busy_job}")
+    assert done.stdout.startswith(f"job {busy_job}: ")
+    assert done.stdout.count("job ") == 1
+
+
+def test_watch_repeats_until_interrupted_and_then_succeeds(daemon: Daemon, busy_job: str) -> None:
+    with daemon.start_command("status", busy_job, "--watch", "-o", "json") as watching:
+        assert watching.stdout is not None
+        seen = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(10) == 0
+    assert [one["jobs"][0]["job"] for one in seen] == [busy_job, busy_job]
+
+
+def test_group_shows_each_rank_with_its_progress(daemon: Daemon, busy_job: str) -> None:
+    done = daemon.command("group", f"pair-of-{busy_job}")
+    assert done.returncode == 0, done.stderr
+    headline, _columns, first, second = done.stdout.splitlines()
+    assert headline == f"group pair-of-{busy_job} of job {busy_job}: 2 ranks, epoch 1"
+    assert first.split()[:4] == ["0", "0", "node-a", "4000"]
+    assert "all_reduce" in first
+    assert second.split()[:4] == ["1", "1", "node-a", "4001"]
+
+
+def test_group_looks_only_in_the_named_job(daemon: Daemon, busy_job: str) -> None:
+    done = daemon.command("group", "world", "--job", busy_job)
+    assert done.stdout.startswith(f"group world of job {busy_job}: ")
+    assert done.stdout.count("group ") == 1
+
+
+def test_an_unknown_group_fails_with_the_names_that_exist(daemon: Daemon, busy_job: str) -> None:
+    done = daemon.command("group", "no-such-group")
+    assert done.returncode == 1
+    assert f"pair-of-{busy_job} ({busy_job})" in done.stderr
+
+
+def test_keys_are_put_read_listed_and_deleted(daemon: Daemon, job_name: str) -> None:
+    assert daemon.command("kv", "put", job_name, "a/1", "text").returncode == 0
+    assert daemon.command("kv", "put", job_name, "a/2", "-", stdin="from a pipe\n").returncode == 0
+    assert daemon.command("kv", "get", job_name, "a/1").stdout == "text"
+    assert daemon.command("kv", "get", job_name, "a/2").stdout == "from a pipe\n"
+    assert daemon.command("kv", "ls", job_name, "a/").stdout == "a/1\na/2\n"
+    assert daemon.command("kv", "del", job_name, "a/1", "a/2").returncode == 0
+    assert daemon.command("kv", "ls", job_name).stdout == ""
+
+
+def test_a_key_that_does_not_exist_fails_in_one_line(daemon: Daemon, job_name: str) -> None:
+    for command in ("get", "del"):
+        done = daemon.command("kv", command, job_name, "missing")
+        assert done.returncode == 1
+        assert done.stderr.startswith("allhands: ")
+        assert "'missing'" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "--coordinator", "http://127.0.0.1:1"),
+        ("status", "-o", "xml"),
+        ("status", "--no-such-option"),
+        ("kv", "put", "job"),
+        ("kv", "put", "not a job's name", "key", "value"),
+        ("no-such-command",),
+        ("serve", "--listen", "nonsense"),
+    ],
+)
+def test_wrong_usage_has_status_2_and_no_traceback(
+    daemon: Daemon, arguments: tuple[str, ...]
+) -> None:
+    done = daemon.command(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_help_lists_every_command(daemon: Daemon) -> None:
+    done = daemon.command("--help")
+    assert done.returncode == 0
+    for command in ("serve", "run", "status", "group", "kv"):
+        assert f"\n  {command} " in done.stdout
+
+
+# ---------------------------------------------------------------- a daemon of its own
+
+
+@pytest.fixture
+def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with running_daemon(tmp_path) as running:
+        yield running
+
+
+def test_no_jobs_is_said_in_words(own_daemon: Daemon) -> None:
+    done = own_daemon.command("status")
+    assert (done.returncode, done.stdout) == (0, "no jobs\n")
+    assert json.loads(own_daemon.command("status", "-o", "json").stdout) == {"jobs": []}
+
+
+def test_without_a_coordinator_the_error_says_how_to_start_one(
+    own_daemon: Daemon, tmp_path: Path
+) -> None:
+    empty = tmp_path / "another"
+    empty.mkdir()
+    own_daemon.environ["XDG_RUNTIME_DIR"] = str(empty)
+    done = own_daemon.command("status")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("allhands: ")
+    assert "`allhands serve`" in line
+
+
+def test_a_daemon_that_is_told_to_end_takes_its_notice_with_it(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as running:
+        pass
+    assert running.process.returncode == 0
+    assert list((tmp_path / "allhands").glob("coordinator-*.json")) == []

@@ -1,0 +1,28 @@
+"""What the unit tests share."""
+
+import pytest
+
+from allhands.algorithms import select
+from allhands.engine import plan
+from allhands.transport import inbox, outbox
+
+CHUNK = 64
+EAGER = 32
+EAGER_BUDGET = 192
+
+
+@pytest.fixture
+def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shrink everything that has a size, so that tens of elements are a large array.
+
+    They then take the paths of large ones: slices side by side, ring algorithms, messages that
+    wait until they are asked for, and several frames for each.
+    """
+    monkeypatch.setattr(select, "SMALL", 64)
+    monkeypatch.setattr(plan, "SLICE_BYTES", 320)
+    monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
+    monkeypatch.setattr(outbox, "CHUNK", CHUNK)
+    for module in (outbox, inbox):
+        monkeypatch.setattr(module, "EAGER", EAGER)
+        monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)
+    monkeypatch.setattr(inbox, "_CREDIT_STEP", EAGER_BUDGET // 4)
