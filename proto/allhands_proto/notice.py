@@ -37,7 +37,9 @@ def directory() -> Path:
         PermissionError: it exists but belongs to somebody else or others may write there.
     """
     base = os.environ.get("XDG_RUNTIME_DIR")
-    path = Path(base, "allhands") if base else Path(tempfile.gettempdir(), f"allhands-{os.getuid()}")
+    path = (
+        Path(base, "allhands") if base else Path(tempfile.gettempdir(), f"allhands-{os.getuid()}")
+    )
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

@@ -1,0 +1,102 @@
+# Everything happens in .venv, made from nothing but Python 3.11 or later, gcc and make.
+# The files $(VENV)/.has-* say what is in it, so that the second time is quick.
+
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first that is new enough; `make PYTHON=/path/to/python3 ...` overrides.
+PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
+ARGS ?=
+
+SHELL_SCRIPTS := .ci/run $(wildcard container/*.sh) tests/container/run.sh
+
+.PHONY: help
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= go to the example)
+	$(BIN)/allhands run -n 4 examples/digits.py $(ARGS)
+
+.PHONY: test
+test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+# ---------------------------------------------------------------- lint
+
+.PHONY: lint lint-style lint-types lint-imports lint-wire lint-container
+lint: lint-style lint-types lint-imports lint-wire lint-container ## Check all but behaviour
+
+lint-style: $(VENV)/.has-dev
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+
+lint-types: $(VENV)/.has-dev
+	$(BIN)/mypy
+	$(BIN)/mypy examples
+
+lint-imports: $(VENV)/.has-dev
+	$(BIN)/lint-imports
+
+lint-wire: $(VENV)/.has-dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python proto/generate.py --check
+
+lint-container: $(VENV)/.has-dev
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/shellcheck --external-sources $(SHELL_SCRIPTS)
+
+# ---------------------------------------------------------------- more
+
+.PHONY: proto
+proto: $(VENV)/.has-dev ## Generate the wire code anew from the .proto files
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python proto/generate.py
+
+.PHONY: test-container
+test-container: $(VENV)/.has-dev ## Build the image and run the composition (root on Debian; installs podman)
+	$(PIP) install 'podman-compose>=1.3'
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/container/run.sh
+
+.PHONY: clean
+clean: ## Remove .venv and every cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---------------------------------------------------------------- .venv
+
+# A candidate may be a stand-in that does not run (pyenv), or lack the venv module (Debian).
+$(BIN)/python:
+	@for candidate in $(PYTHON); do \
+		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			new_enough=$$candidate; \
+			if "$$candidate" -c 'import ensurepip, venv' 2>/dev/null; then chosen=$$candidate; break; fi; \
+		fi; \
+	done; \
+	if [ -z "$${new_enough:-}" ]; then \
+		echo "allhands needs Python 3.11 or later, and none of these is: $(PYTHON)" >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3 ..." >&2; \
+		exit 1; \
+	fi; \
+	if [ -z "$${chosen:-}" ]; then \
+		echo "$$new_enough cannot make virtual environments: its venv module is not installed" >&2; \
+		echo "On Debian and Ubuntu: apt install python3-venv" >&2; \
+		exit 1; \
+	fi; \
+	if ! "$$chosen" -m venv --clear $(VENV); then \
+		rm -rf $(VENV); \
+		echo "$$chosen could not make $(VENV): see above" >&2; \
+		exit 1; \
+	fi
+
+$(VENV)/.has-examples: $(BIN)/python pyproject.toml
+	$(PIP) install --editable '.[examples]'
+	@touch $@
+
+# The development extra includes that of the examples.
+$(VENV)/.has-dev: $(BIN)/python pyproject.toml
+	$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/.has-examples
