@@ -25,6 +25,7 @@ from .api.sync import reduce_scatter_tensor as reduce_scatter_tensor
 from .api.sync import scatter as scatter
 from .api.sync import send as send
 from .api.sync import status as status
+from .api.sync import store as store
 from .control import Control as Control
 from .engine.work import Work as Work
 from .errors import AllhandsError as AllhandsError
@@ -43,3 +44,7 @@ from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
 from .reduction import ReduceOp as ReduceOp
+from .stores import CoordinatorStore as CoordinatorStore
+from .stores import HashStore as HashStore
+from .stores import PrefixStore as PrefixStore
+from .stores import Store as Store

@@ -8,6 +8,7 @@ Pure: the environment comes as a mapping, nothing is opened. Places to meet:
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +67,15 @@ class WorldConfig:
     def __post_init__(self) -> None:
         if self.world_size < 0:
             raise ValueError(f"world_size must be positive, not {self.world_size}")
-        if self.rank < -1 or (self.world_size and self.rank >= self.world_size):
+        if self.rank < -1:
+            raise ValueError(f"rank must be from 0 up, or -1 to be given one, not {self.rank}")
+        if self.world_size and self.rank >= self.world_size:
             raise ValueError(
                 f"rank {self.rank} is not in a world of {self.world_size}: "
                 f"ranks go from 0 to {self.world_size - 1}"
             )
-        if not self.timeout > 0:
-            raise ValueError(f"timeout must be positive seconds, not {self.timeout}")
+        if not 0 < self.timeout < math.inf:
+            raise ValueError(f"timeout must be a positive number of seconds, not {self.timeout}")
 
 
 _RANK_SOURCES = (
@@ -112,6 +115,8 @@ def settle(
         rank = _number(environ, launcher[0])
     if world_size == -1 and launcher[1] and launcher[1] in environ:
         world_size = _number(environ, launcher[1])
+    if world_size == 0 or world_size < -1:
+        raise ValueError(f"world_size must be positive, not {world_size}")
     place = _place(environ, init_method, launcher[0], rank, world_size, parent, attempt)
     if isinstance(place, Alone):
         rank, world_size = 0, 1
@@ -150,8 +155,9 @@ def _place(
     if method.startswith("tcp://"):
         return _hosted(method)
     if method.startswith("file://"):
-        path = Path(urlsplit(method).path)
-        if not path.is_absolute():
+        parts = urlsplit(method)
+        path = Path(parts.path)
+        if parts.netloc or not path.is_absolute() or not path.name:
             raise ValueError(f"file:// wants an absolute path, as file:///path, not {method!r}")
         return Gathering(str(path.with_name(f"{path.name}.{attempt}")))
     if method != "env://":
@@ -167,7 +173,10 @@ def _place(
         names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
         return _gathering(environ, names, parent, attempt)
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
-        return Hosted(environ["MASTER_ADDR"], _number(environ, "MASTER_PORT"))
+        port = _number(environ, "MASTER_PORT")
+        if not 0 < port < 1 << 16:
+            raise ValueError(f"MASTER_PORT must be from 1 to 65535, not {port}")
+        return Hosted(environ["MASTER_ADDR"], port)
     match launcher:
         case "OMPI_COMM_WORLD_RANK":
             _on_one_host(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size, "mpirun")
@@ -178,9 +187,12 @@ def _place(
         case "SLURM_PROCID":
             _on_one_host(environ, "SLURM_NTASKS_PER_NODE", world_size, "srun")
             return _gathering(environ, ("SLURM_JOB_ID", "SLURM_STEP_ID"), "", attempt)
-    if rank > 0 or world_size > 1:
+    # A rank without a world size is not alone either: an indexed job tells each pod its index only.
+    if rank > 0 or world_size > 1 or (rank == 0 and world_size == -1):
+        who = f"rank {rank}" if rank >= 0 else "this rank"
+        of = f" of {world_size}" if world_size > 0 else ""
         raise ValueError(
-            f"rank {rank} of {world_size} does not know where to meet the others: set ALLHANDS_URL "
+            f"{who}{of} does not know where to meet the others: set ALLHANDS_URL "
             "(a running coordinator) or MASTER_ADDR and MASTER_PORT, or pass init_method"
         )
     return Alone()

@@ -121,7 +121,8 @@ async def _find_note(path: Path, timeout: float) -> Endpoint:
 def _read_note(path: Path) -> Endpoint | None:
     try:
         said = json.loads(path.read_text())
-        os.kill(said["pid"], 0)  # a note outlives a rank 0 that was killed
+        if said["born"] != notice.born(said["pid"]):
+            return None  # a note outlives a rank 0 that was killed
         return Endpoint(parse_url(said["url"]), said["token"])
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not there yet
@@ -132,6 +133,7 @@ def _leave_note(path: Path, endpoint: Endpoint) -> None:
         "url": endpoint.address.url,
         "token": endpoint.token,
         "pid": os.getpid(),
+        "born": notice.born(os.getpid()),
     }
     notice.publish_at(path, content)
 

@@ -23,6 +23,8 @@ class Notice:
     pid: int
     kind: str
     """`daemon` (allhands serve) or `embedded` (in a launcher or in rank 0)."""
+    born: str = ""
+    """When the process began, as the kernel counts: another one may get its number later."""
 
     @property
     def url(self) -> str:
@@ -69,6 +71,14 @@ def publish_at(target: Path, content: dict[str, object]) -> Path:
     return target
 
 
+def born(pid: int) -> str:
+    """Return when a process began, in the kernel's ticks; empty where nobody can tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
 def post(notice: Notice) -> Path:
     """Leave the notice; it replaces an older one for the same port."""
     return publish(f"coordinator-{notice.port}.json", {**asdict(notice)})
@@ -83,8 +93,13 @@ def withdraw(notice: Notice) -> None:
 
 def live() -> list[Notice]:
     """List the notices whose process still lives, daemons first, then by port."""
-    found = [_read(path) for path in directory().glob("coordinator-*.json")]
-    alive = [notice for notice in found if notice is not None and _is_alive(notice.pid)]
+    alive = []
+    for path in directory().glob("coordinator-*.json"):
+        notice = _read(path)
+        if notice is not None and _is_alive(notice):
+            alive.append(notice)
+        elif notice is not None:
+            path.unlink(missing_ok=True)  # it was killed and could not withdraw it
     return sorted(alive, key=lambda notice: (notice.kind != "daemon", notice.port))
 
 
@@ -100,11 +115,11 @@ def _read(path: Path) -> Notice | None:
         return None  # gone meanwhile, or not ours
 
 
-def _is_alive(pid: int) -> bool:
+def _is_alive(notice: Notice) -> bool:
     try:
-        os.kill(pid, 0)
+        os.kill(notice.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass  # it lives, as somebody else
+    return notice.born in ("", born(notice.pid))

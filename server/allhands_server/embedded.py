@@ -131,7 +131,8 @@ async def start(config: ServerConfig) -> RunningCoordinator:
     posted = None
     address = (local_host(config.host), port)
     if config.post_notice:
-        posted = notice.Notice(*address, token, os.getpid(), config.kind)
+        pid = os.getpid()
+        posted = notice.Notice(*address, token, pid, config.kind, notice.born(pid))
         try:
             notice.post(posted)
         except OSError:

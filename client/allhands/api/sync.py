@@ -14,7 +14,6 @@ import threading
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
 from allhands import config
 from allhands.api.world import NonMember, World
@@ -25,6 +24,8 @@ from allhands.engine.work import Work
 from allhands.group import Group
 from allhands.job_status import JobStatus
 from allhands.reduction import ReduceOp
+from allhands.stores import CoordinatorStore
+from allhands_proto import notice
 
 AnyGroup = Group | NonMember | None
 
@@ -155,6 +156,14 @@ def connect(url: str | None = None, *, token: str | None = None, timeout: float 
         url = f"ah://{endpoint.address.target}/{_default.job}"
         token = token or endpoint.token
     return _connect(url, token=token, timeout=timeout)
+
+
+def store(timeout: float = 30.0) -> CoordinatorStore:
+    """Return the store of this process's job, with c10d's methods; it lives as long as you hold it.
+
+    `timeout` is in seconds, for every wait.
+    """
+    return CoordinatorStore(connect(timeout=timeout), timeout)
 
 
 def status() -> JobStatus:
@@ -480,8 +489,4 @@ def _end(work: Work, async_op: bool) -> Work | None:
 def _parent() -> str:
     """Name the process that started this one, not to be mistaken for an earlier one of its id."""
     pid = os.getppid()
-    try:
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        started = ""
-    return f"{pid}.{started}"
+    return f"{pid}.{notice.born(pid)}"

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_PIPE_WIDTH = 120
 _PEER_MODULES = {"gloo": "torch"}
 
 
@@ -64,7 +65,7 @@ def _run(ranks: int, sizes: list[int], peers: list[str]) -> list[dict[str, Any]]
 def _show(machine: dict[str, float | None], rows: list[dict[str, Any]], peers: list[str]) -> None:
     table = Table(title="all_reduce, float32 SUM, microseconds: median (10 % to 90 %)")
     for column in ("ranks", "bytes", "allhands", *peers, *(f"{name} / allhands" for name in peers)):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     cells = {(row["ranks"], row["bytes"], row["peer"]): row for row in rows}
     for ranks, nbytes in dict.fromkeys((row["ranks"], row["bytes"]) for row in rows):
         own = cells[ranks, nbytes, "allhands"]
@@ -72,6 +73,8 @@ def _show(machine: dict[str, float | None], rows: list[dict[str, Any]], peers: l
         ratios = [f"{other['median'] / own['median']:.2f}" for other in others]
         table.add_row(str(ranks), f"{nbytes:,}", *map(_cell, [own, *others]), *ratios)
     console = Console()
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
     console.print(table)
     cores = machine["cross_core_read_gbs"]
     console.print(

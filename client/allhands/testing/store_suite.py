@@ -16,7 +16,7 @@ from datetime import timedelta
 import pytest
 
 from allhands.errors import AllhandsError, Refused, StoreTimeout
-from allhands.store.contract import Store
+from allhands.stores.contract import Store
 
 _SHORT = 0.05
 _PATIENCE = 10.0

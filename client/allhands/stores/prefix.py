@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from allhands.store.contract import Store
+from allhands.stores.contract import Store
 from allhands.timeout import Timeout
 from allhands.values import checked
 
