@@ -68,6 +68,10 @@ clean: ## Remove .venv and every cache
 
 # ---------------------------------------------------------------- .venv
 
+# When the interpreter has gone (an upgrade, a moved clone) nothing in .venv is worth its stamp. Make
+# would not notice: what bin/python links to is older than any stamp.
+$(shell test -x $(BIN)/python || rm -f $(VENV)/.has-*)
+
 # A candidate may be a stand-in that does not run (pyenv), or lack the venv module (Debian).
 $(BIN)/python:
 	@for candidate in $(PYTHON); do \

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from allhands.announcement import announce_end
 from allhands.channel import dial
 from allhands.config import WorldConfig
 from allhands.engine import verdict
@@ -167,6 +168,7 @@ class Worker:
                 await self._mesh.drain()
         except TimeoutError:
             logger.warning("left with messages that nobody has taken in")
+        announce_end(os.environ, failing=bool(error))
         await self._session.leave(self.progress(), error)
         await self._listening.deserted(_PARTING_SECONDS)
         await self._mesh.aclose()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 
-from allhands.launcher.announcement import Announcements
+from allhands.announcement import Announcements
 from allhands.launcher.child import Child
 from allhands.launcher.output import Floor, Pump, Writer
 from allhands.launcher.plan import Launch
@@ -30,6 +30,7 @@ from allhands.launcher.supervision import (
 )
 
 _STDOUT, _STDERR = 1, 2
+_FLOOR_SECONDS = 0.5
 
 
 class Crew:
@@ -127,12 +128,24 @@ class Crew:
     def take(self, event: Event) -> None:
         """Let the supervisor decide about an event, and do what it says, at once."""
         orders = self._supervisor.handle(event)
-        match self._supervisor.trouble:
-            case Failure(suspects):
-                # Their last words come before what the others have to say about their end.
-                self._floor.give(self._attended.intersection(suspects))
+        # The last words of a rank come before what the others have to say about its end.
+        if isinstance(event, RankEnding):
+            self._floor.give(event.rank)
+            # It may have left its job and go on, with nothing wrong: then nobody waits for long.
+            asyncio.get_running_loop().call_later(_FLOOR_SECONDS, self._lapse, event.rank)
+        for rank in self._suspects():
+            if rank in self._attended:
+                self._floor.give(rank)
         for order in orders:
             self._obey(order)
+
+    def _suspects(self) -> tuple[int, ...]:
+        trouble = self._supervisor.trouble
+        return trouble.suspects if isinstance(trouble, Failure) else ()
+
+    def _lapse(self, rank: int) -> None:
+        if rank not in self._suspects():
+            self._floor.release(rank)
 
     def _listen(self, announcements: Announcements) -> None:
         """Take in which ranks are about to end, before anything that follows from it is shown."""

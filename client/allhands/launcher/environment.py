@@ -7,8 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-LAUNCH_VARIABLE = "ALLHANDS_LAUNCH"
-"""Holds the same random name in every process of one launch, and in no other process."""
+from allhands.announcement import LAUNCH_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import queue
 import struct
 import termios
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -81,29 +81,28 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 class Floor:
-    """Who may speak: everybody, or some ranks until they have said everything."""
+    """Who may speak: everybody; or, while there are holders, the first of them alone."""
 
     def __init__(self) -> None:
-        self._holders: set[int] = set()
-        self._free = asyncio.Event()
-        self._free.set()
+        self._holders: list[int] = []
+        self._moved = asyncio.Event()
 
-    def give(self, ranks: Iterable[int]) -> None:
-        """Let only these ranks speak, until all of them are released."""
-        self._holders.update(ranks)
-        if self._holders:
-            self._free.clear()
+    def give(self, rank: int) -> None:
+        """Let only this rank speak until it is released, after those that hold the floor."""
+        if rank not in self._holders:
+            self._holders.append(rank)
 
     def release(self, rank: int) -> None:
-        """Do not wait for this rank any more."""
-        self._holders.discard(rank)
-        if not self._holders:
-            self._free.set()
+        """Let the next one speak, if this rank is a holder."""
+        if rank in self._holders:
+            self._holders.remove(rank)
+            self._moved.set()
+            self._moved = asyncio.Event()
 
     async def turn(self, rank: int) -> None:
         """Wait until `rank` may speak: for as long as the holders take to be released."""
-        if rank not in self._holders:
-            await self._free.wait()
+        while self._holders and self._holders[0] != rank:
+            await self._moved.wait()
 
 
 @dataclass(slots=True)

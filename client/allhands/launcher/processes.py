@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from allhands.announcement import LAUNCH_VARIABLE
 from allhands.launcher.child import Child
-from allhands.launcher.environment import LAUNCH_VARIABLE
 from allhands.launcher.guardian import kill_all
 
 logger = logging.getLogger(__name__)

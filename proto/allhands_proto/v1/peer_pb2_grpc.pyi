@@ -19,7 +19,8 @@ it is a fixed little-endian header of 64 bytes, then the payload.
   offset size field
        0    2 magic "AH"
        2    1 version, 1
-       3    1 kind: 1 data, 2 clear to send, 3 announce, 4 refuse, 5 credit, 6 withdraw, 7 bye
+       3    1 kind: 1 data, 2 clear to send, 3 announce, 4 refuse, 5 credit, 6 withdraw, 7 bye,
+                8 call
        4    4 epoch
        8    8 group (hash of its name)
       16    8 sequence number of the call (point to point: of the message under its tag)
@@ -29,7 +30,7 @@ it is a fixed little-endian header of 64 bytes, then the payload.
       40    8 bytes in the whole message
       48    8 offset of this payload in the message
       56    4 bytes in this payload
-      60    4 flags: bit 0 point to point
+      60    4 flags: bit 0 point to point, bit 1 data of a message that was cleared to send
 """
 
 from allhands_proto.v1 import peer_pb2 as _peer_pb2

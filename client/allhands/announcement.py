@@ -1,10 +1,9 @@
-"""What a rank tells its launcher before the other ranks hear of its end.
+"""What a rank tells its launcher before the other ranks hear that it leaves.
 
-When a rank ends with an exception, its peers learn that from the coordinator, fail in turn, and
-may even be gone before it. The order of exits then blames a victim. So a rank that is about to
-leave says so first, in a datagram to its launcher: that is in the launcher's hands before
-anything that follows from it. A rank that is killed says nothing, but it ends before its peers
-can notice.
+When a rank ends early, its peers learn that from the coordinator, fail in turn, and may even be
+gone before it. The order of exits then blames a victim. So a rank that is about to leave says so
+first, in a datagram to its launcher: that is in the launcher's hands before anything that
+follows from it. A rank that is killed says nothing, but it ends before its peers can notice.
 """
 
 import contextlib
@@ -14,7 +13,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from allhands.launcher.environment import LAUNCH_VARIABLE
+LAUNCH_VARIABLE = "ALLHANDS_LAUNCH"
+"""Holds the same random name in every process of one launch, and in no other process."""
 
 _FAILING, _LEAVING = b"failing", b"leaving"
 _SEND_SECONDS = 1.0
