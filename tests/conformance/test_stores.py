@@ -3,7 +3,7 @@
 import pytest
 
 from allhands.control import Control
-from allhands.store import CoordinatorStore, HashStore, PrefixStore, Store
+from allhands.stores import CoordinatorStore, HashStore, PrefixStore, Store
 from allhands.testing.store_suite import StoreSuite
 
 

@@ -1,16 +1,35 @@
 """A real coordinator, and members of a job there that say what they are told."""
 
+import asyncio
+import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
+import pytest_asyncio
+from google.protobuf.message import Message
 
 from allhands.control import Control
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
 
 _jobs = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the asyncio tests of the coordinator share one loop.
+
+    gRPC's poller is one for the process, and logs an error when it wakes a loop that is closed.
+    """
+    mark = pytest.mark.asyncio(loop_scope="session")
+    for item in items:
+        if item.path.name.startswith("test_coordinator_") and pytest_asyncio.is_async_test(item):
+            item.add_marker(mark, append=False)
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +75,100 @@ def join_job(daemon: Daemon, job_name: str) -> Iterator[Callable[[int, int], Raw
     yield join
     for member in made:
         member.close()
+
+
+class Caller:
+    """The coordinator's raw calls, on the running loop."""
+
+    def __init__(self, target: str, token: str | None, ca: bytes | None = None) -> None:
+        if ca is None:
+            self.channel = grpc.aio.insecure_channel(target)
+        else:
+            self.channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(ca))
+        self.stub = coordinator_pb2_grpc.CoordinatorStub(self.channel)
+        self.metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        self.sessions: list[RawSession] = []
+
+    def begin(
+        self, method: str, request: Message, timeout: float | None = 10.0
+    ) -> "grpc.aio.UnaryUnaryCall[Any, Any]":
+        """Begin a call, which can be awaited or cancelled."""
+        return getattr(self.stub, method)(request, timeout=timeout, metadata=self.metadata)
+
+    async def call(self, method: str, request: Message, timeout: float | None = 10.0) -> Any:
+        return await self.begin(method, request, timeout)
+
+    async def refused(
+        self, method: str, request: Message, timeout: float | None = 10.0
+    ) -> grpc.aio.AioRpcError:
+        """Make a call that must fail; return its error."""
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await self.call(method, request, timeout)
+        return raised.value
+
+    async def open(self, *requests: wire.SessionRequest) -> "RawSession":
+        """Open a session's stream and say something there."""
+        session = RawSession(self.stub.Session(metadata=self.metadata))
+        self.sessions.append(session)
+        for request in requests:
+            await session.stream.write(request)
+        return session
+
+    async def join(self, job: str, rank: int, size: int, **more: Any) -> "RawSession":
+        """Join a job; return the session once it is introduced."""
+        join = wire.Join(job=job, rank=rank, world_size=size, host="h", pid=1, port=7, **more)
+        session = await self.open(wire.SessionRequest(join=join))
+        session.joined = (await session.hear("joined")).joined
+        return session
+
+    async def close(self) -> None:
+        for session in self.sessions:
+            session.stream.cancel()
+        await self.channel.close()
+
+
+class RawSession:
+    """A session that says only what it is told to say."""
+
+    def __init__(self, stream: "grpc.aio.StreamStreamCall[Any, Any]") -> None:
+        self.stream = stream
+        self.joined = wire.Joined()
+
+    async def say(self, **request: Message) -> None:
+        await self.stream.write(wire.SessionRequest(**request))
+
+    async def hear(self, *kinds: str) -> wire.SessionEvent:
+        """Read until an event of one of these kinds has come."""
+        async with asyncio.timeout(10):
+            while (event := await self.stream.read()) is not grpc.aio.EOF:
+                if event.WhichOneof("event") in kinds:
+                    return event
+        raise AssertionError(f"no {kinds}: {await self.ending()}")
+
+    async def ending(self) -> tuple[grpc.StatusCode, str]:
+        """Read to the end; return the status."""
+        async with asyncio.timeout(10):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                while await self.stream.read() is not grpc.aio.EOF:
+                    pass
+            return await self.stream.code(), await self.stream.details()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def call_at() -> AsyncIterator[Callable[..., Caller]]:
+    """Give a function that makes callers of a coordinator: target, token, CA."""
+    made: list[Caller] = []
+
+    def make(target: str, token: str | None, ca: bytes | None = None) -> Caller:
+        made.append(Caller(target, token, ca))
+        return made[-1]
+
+    yield make
+    for caller in made:
+        await caller.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def caller(daemon: Daemon, call_at: Callable[..., Caller]) -> Caller:
+    """A caller of the shared daemon."""
+    return call_at(f"127.0.0.1:{daemon.notice.port}", daemon.notice.token)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from allhands.launcher.environment import agreed_port
@@ -32,6 +33,14 @@ HANGING = """
     while True:
         signal.pause()
 """
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return this process's, with a runtime directory of the test's own."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    kept = {name: value for name, value in os.environ.items() if "ALLHANDS" not in name}
+    return {**kept, "XDG_RUNTIME_DIR": str(runtime)}
 
 
 @dataclass
@@ -92,14 +101,11 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 def run(tmp_path: Path) -> Iterator[Start]:
     """Give a function that starts a launcher; whatever is left of it is killed afterwards."""
     started: list[Running] = []
-    runtime = tmp_path / "runtime"
-    runtime.mkdir(mode=0o700)
 
     def start(*arguments: str, **variables: str) -> Running:
-        kept = {name: value for name, value in os.environ.items() if "ALLHANDS" not in name}
         process = subprocess.Popen(
             [sys.executable, "-m", "allhands.cli.main", "run", *arguments],
-            env={**kept, "XDG_RUNTIME_DIR": str(runtime), **variables},
+            env={**environment(tmp_path), **variables},
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -171,12 +177,9 @@ def test_other_shells_find_the_embedded_coordinator(
     """)
     running = run("-n", "1", path)
     _, url, token = running.line().split()
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("ALLHANDS")
-    }
     done = subprocess.run(
         [sys.executable, "-m", "allhands.cli.main", "status", "-o", "json"],
-        env={**environment, "XDG_RUNTIME_DIR": str(tmp_path / "runtime")},
+        env=environment(tmp_path),
         capture_output=True,
         check=False,
     )
@@ -250,18 +253,34 @@ def test_tee_keeps_both_streams_of_each_rank_and_overwrites_nothing(
     assert again.output() == []
 
 
-def test_a_reader_that_is_slow_gets_everything(run: Start, script: Callable[[str], str]) -> None:
-    path = script("""
-        import os
-        for number in range(20000):
-            os.write(1, b"%07d\\n" % number)
+def test_a_reader_that_begins_after_the_rank_has_ended_gets_everything(
+    script: Callable[[str], str], tmp_path: Path
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    path = script(f"""
+        import fcntl, os, pathlib
+        fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # more than waits elsewhere on the way
+        pathlib.Path({str(fifo)!r}).write_text(str(os.getpid()))
+        for number in range(600):
+            os.write(1, b"%d %s\\n" % (number, bytes(1000)))
     """)
-    running = run("-n", "1", path)
-    assert running.status() == 0
-    assert running.output() == [f"[0] {number:07}" for number in range(20000)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "allhands.cli.main", "run", "-n", "1", path],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert ends(int(fifo.read_text()))
+        assert process.stdout.read() == b"".join(
+            b"[0] %d %s\n" % (number, bytes(1000)) for number in range(600)
+        )
+        assert process.wait(PATIENCE) == 0
 
 
-def test_a_launch_whose_output_nobody_takes_ends_its_ranks(script: Callable[[str], str]) -> None:
+def test_a_launch_whose_output_nobody_takes_ends_its_ranks(
+    script: Callable[[str], str], tmp_path: Path
+) -> None:
     path = script("""
         import os
         print(os.getpid())
@@ -270,6 +289,7 @@ def test_a_launch_whose_output_nobody_takes_ends_its_ranks(script: Callable[[str
     """)
     with subprocess.Popen(
         [sys.executable, "-m", "allhands.cli.main", "run", "-n", "1", path],
+        env=environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
@@ -366,28 +386,68 @@ def test_a_rank_may_end_well_before_the_others(
 def test_the_rank_that_announced_its_failure_is_blamed_though_its_victim_is_gone_first(
     run: Start, script: Callable[[str], str], tmp_path: Path
 ) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
+    ready, failing = tmp_path / "ready", tmp_path / "failing"
+    os.mkfifo(ready)
+    os.mkfifo(failing)
     path = script(f"""
-        import os, signal, sys
-        from allhands.launcher.announcement import announce_end
+        import os, pathlib, select, signal, sys
+        from allhands.announcement import announce_end
+        ready, failing = pathlib.Path({str(ready)!r}), pathlib.Path({str(failing)!r})
         if os.environ["RANK"] == "0":
+            victim = os.pidfd_open(int(ready.read_text()))
             print("the reason", file=sys.stderr)
             announce_end(os.environ, failing=True)
-            os.open({str(fifo)!r}, os.O_WRONLY)  # now the victim hears of it
-            signal.signal(signal.SIGALRM, lambda *_: os._exit(3))
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            signal.pause()
+            failing.write_text("")
+            select.select([victim], [], [])
+            print("more of the reason", file=sys.stderr)
+            os._exit(3)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        os.open({str(fifo)!r}, os.O_RDONLY)
+        ready.write_text(str(os.getpid()))
+        failing.read_text()
         print("a victim", file=sys.stderr)
         announce_end(os.environ, failing=True)
         os._exit(1)
     """)
     running = run("-n", "2", path)
     assert running.status() == 3
-    assert running.errors[:2] == ["[0] the reason", "[1] a victim"]
+    assert running.errors[:3] == ["[0] the reason", "[0] more of the reason", "[1] a victim"]
     assert "rank 0 failed first: exit status 3" in running.errors[-1]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ("raise ValueError('the reason')", 1),
+        ("sys.exit(print('the reason', file=sys.stderr) or 3)", 3),
+        ("leave_and_raise()", 1),
+    ],
+)
+def test_of_ranks_in_a_collective_the_one_that_left_is_blamed_and_heard_first(
+    run: Start, script: Callable[[str], str], ending: str, status: int
+) -> None:
+    path = script(f"""
+        import sys
+        import numpy as np
+        import allhands as ah
+
+        def leave_and_raise():
+            try:
+                raise ValueError("the reason")
+            finally:
+                ah.destroy_process_group()
+
+        ah.init_process_group()
+        ah.barrier()
+        if ah.get_rank() == 1:
+            {ending}
+        ah.all_reduce(np.ones(4))
+    """)
+    running = run("-n", "4", path)
+    assert running.status() == status
+    assert f"rank 1 failed first: exit status {status}" in running.errors[-1]
+    reason = next(line for line in running.errors if "the reason" in line)
+    victims = [line for line in running.errors if line.startswith(("[0]", "[2]", "[3]"))]
+    assert all(running.errors.index(reason) < running.errors.index(line) for line in victims)
 
 
 # ---------------------------------------------------------------- signals
@@ -426,6 +486,24 @@ def test_no_process_is_left_whatever_signal_ends_the_launcher(
     running.process.send_signal(signum)
     assert all(ends(pid) for pid in pids)
     assert running.status() in (-signum, 128 + signum)
+
+
+def test_ranks_end_with_the_launcher_also_where_the_guardian_was_killed(
+    run: Start, script: Callable[[str], str]
+) -> None:
+    running = run("-n", "2", script(HANGING))
+    pids = [pids_of_hanging(running, 1) for _ in range(2)]
+    ranks = [rank for rank, *_ in pids]
+    for child in psutil.Process(running.process.pid).children():
+        if child.pid not in ranks:
+            child.kill()
+            assert ends(child.pid)
+    running.process.kill()
+    try:
+        assert all(ends(pid) for pid in ranks)
+    finally:
+        for child_of_rank in (pid for _, *children in pids for pid in children):
+            os.kill(child_of_rank, signal.SIGKILL)  # what only the guardian would have ended
 
 
 def test_a_second_signal_kills_at_once(run: Start, script: Callable[[str], str]) -> None:
@@ -470,6 +548,7 @@ def test_a_launcher_that_nobody_reads_from_still_obeys_a_signal(
     """)
     process = subprocess.Popen(
         [sys.executable, "-m", "allhands.cli.main", "run", "-n", "1", path],
+        env=environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

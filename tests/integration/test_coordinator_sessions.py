@@ -1,0 +1,144 @@
+"""Sessions over the wire: joining, losing a process that is killed, wrong beginnings."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import grpc
+import pytest
+
+from allhands.testing.daemon import Daemon
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+# A worker in a process of its own: it joins, says so, and waits to be killed.
+_WORKER = """
+import queue, sys
+import grpc
+from allhands_proto.v1 import coordinator_pb2 as wire, coordinator_pb2_grpc
+
+port, token, job = sys.argv[1:]
+says = queue.SimpleQueue()
+join = wire.Join(job=job, rank=1, world_size=3, host="doomed", pid=1, port=1)
+says.put(wire.SessionRequest(join=join))
+stub = coordinator_pb2_grpc.CoordinatorStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
+metadata = (("authorization", f"Bearer {token}"),)
+for event in stub.Session(iter(says.get, None), metadata=metadata):
+    print(event.WhichOneof("event"), flush=True)
+"""
+
+
+async def test_members_get_their_introduction_and_then_their_world(
+    caller: Any, job_name: str
+) -> None:
+    first = await caller.join(job_name, -1, 2, label="one", hosts_coordinator=True)
+    second = await caller.join(job_name, 1, 0, heartbeat_window=9.0)
+    assert first.joined.rank == 0
+    assert first.joined.address == "127.0.0.1:7"
+    assert len(first.joined.secret) == 32
+    assert first.joined.secret == second.joined.secret
+    assert first.joined.incarnation == second.joined.incarnation
+    assert (second.joined.heartbeat_window, second.joined.heartbeat_interval) == (5.0, 1.0)
+    formed = (await first.hear("formed")).formed
+    assert formed == (await second.hear("formed")).formed
+    assert (formed.epoch, formed.world_size) == (1, 2)
+    assert [one.rank for one in formed.members] == [0, 1]
+    assert formed.members[0].label == "one"
+    assert formed.members[0].hosts_coordinator
+    assert formed.members[0].state == wire.MEMBER_STATE_JOINED
+
+
+async def test_a_rank_that_is_taken_is_refused_at_once(caller: Any, job_name: str) -> None:
+    await caller.join(job_name, 0, 2)
+    join = wire.Join(job=job_name, rank=0, world_size=2, host="other", pid=9, port=1)
+    session = await caller.open(wire.SessionRequest(join=join))
+    code, text = await session.ending()
+    assert code is grpc.StatusCode.ALREADY_EXISTS
+    assert "host other, pid 9" in text
+    assert "host h, pid 1" in text
+
+
+async def test_who_leaves_is_let_go_and_the_other_hears_of_it(caller: Any, job_name: str) -> None:
+    first, second = [await caller.join(job_name, rank, 2) for rank in range(2)]
+    progress = [wire.Progress(group="world", sequence=4, completed=4)]
+    await second.say(leave=wire.Leave(progress=progress, error="KeyError"))
+    await second.hear("leave_accepted")
+    assert (await second.ending())[0] is grpc.StatusCode.OK
+    left = (await first.hear("left")).left
+    assert (left.rank, left.error, left.epoch) == (1, "KeyError", 2)
+    assert list(left.progress) == progress
+
+
+async def test_who_is_silent_is_shown_out_with_aborted_and_lost_to_the_others(
+    caller: Any, job_name: str
+) -> None:
+    first = await caller.join(job_name, 0, 2, heartbeat_window=0.5)
+    silent = await caller.join(job_name, 1, 2)
+    while not (event := await first.hear("probe", "lost")).HasField("lost"):
+        await first.say(heartbeat=wire.Heartbeat(probe=event.probe.probe))
+    lost = event.lost
+    assert lost.rank == 1
+    assert lost.reason == "no heartbeat for 0.5 s"
+    code, text = await silent.ending()
+    assert code is grpc.StatusCode.ABORTED
+    assert "no heartbeat for 0.5 s" in text
+
+
+async def test_a_process_that_is_killed_is_lost_to_the_others_within_two_seconds(
+    caller: Any, daemon: Daemon, job_name: str
+) -> None:
+    first = await caller.join(job_name, 0, 3)
+    arguments = (str(daemon.notice.port), daemon.notice.token, job_name)
+    with subprocess.Popen(  # noqa: ASYNC220  # the loop may wait for its first line
+        [sys.executable, "-c", _WORKER, *arguments], stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "joined\n"
+        third = await caller.join(job_name, 2, 3)
+        assert worker.stdout.readline() == "formed\n"
+        os.kill(worker.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    for survivor in (first, third):
+        lost = (await survivor.hear("lost")).lost
+        assert (lost.rank, lost.host, lost.reason) == (1, "doomed", "its session broke")
+    assert time.monotonic() - killed < 2.0
+    reply = await caller.call("DescribeJob", wire.DescribeJobRequest(job=job_name))
+    assert reply.state == "degraded"
+    assert [one.state for one in reply.members] == [
+        wire.MEMBER_STATE_JOINED,
+        wire.MEMBER_STATE_LOST,
+        wire.MEMBER_STATE_JOINED,
+    ]
+
+
+async def test_who_ends_its_half_without_leaving_is_lost(caller: Any, job_name: str) -> None:
+    first, second = [await caller.join(job_name, rank, 2) for rank in range(2)]
+    await second.stream.done_writing()
+    assert (await first.hear("lost")).lost.rank == 1
+    assert (await second.ending())[0] is grpc.StatusCode.ABORTED
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        wire.SessionRequest(),
+        wire.SessionRequest(heartbeat=wire.Heartbeat()),
+        wire.SessionRequest(join=wire.Join(job="j", world_size=1, host="h", port=0)),
+        wire.SessionRequest(join=wire.Join(job="j", world_size=1, host="", port=1)),
+        wire.SessionRequest(join=wire.Join(job="", world_size=1, host="h", port=1)),
+    ],
+)
+async def test_a_session_that_begins_wrongly_is_refused(
+    caller: Any, first: wire.SessionRequest
+) -> None:
+    code, text = await (await caller.open(first)).ending()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert text
+
+
+async def test_a_session_that_ends_before_it_began_is_refused(caller: Any) -> None:
+    session = await caller.open()
+    await session.stream.done_writing()
+    assert (await session.ending())[0] is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,286 @@
+"""How a coordinator is named, found and asked, and what its refusals become."""
+
+import os
+from pathlib import Path
+
+import grpc
+import pytest
+
+from allhands import errors
+from allhands.channel import (
+    Address,
+    Endpoint,
+    dial,
+    find_coordinator,
+    find_token,
+    parse_url,
+    translate,
+)
+from allhands_proto.notice import Notice, post
+
+# ---------------------------------------------------------------- URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("ah://127.0.0.1:7070", Address("127.0.0.1", 7070)),
+        ("ah://127.0.0.1:7070/", Address("127.0.0.1", 7070)),
+        ("ah://coordinator.example:1/train", Address("coordinator.example", 1, "train")),
+        ("ah://[::1]:7070/j", Address("::1", 7070, "j")),
+        ("ah://[fe80::1]:65535", Address("fe80::1", 65535)),
+        ("ah://h:7070/team:job@2.1+x", Address("h", 7070, "team:job@2.1+x")),
+    ],
+)
+def test_a_url_names_host_port_and_job(url: str, address: Address) -> None:
+    assert parse_url(url) == address
+
+
+@pytest.mark.parametrize("url", ["ah://127.0.0.1:7070", "ah://[::1]:7070/j", "ah://h:1/j"])
+def test_an_address_gives_back_its_url(url: str) -> None:
+    assert parse_url(url).url == url
+
+
+def test_the_target_of_an_ipv6_address_has_brackets() -> None:
+    assert parse_url("ah://[::1]:7070").target == "[::1]:7070"
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("", "ah://"),
+        ("127.0.0.1:7070", "ah://"),
+        ("tcp://127.0.0.1:7070", "ah://"),
+        ("ah://", "no host"),
+        ("ah://:7070", "no host"),
+        ("ah://host", "no port"),
+        ("ah://host/job", "no port"),
+        ("ah://host:0", "no port"),
+        ("ah://host:65536", "ort"),
+        ("ah://host:seventy", "ort"),
+        ("ah://::1:7070", "brackets"),
+        ("ah://[::1:7070", "Invalid IPv6"),
+        ("ah://host:1/a/b", "one job's name"),
+        ("ah://host:1/a b", "one job's name"),
+        ("ah://host:1/job?x=1", "one job's name"),
+        ("ah://host:1/job#x", "one job's name"),
+    ],
+)
+def test_a_malformed_url_is_refused_with_the_reason(url: str, complaint: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_url(url)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["ah://s3cret@host:1/j", "ah://u:s3cret@host:1", "s3cret@host:x"])
+def test_a_token_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match="ALLHANDS_TOKEN") as caught:
+        parse_url(url)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("10.0.0.1", False),
+        ("example.com", False),
+        ("localhost.example.com", False),
+    ],
+)
+def test_loopback_is_this_host_and_nothing_else(host: str, is_loopback: bool) -> None:
+    assert Address(host, 1).is_loopback is is_loopback
+
+
+# ---------------------------------------------------------------- finding
+
+
+@pytest.fixture(autouse=True)
+def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+def _post(port: int, kind: str = "daemon", host: str = "127.0.0.1") -> None:
+    post(Notice(host=host, port=port, token=f"of-{port}", pid=os.getpid(), kind=kind))
+
+
+def test_the_argument_goes_before_the_environment_and_the_notice() -> None:
+    _post(7070)
+    here = Address("127.0.0.1", 7070)
+    assert find_token(here, "argument", "inherited") == "argument"
+    assert find_token(here, None, "inherited") == "inherited"
+    assert find_token(here, None, None) == "of-7070"
+
+
+def test_a_notice_is_not_shown_to_another_host() -> None:
+    _post(7070)
+    assert find_token(Address("10.0.0.1", 7070), None, None) is None
+
+
+def test_a_notice_counts_only_for_its_port() -> None:
+    _post(7070)
+    assert find_token(Address("127.0.0.1", 7071), None, None) is None
+
+
+def test_the_given_url_goes_before_the_environment() -> None:
+    found = find_coordinator("ah://a:1/j", {"ALLHANDS_URL": "ah://b:2"})
+    assert found.address == Address("a", 1, "j")
+
+
+def test_the_environment_goes_before_the_notice() -> None:
+    _post(7070)
+    environ = {"ALLHANDS_URL": "ah://b:2/j", "ALLHANDS_TOKEN": "t", "ALLHANDS_TLS_CA": "/ca.pem"}
+    assert find_coordinator(None, environ) == Endpoint(Address("b", 2, "j"), "t", "/ca.pem")
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    _post(7070)
+    environ = {"ALLHANDS_URL": "", "ALLHANDS_TOKEN": "", "ALLHANDS_TLS_CA": ""}
+    assert find_coordinator(None, environ) == Endpoint(Address("127.0.0.1", 7070), "of-7070")
+
+
+def test_the_daemon_goes_before_embedded_coordinators() -> None:
+    _post(7000, kind="embedded")
+    _post(7070, kind="daemon")
+    assert find_coordinator(None, {}).address.port == 7070
+
+
+def test_the_only_embedded_coordinator_is_found() -> None:
+    _post(7000, kind="embedded")
+    assert find_coordinator(None, {}).token == "of-7000"
+
+
+@pytest.mark.parametrize(("listens", "dialled"), [("0.0.0.0", "127.0.0.1"), ("::", "::1")])
+def test_a_coordinator_on_all_addresses_is_dialled_on_loopback(listens: str, dialled: str) -> None:
+    _post(7070, host=listens)
+    assert find_coordinator(None, {}).address.host == dialled
+
+
+def test_of_several_coordinators_the_caller_must_choose() -> None:
+    _post(7070)
+    _post(7071)
+    with pytest.raises(ValueError, match="choose one") as caught:
+        find_coordinator(None, {})
+    assert "ah://127.0.0.1:7070" in str(caught.value)
+    assert "ah://127.0.0.1:7071" in str(caught.value)
+
+
+def test_the_token_of_several_coordinators_is_in_no_message() -> None:
+    _post(7070)
+    _post(7071)
+    with pytest.raises(ValueError) as caught:
+        find_coordinator(None, {})
+    assert "of-707" not in str(caught.value)
+
+
+def test_without_a_coordinator_the_error_says_how_to_start_one() -> None:
+    with pytest.raises(errors.CoordinatorUnavailable, match="allhands serve"):
+        find_coordinator(None, {})
+
+
+# ---------------------------------------------------------------- dialling
+
+
+def test_a_dial_carries_the_token_with_every_call() -> None:
+    made = dial(Endpoint(Address("::1", 7070), "t0ken"))
+    assert made.target == "[::1]:7070"
+    assert made.metadata == (("authorization", "Bearer t0ken"),)
+    assert made.credentials is None
+
+
+def test_without_a_token_nothing_is_claimed() -> None:
+    assert dial(Endpoint(Address("h", 1), None)).metadata == ()
+
+
+def test_a_bundle_of_authorities_makes_the_channel_secure(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(b"-----BEGIN CERTIFICATE-----")
+    made = dial(Endpoint(Address("h", 1), None, str(bundle)))
+    assert isinstance(made.credentials, grpc.ChannelCredentials)
+
+
+def test_a_missing_bundle_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        dial(Endpoint(Address("h", 1), None, "/nowhere.pem"))
+
+
+def test_a_token_that_no_header_can_carry_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ValueError, match="line's end") as caught:
+        dial(Endpoint(Address("h", 1), "s3cret\n"))
+    assert "s3cret" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+class _Failed(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.DEADLINE_EXCEEDED, errors.StoreTimeout),
+        (grpc.StatusCode.UNAVAILABLE, errors.CoordinatorUnavailable),
+        (grpc.StatusCode.CANCELLED, errors.CoordinatorUnavailable),
+        (grpc.StatusCode.UNAUTHENTICATED, errors.Unauthenticated),
+        (grpc.StatusCode.PERMISSION_DENIED, errors.PermissionDenied),
+        (grpc.StatusCode.NOT_FOUND, errors.NotFound),
+        (grpc.StatusCode.INVALID_ARGUMENT, ValueError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, ValueError),
+        (grpc.StatusCode.OUT_OF_RANGE, ValueError),
+        (grpc.StatusCode.ALREADY_EXISTS, errors.Refused),
+        (grpc.StatusCode.FAILED_PRECONDITION, errors.Refused),
+        (grpc.StatusCode.ABORTED, errors.Refused),
+        (grpc.StatusCode.INTERNAL, errors.AllhandsError),
+        (grpc.StatusCode.UNKNOWN, errors.AllhandsError),
+    ],
+)
+def test_each_status_becomes_its_exception_and_keeps_its_text(
+    code: grpc.StatusCode, kind: type[Exception]
+) -> None:
+    meant = translate(_Failed(code, "the reason"), "do the thing", at="h:1")
+    assert type(meant) is kind
+    assert "the reason" in str(meant)
+    assert "do the thing" in str(meant)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+    ],
+)
+def test_a_join_that_is_refused_says_so(code: grpc.StatusCode) -> None:
+    meant = translate(_Failed(code, ""), "join", at="h:1", refused=errors.JoinRefused)
+    assert type(meant) is errors.JoinRefused
+
+
+def test_a_timeout_says_the_word() -> None:
+    meant = translate(_Failed(grpc.StatusCode.DEADLINE_EXCEEDED, ""), "wait", at="h:1")
+    assert "timeout" in str(meant)
+    assert isinstance(meant, TimeoutError)
+
+
+def test_an_absent_coordinator_is_named_with_what_to_do() -> None:
+    meant = translate(_Failed(grpc.StatusCode.UNAVAILABLE, ""), "wait", at="10.1.2.3:7070")
+    assert "10.1.2.3:7070" in str(meant)
+    assert "`allhands serve`" in str(meant)
+
+
+def test_an_unknown_status_is_named() -> None:
+    meant = translate(_Failed(grpc.StatusCode.DATA_LOSS, ""), "wait", at="h:1")
+    assert "DATA_LOSS" in str(meant)

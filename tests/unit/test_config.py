@@ -1,0 +1,285 @@
+"""What a process makes of its arguments and environment: who it is and where its world meets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from allhands.config import Alone, Daemon, Gathering, Hosted, WorldConfig, settle
+
+URL = {"ALLHANDS_URL": "ah://c:7070/train"}
+RANKS = {"RANK": "1", "WORLD_SIZE": "4"}
+MASTER = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+TORCHRUN = {
+    **RANKS,
+    **MASTER,
+    "LOCAL_WORLD_SIZE": "4",
+    "TORCHELASTIC_RUN_ID": "run",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "PMIX_NAMESPACE": "prterun-1@1",
+}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}
+SLURM = {
+    "SLURM_PROCID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0",
+}
+
+
+def complaint(environ: Mapping[str, str] = {}, **arguments: Any) -> str:
+    with pytest.raises(ValueError) as caught:
+        settle(environ, **arguments)
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------- who
+
+
+def test_a_process_that_nobody_launched_is_a_world_of_one() -> None:
+    assert settle({}) == WorldConfig(Alone(), "default", rank=0, world_size=1, timeout=30.0)
+
+
+def test_said_to_be_the_only_one_it_is_a_world_of_one_as_well() -> None:
+    for environ in ({"RANK": "0", "WORLD_SIZE": "1"}, {"WORLD_SIZE": "1"}):
+        assert settle(environ) == settle({})
+
+
+@pytest.mark.parametrize("launched", [RANKS, OPEN_MPI, MPICH, SLURM])
+def test_every_launcher_says_rank_and_size(launched: Mapping[str, str]) -> None:
+    found = settle({**launched, **URL})
+    assert (found.rank, found.world_size) == (1, 4)
+
+
+def test_an_indexed_job_says_the_rank_alone() -> None:
+    found = settle({"JOB_COMPLETION_INDEX": "3", **URL})
+    assert (found.rank, found.world_size) == (3, 0)
+
+
+def test_at_a_running_coordinator_both_may_be_left_open() -> None:
+    found = settle(URL)
+    assert (found.rank, found.world_size) == (-1, 0)
+
+
+def test_arguments_go_before_the_environment_one_by_one() -> None:
+    assert settle({**RANKS, **URL}, rank=3).rank == 3
+    assert settle({**RANKS, **URL}, rank=3).world_size == 4
+    assert settle({**RANKS, **URL}, world_size=2).world_size == 2
+    assert settle({**RANKS, **URL}, world_size=2).rank == 1
+
+
+def test_the_own_and_torchruns_names_go_before_those_of_other_launchers() -> None:
+    everybody = {"JOB_COMPLETION_INDEX": "9", **SLURM, **MPICH, **OPEN_MPI}
+    assert settle({**everybody, "RANK": "0", "WORLD_SIZE": "7", **URL}).world_size == 7
+    assert settle({**everybody, "OMPI_COMM_WORLD_RANK": "2", **URL}).rank == 2
+    assert settle({**SLURM, **MPICH, "PMI_RANK": "3", **URL}).rank == 3
+
+
+@pytest.mark.parametrize(
+    ("environ", "arguments", "text"),
+    [
+        ({"RANK": "one", **URL}, {}, "RANK must be a whole number, not 'one'"),
+        ({**RANKS, "WORLD_SIZE": "", **URL}, {}, "WORLD_SIZE must be a whole number, not ''"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "x"}, {}, "OMPI_COMM_WORLD_SIZE must be a whole"),
+        ({**RANKS, "RANK": "4", **URL}, {}, "rank 4 is not in a world of 4: ranks go from 0 to 3"),
+        ({**RANKS, "RANK": "-2", **URL}, {}, "rank must be from 0 up, or -1 to be given one"),
+        ({**RANKS, "WORLD_SIZE": "0", **URL}, {}, "world_size must be positive, not 0"),
+        (URL, {"world_size": -7}, "world_size must be positive, not -7"),
+        ({}, {"world_size": 0}, "world_size must be positive, not 0"),
+        (URL, {"rank": -2}, "rank must be from 0 up, or -1 to be given one, not -2"),
+        (URL, {"rank": 2, "world_size": 2}, "rank 2 is not in a world of 2"),
+        (URL, {"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
+        (URL, {"timeout": -1.0}, "timeout must be a positive number of seconds"),
+        (URL, {"timeout": float("nan")}, "timeout must be a positive number of seconds"),
+        (URL, {"timeout": float("inf")}, "timeout must be a positive number of seconds"),
+    ],
+)
+def test_nonsense_is_refused_with_the_reason(
+    environ: Mapping[str, str], arguments: dict[str, Any], text: str
+) -> None:
+    assert text in complaint(environ, **arguments)
+
+
+# ---------------------------------------------------------------- where
+
+
+def test_a_running_coordinator_goes_before_every_other_place_of_the_environment() -> None:
+    for environ in (RANKS, MASTER, TORCHRUN, OPEN_MPI, MPICH, SLURM):
+        assert settle({**environ, **URL}).place == Daemon("ah://c:7070/train")
+
+
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [
+        ("ah://d:1/job", Daemon("ah://d:1/job")),
+        ("tcp://d:1", Hosted("d", 1)),
+        ("tcp://[::1]:29500", Hosted("::1", 29500)),
+        ("file:///shared/note", Gathering("/shared/note.0")),
+    ],
+)
+def test_an_init_method_goes_before_the_environment(method: str, place: object) -> None:
+    assert settle({**TORCHRUN, **URL}, init_method=method).place == place
+
+
+def test_env_is_the_default_init_method() -> None:
+    for environ in (URL, TORCHRUN, {**RANKS, **MASTER}, {}):
+        assert settle(environ, init_method="env://") == settle(environ)
+
+
+def test_rank_zero_hosts_the_coordinator_at_the_masters_address() -> None:
+    assert settle({**RANKS, **MASTER}).place == Hosted("node0", 29500)
+    assert settle({**SLURM, **MASTER}).place == Hosted("node0", 29500)
+
+
+def test_under_torchrun_the_masters_port_is_taken_and_the_ranks_gather() -> None:
+    assert isinstance(settle(TORCHRUN).place, Gathering)
+
+
+@pytest.mark.parametrize("launched", [TORCHRUN, OPEN_MPI, MPICH, SLURM])
+def test_the_ranks_of_one_launch_gather_at_one_place_of_their_own(
+    launched: dict[str, str],
+) -> None:
+    names = {name for name in launched if name.endswith(("RANK", "PROCID"))}
+    places = {
+        settle({**launched, **dict.fromkeys(names, str(rank))}, parent="mpirun 7").place
+        for rank in range(4)
+    }
+    assert len(places) == 1
+    assert settle(launched, parent="mpirun 7", attempt=1).place not in places
+
+
+@pytest.mark.parametrize("launched", [TORCHRUN, OPEN_MPI, MPICH])
+def test_launches_by_different_processes_do_not_meet(launched: dict[str, str]) -> None:
+    assert settle(launched, parent="mpirun 7").place != settle(launched, parent="mpirun 8").place
+
+
+@pytest.mark.parametrize(
+    ("launched", "name"),
+    [
+        (TORCHRUN, "TORCHELASTIC_RUN_ID"),
+        (TORCHRUN, "TORCHELASTIC_RESTART_COUNT"),
+        (TORCHRUN, "MASTER_PORT"),
+        (OPEN_MPI, "PMIX_NAMESPACE"),
+        (SLURM, "SLURM_JOB_ID"),
+        (SLURM, "SLURM_STEP_ID"),
+    ],
+)
+def test_launches_that_say_who_they_are_do_not_meet(launched: dict[str, str], name: str) -> None:
+    assert settle(launched).place != settle({**launched, name: "9"}).place
+
+
+def test_ranks_of_one_slurm_step_meet_although_each_has_a_parent_of_its_own() -> None:
+    assert settle(SLURM, parent="slurmstepd 1").place == settle(SLURM, parent="slurmstepd 2").place
+
+
+def test_a_file_gives_every_attempt_a_note_of_its_own() -> None:
+    places = [settle(RANKS, init_method="file:///s/x", attempt=at).place for at in range(2)]
+    assert places == [Gathering("/s/x.0"), Gathering("/s/x.1")]
+
+
+@pytest.mark.parametrize(
+    ("launched", "name", "launcher"),
+    [
+        (TORCHRUN, "LOCAL_WORLD_SIZE", "torchrun"),
+        (OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun"),
+        (MPICH, "MPI_LOCALNRANKS", "mpirun"),
+        (SLURM, "SLURM_NTASKS_PER_NODE", "srun"),
+    ],
+)
+def test_ranks_on_several_hosts_are_told_to_start_a_coordinator(
+    launched: dict[str, str], name: str, launcher: str
+) -> None:
+    text = complaint({**launched, name: "2"})
+    assert f"{launcher} has spread 4 ranks over several hosts, 2 on this one" in text
+    assert "`allhands serve`" in text
+    assert settle({**launched, name: "2", **URL}).place == Daemon(URL["ALLHANDS_URL"])
+
+
+@pytest.mark.parametrize(
+    ("environ", "arguments", "who"),
+    [
+        (RANKS, {}, "rank 1 of 4"),
+        ({}, {"world_size": 2}, "this rank of 2"),
+        ({}, {"rank": 1}, "rank 1"),
+        ({"JOB_COMPLETION_INDEX": "0"}, {}, "rank 0"),
+        ({"JOB_COMPLETION_INDEX": "2"}, {}, "rank 2"),
+        ({"RANK": "0"}, {}, "rank 0"),
+        ({**RANKS, "MASTER_ADDR": "node0"}, {}, "rank 1 of 4"),
+    ],
+)
+def test_a_rank_of_many_that_knows_no_place_is_never_alone(
+    environ: Mapping[str, str], arguments: dict[str, Any], who: str
+) -> None:
+    text = complaint(environ, **arguments)
+    assert text.startswith(f"{who} does not know where to meet the others: set ALLHANDS_URL")
+
+
+@pytest.mark.parametrize("method", ["tcp://h:1", "file:///s/x", "env://"])
+@pytest.mark.parametrize("known", [{}, {"rank": 0}, {"world_size": 2}])
+def test_where_rank_zero_hosts_everybody_must_know_their_rank(
+    method: str, known: dict[str, Any]
+) -> None:
+    text = complaint(MASTER, init_method=method, **known)
+    assert "rank and world_size are needed where rank 0 hosts the coordinator" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("http://c:1", "init_method 'http://c:1' is not known; give ah://host:port/job"),
+        ("c:1", "init_method 'c:1' is not known"),
+        ("tcp://c", "tcp:// wants a host and a port"),
+        ("tcp://:29500", "tcp:// wants a host and a port"),
+        ("tcp://c:0", "tcp:// wants a host and a port"),
+        ("tcp://c:65536", "Port out of range"),
+        ("file://note", "file:// wants an absolute path"),
+        ("file://shared/note", "file:// wants an absolute path"),
+        ("file:///", "file:// wants an absolute path"),
+    ],
+)
+def test_a_malformed_init_method_is_refused_with_what_to_write(method: str, text: str) -> None:
+    assert text in complaint(RANKS, init_method=method)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1"])
+def test_a_master_port_that_is_none_is_refused(port: str) -> None:
+    text = complaint({**RANKS, **MASTER, "MASTER_PORT": port})
+    assert text == f"MASTER_PORT must be from 1 to 65535, not {port}"
+
+
+# ---------------------------------------------------------------- what else
+
+
+def test_the_job_is_that_of_the_argument_else_the_url_else_the_environment() -> None:
+    environ = {**URL, "ALLHANDS_JOB": "environment"}
+    assert settle(environ, job="argument").job == "argument"
+    assert settle(environ).job == "train"
+    assert settle({**environ, "ALLHANDS_URL": "ah://c:1/"}).job == "environment"
+    assert settle({"ALLHANDS_URL": "ah://c:1"}).job == "default"
+    assert settle(environ, init_method="ah://d:1/other").job == "other"
+
+
+def test_token_and_authority_are_those_of_the_arguments_else_the_environment() -> None:
+    environ = {**URL, "ALLHANDS_TOKEN": "t", "ALLHANDS_TLS_CA": "/ca"}
+    found = settle(environ)
+    assert (found.token, found.tls_ca) == ("t", "/ca")
+    found = settle(environ, token="u", tls_ca="/other")
+    assert (found.token, found.tls_ca) == ("u", "/other")
+    found = settle({**URL, "ALLHANDS_TOKEN": "", "ALLHANDS_TLS_CA": ""})
+    assert (found.token, found.tls_ca) == (None, None)
+
+
+def test_listening_without_tls_must_be_asked_for_in_so_many_words() -> None:
+    assert settle({**URL, "ALLHANDS_INSECURE": "1"}).insecure
+    assert not any(settle({**URL, "ALLHANDS_INSECURE": said}).insecure for said in ("", "0", "no"))
+
+
+def test_the_rest_is_passed_on() -> None:
+    found = settle(URL, timeout=7.5, label="trainer", heartbeat_window=2.0)
+    assert (found.timeout, found.label, found.heartbeat_window) == (7.5, "trainer", 2.0)

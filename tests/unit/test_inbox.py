@@ -1,0 +1,365 @@
+"""What comes in, and which receive it is for."""
+
+import pytest
+
+from allhands.transport.frame import FrameError, Header, Key, Kind
+from allhands.transport.inbox import Inbox, Incoming, Unlike
+
+CHUNK, EAGER, BUDGET = 64, 32, 192
+"""As the miniature world has them."""
+SIGNATURE = 5
+PEER, OTHER = 3, 4
+
+pytestmark = pytest.mark.usefixtures("miniature")
+
+
+class Receive:
+    """A receive, and what became of it."""
+
+    def __init__(self, total: int, signature: int = SIGNATURE) -> None:
+        self.data = bytearray(b"-" * total)
+        self.ended: list[Unlike | None] = []
+        self.incoming = Incoming(total, signature, self._land, self.ended.append)
+
+    def _land(self, offset: int, payload: memoryview) -> None:
+        self.data[offset : offset + len(payload)] = payload
+
+    @property
+    def is_open(self) -> bool:
+        return not self.ended
+
+    @property
+    def got(self) -> bytes | None:
+        return bytes(self.data) if self.ended == [None] else None
+
+
+class Receiver:
+    """An inbox, and what it answered."""
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[int, Header]] = []
+        self.inbox = Inbox(lambda peer, header: self.replies.append((peer, header)))
+
+    def post(self, key: Key, total: int, signature: int = SIGNATURE) -> Receive:
+        receive = Receive(total, signature)
+        self.inbox.post(PEER, key, receive.incoming)
+        return receive
+
+    def post_open(self, source: int | None, total: int, tag: int = 0) -> Receive:
+        receive = Receive(total)
+        self.inbox.post_open(source, 1, tag, receive.incoming)
+        return receive
+
+    def data(
+        self,
+        key: Key,
+        payload: bytes,
+        *,
+        peer: int = PEER,
+        total: int | None = None,
+        offset: int = 0,
+        asked: bool = False,
+        signature: int = SIGNATURE,
+    ) -> None:
+        header = Header(
+            Kind.DATA,
+            key,
+            signature,
+            len(payload) if total is None else total,
+            offset,
+            len(payload),
+            asked=asked,
+        )
+        self.inbox.accept(peer, header, memoryview(payload))
+
+    def say(self, kind: Kind, key: Key, total: int, *, peer: int = PEER) -> None:
+        self.inbox.accept(peer, Header(kind, key, SIGNATURE, total), memoryview(b""))
+
+    def answered(self) -> list[tuple[int, Kind, Key, int]]:
+        said = [(peer, it.kind, it.key, it.total) for peer, it in self.replies]
+        self.replies.clear()
+        return said
+
+    @property
+    def is_empty(self) -> bool:
+        inbox = self.inbox
+        lines = (inbox._posted, inbox._early, inbox._queues, inbox._open)
+        return not any(lines) and not any(inbox._held.values())
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+def to_point(number: int, tag: int = 0) -> Key:
+    return Key(1, number, 0, tag, point_to_point=True)
+
+
+KEY = Key(1, 1)
+
+
+# ---------------------------------------------------------------- collectives
+
+
+@pytest.mark.parametrize("payload", [b"", b"hello"])
+@pytest.mark.parametrize("posted_first", [False, True])
+def test_a_small_message_lands_whoever_is_first(
+    receiver: Receiver, payload: bytes, posted_first: bool
+) -> None:
+    if posted_first:
+        receive = receiver.post(KEY, len(payload))
+        assert receive.is_open
+        receiver.data(KEY, payload)
+    else:
+        receiver.data(KEY, payload)
+        receive = receiver.post(KEY, len(payload))
+    assert receive.got == payload
+    assert receive.incoming.peer == PEER
+    assert receiver.answered() == []
+    assert receiver.is_empty
+
+
+def test_a_large_receive_asks_for_its_message_when_it_is_posted(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 100)
+    assert receiver.answered() == [(PEER, Kind.CLEAR, KEY, 100)]
+    receiver.say(Kind.ANNOUNCE, KEY, 100)  # crossed
+    assert receiver.answered() == []
+    receiver.data(KEY, b"a" * 64, total=100, asked=True)
+    assert receive.is_open
+    receiver.data(KEY, b"b" * 36, total=100, offset=64, asked=True)
+    assert receive.got == b"a" * 64 + b"b" * 36
+    assert receiver.answered() == []  # and no credit, as nothing came unasked
+    assert receiver.is_empty
+
+
+def test_an_announced_message_is_asked_for_once_somebody_wants_it(receiver: Receiver) -> None:
+    for number, total in enumerate((10, 100), 1):  # a small one is announced for want of budget
+        receiver.say(Kind.ANNOUNCE, Key(1, number), total)
+        assert receiver.answered() == []
+        receiver.post(Key(1, number), total)
+        assert receiver.answered() == [(PEER, Kind.CLEAR, Key(1, number), total)]
+
+
+def test_a_small_message_announced_to_a_waiting_receive_is_asked_for(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 10)
+    receiver.say(Kind.ANNOUNCE, KEY, 10)
+    assert receiver.answered() == [(PEER, Kind.CLEAR, KEY, 10)]
+    receiver.data(KEY, b"0123456789", asked=True)
+    assert receive.got == b"0123456789"
+    assert receiver.is_empty
+
+
+@pytest.mark.parametrize(("total", "signature"), [(5, 6), (4, SIGNATURE)])
+@pytest.mark.parametrize("posted_first", [False, True])
+def test_an_unlike_message_is_told_and_nothing_of_it_lands(
+    receiver: Receiver, total: int, signature: int, posted_first: bool
+) -> None:
+    receives = []
+    for number, announced in enumerate((False, True), 1):
+        key = Key(1, number)
+        if posted_first:
+            receives.append(receiver.post(key, total, signature))
+        if announced:
+            receiver.say(Kind.ANNOUNCE, key, 5)
+        else:
+            receiver.data(key, b"wrong")
+        if not posted_first:
+            receives.append(receiver.post(key, total, signature))
+    for number, receive in enumerate(receives, 1):
+        assert receive.ended == [Unlike(PEER, Key(1, number), 5)]
+        assert receive.data == b"-" * total
+    assert Kind.CLEAR not in [kind for _, kind, _, _ in receiver.answered()]
+    assert receiver.is_empty
+
+
+def test_the_rest_of_an_unlike_message_is_dropped(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 100, signature=6)
+    receiver.data(KEY, b"a" * 64, total=100, asked=True)
+    assert receive.ended == [Unlike(PEER, KEY, 100)]
+    receiver.data(KEY, b"a" * 36, total=100, offset=64, asked=True)
+    assert receiver.is_empty
+
+
+def test_what_comes_for_a_retracted_receive_is_dropped(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 100)
+    receiver.data(KEY, b"a" * 64, total=100, asked=True)
+    receiver.inbox.retract(receive.incoming)
+    before = bytes(receive.data)
+    receiver.data(KEY, b"b" * 36, total=100, offset=64, asked=True)
+    assert bytes(receive.data) == before
+    assert receive.is_open
+    assert receiver.is_empty
+
+
+def test_messages_of_calls_that_are_over_are_drained_and_credited(receiver: Receiver) -> None:
+    receiver.data(KEY, b"x" * 30)
+    receiver.say(Kind.ANNOUNCE, Key(1, 1, 1), 100)
+    receiver.data(Key(1, 2), b"y" * 10)
+    receiver.inbox.forget(1, 1)
+    assert set(receiver.inbox._early) == {(PEER, Key(1, 2))}
+    receiver.data(Key(1, 1, 2), b"z" * 10)  # late
+    receiver.say(Kind.ANNOUNCE, Key(1, 1, 3), 100)
+    assert set(receiver.inbox._early) == {(PEER, Key(1, 2))}
+    receiver.data(Key(1, 1, 4), b"z" * 20)
+    assert receiver.answered() == [(PEER, Kind.CREDIT, Key(0, 0), 60)]
+    assert receiver.post(Key(1, 2), 10).got == b"y" * 10
+    assert receiver.is_empty
+
+
+def test_other_groups_and_messages_to_a_point_outlive_a_call(receiver: Receiver) -> None:
+    receiver.data(Key(2, 1), b"other")
+    receiver.data(to_point(1), b"point")
+    receiver.inbox.forget(1, 9)
+    assert receiver.post(Key(2, 1), 5).got == b"other"
+    assert receiver.post_open(PEER, 5).got == b"point"
+
+
+# ---------------------------------------------------------------- budget
+
+
+def test_taken_bytes_are_credited_in_steps(receiver: Receiver) -> None:
+    for number in range(1, 8):
+        receiver.post(Key(1, number), 16)
+        receiver.data(Key(1, number), b"x" * 16)
+    assert [total for *_, total in receiver.answered()] == [48, 48]
+
+
+def test_more_than_the_budget_unasked_is_a_protocol_error(receiver: Receiver) -> None:
+    for number in range(6):
+        receiver.data(Key(1, number + 1), b"x" * EAGER)
+    receiver.data(Key(1, 9), b"y", peer=OTHER)  # has a budget of its own
+    with pytest.raises(FrameError, match=f"more than {BUDGET} bytes unasked"):
+        receiver.data(Key(1, 7), b"x")
+
+
+def test_a_message_that_was_asked_for_may_come_on_top_of_a_full_budget(receiver: Receiver) -> None:
+    for number in range(6):
+        receiver.data(to_point(number, tag=1), b"x" * EAGER)
+    receiver.say(Kind.ANNOUNCE, to_point(7), 10)
+    receive = receiver.post_open(PEER, 10)
+    receiver.inbox.retract(receive.incoming)
+    receiver.data(to_point(7), b"x" * 10, asked=True)  # too late for it
+    assert receiver.inbox._held[PEER] == BUDGET
+
+
+@pytest.mark.parametrize(
+    ("payload", "total", "offset"), [(b"x" * 33, 33, 0), (b"x" * 10, 20, 0), (b"x" * 10, 20, 10)]
+)
+def test_large_or_broken_messages_unasked_are_protocol_errors(
+    receiver: Receiver, payload: bytes, total: int, offset: int
+) -> None:
+    with pytest.raises(FrameError, match="unasked"):
+        receiver.data(KEY, payload, total=total, offset=offset)
+
+
+def test_a_gap_in_a_message_is_a_protocol_error(receiver: Receiver) -> None:
+    receiver.post(KEY, 100)
+    with pytest.raises(FrameError, match="payload at 36"):
+        receiver.data(KEY, b"b" * 64, total=100, offset=36, asked=True)
+
+
+@pytest.mark.parametrize("kind", [Kind.CLEAR, Kind.REFUSE, Kind.CREDIT, Kind.BYE, Kind.CALL])
+def test_frames_for_others_are_protocol_errors(receiver: Receiver, kind: Kind) -> None:
+    with pytest.raises(FrameError, match=f"kind {kind.name} is not for the inbox"):
+        receiver.say(kind, KEY, 0)
+
+
+# ---------------------------------------------------------------- point to point
+
+
+def test_messages_of_a_tag_are_received_in_the_order_sent(receiver: Receiver) -> None:
+    receiver.data(to_point(1), b"1")
+    receiver.say(Kind.ANNOUNCE, to_point(2), 100)
+    receiver.data(to_point(3), b"3")
+    first, second, third = (receiver.post_open(PEER, total) for total in (1, 100, 1))
+    assert (first.got, third.got) == (b"1", b"3")
+    assert second.is_open
+    assert receiver.answered() == [(PEER, Kind.CLEAR, to_point(2), 100)]
+    receiver.data(to_point(2), b"x" * 64, total=100, asked=True)
+    receiver.data(to_point(2), b"x" * 36, total=100, offset=64, asked=True)
+    assert second.got == b"x" * 100
+    assert receiver.is_empty
+
+
+def test_receives_of_a_tag_are_served_in_the_order_posted(receiver: Receiver) -> None:
+    receives = [receiver.post_open(source, 1) for source in (OTHER, None, PEER, None)]
+    receiver.data(to_point(1), b"1")
+    receiver.data(to_point(2), b"2")
+    receiver.data(to_point(1), b"3", peer=OTHER)
+    receiver.data(to_point(2), b"4", peer=OTHER)
+    assert [receive.got for receive in receives] == [b"3", b"1", b"2", b"4"]
+    assert [receive.incoming.peer for receive in receives] == [OTHER, PEER, PEER, OTHER]
+    assert receiver.is_empty
+
+
+def test_a_tag_and_a_group_each_have_a_line_of_their_own(receiver: Receiver) -> None:
+    receiver.data(to_point(1, tag=7), b"7")
+    receiver.data(to_point(2)._replace(group=2), b"2")
+    receiver.data(to_point(3), b"0")
+    assert receiver.post_open(None, 1).got == b"0"
+    assert receiver.post_open(None, 1, tag=7).got == b"7"
+    assert receiver.post_open(None, 1).is_open
+
+
+def test_an_unlike_message_to_a_point_takes_its_receive_with_it(receiver: Receiver) -> None:
+    first, second = receiver.post_open(PEER, 2), receiver.post_open(PEER, 1)
+    receiver.data(to_point(1), b"1")
+    assert first.ended == [Unlike(PEER, to_point(1), 1)]
+    assert second.is_open
+    receiver.data(to_point(2), b"2")
+    assert second.got == b"2"
+
+
+def test_a_retracted_receive_leaves_its_place_to_the_next(receiver: Receiver) -> None:
+    first, second = receiver.post_open(None, 1), receiver.post_open(None, 1)
+    receiver.inbox.retract(first.incoming)
+    receiver.data(to_point(1), b"1")
+    assert first.is_open
+    assert second.got == b"1"
+    assert receiver.is_empty
+
+
+def test_a_withdrawn_announcement_is_forgotten(receiver: Receiver) -> None:
+    receiver.say(Kind.ANNOUNCE, to_point(1), 100)
+    receiver.say(Kind.WITHDRAW, to_point(1), 0)
+    assert receiver.is_empty
+    assert receiver.post_open(PEER, 100).is_open
+    assert receiver.answered() == []
+
+
+def test_the_receive_of_a_withdrawn_message_is_open_to_all_it_was_open_to(
+    receiver: Receiver,
+) -> None:
+    receive = receiver.post_open(None, 100)
+    receiver.say(Kind.ANNOUNCE, to_point(1), 100)
+    receiver.data(to_point(1), b"a" * 64, total=100, asked=True)
+    receiver.say(Kind.WITHDRAW, to_point(1), 0)
+    assert receive.is_open
+    receiver.say(Kind.ANNOUNCE, to_point(1), 100, peer=OTHER)
+    receiver.data(to_point(1), b"b" * 64, peer=OTHER, total=100, asked=True)
+    receiver.data(to_point(1), b"c" * 36, peer=OTHER, total=100, offset=64, asked=True)
+    assert receive.got == b"b" * 64 + b"c" * 36
+    assert receive.incoming.peer == OTHER
+
+
+def test_receives_of_withdrawn_messages_keep_the_order_posted(receiver: Receiver) -> None:
+    receives = [receiver.post_open(None, 100) for _ in range(3)]
+    for number in (1, 2):
+        receiver.say(Kind.ANNOUNCE, to_point(number), 100)
+    for number in (1, 2):
+        receiver.say(Kind.WITHDRAW, to_point(number), 0)
+    for number in (3, 4, 5):
+        receiver.say(Kind.ANNOUNCE, to_point(number), 100)
+        receiver.data(to_point(number), b"%d" % number * 64, total=100, asked=True)
+        receiver.data(to_point(number), b"%d" % number * 36, total=100, offset=64, asked=True)
+    assert [receive.got for receive in receives] == [b"3" * 100, b"4" * 100, b"5" * 100]
+
+
+def test_the_receive_of_a_withdrawn_message_takes_what_came_meanwhile(receiver: Receiver) -> None:
+    receive = receiver.post_open(PEER, 10)
+    receiver.say(Kind.ANNOUNCE, to_point(1), 10)
+    receiver.data(to_point(2), b"0123456789")
+    receiver.say(Kind.WITHDRAW, to_point(1), 0)
+    assert receive.got == b"0123456789"
+    assert receiver.is_empty

@@ -1,0 +1,227 @@
+"""Jobs over their life: incarnations, what stays readable, what is forgotten, draining."""
+
+import pytest
+
+from allhands_server.machine import jobs
+from allhands_server.machine.effects import Draining, Joined, WorldFormed
+from allhands_server.machine.events import (
+    Arrive,
+    CloseGroup,
+    Count,
+    DescribeJob,
+    Drain,
+    Get,
+    Heartbeat,
+    Leave,
+    ListJobs,
+    OpenGroup,
+    Set,
+)
+from allhands_server.machine.refusals import Status
+from allhands_server.machine.values import Entry, GroupView, Progress
+from allhands_server.testing import Transcript
+
+
+def run_once(t: Transcript, job: str = "j") -> None:
+    for session in t.world(1, job=job):
+        t.say(session, Leave())
+
+
+def names(t: Transcript) -> list[str]:
+    return [view.job for view in t.answer(ListJobs())]
+
+
+def test_keys_set_before_the_first_join_are_kept_for_the_first_world() -> None:
+    t = Transcript()
+    t.answer(Set("j", "k", b"early"))
+    assert t.answer(DescribeJob("j")).state == "empty"
+    t.world(1)
+    assert t.answer(Get("j", "k")).value == b"early"
+
+
+def test_keys_stay_readable_after_the_end_until_the_next_world_begins() -> None:
+    t = Transcript()
+    t.answer(Set("j", "k", b"v"))
+    run_once(t)
+    assert t.answer(Get("j", "k")) == Entry(b"v", 1)
+    t.join(0, 2)
+    assert t.refusal(Get("j", "k")).status is Status.NOT_FOUND
+    assert t.answer(Count("j")) == 0
+
+
+def test_keys_outlast_a_world_that_never_formed() -> None:
+    t = Transcript()
+    t.answer(Set("j", "k", b"v"))
+    t.breaks(t.join(0, 2))
+    t.join(0, 2)
+    assert t.answer(Get("j", "k")).value == b"v"
+
+
+def test_who_waits_over_the_end_of_a_world_is_answered_by_the_next_one() -> None:
+    t = Transcript()
+    run_once(t)
+    waiting = t.ask(Get("j", "k", wait=True))
+    t.world(1)
+    t.answer(Set("j", "k", b"new"))
+    assert t.outcomes[waiting] == Entry(b"new", 1)
+
+
+def test_a_new_world_has_a_new_incarnation_and_a_higher_epoch() -> None:
+    t = Transcript()
+    run_once(t)
+    first = t.answer(DescribeJob("j"))
+    second, formed = t.told(t.join(0, 1))
+    assert isinstance(second, Joined)
+    assert isinstance(formed, WorldFormed)
+    assert second.incarnation not in ("", first.incarnation)
+    assert second.secret != b"\x01" * 32
+    assert formed.epoch > first.epoch
+
+
+def test_a_new_world_may_have_another_size_and_heartbeat_window() -> None:
+    t = Transcript()
+    t.world(1, window=1.0)
+    t.say(1, Leave())
+    t.world(3, window=2.0)
+    seen = t.answer(DescribeJob("j"))
+    assert (seen.world_size, seen.heartbeat_window, seen.state) == (3, 2.0, "running")
+
+
+def test_a_worker_need_not_wait_for_the_grace_of_a_world_whose_sessions_are_all_broken() -> None:
+    t = Transcript()
+    for session in t.world(2):
+        t.breaks(session)
+    assert t.answer(DescribeJob("j")).state == "running"
+    t.world(2)
+    seen = t.answer(DescribeJob("j"))
+    assert (seen.state, seen.incarnation) == ("running", "incarnation3")
+    assert t.log.count("job j: ended") == 1
+    for _ in range(5):
+        t.at(t.now + 1.0)
+        t.say(3, Heartbeat())
+        t.say(4, Heartbeat())
+    assert t.answer(DescribeJob("j")).state == "running"
+
+
+def test_barriers_count_from_the_start_in_a_new_world() -> None:
+    t = Transcript()
+    assert t.answer(Arrive("j", "b", "a", ("a",))) == 1
+    run_once(t)
+    assert t.answer(Arrive("j", "b", "a", ("a",))) == 2
+    t.world(1)
+    assert t.answer(Arrive("j", "b", "a", ("a",))) == 1
+
+
+def test_a_job_shows_its_members_and_how_far_they_are() -> None:
+    t = Transcript()
+    first, _ = t.world(2)
+    t.at(1.0)
+    t.say(first, Heartbeat(0, (Progress("world", 4, 3, "all_reduce", 0.5),)))
+    t.at(3.0)
+    seen = t.answer(DescribeJob("j"))
+    assert (seen.state, seen.world_size, seen.heartbeat_window) == ("running", 2, 5.0)
+    member = seen.members[0]
+    assert (member.rank, member.host, member.pid, member.last_heartbeat) == (0, "host1", 1001, 2.0)
+    assert member.progress == (Progress("world", 4, 3, "all_reduce", 2.5),)
+    assert seen.members[1].last_heartbeat == 3.0
+
+
+def test_a_job_shows_its_groups_until_the_last_member_has_closed_them() -> None:
+    t = Transcript()
+    first, second, third = t.world(3)
+    t.say(first, OpenGroup("pair", (0, 1)))
+    t.say(second, OpenGroup("pair", (0, 1)))
+    t.say(third, OpenGroup("all", (0, 1, 2)))
+    assert t.answer(DescribeJob("j")).groups == (
+        GroupView("all", (0, 1, 2)),
+        GroupView("pair", (0, 1)),
+    )
+    t.say(first, CloseGroup("pair"))
+    assert len(t.answer(DescribeJob("j")).groups) == 2
+    t.say(second, CloseGroup("pair"))
+    assert t.answer(DescribeJob("j")).groups == (GroupView("all", (0, 1, 2)),)
+
+
+def test_a_job_that_is_not_there_is_refused_naming_those_that_are() -> None:
+    t = Transcript()
+    t.join(0, 2, job="train")
+    refusal = t.refusal(DescribeJob("trian"))
+    assert refusal.status is Status.NOT_FOUND
+    assert refusal.text == "there is no job 'trian'; jobs here: 'train'"
+
+
+def test_looking_does_not_make_a_job() -> None:
+    t = Transcript()
+    t.refusal(Get("j", "k"))
+    t.answer(Count("j"))
+    t.withdraw(t.ask(Get("j", "k", wait=True)))
+    t.breaks(t.join(0, 2))
+    t.ask(Arrive("j", "b", "a", ("a", "b")), due=1.0)
+    t.at(1.0)
+    assert names(t) == []
+
+
+def test_jobs_are_listed_by_name() -> None:
+    t = Transcript()
+    for job in "bca":
+        t.join(0, 2, job=job)
+    assert names(t) == ["a", "b", "c"]
+
+
+def test_the_oldest_ended_jobs_are_forgotten_and_the_live_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "IDLE_JOBS_KEPT", 3)
+    t = Transcript()
+    t.world(1, job="live")
+    t.answer(Set("keys", "k", b""))
+    for number in range(5):
+        run_once(t, f"run{number}")
+    assert names(t) == ["keys", "live", "run2", "run3", "run4"]
+
+
+def test_an_ended_job_that_somebody_waits_at_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "IDLE_JOBS_KEPT", 1)
+    t = Transcript()
+    run_once(t, "first")
+    waiting = t.ask(Get("first", "k", wait=True))
+    for number in range(3):
+        run_once(t, f"run{number}")
+    t.answer(Set("first", "k", b"v"))
+    assert t.outcomes[waiting] == Entry(b"v", 1)
+
+
+def test_draining_takes_in_nobody_and_waits_for_the_running_worlds() -> None:
+    t = Transcript()
+    runs = t.world(2, job="runs")
+    forms = t.join(0, 2, job="forms")
+    t.happen(Drain("it got SIGTERM"))
+    assert t.told(runs[0]) == t.told(runs[1]) == [Draining("it got SIGTERM")]
+    for session in (forms, t.join(1, 2, job="forms"), t.join(0, 1, job="new")):
+        refusal = t.ends[session]
+        assert refusal is not None
+        assert refusal.status is Status.UNAVAILABLE
+    t.answer(Set("runs", "k", b"still served"))
+    t.say(runs[0], Leave())
+    assert not t.is_drained
+    t.say(runs[1], Leave())
+    assert t.is_drained
+
+
+def test_draining_is_done_when_the_last_world_is_lost() -> None:
+    t = Transcript()
+    (session,) = t.world(1)
+    t.happen(Drain())
+    assert t.told(session) == []
+    t.breaks(session)
+    assert not t.is_drained
+    t.at(0.5)
+    assert t.is_drained
+
+
+def test_draining_without_worlds_is_done_at_once() -> None:
+    t = Transcript()
+    t.happen(Drain())
+    assert t.is_drained

@@ -1,0 +1,221 @@
+"""How a world forms: ranks given and assigned, sizes agreed, refusals that name both parties."""
+
+import pytest
+
+from allhands_server.machine.effects import Joined, LeaveAccepted, Probe, WorldFormed
+from allhands_server.machine.events import DescribeJob, Heartbeat, Leave
+from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.testing import Transcript
+
+
+def joined(t: Transcript, session: int) -> Joined:
+    found = t.told(session)[0]
+    assert isinstance(found, Joined)
+    return found
+
+
+def formed(t: Transcript, session: int) -> WorldFormed:
+    found = t.told(session)[-1]
+    assert isinstance(found, WorldFormed)
+    return found
+
+
+def why(t: Transcript, session: int) -> Refusal:
+    refusal = t.ends[session]
+    assert refusal is not None
+    return refusal
+
+
+def test_a_member_is_introduced_at_once() -> None:
+    t = Transcript()
+    session = t.join(1, 3, window=10.0)
+    assert t.told(session) == [
+        Joined(
+            member_id="member1",
+            rank=1,
+            world_size=3,
+            incarnation="incarnation1",
+            secret=b"\x01" * 32,
+            heartbeat_window=10.0,
+            heartbeat_interval=2.0,
+            address="127.0.0.1:5001",
+        )
+    ]
+
+
+def test_the_last_member_that_is_missing_forms_the_world() -> None:
+    t = Transcript()
+    sessions = [t.join(1, 2), t.join(0, 2)]
+    one, other = (formed(t, session) for session in sessions)
+    assert one == other
+    assert (one.epoch, one.world_size) == (1, 2)
+    assert [(member.rank, member.pid) for member in one.members] == [(0, 1002), (1, 1001)]
+    assert t.log == ["job j: epoch 1 opened, 2 members"]
+    assert t.answer(DescribeJob("j")).state == "running"
+
+
+def test_a_world_of_one_forms_at_once() -> None:
+    t = Transcript()
+    assert [type(one) for one in t.told(t.join(0, 1))] == [Joined, WorldFormed]
+
+
+def test_all_members_of_an_incarnation_share_one_secret() -> None:
+    t = Transcript()
+    one, other = joined(t, t.join(0, 2)), joined(t, t.join(1, 2))
+    assert one.secret == other.secret
+    assert one.incarnation == other.incarnation
+    assert one.member_id != other.member_id
+
+
+def test_ranks_are_assigned_from_the_lowest_free_one() -> None:
+    t = Transcript()
+    t.join(1, 4)
+    assert [joined(t, t.join()).rank for _ in range(3)] == [0, 2, 3]
+
+
+def test_a_world_forms_when_the_last_member_brings_the_size() -> None:
+    t = Transcript()
+    first = t.join(0)
+    assert joined(t, first).world_size == 0
+    t.join(1, 2)
+    assert formed(t, first).world_size == 2
+
+
+def test_a_claim_beats_an_assignment_while_the_world_forms() -> None:
+    t = Transcript()
+    assigned = t.join()
+    claimant = t.join(0, 2)
+    assert joined(t, claimant).rank == 0
+    refusal = why(t, assigned)
+    assert refusal.status is Status.UNAVAILABLE
+    assert "host host1, pid 1001" in refusal.text
+    assert "host host2, pid 1002" in refusal.text
+    assert joined(t, t.join()).rank == 1
+    assert t.answer(DescribeJob("j")).state == "running"
+
+
+def test_a_rank_that_is_taken_is_refused_naming_both_parties() -> None:
+    t = Transcript()
+    t.join(1, 3, label="first")
+    refusal = why(t, t.join(1, 3, label="second"))
+    assert refusal.status is Status.ALREADY_EXISTS
+    assert "host host2, pid 1002, label 'second' claims it" in refusal.text
+    assert "rank 1 (host host1, pid 1001, label 'first') has joined with it" in refusal.text
+    assert t.log == [f"refused to take in a worker: {refusal.text}"]
+
+
+def test_another_world_size_is_refused_naming_both_parties() -> None:
+    t = Transcript()
+    t.join(0, 2)
+    refusal = why(t, t.join(1, 3))
+    assert refusal.status is Status.FAILED_PRECONDITION
+    assert "rank 1 (host host2, pid 1002) brings world size 3" in refusal.text
+    assert "rank 0 (host host1, pid 1001) brought 2" in refusal.text
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_world_size_without_room_for_who_is_there_is_refused(size: int) -> None:
+    t = Transcript()
+    t.join(3)
+    refusal = why(t, t.join(0, size))
+    assert refusal.status is Status.FAILED_PRECONDITION
+    assert "no place for rank 3 (host host1, pid 1001)" in refusal.text
+
+
+@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-2, 2), (0, -1), (2_000_000, 0)])
+def test_a_rank_outside_its_own_world_is_refused(rank: int, size: int) -> None:
+    t = Transcript()
+    assert why(t, t.join(rank, size)).status is Status.INVALID_ARGUMENT
+
+
+def test_a_rank_outside_the_agreed_world_is_refused_naming_who_brought_the_size() -> None:
+    t = Transcript()
+    t.join(0, 2)
+    refusal = why(t, t.join(2))
+    assert refusal.status is Status.INVALID_ARGUMENT
+    assert "rank 0 (host host1, pid 1001) brought world size 2" in refusal.text
+
+
+def test_a_running_world_takes_in_nobody() -> None:
+    t = Transcript()
+    t.world(2)
+    refusal = why(t, t.join())
+    assert refusal.status is Status.FAILED_PRECONDITION
+    assert "rank 0 (host host1, pid 1001), rank 1 (host host2, pid 1002)" in refusal.text
+    assert "another job name" in refusal.text
+    assert why(t, t.join(1, 2)).status is Status.ALREADY_EXISTS
+
+
+def test_a_degraded_world_takes_in_nobody_also_not_as_the_rank_that_is_missing() -> None:
+    t = Transcript()
+    sessions = t.world(2)
+    t.say(sessions[1], Leave())
+    refusal = why(t, t.join(1, 2))
+    assert refusal.status is Status.FAILED_PRECONDITION
+    assert "of them 1 left" in refusal.text
+
+
+def test_a_rank_is_free_again_when_its_session_breaks_while_the_world_forms() -> None:
+    t = Transcript()
+    other = t.join(1, 3)
+    t.breaks(t.join(0, 3))
+    assert joined(t, t.join(0, 3)).rank == 0
+    assert len(t.told(other)) == 1
+    assert t.log == []
+
+
+def test_the_size_is_open_again_when_who_brought_it_has_gone() -> None:
+    t = Transcript()
+    t.join(0)
+    t.breaks(t.join(1, 3))
+    assert t.answer(DescribeJob("j")).world_size == 0
+    assert isinstance(t.told(t.join(1, 2))[-1], WorldFormed)
+
+
+def test_a_worker_that_leaves_while_the_world_forms_is_let_go() -> None:
+    t = Transcript()
+    leaver = t.join(0, 3)
+    other = t.join(1, 3)
+    t.say(leaver, Leave())
+    assert t.told(leaver)[-1] == LeaveAccepted()
+    assert t.ends[leaver] is None
+    assert len(t.told(other)) == 1
+    assert joined(t, t.join(0, 3)).rank == 0
+
+
+def test_who_joins_and_beats_only_when_probed_stays_while_the_world_forms() -> None:
+    t = Transcript()
+    session = t.join(0, 2)
+    for second in range(1, 61):
+        t.at(float(second))
+        for one in t.told(session):
+            if isinstance(one, Probe):
+                t.say(session, Heartbeat(one.probe))
+    assert session not in t.ends
+
+
+def test_who_falls_silent_while_the_world_forms_is_dropped_and_its_rank_is_free() -> None:
+    t = Transcript()
+    session = t.join(0, 2)
+    t.at(5.0)
+    refusal = why(t, session)
+    assert refusal.status is Status.ABORTED
+    assert "no heartbeat for 5.0 s" in refusal.text
+    assert joined(t, t.join(0, 2)).rank == 0
+
+
+@pytest.mark.parametrize("window", [0.1, 4000.0, -1.0, float("nan")])
+def test_a_heartbeat_window_out_of_bounds_is_refused(window: float) -> None:
+    t = Transcript()
+    assert why(t, t.join(0, 1, window=window)).status is Status.INVALID_ARGUMENT
+
+
+def test_the_first_join_sets_the_heartbeat_window() -> None:
+    t = Transcript()
+    t.join(0, 2, window=1.0)
+    assert joined(t, t.join(1, 2, window=9.0)).heartbeat_window == 1.0
+
+
+def test_a_label_that_would_garble_a_terminal_is_refused() -> None:
+    t = Transcript()
+    assert why(t, t.join(0, 1, label="\x1b[2J")).status is Status.INVALID_ARGUMENT

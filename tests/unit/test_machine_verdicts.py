@@ -1,0 +1,289 @@
+"""Verdicts: who is absent in a call, in which of the states, and that all callers hear the same."""
+
+from allhands_server.machine.effects import Probe
+from allhands_server.machine.events import AwaitVerdict, Heartbeat, Leave, OpenGroup
+from allhands_server.machine.refusals import Status
+from allhands_server.machine.values import AbsentRank, Progress, Verdict
+from allhands_server.testing import Transcript
+
+DUE = 2.0
+
+
+def ask(t: Transcript, session: int, due: float = DUE, waiting_on: tuple[int, ...] = ()) -> int:
+    request = AwaitVerdict("j", f"member{session}", "world", 7, "all_reduce", waiting_on)
+    return t.ask(request, due)
+
+
+def verdict(t: Transcript, ticket: int) -> Verdict:
+    found = t.outcomes[ticket]
+    assert isinstance(found, Verdict), found
+    return found
+
+
+def absent(t: Transcript, ticket: int) -> list[tuple[int, str]]:
+    return [(one.rank, one.state) for one in verdict(t, ticket).absent]
+
+
+def only(t: Transcript, ticket: int) -> AbsentRank:
+    [one] = verdict(t, ticket).absent
+    return one
+
+
+def inside(sequence: int = 7, operation: str = "all_reduce", group: str = "world") -> Progress:
+    return Progress(group, sequence, sequence - 1, operation)
+
+
+def outside(completed: int, elapsed: float = 0.0) -> Progress:
+    return Progress("world", completed, completed, "", elapsed)
+
+
+def answer_probes(t: Transcript, session: int, *progress: Progress) -> None:
+    probes = [one for one in t.told(session) if isinstance(one, Probe)]
+    assert probes, "it was not probed"
+    for probe in probes:
+        t.say(session, Heartbeat(probe.probe, progress))
+
+
+def test_members_are_probed_shortly_before_the_deadline() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ask(t, first)
+    t.at(1.69)
+    assert t.told(second) == []
+    t.at(1.7)
+    assert [type(one) for one in t.told(second)] == [Probe]
+
+
+def test_where_there_is_little_time_a_third_of_it_is_for_the_probe() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ask(t, first, due=0.3)
+    t.at(0.19)
+    assert t.told(second) == []
+    t.at(0.201)
+    assert [type(one) for one in t.told(second)] == [Probe]
+
+
+def test_who_has_ended_the_call_is_not_probed() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    t.say(second, Heartbeat(0, (outside(7),)))
+    ask(t, first)
+    t.at(1.9)
+    assert t.told(second) == []
+
+
+def test_who_is_alive_but_in_no_operation_is_outside() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, second, outside(6, elapsed=1.5))
+    t.at(DUE)
+    one = only(t, ticket)
+    assert (one.rank, one.host, one.pid, one.state) == (1, "host2", 1002, "outside")
+    assert (one.sequence, one.operation) == (6, "")
+    assert one.text == (
+        "rank 1 (host host2, pid 1002) is alive, and in no operation for 1.8 s, "
+        "since sequence number 6"
+    )
+
+
+def test_who_has_begun_nothing_at_all_is_outside() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, second)
+    t.at(DUE)
+    assert only(t, ticket).state == "outside"
+    assert "has begun no operation" in only(t, ticket).text
+
+
+def test_who_is_in_another_call_is_elsewhere_and_the_verdict_says_which() -> None:
+    t = Transcript()
+    first, second, third = t.world(3)
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, second, inside(6, "broadcast"))
+    answer_probes(t, third, outside(6), inside(3, "gather", group="pair"))
+    t.at(DUE)
+    second_absent, third_absent = verdict(t, ticket).absent
+    assert (second_absent.state, third_absent.state) == ("elsewhere", "elsewhere")
+    assert (second_absent.operation, second_absent.sequence) == ("broadcast", 6)
+    assert "is in broadcast 6 for 0.3 s" in second_absent.text
+    assert "is in gather 3 of group 'pair' for 0.3 s" in third_absent.text
+
+
+def test_who_does_not_answer_the_probe_is_silent() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    t.at(0.5)
+    t.say(second, Heartbeat(0, (inside(6, "broadcast"),)))
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    t.at(DUE)
+    one = only(t, ticket)
+    assert (one.rank, one.state) == (1, "silent")
+    assert one.text == (
+        "rank 1 (host host2, pid 1002) does not answer, its last heartbeat is 1.5 s ago; "
+        "last it said it was in broadcast 6 for 1.5 s"
+    )
+
+
+def test_who_beats_after_the_probe_without_answering_it_is_not_silent() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first)
+    t.at(1.8)
+    answer_probes(t, first, inside())
+    t.say(second, Heartbeat(0, (outside(6),)))
+    t.at(DUE)
+    assert only(t, ticket).state == "outside"
+
+
+def test_who_was_lost_or_has_left_is_absent_even_if_it_had_begun_the_call() -> None:
+    t = Transcript()
+    first, second, third = t.world(3)
+    t.say(second, Heartbeat(0, (inside(),)))
+    t.breaks(second)
+    t.say(third, Leave((inside(),), "KeyError: 'x'"))
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    t.at(DUE)
+    assert absent(t, ticket) == [(1, "lost"), (2, "left")]
+    texts = [one.text for one in verdict(t, ticket).absent]
+    assert texts == [
+        "rank 1 (host host2, pid 1002) is lost: its session broke",
+        "rank 2 (host host3, pid 1003) has left the job because of KeyError: 'x'",
+    ]
+
+
+def test_who_has_ended_the_call_and_left_is_not_absent() -> None:
+    t = Transcript()
+    first, second, _ = t.world(3)
+    t.say(second, Leave((outside(7),)))
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    t.at(DUE)
+    assert absent(t, ticket) == [(2, "silent")]
+
+
+def test_in_a_world_that_has_not_formed_the_others_never_joined() -> None:
+    t = Transcript()
+    ticket = ask(t, t.join(0, 2))
+    t.at(DUE)
+    assert (1, "never joined") in absent(t, ticket)
+
+
+def test_only_ranks_of_the_group_are_judged() -> None:
+    t = Transcript()
+    first, second, _ = t.world(3)
+    t.say(first, OpenGroup("world", (0, 1)))
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, second, outside(6))
+    t.at(DUE)
+    assert absent(t, ticket) == [(1, "outside")]
+
+
+def test_who_has_begun_the_call_and_is_silent_is_named_where_all_have_begun_it() -> None:
+    t = Transcript()
+    first, second, third = t.world(3)
+    t.say(second, Heartbeat(0, (inside(),)))
+    ticket = ask(t, first, waiting_on=(2,))
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, third, inside())
+    t.at(DUE)
+    assert absent(t, ticket) == [(1, "silent")]
+
+
+def test_where_all_have_arrived_those_that_the_callers_wait_for_are_slow() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    one = ask(t, first, waiting_on=(1,))
+    t.at(1.7)
+    for session in (first, second):
+        answer_probes(t, session, inside())
+    t.at(DUE)
+    found = only(t, one)
+    assert (found.rank, found.state) == (1, "slow")
+    assert "rank 1 (host host2, pid 1002) has begun all_reduce 7" in found.text
+    assert "what rank 0 needs of it" in found.text
+
+
+def test_where_all_have_arrived_and_nobody_says_for_whom_it_waits_nobody_is_absent() -> None:
+    t = Transcript()
+    (only_one,) = t.world(1)
+    ticket = ask(t, only_one)
+    t.at(1.7)
+    answer_probes(t, only_one, inside())
+    t.at(DUE)
+    assert verdict(t, ticket) == Verdict("world", 7, "all_reduce", ())
+
+
+def test_all_callers_hear_the_same_verdict_also_those_whose_deadline_is_later() -> None:
+    t = Transcript()
+    first, second, third = t.world(3)
+    early, late = ask(t, first), ask(t, second, due=DUE + 1.0)
+    t.at(1.7)
+    for session in (first, second):
+        answer_probes(t, session, inside())
+    answer_probes(t, third, outside(6))
+    t.at(DUE)
+    t.say(third, Heartbeat(0, (inside(),)))
+    assert late not in t.outcomes
+    t.at(DUE + 1.0)
+    assert verdict(t, late) == verdict(t, early)
+    assert t.told(third) == []
+
+
+def test_a_verdict_does_not_stand_for_ever() -> None:
+    t = Transcript()
+    first, second = t.world(2, window=60.0)
+    early = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, second, outside(6))
+    t.at(DUE)
+    assert absent(t, early) == [(1, "outside")]
+    late = ask(t, first, due=20.0)
+    t.at(19.7)
+    answer_probes(t, first, inside())
+    t.at(20.0)
+    assert absent(t, late) == [(1, "silent")]
+
+
+def test_a_verdict_that_is_withdrawn_leaves_nothing_behind() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    t.withdraw(ask(t, first))
+    t.at(2.5)
+    assert t.told(second) == []
+
+
+def test_nobody_waits_for_a_verdict_without_end() -> None:
+    t = Transcript()
+    t.world(1)
+    request = AwaitVerdict("j", "member1", "world", 7, "all_reduce")
+    assert t.refusal(request).status is Status.INVALID_ARGUMENT
+
+
+def test_only_members_may_ask() -> None:
+    t = Transcript()
+    first, _ = t.world(2)
+    stranger = t.ask(AwaitVerdict("j", "nobody", "world", 7, "all_reduce"), due=DUE)
+    assert t.outcomes[stranger].status is Status.NOT_FOUND
+    nowhere = t.ask(AwaitVerdict("k", "member1", "world", 7, "all_reduce"), due=DUE)
+    assert t.outcomes[nowhere].status is Status.NOT_FOUND
+    t.breaks(first)
+    t.at(0.5)
+    assert t.outcomes[ask(t, first)].status is Status.ABORTED

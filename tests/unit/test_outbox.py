@@ -1,0 +1,257 @@
+"""What may be sent to one peer, and when."""
+
+import pytest
+
+from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind, unpack
+from allhands.transport.outbox import Outbox, Outgoing
+
+CHUNK, EAGER, BUDGET = 64, 32, 192
+"""As the miniature world has them."""
+
+pytestmark = pytest.mark.usefixtures("miniature")
+
+
+class Sender:
+    """An outbox, and what its messages were told."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox()
+        self.told: dict[Key, bool] = {}
+
+    def push(self, number: int, total: int, *, to_point: bool = False) -> Outgoing:
+        key = Key(1, number, point_to_point=to_point)
+        payload = bytes(number for _ in range(total))
+        message = Outgoing(
+            key, [memoryview(payload)], 5, lambda like: self.told.__setitem__(key, like)
+        )
+        self.outbox.push(message)
+        return message
+
+    def clear(self, message: Outgoing, *, signature: int = 5) -> None:
+        self.outbox.cleared(Header(Kind.CLEAR, message.key, signature, message.total))
+
+    def frames(self) -> list[tuple[Header, bytes]]:
+        """Take all frames that may go now."""
+        found = []
+        while (frame := self.outbox.next_frame()) is not None:
+            found.append((unpack(frame), frame[HEADER_BYTES:]))
+        return found
+
+    def shapes(self) -> list[tuple[Kind, int, int, int]]:
+        """Take all frames; return kind, number of the message, offset and length of each."""
+        return [(it.kind, it.key.sequence, it.offset, it.length) for it, _ in self.frames()]
+
+
+@pytest.fixture
+def sender() -> Sender:
+    return Sender()
+
+
+def test_a_small_message_goes_unasked_and_at_once(sender: Sender) -> None:
+    for number, total in enumerate((0, 1, EAGER)):
+        message = sender.push(number, total)
+        assert sender.told[message.key] is True
+        ((header, payload),) = sender.frames()
+        assert header == Header(Kind.DATA, message.key, 5, total, 0, total)
+        assert payload == bytes([number]) * total
+    assert sender.outbox.is_idle
+
+
+def test_its_memory_may_change_as_soon_as_that_is_said(sender: Sender) -> None:
+    data = bytearray(b"before")
+    sender.outbox.push(Outgoing(Key(1, 1), [memoryview(data)], 5, lambda like: None))
+    data[:] = b"after!"
+    assert sender.frames()[0][1] == b"before"
+
+
+def test_a_larger_message_is_announced_and_waits_to_be_asked_for(sender: Sender) -> None:
+    message = sender.push(1, 2 * CHUNK + 8)
+    ((header, _),) = sender.frames()
+    assert header == Header(Kind.ANNOUNCE, message.key, 5, 2 * CHUNK + 8)
+    assert not sender.outbox.is_idle
+    assert sender.told == {}
+    sender.clear(message)
+    frames = sender.frames()
+    assert [(it.offset, it.length, it.asked) for it, _ in frames] == [
+        (0, CHUNK, True),
+        (CHUNK, CHUNK, True),
+        (2 * CHUNK, 8, True),
+    ]
+    assert sender.told == {message.key: True}
+    assert sender.outbox.is_idle
+
+
+def test_who_asked_before_is_served_without_an_announcement(sender: Sender) -> None:
+    sender.outbox.cleared(Header(Kind.CLEAR, Key(1, 1), 5, CHUNK))
+    sender.push(1, CHUNK)
+    assert sender.shapes() == [(Kind.DATA, 1, 0, CHUNK)]
+
+
+def test_it_is_not_done_before_its_last_bytes_are_copied(sender: Sender) -> None:
+    message = sender.push(1, 2 * CHUNK)
+    sender.clear(message)
+    sender.outbox.next_frame()
+    sender.outbox.next_frame()
+    assert sender.told == {}
+    sender.outbox.next_frame()
+    assert sender.told == {message.key: True}
+
+
+def test_a_message_of_many_views_is_cut_regardless_of_them(sender: Sender) -> None:
+    parts = [bytes([number]) * length for number, length in enumerate((0, 50, 1, 100, 0, 30))]
+    told: list[bool] = []
+    message = Outgoing(Key(1, 1), [memoryview(part) for part in parts], 5, told.append)
+    sender.outbox.push(message)
+    sender.clear(message)
+    _, *frames = sender.frames()
+    assert b"".join(payload for _, payload in frames) == b"".join(parts)
+    assert [len(payload) for _, payload in frames] == [64, 64, 53]
+    assert told == [True]
+
+
+def test_large_messages_take_turns_and_small_ones_pass_them(sender: Sender) -> None:
+    for message in (sender.push(1, 2 * CHUNK), sender.push(2, 2 * CHUNK)):
+        sender.clear(message)
+    assert sender.shapes()[:3] == [
+        (Kind.ANNOUNCE, 1, 0, 0),
+        (Kind.ANNOUNCE, 2, 0, 0),
+        (Kind.DATA, 1, 0, CHUNK),
+    ]
+    for message in (sender.push(3, 2 * CHUNK), sender.push(4, 2 * CHUNK)):
+        sender.clear(message)
+    sender.frames()
+    first, second = sender.push(5, 2 * CHUNK), sender.push(6, 2 * CHUNK)
+    sender.clear(second)
+    sender.clear(first)
+    assert sender.outbox.next_frame() is not None
+    assert sender.outbox.next_frame() is not None
+    assert sender.outbox.next_frame() is not None  # the first chunk of the second
+    sender.push(7, 1)
+    assert [shape[:3] for shape in sender.shapes()] == [
+        (Kind.DATA, 7, 0),
+        (Kind.DATA, 5, 0),
+        (Kind.DATA, 6, CHUNK),
+        (Kind.DATA, 5, CHUNK),
+    ]
+
+
+def test_beyond_the_budget_small_messages_wait_too_until_there_is_credit(sender: Sender) -> None:
+    for number in range(6):
+        sender.push(number, EAGER)
+    waiting = sender.push(6, 1)
+    assert [shape[0] for shape in sender.shapes()] == [Kind.DATA] * 6 + [Kind.ANNOUNCE]
+    assert waiting.key not in sender.told
+    sender.outbox.credit(EAGER)
+    sender.push(7, EAGER)
+    assert sender.shapes() == [(Kind.DATA, 7, 0, EAGER)]
+    sender.clear(waiting)
+    ((header, _),) = sender.frames()
+    assert header.asked
+    assert sender.told[waiting.key] is True
+
+
+def test_a_small_message_that_was_asked_for_costs_no_budget(sender: Sender) -> None:
+    for number in range(6):
+        sender.push(number, EAGER)
+    sender.clear(sender.push(6, EAGER))
+    sender.frames()
+    sender.outbox.credit(BUDGET)
+    with pytest.raises(FrameError, match="more than was sent"):
+        sender.outbox.credit(1)
+
+
+def test_an_empty_message_needs_no_budget(sender: Sender) -> None:
+    for number in range(6):
+        sender.push(number, EAGER)
+    assert sender.told[sender.push(9, 0).key] is True
+
+
+def test_credit_for_more_than_was_sent_is_a_protocol_error(sender: Sender) -> None:
+    sender.push(1, 10)
+    with pytest.raises(FrameError, match="credit of 11 bytes"):
+        sender.outbox.credit(11)
+    sender.outbox.credit(10)
+
+
+@pytest.mark.parametrize("asked_first", [False, True])
+def test_a_receiver_that_expects_another_message_gets_nothing(
+    sender: Sender, asked_first: bool
+) -> None:
+    for number, (signature, total) in enumerate([(6, CHUNK), (5, CHUNK + 1)], 1):
+        clear = Header(Kind.CLEAR, Key(1, number), signature, total)
+        if asked_first:
+            sender.outbox.cleared(clear)
+            message = sender.push(number, CHUNK)
+        else:
+            message = sender.push(number, CHUNK)
+            sender.outbox.cleared(clear)
+        assert sender.told[message.key] is False
+        assert Kind.DATA not in [shape[0] for shape in sender.shapes()]
+    assert sender.outbox.is_idle
+
+
+def test_a_withdrawn_message_is_never_sent(sender: Sender) -> None:
+    message = sender.push(1, CHUNK)
+    sender.outbox.withdraw(message)
+    sender.clear(message)
+    assert [shape[0] for shape in sender.shapes()] == [Kind.ANNOUNCE]
+    assert sender.told == {}
+    assert sender.outbox.is_idle
+
+
+def test_the_rest_of_a_withdrawn_message_is_not_sent(sender: Sender) -> None:
+    message = sender.push(1, 3 * CHUNK)
+    sender.clear(message)
+    sender.outbox.next_frame()
+    sender.outbox.next_frame()
+    sender.outbox.withdraw(message)
+    assert sender.shapes() == []
+    assert sender.told == {}
+    assert sender.outbox.is_idle
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_receiver_of_a_withdrawn_message_learns_it_point_to_point(
+    sender: Sender, begun: bool
+) -> None:
+    message = sender.push(1, 3 * CHUNK, to_point=True)
+    sender.outbox.next_frame()
+    if begun:
+        sender.clear(message)
+        sender.outbox.next_frame()
+    sender.outbox.withdraw(message)
+    assert sender.shapes() == [(Kind.WITHDRAW, 1, 0, 0)]
+    sender.clear(message)  # on its way meanwhile
+    assert sender.shapes() == []
+    assert sender.outbox.is_idle
+
+
+def test_withdrawing_what_is_out_already_says_nothing(sender: Sender) -> None:
+    small = sender.push(1, 1, to_point=True)
+    large = sender.push(2, CHUNK, to_point=True)
+    sender.clear(large)
+    sender.frames()
+    for message in (small, large):
+        sender.outbox.withdraw(message)
+    assert sender.shapes() == []
+
+
+def test_what_was_asked_for_in_calls_that_are_over_is_forgotten(sender: Sender) -> None:
+    for number in (1, 2, 3):
+        sender.outbox.cleared(Header(Kind.CLEAR, Key(1, number), 5, CHUNK))
+    sender.outbox.cleared(Header(Kind.CLEAR, Key(2, 1), 5, CHUNK))
+    sender.outbox.forget(1, 2)
+    assert set(sender.outbox._cleared) == {Key(1, 3), Key(2, 1)}
+
+
+def test_control_goes_before_what_is_large(sender: Sender) -> None:
+    sender.clear(sender.push(1, 2 * CHUNK))
+    sender.frames()
+    sender.clear(sender.push(2, 2 * CHUNK))
+    sender.outbox.push_control(Header(Kind.REFUSE, Key(1, 3), 0, 0, 0, 4), b"call")
+    assert [shape[0] for shape in sender.shapes()] == [
+        Kind.ANNOUNCE,
+        Kind.REFUSE,
+        Kind.DATA,
+        Kind.DATA,
+    ]

@@ -1,0 +1,161 @@
+"""What is reduced, what is refused, and what comes out."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from allhands.reduction import ReduceOp, check, combine, finish
+
+BOOL = ["bool"]
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+FLOATS = ["float16", "float32", "float64"]
+COMPLEX = ["complex64", "complex128"]
+BITWISE = [ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR]
+
+DEFINED = {
+    (op, name)
+    for ops, names in (
+        ([ReduceOp.SUM, ReduceOp.PRODUCT], BOOL + INTEGERS + FLOATS + COMPLEX),
+        ([ReduceOp.MIN, ReduceOp.MAX], BOOL + INTEGERS + FLOATS),
+        ([ReduceOp.AVG], FLOATS + COMPLEX),
+        (BITWISE, BOOL + INTEGERS),
+    )
+    for op in ops
+    for name in names
+}
+
+
+def combined(op: ReduceOp, left: object, right: object, dtype: str) -> list[Any]:
+    out = np.array(left, dtype)
+    combine(op, out, np.array(right, dtype), out)
+    assert out.dtype == dtype
+    result: list[Any] = out.tolist()
+    return result
+
+
+@pytest.mark.parametrize("name", BOOL + INTEGERS + FLOATS + COMPLEX)
+@pytest.mark.parametrize("op", ReduceOp)
+def test_check_allows_what_is_defined_and_nothing_else(op: ReduceOp, name: str) -> None:
+    if (op, name) in DEFINED:
+        check(op, np.dtype(name))
+    else:
+        with pytest.raises(TypeError, match=op.name):
+            check(op, np.dtype(name))
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "text"),
+    [
+        (ReduceOp.AVG, "int64", "AVG of int64 is not defined; use SUM and divide"),
+        (ReduceOp.MIN, "complex64", "MIN of complex64 is not defined: complex numbers have no"),
+        (ReduceOp.BAND, "float32", "Cannot use ReduceOp.BAND with non-integral dtype float32"),
+        (ReduceOp.BXOR, "complex64", "Cannot use ReduceOp.BXOR with non-integral dtype"),
+        (ReduceOp.SUM, object, "cannot reduce object arrays; convert to a numeric dtype first"),
+        (ReduceOp.SUM, ">f8", "cannot reduce >f8, whose byte order is not this machine's; convert"),
+        (ReduceOp.SUM, ">i2", "byte order"),
+        (ReduceOp.SUM, "datetime64[s]", "reductions take bool, int8 to int64"),
+        (ReduceOp.SUM, "U4", "reductions take bool"),
+        (ReduceOp.SUM, [("x", "f4")], "reductions take bool"),
+        (ReduceOp.SUM, [("x", object)], "convert to a numeric dtype first"),
+        (ReduceOp.SUM, np.longdouble, "whose bits differ between machines; convert first"),
+        (ReduceOp.MAX, np.clongdouble, "x.astype(np.complex128)"),
+    ],
+)
+def test_a_refusal_says_what_to_do(op: ReduceOp, dtype: object, text: str) -> None:
+    with pytest.raises(TypeError) as refusal:
+        check(op, np.dtype(dtype))  # type: ignore[call-overload]
+    assert text in str(refusal.value)
+
+
+def test_an_operation_must_be_a_reduce_op() -> None:
+    with pytest.raises(TypeError, match=r"must be a ReduceOp such as ReduceOp.SUM, not 'sum'"):
+        check("sum", np.dtype("float32"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", INTEGERS + FLOATS + COMPLEX)
+def test_arithmetic_keeps_the_dtype(name: str) -> None:
+    assert combined(ReduceOp.SUM, [3, 4], [2, 5], name) == [5, 9]
+    assert combined(ReduceOp.PRODUCT, [3, 4], [2, 5], name) == [6, 20]
+
+
+@pytest.mark.parametrize("name", INTEGERS + FLOATS)
+def test_order_keeps_the_dtype(name: str) -> None:
+    assert combined(ReduceOp.MIN, [3, 4], [2, 5], name) == [2, 4]
+    assert combined(ReduceOp.MAX, [3, 4], [2, 5], name) == [3, 5]
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_bitwise_operations_take_integers(name: str) -> None:
+    assert combined(ReduceOp.BAND, [12], [10], name) == [8]
+    assert combined(ReduceOp.BOR, [12], [10], name) == [14]
+    assert combined(ReduceOp.BXOR, [12], [10], name) == [6]
+
+
+def test_of_booleans_sum_is_or_and_product_is_and() -> None:
+    left, right = [False, False, True, True], [False, True, False, True]
+    either, both = [False, True, True, True], [False, False, False, True]
+    for op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR):
+        assert combined(op, left, right, "bool") == either
+    for op in (ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.BAND):
+        assert combined(op, left, right, "bool") == both
+    assert combined(ReduceOp.BXOR, left, right, "bool") == [False, True, True, False]
+
+
+def test_integers_wrap_around() -> None:
+    assert combined(ReduceOp.SUM, [127], [1], "int8") == [-128]
+    assert combined(ReduceOp.SUM, [255], [2], "uint8") == [1]
+    assert combined(ReduceOp.PRODUCT, [2**62], [2], "int64") == [-(2**63)]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_floats_overflow_without_a_warning_whatever_the_caller_set(name: str) -> None:
+    largest = np.finfo(name).max
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert combined(ReduceOp.SUM, [largest], [largest], name) == [np.inf]
+        assert combined(ReduceOp.PRODUCT, [largest], [-largest], name) == [-np.inf]
+        assert np.isnan(combined(ReduceOp.SUM, [np.inf], [-np.inf], name)).all()
+        average = np.full(1, np.finfo(name).smallest_subnormal)
+        finish(ReduceOp.AVG, average, 3)
+        assert average == 0
+        assert np.geterr()["over"] == "raise"
+
+
+@pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX])
+def test_a_nan_is_not_lost(op: ReduceOp) -> None:
+    assert np.isnan(combined(op, [np.nan, 1.0], [1.0, np.nan], "float32")).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), case=st.sampled_from(sorted(DEFINED, key=str)))
+def test_out_may_be_either_operand(data: st.DataObject, case: tuple[ReduceOp, str]) -> None:
+    op, name = case
+    arrays = hnp.arrays(name, 5)
+    left, right = data.draw(arrays), data.draw(arrays)
+    apart, over_left, over_right = np.empty(5, name), left.copy(), right.copy()
+    combine(op, left, right, apart)
+    combine(op, over_left, right, over_left)
+    combine(op, left, over_right, over_right)
+    np.testing.assert_array_equal(over_left, apart)
+    np.testing.assert_array_equal(over_right, apart)
+
+
+@pytest.mark.parametrize("name", FLOATS + COMPLEX)
+def test_avg_is_the_sum_divided_by_the_size_of_the_group(name: str) -> None:
+    array = np.array([1, 2, 6], name)
+    combine(ReduceOp.AVG, array, array, array)
+    finish(ReduceOp.AVG, array, 4)
+    assert array.dtype == name
+    assert array.tolist() == [0.5, 1, 3]
+
+
+@pytest.mark.parametrize("op", [op for op in ReduceOp if op is not ReduceOp.AVG])
+def test_every_other_operation_is_finished_as_it_is(op: ReduceOp) -> None:
+    array = np.array([1, 2, 6])
+    finish(op, array, 4)
+    assert array.tolist() == [1, 2, 6]

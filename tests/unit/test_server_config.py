@@ -1,0 +1,115 @@
+"""What a coordinator may be started with: closed by default."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.addresses import local_host, peer_host, worker_address
+from allhands_server.config import ServerConfig, read_token
+from allhands_server.machine.values import AbsentRank, Verdict
+from allhands_server.servicers import bounded
+
+TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_needs_nothing(host: str) -> None:
+    ServerConfig(host=host).validate()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "node7", "localhost.evil"])
+def test_beyond_loopback_token_and_tls_are_needed(host: str) -> None:
+    with pytest.raises(ValueError, match=r"token.*TLS"):
+        ServerConfig(host=host).validate()
+    with pytest.raises(ValueError, match="needs TLS"):
+        ServerConfig(host=host, token="secret").validate()
+    with pytest.raises(ValueError, match="needs a token"):
+        ServerConfig(host=host, **TLS).validate()
+    ServerConfig(host=host, token="secret", **TLS).validate()
+
+
+def test_insecure_overrides_with_a_warning() -> None:
+    config = ServerConfig(host="0.0.0.0", token="secret", insecure=True)
+    config.validate()
+    [warning] = config.warnings()
+    assert "in the clear" in warning
+    assert len(ServerConfig(host="0.0.0.0", insecure=True).warnings()) == 2
+    assert ServerConfig(insecure=True).warnings() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"host": ""},
+        {"port": -1},
+        {"port": 65536},
+        {"token": ""},
+        {"token": "two words"},
+        {"token": "line\n"},
+        {"token": "schön"},
+        {"tls_cert": "cert.pem"},
+        {"tls_key": "key.pem"},
+        {"kind": "other"},
+        {"drain_timeout": -1.0},
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        ServerConfig(**wrong).validate()  # type: ignore[arg-type]
+
+
+def test_a_config_does_not_show_its_token(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger().warning("%r", ServerConfig(token="hush-hush"))
+    assert "hush" not in caplog.text
+
+
+def test_the_token_comes_from_the_file_else_from_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("from-file\n")
+    environ = {"ALLHANDS_TOKEN": "from-environment"}
+    assert read_token(path, environ) == "from-file"
+    assert read_token(None, environ) == "from-environment"
+    assert read_token(None, {}) is None
+    path.write_text("\n")
+    with pytest.raises(ValueError, match="no token"):
+        read_token(path, environ)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.1.2.3:4711", "10.1.2.3"),
+        ("ipv6:%5B::1%5D:4711", "::1"),
+        ("ipv6:[2001:db8::7]:4711", "2001:db8::7"),
+        ("ipv6:%5B::ffff:10.1.2.3%5D:4711", "10.1.2.3"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:4711", "fe80::1%eth0"),
+        ("unix:/run/socket", "127.0.0.1"),
+        ("unix:", "127.0.0.1"),
+    ],
+)
+def test_a_peer_is_read_as_grpc_writes_it(peer: str, host: str) -> None:
+    assert peer_host(peer) == host
+
+
+def test_a_workers_address_can_be_dialled() -> None:
+    assert worker_address("ipv4:10.1.2.3:4711", 5000) == "10.1.2.3:5000"
+    assert worker_address("ipv6:%5B::1%5D:4711", 5000) == "[::1]:5000"
+    assert local_host("0.0.0.0") == "127.0.0.1"
+    assert local_host("10.1.2.3") == "10.1.2.3"
+
+
+def test_what_is_no_peer_is_refused() -> None:
+    with pytest.raises(ValueError, match="vsock"):
+        peer_host("vsock:2:3")
+
+
+@pytest.mark.parametrize("count", [1, 15, 100, 10_000])
+def test_a_verdict_fits_into_a_trailer(count: int) -> None:
+    ranks = (AbsentRank(rank, "silent", "text " * 30, "host", 1) for rank in range(count))
+    serialised = bounded(Verdict("group", 7, "all_reduce", tuple(ranks)))
+    assert len(serialised) <= 3072
+    absent = wire.Verdict.FromString(serialised).absent
+    assert [one.rank for one in absent] == list(range(len(absent)))
+    assert len(absent) >= min(count, 100)
