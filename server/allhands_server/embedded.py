@@ -152,7 +152,7 @@ def _bind(server: grpc.aio.Server, config: ServerConfig) -> int:
         raise _why_not_bound(config) from error
 
 
-def _why_not_bound(config: ServerConfig) -> OSError:
+def _why_not_bound(config: ServerConfig) -> OSError | ValueError:
     """Find out what gRPC does not say."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -164,6 +164,11 @@ def _why_not_bound(config: ServerConfig) -> OSError:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             return OSError(error.errno, f"cannot listen on {config.target}: {error.strerror}")
+    else:
+        if config.tls_cert is not None:
+            return ValueError(
+                f"{config.tls_cert} and {config.tls_key} are no certificate and its key, in PEM"
+            )
     text = f"{config.target} is taken: another process listens there"
     if (other := notice.find(config.port)) is not None:
         text += f" (the {other.kind} coordinator of yours with pid {other.pid})"

@@ -104,6 +104,20 @@ async def test_a_host_of_another_machine_is_an_os_error_that_says_so() -> None:
     assert raised.value.errno == errno.EADDRNOTAVAIL
 
 
+async def test_files_that_are_no_certificate_are_named(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for path in (cert, key):
+        path.write_text("nothing of the kind")
+    with pytest.raises(ValueError, match=r"cert\.pem and .*key\.pem are no certificate"):
+        await embedded.start(ServerConfig(tls_cert=cert, tls_key=key))
+
+
+async def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.pem"
+    with pytest.raises(FileNotFoundError, match=r"missing\.pem"):
+        await embedded.start(ServerConfig(tls_cert=missing, tls_key=missing))
+
+
 async def test_a_session_has_little_time_to_begin(call_at: Callable[..., Any]) -> None:
     config = ServerConfig(post_notice=False, first_request_timeout=0.1)
     hasty = await embedded.start(config)

@@ -261,12 +261,13 @@ def test_no_coordinator_and_no_token_are_told_apart(cluster: Cluster) -> None:
 
 def test_a_large_array_moves_in_bounded_memory(job: Job) -> None:
     ranks = job(
-        2,
+        3,
         """
         import psutil
         ah.init_process_group(timeout=50)
         x = np.ones(64 << 20, np.float32)  # 256 MiB
-        y = np.full_like(x, 2.0) if ah.get_rank() else None
+        y = np.full_like(x, 2.0)
+        parts = [np.ones(20 << 20, np.float32) for _ in range(3)] if ah.get_rank() == 0 else None
         ah.all_reduce(np.ones(1 << 20))
         before = psutil.Process().memory_info().rss
         peak, stop = [before], threading.Event()
@@ -280,13 +281,14 @@ def test_a_large_array_moves_in_bounded_memory(job: Job) -> None:
         ah.all_reduce(x)
         ah.reduce(x, 0)
         ah.broadcast(x, 0)
-        if ah.get_rank():
+        if ah.get_rank() == 1:
             ah.recv(y, 0)
-        else:
+        elif ah.get_rank() == 0:
             ah.send(x, 1)
+        ah.gather(x[: 20 << 20], parts, 0)
         stop.set()
         thread.join()
-        tell("done", extra=peak[0] - before, right=bool((x == 4.0).all()))
+        tell("done", extra=peak[0] - before, right=bool((x == 9.0).all()))
         ah.destroy_process_group()
         """,
     )

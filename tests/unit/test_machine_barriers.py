@@ -1,6 +1,6 @@
 """Named barriers: who counts, who is refused, what the late are told."""
 
-from allhands_server.machine.events import Arrive
+from allhands_server.machine.events import Arrive, Set
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.testing import Transcript
 
@@ -71,6 +71,7 @@ def test_other_participants_are_refused_naming_both_parties_and_those_who_wait_g
 
 def test_when_all_who_waited_gave_up_other_participants_may_come() -> None:
     t = Transcript()
+    t.answer(Set("j", "k", b"keeps the job"))
     t.withdraw(t.ask(arrive("a", "ab")))
     t.ask(arrive("a", "abc"))
     t.ask(arrive("b", "abc"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from allhands.transport.frame import CHUNK, FrameError, Header, Key, Kind
 
-EAGER = 64 << 10
+EAGER = 256 << 10
 """Messages up to this many bytes go unasked; both ends rely on it."""
 EAGER_BUDGET = 4 << 20
 """Bytes of unasked messages that may be with one peer, not yet taken in."""

@@ -673,7 +673,7 @@ class AbsentRank(_message.Message):
     host: _builtins.str
     pid: _builtins.int
     state: _builtins.str
-    """"never joined" | "lost" | "left" | "silent" | "outside" | "elsewhere" """
+    """"never joined" | "lost" | "left" | "silent" | "outside" | "elsewhere" | "slow" """
     text: _builtins.str
     """one sentence for people"""
     sequence: _builtins.int

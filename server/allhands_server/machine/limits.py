@@ -13,6 +13,8 @@ LARGEST_REPLY = 7 * 1024 * 1024
 WINDOW_DEFAULT = 5.0
 WINDOW_LEAST = 0.2
 WINDOW_MOST = 3600.0
+LONGEST_ERROR = 4_000
+"""Of what a member says why it leaves, so many characters are kept."""
 LARGEST_WORLD = 1_000_000
 
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*", re.ASCII)

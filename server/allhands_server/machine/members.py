@@ -12,7 +12,7 @@ without a Leave: after a grace, or at once where another member's link to it bro
 from collections.abc import Iterable
 from functools import partial
 
-from allhands_server.machine import admission, limits
+from allhands_server.machine import admission, limits, wording
 from allhands_server.machine.agenda import Agenda
 from allhands_server.machine.effects import (
     Effect,
@@ -153,7 +153,8 @@ class World:
         if not self._formed_size:
             self._remove(member)
             return effects
-        self._gone(member, Presence.LEFT, leave.error)
+        error = leave.error[: limits.LONGEST_ERROR]
+        self._gone(member, Presence.LEFT, error)
         others = self.present
         if others:
             self.epoch += 1
@@ -162,10 +163,10 @@ class World:
             host=member.join.host,
             pid=member.join.pid,
             progress=member.progress(now),
-            error=leave.error,
+            error=error,
             epoch=self.epoch,
         )
-        why = f" because of {leave.error!r}" if leave.error else ""
+        why = f" because of {wording.short(error)}" if error else ""
         report = Report(f"job {self.job}: {member} left{why}; epoch {self.epoch}")
         return [*effects, *self._tell(others.values(), left), report, *self._maybe_ended()]
 

@@ -128,7 +128,7 @@ class Verdicts:
             case Presence.LOST:
                 return _absent(member, "lost", f"{member} is lost: {member.reason}")
             case Presence.LEFT:
-                why = f" because of {member.reason}" if member.reason else ""
+                why = f" because of {wording.short(member.reason)}" if member.reason else ""
                 return _absent(member, "left", f"{member} has left the job{why}")
         if member.begun(group) >= sequence:
             return None
