@@ -261,13 +261,13 @@ def test_no_coordinator_and_no_token_are_told_apart(cluster: Cluster) -> None:
 
 def test_a_large_array_moves_in_bounded_memory(job: Job) -> None:
     ranks = job(
-        3,
+        4,
         """
         import psutil
         ah.init_process_group(timeout=50)
         x = np.ones(64 << 20, np.float32)  # 256 MiB
         y = np.full_like(x, 2.0)
-        parts = [np.ones(20 << 20, np.float32) for _ in range(3)] if ah.get_rank() == 0 else None
+        parts = [np.ones(48 << 20, np.float32) for _ in range(4)] if ah.get_rank() == 0 else None
         ah.all_reduce(np.ones(1 << 20))
         before = psutil.Process().memory_info().rss
         peak, stop = [before], threading.Event()
@@ -285,10 +285,10 @@ def test_a_large_array_moves_in_bounded_memory(job: Job) -> None:
             ah.recv(y, 0)
         elif ah.get_rank() == 0:
             ah.send(x, 1)
-        ah.gather(x[: 20 << 20], parts, 0)
+        ah.gather(x[: 48 << 20], parts, 0)
         stop.set()
         thread.join()
-        tell("done", extra=peak[0] - before, right=bool((x == 9.0).all()))
+        tell("done", extra=peak[0] - before, right=bool((x == 16.0).all()))
         ah.destroy_process_group()
         """,
     )

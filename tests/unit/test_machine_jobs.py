@@ -8,6 +8,7 @@ from allhands_server.machine.events import (
     Arrive,
     CloseGroup,
     Count,
+    Delete,
     DescribeJob,
     Drain,
     Get,
@@ -178,6 +179,17 @@ def test_the_oldest_ended_jobs_are_forgotten_and_the_live_ones_are_not(
     for number in range(5):
         run_once(t, f"run{number}")
     assert names(t) == ["keys", "live", "run2", "run3", "run4"]
+
+
+def test_jobs_whose_keys_were_all_deleted_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "IDLE_JOBS_KEPT", 2)
+    t = Transcript()
+    for number in range(5):
+        t.answer(Set(f"job{number}", "k", b""))
+        t.answer(Delete(f"job{number}", "k"))
+    assert names(t) == ["job3", "job4"]
 
 
 def test_an_ended_job_that_somebody_waits_at_is_not_forgotten(

@@ -287,3 +287,29 @@ def test_only_members_may_ask() -> None:
     t.breaks(first)
     t.at(0.5)
     assert t.outcomes[ask(t, first)].status is Status.ABORTED
+
+
+def test_who_was_heard_after_the_probe_but_whose_session_broke_since_is_silent() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, second, outside(6))
+    t.breaks(second)
+    t.at(DUE)
+    assert absent(t, ticket) == [(1, "silent")]
+
+
+def test_a_probe_that_another_call_has_just_caused_makes_nobody_silent() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first)
+    t.ask(AwaitVerdict("j", f"member{first}", "world", 8, "barrier"), DUE + 0.29)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, second, outside(6))
+    t.at(1.995)
+    assert [type(one) for one in t.told(second)] == [Probe]
+    t.at(DUE)
+    assert absent(t, ticket) == [(1, "outside")]
