@@ -163,3 +163,22 @@ def test_what_was_sent_before_leaving_is_received(job: Job) -> None:
     told = ranks[1].expect("gone")
     assert told["error"] == "PeerFailed", told
     assert "left the job" in told["text"]
+
+
+def test_who_comes_to_a_call_that_another_gave_up_before_leaving_is_told_so(job: Job) -> None:
+    ranks = job(
+        2,
+        """
+        ah.init_process_group(timeout=40)
+        if ah.get_rank() == 0:
+            ah.all_reduce(np.ones(3), timeout=0.5)
+        hear()
+        tell("failed", **failure(lambda: ah.all_reduce(np.ones(3))))
+        """,
+    )
+    assert ranks[0].ended() == 1
+    ranks[1].say()
+    told = ranks[1].expect("failed")
+    assert told["error"] == "PeerFailed", told
+    assert told["ranks"] == [0]
+    assert "left the job because of CollectiveTimeout" in told["text"]

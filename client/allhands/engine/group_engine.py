@@ -52,7 +52,10 @@ class Position:
     """Where this rank is in the group; what heartbeats carry."""
 
     sequence: int = 0
+    ended: int = 0
+    """The latest call that is over here, well or not."""
     completed: int = 0
+    """The latest call that ended well here: what the others need of it has been sent."""
     operation: str = ""
     since: float = field(default_factory=time.monotonic)
 
@@ -134,7 +137,7 @@ class GroupEngine:
         if key.point_to_point:
             self.exchanges.refused(peer, key, call)
             return
-        if key.sequence > self.position.completed:
+        if key.sequence > self.position.ended:
             self._refusals.setdefault(key.sequence, {})[rank] = call
         else:
             logger.warning(
@@ -196,10 +199,11 @@ class GroupEngine:
             self._interrupt = None
             self._mesh.conclude(self.hash, work.sequence)
             self._refusals = {at: it for at, it in self._refusals.items() if at > work.sequence}
-            self.position.completed = work.sequence
+            self.position.ended = work.sequence
             self.position.operation = ""
             self.position.since = time.monotonic()
         if error is None:
+            self.position.completed = work.sequence
             work.succeed(result)
         else:
             logger.debug("%s failed: %s", work, error)

@@ -181,7 +181,7 @@ class Progress(_message.Message):
     sequence: _builtins.int
     """of the latest call that this member has begun; 0: none yet"""
     completed: _builtins.int
-    """of the latest call that ended here"""
+    """of the latest call that ended well here"""
     operation: _builtins.str
     """the call it is in now; empty: outside any"""
     elapsed: _builtins.float

@@ -6,8 +6,7 @@ from allhands_server.machine.values import GroupView
 
 
 class Groups:
-    """Groups by name. The first who opens one says which ranks it has; names are their content's
-    hash in practice, so two members do not disagree."""
+    """Groups by name; the first who opens one says which ranks of the world it has."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, tuple[int, ...]] = {}
