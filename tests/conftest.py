@@ -1,11 +1,21 @@
 """Fixtures for tests of whole jobs."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness import Cluster, Job, Process
+
+
+def pytest_configure() -> None:
+    """Let the processes of the tests have signals as a terminal gives them.
+
+    What a shell starts in the background ignores these two, and so would all that it starts.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
 """Work: the caller's hold on an operation that runs elsewhere."""
 
 import concurrent.futures
+import contextlib
+import math
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -8,6 +11,9 @@ from allhands.engine.call import Call
 from allhands.errors import CollectiveTimeout
 
 Result = object
+
+_SIGNAL_SECONDS = 0.2
+"""A signal that comes in the instant before a thread begins to wait is seen after this long."""
 
 
 class Work:
@@ -40,17 +46,16 @@ class Work:
             AllhandsError: it failed; what the error says.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        try:
-            self._future.result(seconds)
-        except TimeoutError:
-            if self._future.done():
-                raise
-            raise CollectiveTimeout(
-                f"{self} has not ended within {seconds} s; it goes on until its own deadline",
-                op=self.operation,
-                seq=self.sequence,
-                label=self.label,
-            ) from None
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        while not self._has_ended(min(until - time.monotonic(), _SIGNAL_SECONDS)):
+            if time.monotonic() >= until:
+                raise CollectiveTimeout(
+                    f"{self} has not ended within {seconds} s; it goes on until its own deadline",
+                    op=self.operation,
+                    seq=self.sequence,
+                    label=self.label,
+                )
+        self._future.result()
         return True
 
     def is_completed(self) -> bool:
@@ -93,6 +98,12 @@ class Work:
     def __repr__(self) -> str:
         name = f"{self.operation} #{self.sequence} of group {self.group!r}"
         return f"{name} ({self.label})" if self.label else name
+
+    def _has_ended(self, seconds: float) -> bool:
+        """Wait a while for the end; say whether it has come."""
+        with contextlib.suppress(TimeoutError):
+            self._future.exception(max(seconds, 0))
+        return self._future.done()
 
     # ------------------------------------------------------------ for the engine
 
