@@ -101,8 +101,8 @@ def test_an_interrupt_ends_a_blocked_call_at_once(job: Job) -> None:
         """
         ah.init_process_group(timeout=50)
         if ah.get_rank() == 0:
-            tell("blocked", pid=os.getpid())
             try:
+                tell("blocked", pid=os.getpid())
                 ah.barrier()
             except KeyboardInterrupt:
                 tell("interrupted")
@@ -111,7 +111,6 @@ def test_an_interrupt_ends_a_blocked_call_at_once(job: Job) -> None:
         """,
     )
     pid = ranks[0].expect("blocked")["pid"]
-    # The call is under way when the coordinator shows it: but the signal may come at any time.
     os.kill(pid, signal.SIGINT)
     ranks[0].expect("interrupted")
     assert ranks[0].ended() == 3
