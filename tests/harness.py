@@ -31,6 +31,13 @@ def tell(what, **more):
 def hear():
     return sys.stdin.readline().strip()
 
+def until(claim):
+    '''Look again until a claim about another process is true: nothing tells of it.'''
+    deadline = time.monotonic() + 20
+    while not claim():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
 def failure(call):
     '''Run a call that must fail; return its error for `tell`.'''
     begun = time.monotonic()

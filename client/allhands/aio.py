@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 from allhands import config
+from allhands.api.sync import next_attempt, parent
 from allhands.api.world import NonMember, World
 from allhands.engine.arguments import AnyArray
 from allhands.engine.work import Work
@@ -53,6 +54,8 @@ async def connect(
         tls_ca=tls,
         label=label,
         heartbeat_window=heartbeat_window or 0.0,
+        parent=parent(),
+        attempt=next_attempt(),
     )
     world = await asyncio.to_thread(World.join, settled)
     try:

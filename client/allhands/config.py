@@ -126,9 +126,13 @@ def settle(
             "RANK and WORLD_SIZE; a running coordinator (ah://host:port/job) can assign ranks"
         )
     named = urlsplit(place.url).path.strip("/") if isinstance(place, Daemon) else ""
+    name = job or named or environ.get("ALLHANDS_JOB") or DEFAULT_JOB
+    if isinstance(place, Hosted) and attempt:
+        # At that address rank 0 may still host the world before, which nobody may join any more.
+        name = f"{name}.{attempt}"
     return WorldConfig(
         place=place,
-        job=job or named or environ.get("ALLHANDS_JOB") or DEFAULT_JOB,
+        job=name,
         rank=rank,
         world_size=max(world_size, 0),
         timeout=timeout,

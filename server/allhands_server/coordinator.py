@@ -24,6 +24,7 @@ from allhands_server.machine.effects import (
 from allhands_server.machine.events import (
     AnyRequest,
     Asked,
+    AwaitVerdict,
     Drain,
     Event,
     Fresh,
@@ -41,7 +42,10 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 
 logger = logging.getLogger(__name__)
 
+# Seconds before a caller's deadline at which it is answered, or a part of what remains if that is
+# less. A wait should last; a verdict must not come late, and the call goes on meanwhile.
 _MARGIN = 0.05
+_VERDICT_MARGIN = 0.3
 _MARGIN_PART = 0.1
 _TIMER_STEP = 0.001  # uvloop's timers count whole milliseconds
 _OVER = Refusal(Status.UNAVAILABLE, "the coordinator has gone down")
@@ -106,7 +110,8 @@ class Coordinator:
         self._pending[ticket] = answer
         try:
             # Every subclass of Request that there is stands in AnyRequest.
-            self._handle(Asked(ticket, cast(AnyRequest, request), self._due(time_remaining)))
+            asked = cast(AnyRequest, request)
+            self._handle(Asked(ticket, asked, self._due(asked, time_remaining)))
             return cast(R, await answer)
         except asyncio.CancelledError:
             self._handle(Withdrawn(ticket))
@@ -167,10 +172,11 @@ class Coordinator:
 
     # ------------------------------------------------------------ acting for the machine
 
-    def _due(self, time_remaining: float | None) -> float | None:
+    def _due(self, request: AnyRequest, time_remaining: float | None) -> float | None:
         if time_remaining is None:
             return None
-        margin = min(_MARGIN, time_remaining * _MARGIN_PART)
+        longest = _VERDICT_MARGIN if isinstance(request, AwaitVerdict) else _MARGIN
+        margin = min(longest, time_remaining * _MARGIN_PART)
         return self._clock() + time_remaining - margin
 
     def _handle(self, event: Event) -> None:

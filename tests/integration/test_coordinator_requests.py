@@ -49,7 +49,7 @@ async def test_a_barrier_that_does_not_open_names_who_did_not_come(
     request = wire.BarrierRequest(
         job=job_name, name="start", participant="a", participants=["a", "b", "c"]
     )
-    error = await caller.refused("Barrier", request, 0.3)
+    error = await caller.refused("Barrier", request, 1.0)
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "2 of 3 did not arrive at barrier 'start'" in error.details()
     assert error.details().endswith("'b', 'c'")
@@ -167,7 +167,7 @@ async def test_a_verdict_on_very_many_ranks_still_fits_into_the_trailers(
     request = wire.VerdictRequest(
         job=job_name, member_id=sessions[0].joined.member_id, group="world", sequence=1
     )
-    error = await caller.refused("AwaitVerdict", request, 0.3)
+    error = await caller.refused("AwaitVerdict", request, 3.0)
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     verdict = wire.Verdict.FromString(dict(error.trailing_metadata())["allhands-verdict-bin"])
     found = [one.rank for one in verdict.absent]

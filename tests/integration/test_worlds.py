@@ -163,6 +163,9 @@ def test_rank_0_hosts_the_coordinator_where_there_is_none(cluster: Cluster, wher
             ah.init_process_group({method[where]}, timeout=20)
             x = np.ones(3)
             ah.all_reduce(x)
+            if ah.get_rank() == 0 and not again and {where != "file"}:
+                # The others are back, at this very coordinator, before this rank has left.
+                until(lambda: len(ah.connect().jobs()) == 2)
             ah.destroy_process_group()
         tell("done", x=x.tolist())
         """,

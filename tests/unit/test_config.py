@@ -283,3 +283,9 @@ def test_listening_without_tls_must_be_asked_for_in_so_many_words() -> None:
 def test_the_rest_is_passed_on() -> None:
     found = settle(URL, timeout=7.5, label="trainer", heartbeat_window=2.0)
     assert (found.timeout, found.label, found.heartbeat_window) == (7.5, "trainer", 2.0)
+
+
+def test_the_next_world_at_one_address_is_a_job_of_its_own() -> None:
+    at = {"init_method": "tcp://host:1", "rank": 0, "world_size": 2}
+    names = [settle({}, **at, attempt=attempt).job for attempt in range(3)]  # type: ignore[arg-type]
+    assert names == ["default", "default.1", "default.2"]

@@ -9,6 +9,7 @@ The default world is the only global state of the package.
 """
 
 import contextlib
+import itertools
 import os
 import threading
 import warnings
@@ -31,7 +32,7 @@ AnyGroup = Group | NonMember | None
 
 _lock = threading.Lock()
 _default: World | None = None
-_worlds_joined = 0
+_attempts = itertools.count()
 
 
 def init_process_group(
@@ -69,7 +70,7 @@ def init_process_group(
         RuntimeError: this process is in a world already.
         JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
     """
-    global _default, _worlds_joined
+    global _default
     if backend not in ("auto", "grpc"):
         raise ValueError(f"backend must be 'auto' or 'grpc', not {backend!r}")
     with _lock:
@@ -86,10 +87,9 @@ def init_process_group(
             tls_ca=tls,
             label=label,
             heartbeat_window=heartbeat_window or 0.0,
-            parent=_parent(),
-            attempt=_worlds_joined,
+            parent=parent(),
+            attempt=next_attempt(),
         )
-        _worlds_joined += 1
         _default = World.join(settled)
 
 
@@ -486,7 +486,12 @@ def _end(work: Work, async_op: bool) -> Work | None:
     return None
 
 
-def _parent() -> str:
+def next_attempt() -> int:
+    """Count the worlds that this process has tried to join, from 0."""
+    return next(_attempts)
+
+
+def parent() -> str:
     """Name the process that started this one, not to be mistaken for an earlier one of its id."""
     pid = os.getppid()
     return f"{pid}.{notice.born(pid)}"
