@@ -122,6 +122,15 @@ def test_a_world_size_without_room_for_who_is_there_is_refused(size: int) -> Non
     assert "no place for rank 3 (host host1, pid 1001)" in refusal.text
 
 
+def test_who_brings_a_size_that_leaves_no_rank_for_itself_is_refused() -> None:
+    t = Transcript()
+    t.join(0)
+    refusal = why(t, t.join(-1, 1))
+    assert refusal.status is Status.FAILED_PRECONDITION
+    assert "no place left beside rank 0 (host host1, pid 1001)" in refusal.text
+    assert formed(t, t.join(-1, 2)).world_size == 2
+
+
 @pytest.mark.parametrize(("rank", "size"), [(2, 2), (-2, 2), (0, -1), (2_000_000, 0)])
 def test_a_rank_outside_its_own_world_is_refused(rank: int, size: int) -> None:
     t = Transcript()

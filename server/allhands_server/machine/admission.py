@@ -76,7 +76,15 @@ def find_place(join: Join, members: Mapping[int, Member]) -> Place:
                 f"in which there is no place for {members[outside]}, who has joined",
             )
     if join.rank < 0:
-        return Place(next(rank for rank in count() if rank not in members), None)
+        free = next(rank for rank in count() if rank not in members)
+        if join.world_size and free >= join.world_size:
+            some = wording.listed([str(one) for _, one in sorted(members.items())], quote=False)
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{_candidate(join)} brings world size {join.world_size} to job {join.job}, "
+                f"in which there is no place left beside {some}",
+            )
+        return Place(free, None)
     holder = members.get(join.rank)
     if holder is not None and not holder.is_assigned:
         raise taken(join, holder)
