@@ -152,6 +152,7 @@ class Mesh:
         lane = self._lanes.get(peer)
         if lane is not None and lane.task is not None and peer not in self._parted:
             lane.task.cancel()
+            lane.idle.set()  # what is still queued is for nobody: `drain` must not wait for it
             self._parted[peer] = asyncio.create_task(self._part(lane), name=f"part from {peer}")
 
     async def aclose(self) -> None:
