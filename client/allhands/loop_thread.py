@@ -51,11 +51,6 @@ class LoopThread:
         self._check()
         self.loop.call_soon_threadsafe(act, *arguments)
 
-    @property
-    def is_current(self) -> bool:
-        """Say whether the caller runs on this very thread."""
-        return threading.current_thread() is self._thread
-
     def stop(self) -> None:
         """End the loop and the thread. Idempotent."""
         if self._thread.is_alive():

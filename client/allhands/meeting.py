@@ -135,7 +135,7 @@ def _leave_note(path: Path, endpoint: Endpoint) -> None:
         "pid": os.getpid(),
         "born": notice.born(os.getpid()),
     }
-    notice.publish_at(path, content)
+    notice.publish(path, content)
 
 
 async def _resolve(host: str) -> str:

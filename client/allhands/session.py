@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -318,8 +317,3 @@ async def _event(stream: Stream) -> wire.SessionEvent:
     if isinstance(event, wire.SessionEvent):
         return event
     raise CoordinatorUnavailable("the coordinator ended the session")
-
-
-def _loop_time(monotonic: float) -> float:
-    """Turn an instant of the monotonic clock into one of the running loop's."""
-    return asyncio.get_running_loop().time() + monotonic - time.monotonic()

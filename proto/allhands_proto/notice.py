@@ -52,12 +52,7 @@ def directory() -> Path:
     return path
 
 
-def publish(name: str, content: dict[str, object]) -> Path:
-    """Write a private file of the runtime directory; see `publish_at`."""
-    return publish_at(directory() / name, content)
-
-
-def publish_at(target: Path, content: dict[str, object]) -> Path:
+def publish(target: Path, content: dict[str, object]) -> Path:
     """Write a private file (mode 0600) in one step: readers see all of it or nothing."""
     handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=".")  # mkstemp gives mode 0600
     try:
@@ -81,7 +76,7 @@ def born(pid: int) -> str:
 
 def post(notice: Notice) -> Path:
     """Leave the notice; it replaces an older one for the same port."""
-    return publish(f"coordinator-{notice.port}.json", {**asdict(notice)})
+    return publish(directory() / f"coordinator-{notice.port}.json", {**asdict(notice)})
 
 
 def withdraw(notice: Notice) -> None:

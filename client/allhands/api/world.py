@@ -54,10 +54,6 @@ class World:
         """The coordinator of this world."""
         return self._worker.meeting.endpoint
 
-    @property
-    def thread(self) -> LoopThread:
-        return self._thread
-
     def new_group(self, ranks: Sequence[int], timeout: float | None = None) -> Group | NonMember:
         """Make a group of some ranks of the world; every rank of the world must call this.
 

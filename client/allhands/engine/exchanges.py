@@ -9,15 +9,13 @@ from functools import partial
 from allhands.engine import verdict
 from allhands.engine.buffer import Array, octets
 from allhands.engine.call import Call
-from allhands.engine.verdict import Registry
+from allhands.engine.verdict import Failure, Registry
 from allhands.engine.work import Work
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.mesh import Mesh
 from allhands.transport.outbox import Outgoing
-
-Failure = Callable[[str], AllhandsError]
 
 
 @dataclass(slots=True, eq=False)

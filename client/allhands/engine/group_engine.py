@@ -12,7 +12,7 @@ from allhands.engine import verdict
 from allhands.engine.call import Call, group_hash
 from allhands.engine.exchanges import Exchanges
 from allhands.engine.executor import Execution, MismatchFound, Part
-from allhands.engine.verdict import Absent, Registry
+from allhands.engine.verdict import Absent, Failure, Registry
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError
 from allhands.reduction import ReduceOp
@@ -27,9 +27,6 @@ _MISMATCH_SECONDS = 0.5
 """How long the calls of all ranks are collected before a mismatch is raised."""
 _HISTORY = 64
 """Calls that can still be named to a peer that comes late with another one."""
-
-Failure = Callable[[str], AllhandsError]
-"""Makes the error of a call, given what the call is; a fresh one for each caller."""
 
 
 @dataclass(slots=True)

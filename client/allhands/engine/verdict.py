@@ -1,10 +1,13 @@
 """What a call that ended early says to its caller."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from allhands.errors import CollectiveMismatch, CollectiveTimeout, PeerFailed
+from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout, PeerFailed
+
+Failure = Callable[[str], AllhandsError]
+"""Makes the error of a call, given what the call is; a fresh one for each caller."""
 
 
 @dataclass(frozen=True, slots=True)
