@@ -1,8 +1,10 @@
 """Who may call: the token that every call carries, and TLS from files."""
 
+import asyncio
+import contextlib
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +17,9 @@ _HEALTH = "/grpc.health.v1.Health/"  # what looks after the process has no token
 _SCHEME = "Bearer "
 _WITHOUT = "this coordinator wants its token: send the metadata 'authorization: Bearer TOKEN'"
 _WRONG = "this is not the token of this coordinator"
+
+_FIRST_SECONDS = 3.0
+"""How long a refusal waits for the request that it refuses."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
@@ -50,8 +55,14 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 def _refusal(method: str, text: str) -> Handler:
     """Make a handler that refuses; a stranger does not learn which methods exist."""
 
-    async def refuse(requests: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+    async def refuse(
+        requests: AsyncIterator[Any], context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> None:
         logger.warning("refused %.80r from %s: %s", method, context.peer(), text)
+        # A caller whose write is cut off by the refusal sees INTERNAL, not why it was refused.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_SECONDS):
+                await anext(requests, None)
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
 
     # The kind that fits all: a unary caller sees the status just the same.
