@@ -1,0 +1,95 @@
+/* Collectives of ranks that share memory: one lane is one group, as one rank sees it.
+ *
+ * No Python in here: callers bring memory, a deadline and hooks. Every rank of a group makes the
+ * same calls in the same order; what differs is found by signature and refused before any output is
+ * touched. Memory of a lane is one area per rank, each mapped by all ranks, all zero at first.
+ */
+#ifndef ALLHANDS_ARENA_H
+#define ALLHANDS_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "kernels.h"
+
+#define AH_MAX_RANKS 64 /* sets of ranks are bits of a uint64_t */
+
+typedef enum {
+    AH_OK,
+    AH_TIMEOUT,     /* the deadline passed; `waiting` says for whom */
+    AH_INTERRUPTED, /* ah_lane_interrupt was called, or the tick hook said so */
+    AH_MISMATCH,    /* `culprits` made another call under this number; no output was touched */
+    AH_ABANDONED    /* `culprits` gave this very call up (timeout, interrupt) while it was under way */
+} ah_status;
+
+/* How a call was carried out; what Work.explain() tells. */
+typedef enum { AH_NONE, AH_SLOTS, AH_STAGED, AH_SWAP, AH_MAILBOXES, AH_DIRECT, AH_ATTACH } ah_variant;
+
+/* Limits that choose the variant; all ranks of a group must have the same. Bytes. */
+typedef struct {
+    size_t slot_max;   /* slots up to this many bytes of a rank's contribution */
+    size_t chunk;      /* of the staging buffers of large calls */
+    size_t attach_min; /* cross-memory attach from this size; SIZE_MAX: never */
+} ah_limits;
+
+/* One call. `sequence` counts the lane's calls from 1, without gaps. */
+typedef struct {
+    uint64_t sequence;
+    uint64_t signature;
+    int64_t deadline; /* nanoseconds on CLOCK_MONOTONIC */
+
+    /* Called at most once, before the call sleeps or moves much memory, and undone at its end by
+     * `resume` (if it was called). The shell lets the GIL go in it. May be NULL. */
+    void (*pause)(void *owner);
+    void (*resume)(void *owner);
+    /* Called about every `tick` nanoseconds while blocked, after `pause`; true interrupts. */
+    bool (*tick)(void *owner, uint64_t waiting);
+    int64_t tick_ns;
+    void *owner;
+
+    /* Out. */
+    uint64_t waiting;  /* ranks that had not come */
+    uint64_t culprits; /* of a mismatch or an abandoned call */
+    ah_variant variant;
+} ah_call;
+
+typedef struct ah_lane ah_lane;
+
+/* Bytes of each rank's area for a group of `size`; sparse: untouched pages cost nothing. */
+size_t ah_area_bytes(int size, const ah_limits *limits);
+
+/* Make a lane. `areas[r]` is rank r's area as this process maps it; `pids[r]` its process.
+ * `heap[r]`/`heap_bytes`: rank r's shared heap as mapped here (arrays in it are used where they
+ * lie: the direct variants), or NULL. NULL when out of memory. */
+ah_lane *ah_lane_new(int rank, int size, void *const areas[], const pid_t pids[],
+                     void *const heaps[], size_t heap_bytes, const ah_limits *limits);
+void ah_lane_free(ah_lane *lane);
+
+/* Wake the call that is blocked on this lane in this process, if any, and let every further one
+ * end in AH_INTERRUPTED until cleared. From any thread, at any time. */
+void ah_lane_interrupt(ah_lane *lane);
+void ah_lane_clear(ah_lane *lane);
+
+/* Whether cross-memory attach to every other rank works; asks the kernel, reads a word of each. */
+bool ah_lane_can_attach(ah_lane *lane);
+
+/* The collectives. On any status but AH_OK outputs of calls that are under way may be undefined
+ * (never after AH_MISMATCH), and the next call on the lane is correct. Not for two threads at once. */
+ah_status ah_barrier(ah_lane *, ah_call *);
+ah_status ah_all_reduce(ah_lane *, ah_call *, ah_op, ah_type, void *x, size_t count);
+ah_status ah_reduce(ah_lane *, ah_call *, ah_op, ah_type, const void *in, void *out, size_t count,
+                    int root); /* out: root only, may be in */
+ah_status ah_reduce_scatter(ah_lane *, ah_call *, ah_op, ah_type, const void *const in[], void *out,
+                            size_t count); /* in[r]: count elements for rank r */
+ah_status ah_broadcast(ah_lane *, ah_call *, void *x, size_t nbytes, int root);
+ah_status ah_gather(ah_lane *, ah_call *, const void *in, void *const out[], size_t nbytes, int root);
+ah_status ah_scatter(ah_lane *, ah_call *, const void *const in[], void *out, size_t nbytes, int root);
+ah_status ah_all_gather(ah_lane *, ah_call *, const void *in, void *const out[], size_t nbytes);
+/* send[r] bytes at in[r] go to rank r, recv[r] bytes come to out[r] from it; what a rank sends to
+ * another must be what that one expects, else AH_MISMATCH. in and out never overlap. */
+ah_status ah_all_to_all(ah_lane *, ah_call *, const void *const in[], const size_t send[],
+                        void *const out[], const size_t recv[]);
+
+#endif
