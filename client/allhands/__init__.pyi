@@ -10,6 +10,7 @@ from .api.sync import broadcast as broadcast
 from .api.sync import connect as connect
 from .api.sync import default_group as default_group
 from .api.sync import destroy_process_group as destroy_process_group
+from .api.sync import empty as empty
 from .api.sync import gather as gather
 from .api.sync import get_rank as get_rank
 from .api.sync import get_world_size as get_world_size

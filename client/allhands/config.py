@@ -10,13 +10,18 @@ Pure: the environment comes as a mapping, nothing is opened. Places to meet:
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from allhands.limits import Limits
+
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"
+BACKENDS = ("auto", "shm", "grpc")
+"""auto: shared memory where all ranks of a group can have it, else links; shm: nothing else; grpc:
+links alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,12 @@ class WorldConfig:
     label: str = ""
     heartbeat_window: float = 0.0
     """Seconds; 0: the coordinator's default."""
+    backend: str = "auto"
+    """One of BACKENDS."""
+    deterministic: bool = False
+    """Whether reductions give the same bits whatever they are carried out with."""
+    limits: Limits = field(default_factory=Limits)
+    """Of shared memory."""
 
     def __post_init__(self) -> None:
         if self.world_size < 0:
@@ -74,6 +85,9 @@ class WorldConfig:
                 f"rank {self.rank} is not in a world of {self.world_size}: "
                 f"ranks go from 0 to {self.world_size - 1}"
             )
+        if self.backend not in BACKENDS:
+            known = ", ".join(map(repr, BACKENDS))
+            raise ValueError(f"backend must be one of {known}, not {self.backend!r}")
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout must be a positive number of seconds, not {self.timeout}")
 
@@ -99,6 +113,8 @@ def settle(
     tls_ca: str | None = None,
     label: str | None = None,
     heartbeat_window: float = 0.0,
+    backend: str = "auto",
+    deterministic: bool = False,
     parent: str = "",
     attempt: int = 0,
 ) -> WorldConfig:
@@ -141,6 +157,9 @@ def settle(
         insecure=environ.get("ALLHANDS_INSECURE", "") == "1",
         label=label or "",
         heartbeat_window=heartbeat_window,
+        backend=backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto",
+        deterministic=deterministic,
+        limits=_limits(environ),
     )
 
 
@@ -223,6 +242,15 @@ def _on_one_host(environ: Mapping[str, str], name: str, world_size: int, launche
             f"{launcher} has spread {world_size} ranks over several hosts, {local} on this one: "
             "start a coordinator with `allhands serve` and set ALLHANDS_URL=ah://host:port/job"
         )
+
+
+def _limits(environ: Mapping[str, str]) -> Limits:
+    given = {
+        field.name: _number(environ, name)
+        for field in fields(Limits)
+        if (name := f"ALLHANDS_ARENA_{field.name.upper()}") in environ
+    }
+    return Limits(**given)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

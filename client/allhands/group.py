@@ -9,21 +9,22 @@ is only read may be anything, and is copied first where it is not contiguous or 
 what is written. Until a call has ended its arrays belong to it. Ranks here are ranks of the group.
 """
 
+import functools
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from allhands.engine import arguments, plan
+from allhands.engine import arguments, explain, plan
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.exchanges import Exchange
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Operation
+from allhands.engine.native import Native
 from allhands.engine.work import Result, Work
 from allhands.reduction import ReduceOp, check, finish
 
@@ -43,14 +44,20 @@ class Group:
     def __init__(self, engine: GroupEngine, thread: Caller, timeout: float) -> None:
         self._engine = engine
         self._thread = thread
-        self._lock = threading.Lock()
-        self._sequence = 0
+        self.order = engine.order
+        self.deterministic = engine.deterministic
+        """Whether reductions over links give the bits that they give over shared memory."""
         self.timeout = timeout
         """Seconds that a call may take when it does not say otherwise."""
 
     @property
     def name(self) -> str:
         return self._engine.name
+
+    @functools.cached_property
+    def here(self) -> "Group":
+        """The same group, whose calls run on the caller's thread where none is under way."""
+        return _Here(self._engine, self._thread, self.timeout)
 
     @property
     def rank(self) -> int:
@@ -69,7 +76,13 @@ class Group:
     @property
     def sequence(self) -> int:
         """Number of the latest call of this rank; 0 before the first. Point to point has none."""
-        return self._sequence
+        return self.order.taken
+
+    def explain(self) -> str:
+        """Say how the latest call over shared memory was carried out; "" if there was none."""
+        lane = self.order.lane
+        last = None if lane is None else lane.last()
+        return "" if last is None else explain.shared(last)
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
@@ -82,9 +95,10 @@ class Group:
         """Overwrite `x` with that of rank `src`; equal dtypes and sizes."""
         array = arguments.target(x, "x")
         root = self._member(src, "src")
-        call = Call("broadcast", str(array.dtype), array.size, root=root)
-        parts = self._plan(lambda rank, size: plan.broadcast(rank, size, array, root))
-        return self._start(call, parts, lambda: x, timeout, label)
+        native = Native("broadcast", array.dtype, array.size, targets=[array], root=root)
+        return self._start(
+            native, lambda rank, size: plan.broadcast(rank, size, array, root), x, timeout, label
+        )
 
     def all_reduce(
         self,
@@ -97,14 +111,14 @@ class Group:
         """Overwrite `x` on every rank with the combination of all, the same bits everywhere."""
         array = arguments.target(x, "x")
         check(op, array.dtype)
-        call = Call("all_reduce", str(array.dtype), array.size, op.name)
-
-        def finished() -> Result:
-            finish(op, array, self.size)
-            return x
-
-        parts = self._plan(lambda rank, size: plan.all_reduce(rank, size, array))
-        return self._start(call, parts, finished, timeout, label, op)
+        native = Native("all_reduce", array.dtype, array.size, targets=[array], op=op)
+        return self._start(
+            native,
+            lambda rank, size: plan.all_reduce(rank, size, array, self.deterministic),
+            x,
+            timeout,
+            label,
+        )
 
     def reduce(
         self,
@@ -120,17 +134,17 @@ class Group:
         is_root = root == self.rank
         array = arguments.target(x, "x") if is_root else arguments.source(x, "x")
         check(op, array.dtype)
-        call = Call("reduce", str(array.dtype), array.size, op.name, root)
-
-        def finished() -> Result:
-            if is_root:
-                finish(op, array, self.size)
-            return x if is_root else None
-
-        parts = self._plan(
-            lambda rank, size: plan.reduce(rank, size, array, array if is_root else None, root)
+        target = array if is_root else None
+        native = Native(
+            "reduce", array.dtype, array.size, [array], [array] if is_root else [], op, root
         )
-        return self._start(call, parts, finished, timeout, label, op)
+        return self._start(
+            native,
+            lambda rank, size: plan.reduce(rank, size, array, target, root, self.deterministic),
+            x if is_root else None,
+            timeout,
+            label,
+        )
 
     # ------------------------------------------------------------ blocks
 
@@ -148,9 +162,14 @@ class Group:
         targets = self._only_at(root, gather_list, "gather_list", arguments.targets)
         source = arguments.source(x, "x", targets)
         self._blocks(targets, "gather_list", source, "x")
-        call = Call("gather", str(source.dtype), source.size, root=root)
-        parts = self._plan(lambda rank, size: plan.gather(rank, size, source, targets, root))
-        return self._start(call, parts, lambda: gather_list, timeout, label)
+        native = Native("gather", source.dtype, source.size, [source], targets, root=root)
+        return self._start(
+            native,
+            lambda rank, size: plan.gather(rank, size, source, targets, root),
+            gather_list,
+            timeout,
+            label,
+        )
 
     def scatter(
         self,
@@ -171,9 +190,14 @@ class Group:
             lambda given, name, size: arguments.sources(given, name, size, [target]),
         )
         self._blocks(sources, "scatter_list", target, "x")
-        call = Call("scatter", str(target.dtype), target.size, root=root)
-        parts = self._plan(lambda rank, size: plan.scatter(rank, size, sources, target, root))
-        return self._start(call, parts, lambda: x, timeout, label)
+        native = Native("scatter", target.dtype, target.size, sources, [target], root=root)
+        return self._start(
+            native,
+            lambda rank, size: plan.scatter(rank, size, sources, target, root),
+            x,
+            timeout,
+            label,
+        )
 
     def all_gather(
         self,
@@ -187,9 +211,14 @@ class Group:
         targets = arguments.targets(outputs, "outputs", self.size)
         source = arguments.source(x, "x", targets)
         self._blocks(targets, "outputs", source, "x")
-        call = Call("all_gather", str(source.dtype), source.size)
-        parts = self._plan(lambda rank, size: plan.all_gather(rank, size, source, targets))
-        return self._start(call, parts, lambda: outputs, timeout, label)
+        native = Native("all_gather", source.dtype, source.size, [source], targets)
+        return self._start(
+            native,
+            lambda rank, size: plan.all_gather(rank, size, source, targets),
+            outputs,
+            timeout,
+            label,
+        )
 
     def all_gather_into_tensor(
         self, output: AnyArray, x: AnyArray, *, timeout: Timeout = None, label: str | None = None
@@ -201,9 +230,14 @@ class Group:
         target = arguments.target(output, "output")
         source = arguments.source(x, "x", [target])
         self._whole(target, "output", source, "x")
-        call = Call("all_gather_into_tensor", str(source.dtype), source.size)
-        parts = self._plan(lambda rank, size: plan.all_gather(rank, size, source, [target]))
-        return self._start(call, parts, lambda: output, timeout, label)
+        native = Native("all_gather_into_tensor", source.dtype, source.size, [source], [target])
+        return self._start(
+            native,
+            lambda rank, size: plan.all_gather(rank, size, source, [target]),
+            output,
+            timeout,
+            label,
+        )
 
     def reduce_scatter(
         self,
@@ -289,8 +323,7 @@ class Group:
 
     def barrier(self, *, timeout: Timeout = None, label: str | None = None) -> Work:
         """End when every rank has called it; calls before it have ended by then."""
-        parts = self._plan(plan.barrier)
-        return self._start(Call("barrier"), parts, lambda: None, timeout, label)
+        return self._start(Native("barrier"), plan.barrier, None, timeout, label)
 
     # ------------------------------------------------------------ point to point
 
@@ -335,14 +368,14 @@ class Group:
         label: str | None,
     ) -> Work:
         check(op, target.dtype)
-        call = Call(operation, str(target.dtype), target.size, op.name)
-
-        def finished() -> Result:
-            finish(op, target, self.size)
-            return output
-
-        parts = self._plan(lambda rank, size: plan.reduce_scatter(rank, size, sources, target))
-        return self._start(call, parts, finished, timeout, label, op)
+        native = Native(operation, target.dtype, target.size, sources, [target], op)
+        return self._start(
+            native,
+            lambda rank, size: plan.reduce_scatter(rank, size, sources, target, self.deterministic),
+            output,
+            timeout,
+            label,
+        )
 
     def _all_to_all(
         self,
@@ -356,31 +389,43 @@ class Group:
         label: str | None,
     ) -> Work:
         dtype = targets[0].dtype
-        parts = self._plan(
-            lambda rank, size: plan.all_to_all(rank, size, sources, targets, send, recv, dtype)
+        native = Native(operation, dtype, 0, sources, targets, send=send, recv=recv)
+        return self._start(
+            native,
+            lambda rank, size: plan.all_to_all(rank, size, sources, targets, send, recv, dtype),
+            output,
+            timeout,
+            label,
         )
-        call = Call(operation, str(dtype), detail=f"gives {list(send)}, expects {list(recv)}")
-        return self._start(call, parts, lambda: output, timeout, label)
-
-    def _plan(self, build: Callable[[int, int], list[Part]]) -> list[Part]:
-        return build(self.rank, self.size)
 
     def _start(
         self,
-        call: Call,
-        parts: Sequence[Part],
-        finished: Callable[[], Result],
+        native: Native,
+        build: Callable[[int, int], list[Part]],
+        result: Result,
         timeout: Timeout,
         label: str | None,
-        op: ReduceOp = ReduceOp.SUM,
     ) -> Work:
         """Give a checked call its number and hand it to the loop, in one step."""
         seconds = self._seconds(timeout)
-        with self._lock:
-            self._sequence += 1
-            work = Work(call, self._sequence, label, self.name)
+        call = native.call
+
+        def finish_links() -> None:
+            if native.op is not None and native.targets and not self.deterministic:
+                finish(native.op, native.targets[0], self.size)
+
+        with self.order.lock:
+            work = Work(call, self.order.take(), label, self.name)
             operation = Operation(
-                work, call, parts, op, finished, seconds, time.monotonic() + seconds
+                work,
+                call,
+                native,
+                lambda: build(self.rank, self.size),
+                native.op or ReduceOp.SUM,
+                finish_links,
+                result,
+                seconds,
+                time.monotonic() + seconds,
             )
             self._hand_over(work, self._engine.submit, self._engine.cancel, operation)
         return work
@@ -401,7 +446,7 @@ class Group:
         call = Call("message", str(array.dtype), array.size)
         exchanges = self._engine.exchanges
         start = exchanges.send if operation == "send" else exchanges.receive
-        with self._lock:
+        with self.order.lock:
             work = Work(Call(operation), 0, label, self.name)
             exchange = Exchange(
                 work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
@@ -487,3 +532,25 @@ class Group:
         rows = arguments.splits(given, name, array.shape[0], self.size)
         width = array.size // array.shape[0] if array.shape[0] else 0
         return [count * width for count in rows]
+
+
+class _Here(Group):
+    """A group for callers that wait anyway."""
+
+    def _start(
+        self,
+        native: Native,
+        build: Callable[[int, int], list[Part]],
+        result: Result,
+        timeout: Timeout,
+        label: str | None,
+    ) -> Work:
+        lane = self.order.lane
+        if lane is not None:
+            seconds = self._seconds(timeout)
+            if native.run(lane, 0, seconds, time.monotonic() + seconds, label):
+                work = Work(native.call, self.order.taken, label, self.name)
+                work.explained(self.explain())
+                work.succeed(result)
+                return work
+        return super()._start(native, build, result, timeout, label)

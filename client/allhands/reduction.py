@@ -6,7 +6,7 @@ NaN where any contribution is.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -92,6 +92,20 @@ def combine(op: ReduceOp, left: Array, right: Array, out: Array) -> None:
     # share one restore each other's settings.
     with np.errstate(all="ignore"):
         ufunc(left, right, out=out)
+
+
+def fold(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: int) -> None:
+    """Write the combination of all operands, from the left, to `out`, which may be one of them.
+
+    Half types are added up in float32 and rounded once; AVG is divided by `divisor`, before that.
+    All are of one dtype, which has passed `check`, and of one length.
+    """
+    wide = operands[0].astype(np.float32) if out.dtype == np.float16 else operands[0].copy()
+    for operand in operands[1:]:
+        combine(op, wide, operand.astype(wide.dtype, copy=False), wide)
+    finish(op, wide, divisor)
+    with np.errstate(all="ignore"):
+        np.copyto(out, wide, casting="same_kind")
 
 
 def finish(op: ReduceOp, array: Array, world_size: int) -> None:

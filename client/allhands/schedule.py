@@ -1,10 +1,10 @@
-"""The vocabulary of collectives: spans, copies, sends, receives, rounds.
+"""The vocabulary of collectives: spans, copies, folds, sends, receives, rounds.
 
 A collective is data: an algorithm says, for one rank, which rounds it goes through. Nothing here
 or in `algorithms` moves a byte; the engine executes schedules, the simulator proves them.
 
 The law of a round:
-  1. its copies happen first, in order;
+  1. its copies happen first, then its folds, in order;
   2. its sends see the buffers as they are then;
   3. its receives land as it ends, in the order listed.
 """
@@ -59,6 +59,17 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class Fold:
+    """Overwrite `target` with the combination of `sources`, on this rank, from the left.
+
+    Equal lengths; `target` may be one of the sources.
+    """
+
+    sources: tuple[Span, ...]
+    target: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Give `span` to `peer`, a rank of the group."""
 
@@ -90,6 +101,7 @@ class Round:
     copies: tuple[Copy, ...] = ()
     sends: tuple[Send, ...] = ()
     recvs: tuple[Recv, ...] = ()
+    folds: tuple[Fold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class Member:
     pid: int
     address: str
     hosts_coordinator: bool
+    memory: str = ""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"
@@ -181,7 +182,7 @@ class Session:
             raise await self._translated(stream, error) from error
         self.epoch = event.formed.epoch
         self.members = tuple(
-            Member(one.rank, one.host, one.pid, one.address, one.hosts_coordinator)
+            Member(one.rank, one.host, one.pid, one.address, one.hosts_coordinator, one.memory)
             for one in event.formed.members
         )
 

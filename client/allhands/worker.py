@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from allhands import native_core
 from allhands.announcement import announce_end
+from allhands.arena.arena import Arena
 from allhands.channel import dial
 from allhands.config import WorldConfig
 from allhands.engine import verdict
+from allhands.engine.call import group_hash
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.verdict import Absent
 from allhands.errors import (
@@ -62,6 +65,7 @@ class Worker:
         self._expelled: str | None = None
         self._opinions: dict[int, asyncio.Task[None]] = {}
         self._closed = False
+        self._arena: Arena | None = None
 
     @classmethod
     async def start(cls, config: WorldConfig) -> "Worker":
@@ -71,6 +75,7 @@ class Worker:
             AllhandsError: the world did not come about; what each error says.
         """
         begun = time.monotonic()
+        arena, absence = _arena(config)
         meeting = await meet(config)
         listening = Listening()
         try:
@@ -85,6 +90,7 @@ class Worker:
                 heartbeat_window=config.heartbeat_window,
                 label=config.label,
                 hosts_coordinator=meeting.hosted is not None,
+                memory="" if arena is None else str(arena.announcement),
             )
             session = await _join(config, meeting, request, begun + config.timeout)
         except BaseException:
@@ -102,6 +108,12 @@ class Worker:
             world_size=len(session.members),
         )
         worker = cls(config, meeting, listening, session)
+        worker._arena = arena
+        beside = [one.rank for one in session.members if one.host == request.host]
+        if absence and joined.rank == min(beside) and len(beside) > 1:
+            logger.warning("%s", absence)  # once a host
+        if arena is not None:
+            arena.map(joined.rank, {one.rank: (one.pid, one.memory) for one in session.members})
         addresses = {member.rank: member.address for member in session.members}
         worker._mesh.attach(GrpcFabric(listening, identity, addresses, worker._mesh))
         await worker.open_group(WORLD, range(len(session.members)))
@@ -120,10 +132,29 @@ class Worker:
         """The membership's version, as far as this worker has heard."""
         return self._session.epoch
 
-    async def open_group(self, name: str, ranks: Sequence[int]) -> GroupEngine:
+    async def open_group(
+        self, name: str, ranks: Sequence[int], timeout: float | None = None
+    ) -> GroupEngine:
         """Make the engine of a group that this rank belongs to."""
         ranks = tuple(ranks)
-        engine = GroupEngine(name, ranks, ranks.index(self.rank), self._mesh, self)
+        grounds = None
+        if self._arena is not None:
+            grounds = self._arena.open(group_hash(name), ranks)
+        if grounds is None and self.config.backend == "shm":
+            raise AllhandsError(
+                f"group {name!r} has ranks that cannot share memory with this one, and "
+                "backend='shm' allows nothing else: use backend='auto'"
+            )
+        engine = GroupEngine(
+            name,
+            ranks,
+            ranks.index(self.rank),
+            self._mesh,
+            self,
+            timeout=timeout or self.config.timeout,
+            deterministic=self.config.deterministic,
+            grounds=grounds,
+        )
         self._engines[name] = engine
         for rank, reason in self._gone.items():
             self._fail(engine, rank, reason)
@@ -135,11 +166,18 @@ class Worker:
         await self._session.open_group(name, ranks)
         return engine
 
+    def allocate(self, nbytes: int) -> "memoryview | bytearray":
+        """Return zeroed memory that the ranks of this host share, where there is any."""
+        if self._arena is None:
+            return bytearray(nbytes)
+        return memoryview(self._arena.heap.allocate(nbytes))[:nbytes]
+
     async def close_group(self, name: str) -> None:
         """Forget a group once its calls have ended."""
         engine = self._engines.get(name)
         if engine is not None:
             await engine.idle()
+            engine.close()
             del self._engines[name]
             await self._session.close_group(name)
 
@@ -170,6 +208,8 @@ class Worker:
             logger.warning("left with messages that nobody has taken in")
         announce_end(os.environ, failing=bool(error))
         await self._session.leave(self.progress(), error)
+        for engine in self._engines.values():
+            engine.close()
         await self._listening.deserted(_PARTING_SECONDS)
         await self._mesh.aclose()
         await self.meeting.aclose()
@@ -282,6 +322,25 @@ class Worker:
             name = self.name(rank)
             lost = f"is lost: {reason}"
             engine.fail(partial(verdict.peer_failed, name=name, rank=rank, reason=lost))
+
+
+def _arena(config: WorldConfig) -> tuple[Arena | None, str]:
+    """Make this process's shared memory, or say why there is none.
+
+    Raises:
+        AllhandsError: there is none, and the backend is to use nothing else.
+    """
+    if config.backend == "grpc":
+        return None, ""
+    native, absence = native_core.find()
+    try:
+        if native is not None:
+            return Arena(native, config.limits), ""
+    except OSError as error:
+        absence = f"no shared memory, ranks of one host talk over links: {error}"
+    if config.backend == "shm":
+        raise AllhandsError(f"backend='shm' is not possible: {absence}")
+    return None, absence
 
 
 async def _join(

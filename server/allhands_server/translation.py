@@ -21,6 +21,7 @@ def join_from(message: wire.Join, address: str) -> events.Join:
         heartbeat_window=message.heartbeat_window,
         label=message.label,
         hosts_coordinator=message.hosts_coordinator,
+        memory=message.memory,
     )
 
 
@@ -113,6 +114,7 @@ def member(view: values.MemberView) -> wire.Member:
         address=view.address,
         label=view.label,
         hosts_coordinator=view.hosts_coordinator,
+        memory=view.memory,
         last_heartbeat=view.last_heartbeat,
         progress=map(progress, view.progress),
         state=_PRESENCE[view.presence],

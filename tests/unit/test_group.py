@@ -102,6 +102,34 @@ async def test_all_reduce_of_floats_gives_the_same_bits_everywhere(size: int) ->
             np.testing.assert_allclose(xs[0], exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT])
+async def test_deterministic_reductions_fold_in_the_order_of_ranks(
+    dtype: str, op: ReduceOp
+) -> None:
+    size, length = 5, 150
+    rng = np.random.default_rng(5)
+    given = [rng.standard_normal(length).astype(dtype) for _ in range(size)]
+    wide = "float32" if dtype == "float16" else dtype
+    ufunc = np.multiply if op is ReduceOp.PRODUCT else np.add
+    expected = fold(ufunc, [x.astype(wide) for x in given])
+    if op is ReduceOp.AVG:
+        expected = np.true_divide(expected, size)
+    expected = expected.astype(dtype)
+    async with inproc_world(size, deterministic=True) as world:
+        whole = kept(given)
+        await world.everywhere(lambda group: group.all_reduce(whole[group.rank], op))
+        assert_equal(whole, [expected] * size)
+        rooted = kept(given)
+        await world.everywhere(lambda group: group.reduce(rooted[group.rank], 2, op))
+        assert_equal(rooted, [*given[:2], expected, *given[3:]])
+        shares = [np.empty(length // size, dtype) for _ in range(size)]
+        await world.everywhere(
+            lambda group: group.reduce_scatter_tensor(shares[group.rank], given[group.rank], op)
+        )
+        assert_equal([np.concatenate(shares)], [expected])
+
+
 async def test_all_reduce_keeps_the_shape_and_writes_the_callers_array() -> None:
     async with inproc_world(2) as world:
         xs = [np.full((3, 4, 5), rank + 1) for rank in range(2)]

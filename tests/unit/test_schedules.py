@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce as fold
 from itertools import accumulate, cycle, product
 from typing import Any
 
@@ -17,12 +18,14 @@ from allhands.algorithms import (
     doubling,
     flat,
     halving,
+    ordered,
     pairwise,
     ring,
     select,
     tree,
     van_de_geijn,
 )
+from allhands.algorithms.blocks import near_equal
 from allhands.schedule import Schedule
 from allhands.testing import Traffic, interleave, simulate
 
@@ -41,6 +44,7 @@ each_all_reduce = pytest.mark.parametrize(
         pytest.param(ring.all_reduce, id="ring"),
         pytest.param(doubling.all_reduce, id="doubling"),
         pytest.param(halving.all_reduce, id="halving"),
+        pytest.param(ordered.all_reduce, id="ordered"),
     ],
 )
 each_broadcast = pytest.mark.parametrize(
@@ -59,6 +63,7 @@ each_reduce_scatter = pytest.mark.parametrize(
     [
         pytest.param(ring.reduce_scatter, id="ring"),
         pytest.param(pairwise.reduce_scatter, id="pairwise"),
+        pytest.param(ordered.reduce_scatter, id="ordered"),
     ],
 )
 
@@ -178,14 +183,38 @@ def test_van_de_geijn_broadcast_sends_nowhere_more_than_twice_the_array(size: in
 
 
 @each_size
-def test_reduce_leaves_the_sum_at_the_root_and_other_outputs_alone(size: int) -> None:
+@pytest.mark.parametrize("reduce", [tree.reduce, ordered.reduce])
+def test_reduce_leaves_the_sum_at_the_root_and_other_outputs_alone(
+    reduce: Callable[..., Schedule], size: int
+) -> None:
     for root, length in roots_and_lengths(size):
         outputs = undefined([length] * size)
         inputs = list(DATA[:size, :length])
-        simulate(of_all(tree.reduce, size, length, root), inputs=inputs, outputs=outputs)
+        simulate(of_all(reduce, size, length, root), inputs=inputs, outputs=outputs)
         expected = np.full((size, length), POISON)
         expected[root] = DATA[:size, :length].sum(axis=0)
         np.testing.assert_array_equal(outputs, expected)
+
+
+@each_size
+def test_ordered_reductions_fold_from_the_left_in_the_order_of_ranks(size: int) -> None:
+    def halves_the_left(left: Array, right: Array) -> Array:
+        return left / 2 + right  # neither associative nor commutative
+
+    data = DATA[:size, :13].astype(float)
+    expected = fold(halves_the_left, data)
+    whole = list(data.copy())
+    simulate(of_all(ordered.all_reduce, size, 13), outputs=whole, reduce=halves_the_left)
+    np.testing.assert_array_equal(whole, [expected] * size)
+    outputs = [np.zeros(13 if rank == size - 1 else 0) for rank in range(size)]
+    schedules = of_all(ordered.reduce, size, 13, size - 1)
+    simulate(schedules, inputs=list(data), outputs=outputs, reduce=halves_the_left)
+    np.testing.assert_array_equal(outputs[-1], expected)
+    counts = near_equal(13, size)
+    blocks = [np.zeros(count) for count in counts]
+    schedules = of_all(ordered.reduce_scatter, size, counts)
+    simulate(schedules, inputs=list(data), outputs=blocks, reduce=halves_the_left)
+    np.testing.assert_array_equal(np.concatenate(blocks), expected)
 
 
 def test_a_leaf_of_reduce_needs_no_scratch() -> None:

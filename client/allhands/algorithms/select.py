@@ -13,6 +13,7 @@ from allhands.algorithms import (
     dissemination,
     doubling,
     flat,
+    ordered,
     pairwise,
     ring,
     tree,
@@ -48,8 +49,10 @@ Exchange = Choice[[int, int, Sequence[int], Sequence[int]]]
 """build(rank, size, send_counts, recv_counts)"""
 
 
-def select_all_reduce(size: int, nbytes: int) -> Whole:
+def select_all_reduce(size: int, nbytes: int, is_ordered: bool = False) -> Whole:
     """Choose for an array of `nbytes`; halving-doubling is there but was not measured to win."""
+    if is_ordered:
+        return Choice("ordered", ordered.all_reduce)
     if nbytes <= SMALL:
         return Choice("doubling", doubling.all_reduce)
     return Choice("ring", ring.all_reduce)
@@ -62,8 +65,10 @@ def select_broadcast(size: int, nbytes: int) -> Rooted:
     return Choice("van_de_geijn", van_de_geijn.broadcast)
 
 
-def select_reduce(size: int, nbytes: int) -> Rooted:
+def select_reduce(size: int, nbytes: int, is_ordered: bool = False) -> Rooted:
     """Choose for an array of `nbytes`."""
+    if is_ordered:
+        return Choice("ordered", ordered.reduce)
     return Choice("tree", tree.reduce)
 
 
@@ -74,11 +79,13 @@ def select_all_gather(size: int, nbytes: int) -> Blocks:
     return Choice("ring", ring.all_gather)
 
 
-def select_reduce_scatter(size: int, nbytes: int) -> Blocks:
+def select_reduce_scatter(size: int, nbytes: int, is_ordered: bool = False) -> Blocks:
     """Choose for an input of `nbytes`, all blocks together.
 
     Both take as many rounds; the small ones save copies, the large ones keep to one link.
     """
+    if is_ordered:
+        return Choice("ordered", ordered.reduce_scatter)
     if nbytes <= SMALL:
         return Choice("pairwise", pairwise.reduce_scatter)
     return Choice("ring", ring.reduce_scatter)

@@ -16,6 +16,9 @@ import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 
+import numpy as np
+import numpy.typing as npt
+
 from allhands import config
 from allhands.api.world import NonMember, World
 from allhands.control import Control
@@ -32,6 +35,8 @@ AnyGroup = Group | NonMember | None
 
 _lock = threading.Lock()
 _default: World | None = None
+_home: Group | NonMember = NonMember("no world")
+"""The group of calls that name none."""
 _attempts = itertools.count()
 
 
@@ -47,6 +52,7 @@ def init_process_group(
     backend: str = "auto",
     label: str | None = None,
     heartbeat_window: float | None = None,
+    deterministic: bool = False,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -60,19 +66,21 @@ def init_process_group(
         job: the job's name at the coordinator; it may also stand in the URL.
         token: what the coordinator wants to see; default ALLHANDS_TOKEN, else this user's notice.
         tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
-        backend: `auto` or `grpc`; links are gRPC streams.
+        backend: `auto`: shared memory in groups whose ranks are all on one host, else links;
+            `shm`: shared memory or an error; `grpc`: links alone, which are gRPC streams.
         label: a name for this process, for people who look.
         heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
             a job to join sets it, 5 s if it says nothing.
+        deterministic: give the same bits for a world size whatever the transport, the algorithm,
+            the cut: contributions are added up in the order of ranks. All ranks get the same bits
+            in any case. Over links it costs memory for every rank's part of a slice.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
         RuntimeError: this process is in a world already.
         JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
     """
-    global _default
-    if backend not in ("auto", "grpc"):
-        raise ValueError(f"backend must be 'auto' or 'grpc', not {backend!r}")
+    global _default, _home
     with _lock:
         if _default is not None:
             raise RuntimeError("this process is in a world already: destroy_process_group() first")
@@ -87,10 +95,13 @@ def init_process_group(
             tls_ca=tls,
             label=label,
             heartbeat_window=heartbeat_window or 0.0,
+            backend=backend,
+            deterministic=deterministic,
             parent=parent(),
             attempt=next_attempt(),
         )
         _default = World.join(settled)
+        _home = _default.group
 
 
 def is_initialized() -> bool:
@@ -104,7 +115,7 @@ def destroy_process_group(group: AnyGroup = None) -> None:
     Messages sent before are received first. A rank that hosts the coordinator waits for the
     others to leave, 30 s at most.
     """
-    global _default
+    global _default, _home
     world = _world()
     if isinstance(group, NonMember):
         return
@@ -113,6 +124,7 @@ def destroy_process_group(group: AnyGroup = None) -> None:
         return
     with _lock:
         _default = None
+        _home = NonMember("no world")
     world.close()
 
 
@@ -144,6 +156,24 @@ def default_group() -> Group:
         RuntimeError: `init_process_group` has not been called.
     """
     return _world().group
+
+
+def empty(
+    shape: int | tuple[int, ...],
+    dtype: npt.DTypeLike = np.float64,
+    group: AnyGroup = None,
+) -> AnyArray:
+    """Return an array of zeros that the ranks of this host share: collectives copy it least.
+
+    It is an ordinary array, each rank has its own, and others only read it, within calls that are
+    given it. Its memory goes back when nobody holds it or a view of it, also after the world has
+    been left. Where there is no shared memory it is ordinary memory. `group` says in which world.
+
+    Raises:
+        TypeError: elements that are Python objects.
+        MemoryError: there is no such piece of memory.
+    """
+    return _world().empty(shape, dtype)
 
 
 def connect(url: str | None = None, *, token: str | None = None, timeout: float = 30.0) -> Control:
@@ -186,7 +216,12 @@ def broadcast(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` on every rank with that of rank `src`."""
-    if (found := _member(group, "broadcast")) is None:
+    lane = None if async_op else (group or _home).order.lane
+    if lane is not None and lane.broadcast(
+        x, src if group is None else _place(group, src), timeout, label
+    ):
+        return None
+    if (found := _member(group, async_op, "broadcast")) is None:
         return None
     return _end(
         found.broadcast(x, _within(found, src, "src"), timeout=timeout, label=label), async_op
@@ -206,7 +241,10 @@ def all_reduce(
 
     When it fails after data has moved, `x` is undefined.
     """
-    if (found := _member(group, "all_reduce")) is None:
+    lane = None if async_op else (group or _home).order.lane
+    if lane is not None and lane.all_reduce(x, op, timeout, label):
+        return None
+    if (found := _member(group, async_op, "all_reduce")) is None:
         return None
     return _end(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
 
@@ -222,7 +260,12 @@ def reduce(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` on rank `dst` with the combination of all; other ranks' `x` is only read."""
-    if (found := _member(group, "reduce")) is None:
+    lane = None if async_op else (group or _home).order.lane
+    if lane is not None and lane.reduce(
+        x, dst if group is None else _place(group, dst), op, timeout, label
+    ):
+        return None
+    if (found := _member(group, async_op, "reduce")) is None:
         return None
     return _end(
         found.reduce(x, _within(found, dst, "dst"), op, timeout=timeout, label=label), async_op
@@ -240,7 +283,7 @@ def gather(
     label: str | None = None,
 ) -> Work | None:
     """Fill `gather_list` on rank `dst`, by rank, with every rank's `x`; None elsewhere."""
-    if (found := _member(group, "gather")) is None:
+    if (found := _member(group, async_op, "gather")) is None:
         return None
     root = _within(found, dst, "dst")
     return _end(found.gather(x, gather_list, root, timeout=timeout, label=label), async_op)
@@ -257,7 +300,7 @@ def scatter(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` with this rank's array of `scatter_list` on rank `src`; None elsewhere."""
-    if (found := _member(group, "scatter")) is None:
+    if (found := _member(group, async_op, "scatter")) is None:
         return None
     root = _within(found, src, "src")
     return _end(found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op)
@@ -273,7 +316,7 @@ def all_gather(
     label: str | None = None,
 ) -> Work | None:
     """Fill `outputs`, one array for each rank, with every rank's `x`."""
-    if (found := _member(group, "all_gather")) is None:
+    if (found := _member(group, async_op, "all_gather")) is None:
         return None
     return _end(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
 
@@ -288,7 +331,10 @@ def all_gather_into_tensor(
     label: str | None = None,
 ) -> Work | None:
     """Fill `output`, world size times as long as `x`, with every rank's `x`, by rank."""
-    if (found := _member(group, "all_gather_into_tensor")) is None:
+    lane = None if async_op else (group or _home).order.lane
+    if lane is not None and lane.all_gather_into_tensor(output, x, timeout, label):
+        return None
+    if (found := _member(group, async_op, "all_gather_into_tensor")) is None:
         return None
     return _end(found.all_gather_into_tensor(output, x, timeout=timeout, label=label), async_op)
 
@@ -304,7 +350,7 @@ def reduce_scatter(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `output` with the combination of all ranks' `inputs[this rank]`."""
-    if (found := _member(group, "reduce_scatter")) is None:
+    if (found := _member(group, async_op, "reduce_scatter")) is None:
         return None
     return _end(found.reduce_scatter(output, inputs, op, timeout=timeout, label=label), async_op)
 
@@ -320,7 +366,10 @@ def reduce_scatter_tensor(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `output` with this rank's share of the combination of all ranks' `x`."""
-    if (found := _member(group, "reduce_scatter_tensor")) is None:
+    lane = None if async_op else (group or _home).order.lane
+    if lane is not None and lane.reduce_scatter_tensor(output, x, op, timeout, label):
+        return None
+    if (found := _member(group, async_op, "reduce_scatter_tensor")) is None:
         return None
     return _end(found.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), async_op)
 
@@ -335,7 +384,7 @@ def all_to_all(
     label: str | None = None,
 ) -> Work | None:
     """Give `inputs[j]` to the j-th rank and fill `outputs[j]` with what it gives."""
-    if (found := _member(group, "all_to_all")) is None:
+    if (found := _member(group, async_op, "all_to_all")) is None:
         return None
     return _end(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
 
@@ -352,7 +401,11 @@ def all_to_all_single(
     label: str | None = None,
 ) -> Work | None:
     """Give each rank its rows of `x`, fill `output` with the rows they give; None: equal shares."""
-    if (found := _member(group, "all_to_all_single")) is None:
+    ragged = output_split_sizes is not None or input_split_sizes is not None
+    lane = None if async_op or ragged else (group or _home).order.lane
+    if lane is not None and lane.all_to_all_single(output, x, timeout, label):
+        return None
+    if (found := _member(group, async_op, "all_to_all_single")) is None:
         return None
     work = found.all_to_all_single(
         output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
@@ -368,7 +421,10 @@ def barrier(
     label: str | None = None,
 ) -> Work | None:
     """Return when every rank of the group has called it."""
-    if (found := _member(group, "barrier")) is None:
+    lane = None if async_op else (group or _home).order.lane
+    if lane is not None and lane.barrier(timeout, label):
+        return None
+    if (found := _member(group, async_op, "barrier")) is None:
         return None
     return _end(found.barrier(timeout=timeout, label=label), async_op)
 
@@ -386,7 +442,7 @@ def isend(
     label: str | None = None,
 ) -> Work | None:
     """Start to send `x` to rank `dst`; its memory is the call's until the work has ended."""
-    if (found := _member(group, "isend")) is None:
+    if (found := _member(group, True, "isend")) is None:
         return None
     return found.send(x, _within(found, dst, "dst"), tag, timeout=timeout, label=label)
 
@@ -401,7 +457,7 @@ def irecv(
     label: str | None = None,
 ) -> Work | None:
     """Start to receive into `x` from rank `src`; None: from whoever sends under this tag."""
-    if (found := _member(group, "irecv")) is None:
+    if (found := _member(group, True, "irecv")) is None:
         return None
     source = None if src is None else _within(found, src, "src")
     return found.recv(x, source, tag, timeout=timeout, label=label)
@@ -431,7 +487,7 @@ def recv(
     label: str | None = None,
 ) -> int:
     """Receive into `x`; return the rank of the world that sent it, -1 outside the group."""
-    found = _member(group, "recv")
+    found = _member(group, True, "recv")
     if found is None:
         return -1
     source = None if src is None else _within(found, src, "src")
@@ -450,15 +506,26 @@ def _world() -> World:
     return world
 
 
-def _member(group: AnyGroup, operation: str) -> Group | None:
-    """Return the group to call on; None, with a warning, for a rank that is not in it."""
+def _member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
+    """Return the group to call on; None, with a warning, for a rank that is not in it.
+
+    Unless `async_op`, the call runs on this thread where nothing else is under way.
+    """
     if isinstance(group, NonMember):
         warnings.warn(
             f"{operation} does nothing here: this rank does not belong to group {group.name!r}",
             stacklevel=3,
         )
         return None
-    return group or _world().group
+    found = group or _world().group
+    return found if async_op else found.here
+
+
+def _place(group: Group | NonMember, rank: int) -> int:
+    """Return the place of a rank of the world in a group; -1: it has none there."""
+    if isinstance(group, NonMember) or rank not in group.ranks:
+        return -1
+    return group.ranks.index(rank)
 
 
 def _within(group: Group, rank: int, name: str) -> int:

@@ -1,14 +1,21 @@
 """A process's membership in one world, and the groups in it, for callers on any thread."""
 
 import atexit
+import math
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from allhands.channel import Endpoint
 from allhands.config import WorldConfig
+from allhands.engine.arguments import AnyArray
+from allhands.engine.order import Order
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
 from allhands.worker import WORLD, Worker
@@ -19,6 +26,8 @@ class NonMember:
     """What `new_group` gives to a rank that is not in the new group."""
 
     name: str
+    order: ClassVar[Order] = Order()
+    """Of calls that are never made."""
 
 
 class World:
@@ -73,6 +82,18 @@ class World:
             return NonMember(name)
         return self._open(name, wanted, timeout or self._worker.config.timeout)
 
+    def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
+        """Return an array in the memory that this host's ranks share; see `ah.empty`."""
+        found = np.dtype(dtype)
+        if found.hasobject:
+            raise TypeError(f"{found} arrays hold Python objects, which cannot be shared")
+        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        count = math.prod(lengths)
+        if any(length < 0 for length in lengths):
+            raise ValueError(f"no array has the shape {lengths}")
+        memory = self._worker.allocate(count * found.itemsize)
+        return np.frombuffer(memory, found, count).reshape(lengths)
+
     def close_group(self, group: Group) -> None:
         """Forget a group when its calls have ended."""
         self._thread.run(self._worker.close_group(group.name))
@@ -93,7 +114,7 @@ class World:
             self._thread.stop()
 
     def _open(self, name: str, ranks: Sequence[int], timeout: float) -> Group:
-        engine = self._thread.run(self._worker.open_group(name, ranks))
+        engine = self._thread.run(self._worker.open_group(name, ranks, timeout))
         return Group(engine, self._thread, timeout)
 
     def _at_exit(self) -> None:

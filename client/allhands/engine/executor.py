@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from allhands.engine.buffer import Array, Buffer, octets
-from allhands.reduction import ReduceOp, combine
+from allhands.reduction import ReduceOp, combine, fold
 from allhands.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
@@ -98,6 +98,10 @@ class Execution:
     ) -> None:
         for copy in step.copies:
             _copy(areas, copy.source, copy.target)
+        for one in step.folds:
+            operands = [areas[span.area].whole(span.start, span.stop) for span in one.sources]
+            target = areas[one.target.area].whole(one.target.start, one.target.stop)
+            fold(self._reduce, operands, target, len(self._peers))
         aside = _must_wait(step)
         outgoing: list[tuple[int, Outgoing]] = []
         incoming: list[Incoming] = []

@@ -3,6 +3,8 @@
 Large reductions are cut into slices that run side by side, so that network and reduction overlap
 and scratch memory stays small whatever the size of the arrays. Pure movement needs no slices:
 messages are cut into frames anyway.
+
+`ordered` asks for the bits that do not depend on any of that; an AVG is then divided already.
 """
 
 from collections.abc import Sequence
@@ -19,9 +21,9 @@ BLOCK_SLICE_BYTES = 2 << 20
 """Of each block where a rank's scratch holds blocks."""
 
 
-def all_reduce(rank: int, size: int, array: Array) -> list[Part]:
+def all_reduce(rank: int, size: int, array: Array, ordered: bool = False) -> list[Part]:
     """In place on the 1-D `array`."""
-    choice = select.select_all_reduce(size, array.nbytes)
+    choice = select.select_all_reduce(size, array.nbytes, ordered)
     return [
         Part(choice.build(rank, size, len(part)), _nothing(part), _one(part))
         for part in _cut(array, SLICE_BYTES)
@@ -35,9 +37,16 @@ def broadcast(rank: int, size: int, array: Array, root: int) -> list[Part]:
     return [Part(schedule, _nothing(array), _one(array))]
 
 
-def reduce(rank: int, size: int, source: Array, target: Array | None, root: int) -> list[Part]:
+def reduce(
+    rank: int,
+    size: int,
+    source: Array,
+    target: Array | None,
+    root: int,
+    ordered: bool = False,
+) -> list[Part]:
     """From 1-D `source` into `target` at the root, which may be the same array there."""
-    choice = select.select_reduce(size, source.nbytes)
+    choice = select.select_reduce(size, source.nbytes, ordered)
     parts = _cut(source, BLOCK_SLICE_BYTES)
     targets = [_empty(source)] * len(parts) if target is None else _cut(target, BLOCK_SLICE_BYTES)
     return [
@@ -67,9 +76,11 @@ def all_gather(rank: int, size: int, source: Array, targets: Sequence[Array]) ->
     return [Part(schedule, _one(source), Buffer(targets, source.dtype))]
 
 
-def reduce_scatter(rank: int, size: int, sources: Sequence[Array], target: Array) -> list[Part]:
+def reduce_scatter(
+    rank: int, size: int, sources: Sequence[Array], target: Array, ordered: bool = False
+) -> list[Part]:
     """From `sources`, one block for each rank, into the 1-D `target`."""
-    choice = select.select_reduce_scatter(size, target.nbytes * size)
+    choice = select.select_reduce_scatter(size, target.nbytes * size, ordered)
     step = max(BLOCK_SLICE_BYTES // max(target.itemsize, 1), 1)
     parts = []
     for start in range(0, max(len(target), 1), step):

@@ -55,6 +55,21 @@ def timed_out(
     return CollectiveTimeout(text, op=operation, seq=sequence, missing_ranks=ranks, label=label)
 
 
+def given_up(
+    what: str,
+    operation: str,
+    sequence: int,
+    label: str | None,
+    names: Sequence[str],
+    ranks: Sequence[int],
+) -> CollectiveTimeout:
+    """Word a call that others have left while this rank was in it, or before it came."""
+    text = f"{what} cannot end: {', '.join(names)} gave it up (out of time, or interrupted)"
+    return CollectiveTimeout(
+        text, op=operation, seq=sequence, missing_ranks=tuple(ranks), label=label
+    )
+
+
 def peer_failed(what: str, name: str, rank: int, reason: str) -> PeerFailed:
     """Word the loss of a rank that a call needs."""
     return PeerFailed(f"{what} cannot end: {name} {reason}", (rank,))

@@ -34,6 +34,7 @@ class Work:
         self._future.set_running_or_notify_cancel()
         self._cancel: Callable[[], None] = lambda: None
         self._source = -1
+        self._explanation = ""
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Block until the operation has ended; return True.
@@ -91,6 +92,10 @@ class Work:
             raise ValueError(f"{self} has received nothing yet")
         return self._source
 
+    def explain(self) -> str:
+        """Say how a completed operation was carried out, and why so; "" where nothing is known."""
+        return self._explanation
+
     def cancel(self) -> None:
         """Ask the operation to end early; a no-op when it has ended."""
         self._cancel()
@@ -110,6 +115,9 @@ class Work:
     def own(self, cancel: Callable[[], None]) -> None:
         """Say how this work is cancelled."""
         self._cancel = cancel
+
+    def explained(self, text: str) -> None:
+        self._explanation = text
 
     def received_from(self, rank: int) -> None:
         self._source = rank

@@ -67,10 +67,9 @@ ah_lane *ah_lane_new(int rank, int size, void *const areas[], const pid_t pids[]
                      void *const heaps[], size_t heap_bytes, const ah_limits *limits);
 void ah_lane_free(ah_lane *lane);
 
-/* Wake the call that is blocked on this lane in this process, if any, and let every further one
- * end in AH_INTERRUPTED until cleared. From any thread, at any time. */
-void ah_lane_interrupt(ah_lane *lane);
-void ah_lane_clear(ah_lane *lane);
+/* Let calls up to that number end in AH_INTERRUPTED, one that is blocked now included. From any
+ * thread, at any time. */
+void ah_lane_interrupt(ah_lane *lane, uint64_t sequence);
 
 /* Whether cross-memory attach to every other rank works; asks the kernel, reads a word of each. */
 bool ah_lane_can_attach(ah_lane *lane);

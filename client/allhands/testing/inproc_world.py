@@ -33,7 +33,11 @@ def unknown(group: str, sequence: int, waiting_on: Sequence[int]) -> None:
 
 @asynccontextmanager
 async def inproc_world(
-    size: int, *, timeout: float = 10.0, verdict: Verdict = unknown
+    size: int,
+    *,
+    timeout: float = 10.0,
+    verdict: Verdict = unknown,
+    deterministic: bool = False,
 ) -> AsyncIterator["InprocWorld"]:
     """Give a world of `size` ranks for as long as the block lasts.
 
@@ -41,7 +45,7 @@ async def inproc_world(
     Afterwards every call has ended, those still under way by an `AllhandsError`, and no task of
     the world is left.
     """
-    world = InprocWorld(size, timeout, verdict)
+    world = InprocWorld(size, timeout, verdict, deterministic)
     try:
         yield world
     finally:
@@ -132,9 +136,12 @@ class InprocRank:
 class InprocWorld:
     """The ranks, and the groups that they have opened."""
 
-    def __init__(self, size: int, timeout: float, verdict: Verdict) -> None:
+    def __init__(
+        self, size: int, timeout: float, verdict: Verdict, deterministic: bool = False
+    ) -> None:
         board = Switchboard()
         self._timeout = timeout
+        self._deterministic = deterministic
         self._loop = asyncio.get_running_loop()
         self.ranks = [InprocRank(board, rank, verdict) for rank in range(size)]
         self.groups = self.open_group(WORLD, range(size))
@@ -145,7 +152,9 @@ class InprocWorld:
         groups = []
         for place, rank in enumerate(ranks):
             owner = self.ranks[rank]
-            engine = GroupEngine(name, ranks, place, owner.mesh, owner)
+            engine = GroupEngine(
+                name, ranks, place, owner.mesh, owner, deterministic=self._deterministic
+            )
             owner.engines[name] = engine
             groups.append(Group(engine, self, self._timeout))
         return groups

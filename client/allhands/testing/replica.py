@@ -7,7 +7,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from allhands.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
+from allhands.schedule import Area, Copy, Fold, Recv, Round, Schedule, Send, Span
 
 Array = npt.NDArray[np.generic]
 Reduce = Callable[[Array, Array], Array]
@@ -52,6 +52,8 @@ class Replica:
         step = self.rounds[index]
         for copy in step.copies:
             self._copy(index, copy)
+        for fold in step.folds:
+            self._fold(index, fold)
         if len(step.recvs) > 1:
             self._check_overlaps(index, step)
 
@@ -82,6 +84,16 @@ class Replica:
         if copy.source.overlaps(copy.target):
             self._refuse(index, f"copies {_text(copy.source)} onto itself, {_text(copy.target)}")
         self._write(index, copy.target, self._read(index, copy.source, "copies"), "copies into")
+
+    def _fold(self, index: int, fold: Fold) -> None:
+        for source in fold.sources:
+            partly = source != fold.target and source.overlaps(fold.target)
+            if partly or len(source) != len(fold.target):
+                self._refuse(index, f"folds {_text(source)} into {_text(fold.target)}")
+        first, *others = [self._read(index, source, "folds").copy() for source in fold.sources]
+        for other in others:
+            first = self._reduce(first, other)
+        self._write(index, fold.target, first, "folds into")
 
     def _check_overlaps(self, index: int, step: Round) -> None:
         for position, recv in enumerate(step.recvs):

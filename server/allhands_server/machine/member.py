@@ -80,6 +80,7 @@ class Member:
             address=self.join.address,
             label=self.join.label,
             hosts_coordinator=self.join.hosts_coordinator,
+            memory=self.join.memory,
             last_heartbeat=max(0.0, now - self.heard),
             progress=self.progress(now),
             presence=self.presence,

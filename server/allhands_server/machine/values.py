@@ -32,6 +32,7 @@ class MemberView:
     address: str
     label: str
     hosts_coordinator: bool
+    memory: str
     last_heartbeat: float
     progress: tuple[Progress, ...]
     presence: Presence

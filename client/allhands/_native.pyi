@@ -1,0 +1,147 @@
+"""What the native core offers to Python; absent where it could not be built."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_RANKS: int
+"""The largest group that one lane serves."""
+HEAD_BYTES: int
+"""What the directory takes at the beginning of a segment."""
+
+Limits = tuple[int, int, int]
+"""(slot_max, chunk, attach_min) in bytes; attach_min -1: never."""
+
+def supports(op: int, type: int, /) -> bool: ...
+def fold(
+    op: int, type: int, out: NDArray[Any], ins: tuple[NDArray[Any], ...], divisor: int, /
+) -> None:
+    """Write ins[0] op ins[1] op ... to `out`, which may be one of them; all contiguous."""
+
+def copy(to: NDArray[Any], source: NDArray[Any], once: bool, /) -> None: ...
+def area_bytes(size: int, limits: Limits, /) -> int:
+    """Return how much of each rank's segment a group of `size` ranks takes."""
+
+class Segment:
+    """Shared memory of one process, with a directory of the areas of its groups."""
+
+    fd: int
+    nbytes: int
+
+    @classmethod
+    def create(cls, nbytes: int, nonce: bytes, /) -> Self: ...
+    @classmethod
+    def open(cls, path: str, nbytes: int, nonce: bytes, /) -> Self: ...
+    def publish(self, group: int, offset: int, terms: int, /) -> bool: ...
+    def find(self, group: int, /) -> tuple[int, int] | None: ...
+    def await_entry(self, group: int, seconds: float, /) -> None: ...
+    def retire(self, group: int, /) -> None: ...
+    def is_retired(self, group: int, /) -> bool: ...
+    def clear(self, offset: int, nbytes: int, /) -> None: ...
+
+class Block:
+    """A writeable buffer in a segment, which it keeps."""
+
+    def __init__(self, segment: Segment, offset: int, nbytes: int, /) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Lane:
+    """The calls of one group over shared memory.
+
+    The methods named after collectives run on the caller's thread, arguments by position. They
+    return True when the call has ended well; False when nothing has happened, because a call is
+    under way or an argument is not plain (then the careful way tells what is wrong). They raise
+    what `on_failure` raises.
+
+    `on_failure(status, sequence, operation, dtype, count, op, root, waiting, culprits, timeout,
+    label)` must raise; sets of ranks are bits. `on_slow(sequence, operation, waiting, deadline)`
+    tells of a call that has been blocked for a while, with waiting 0 when it has ended.
+    """
+
+    taken: int
+    """Number of the latest call that has one."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        segments: tuple[Segment, ...],
+        offsets: tuple[int, ...],
+        pids: tuple[int, ...],
+        heap_offset: int,
+        heap_bytes: int,
+        limits: Limits,
+        timeout: float,
+        ops: tuple[object, ...],
+        on_failure: Callable[..., None],
+        on_slow: Callable[[int, str, int, float], None],
+        taken: int,
+        queued: int,
+    ) -> None: ...
+    def barrier(self, timeout: float | None, label: str | None, /) -> bool: ...
+    def all_reduce(
+        self, x: object, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def reduce(
+        self, x: object, root: int, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def broadcast(
+        self, x: object, root: int, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def all_gather_into_tensor(
+        self, output: object, x: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def reduce_scatter_tensor(
+        self, output: object, x: object, op: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def all_to_all_single(
+        self, output: object, x: object, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def take(self) -> int:
+        """Give the next number to a call that waits for its turn in a queue."""
+
+    def give_back(self) -> None:
+        """Say that a call that took a number has ended."""
+
+    def run(
+        self,
+        *,
+        sequence: int,
+        kind: str,
+        dtype: np.dtype[Any] | None,
+        typesig: int,
+        op: object,
+        root: int,
+        count: int,
+        sources: tuple[NDArray[Any], ...],
+        targets: tuple[NDArray[Any], ...],
+        send: tuple[int, ...] | None,
+        recv: tuple[int, ...] | None,
+        timeout: float,
+        deadline: float,
+        label: str | None,
+    ) -> bool:
+        """Run a call whose arguments were checked; sequence 0: now, if nothing is under way."""
+
+    def progress(self) -> tuple[int, int, int, str, float]:
+        """Return begun, ended, completed, the operation under way, and since when."""
+
+    def last(self) -> tuple[int, str, int, str] | None:
+        """Return sequence, operation, bytes and variant of the latest call that ended."""
+
+    def record(self, sequence: int, /) -> tuple[str, np.dtype[Any] | None, int, int, int] | None:
+        """Return operation, dtype, count, op and root of a recent call; None: too long ago."""
+
+    def interrupt(self, sequence: int, /) -> None:
+        """End calls up to that number early, one that runs now included."""
+
+    def limit(self, sequence: int, /) -> None:
+        """Turn down fast calls above that number."""
+
+    def close(self) -> None:
+        """End what runs and turn down all to come."""
+
+    def idle(self) -> None:
+        """Return when no call runs."""

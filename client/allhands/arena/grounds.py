@@ -1,0 +1,69 @@
+"""Grounds: where the ranks of one group have their areas, as far as they have said."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from allhands._native import Lane, Segment
+
+logger = logging.getLogger(__name__)
+
+PAGE = 1 << 12
+
+
+class Grounds:
+    """One group's part of the segments of its ranks, by rank of the group."""
+
+    def __init__(
+        self,
+        *,
+        group: int,
+        segments: "tuple[Segment, ...]",
+        own: "Segment",
+        nbytes: int,
+        terms: int,
+        lane: "Callable[..., Lane]",
+    ) -> None:
+        self._group = group
+        self._segments = segments
+        self._own = own
+        self._nbytes = nbytes
+        self._terms = terms
+        self._lane = lane
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not said yet whether they take part."""
+        return [
+            rank for rank, segment in enumerate(self._segments) if segment.find(self._group) is None
+        ]
+
+    def wait(self, rank: int, seconds: float) -> None:
+        """Block until a rank may have said more, for that long at most; any thread."""
+        self._segments[rank].await_entry(self._group, seconds)
+
+    def refusal(self) -> str:
+        """Say why the group does without shared memory, once nobody is missing; "": it does not."""
+        for rank, segment in enumerate(self._segments):
+            entry = segment.find(self._group)
+            if entry is None or entry[0] == 0:
+                return f"rank {rank} of it cannot share memory with all others"
+            if entry[1] != self._terms:
+                return f"rank {rank} of it was given other limits (ALLHANDS_ARENA_*) than this one"
+        return ""
+
+    def lane(self, **how: Any) -> "Lane":
+        """Make the lane of this rank; nobody may be missing or have refused."""
+        entries = [segment.find(self._group) for segment in self._segments]
+        offsets = tuple(entry[0] for entry in entries if entry is not None)
+        return self._lane(segments=self._segments, offsets=offsets, **how)
+
+    def close(self) -> None:
+        """Leave the group; who is the last gives the memory back."""
+        self._own.retire(self._group)
+        if not all(segment.is_retired(self._group) for segment in self._segments):
+            return
+        for segment in self._segments:
+            entry = segment.find(self._group)
+            if entry is not None and entry[0]:
+                segment.clear(entry[0], self._nbytes)

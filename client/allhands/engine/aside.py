@@ -1,0 +1,58 @@
+"""A thread for what blocks, beside the loop: one job after the other."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+Job = Callable[[], None]
+
+
+class Aside:
+    """Runs jobs on a thread of its own, which begins with the first one.
+
+    Not an executor of the standard library: those refuse work once the interpreter ends, which is
+    when a rank that says no goodbye leaves its world.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, act: Callable[[], T]) -> T:
+        """Run `act` there and wait for it; when this is cancelled, it still runs to its end."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(value: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(value)  # type: ignore[arg-type]
+            else:
+                future.set_exception(error)
+
+        def job() -> None:
+            try:
+                value = act()
+            except BaseException as error:  # whatever it is belongs to who waits
+                loop.call_soon_threadsafe(settle, None, error)
+            else:
+                loop.call_soon_threadsafe(settle, value, None)
+
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+        return await future
+
+    def close(self) -> None:
+        """Let the thread end when it has done its jobs. Idempotent; not waited for."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()

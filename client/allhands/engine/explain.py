@@ -1,0 +1,20 @@
+"""What a call says of how it was carried out; for people."""
+
+_SHARED = {
+    "nothing": "nothing had to move",
+    "slots": "every rank's data lay in its slot, in one round",
+    "staged": "data was copied into staging buffers and out of them",
+    "swap": "two ranks swapped the ownership of staging buffers, chunk by chunk",
+    "mailboxes": "each pair of ranks passed boxes to and fro, chunk by chunk",
+    "direct": "all arrays lie in shared memory (ah.empty) and were used where they are",
+    "attach": "ranks read one another's memory (process_vm_readv)",
+}
+
+
+def shared(last: tuple[int, str, int, str]) -> str:
+    """Word what a lane says of a call: sequence, operation, bytes of a rank's part, variant."""
+    sequence, operation, nbytes, variant = last
+    return (
+        f"{operation} #{sequence}, {nbytes:,} bytes, over shared memory, {variant}: "
+        f"{_SHARED[variant]}"
+    )

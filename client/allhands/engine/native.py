@@ -1,0 +1,100 @@
+"""A call as the native core wants it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from allhands.engine.buffer import Array
+from allhands.engine.call import Call
+from allhands.reduction import ReduceOp
+
+if TYPE_CHECKING:
+    from allhands._native import Lane
+
+_FIRST_FOREIGN = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """One collective on arrays that were checked; they are 1-D and contiguous."""
+
+    kind: str
+    dtype: "np.dtype[np.generic] | None" = None
+    count: int = 0
+    """Elements of the array, or of each rank's block; 0 where ranks may differ."""
+    sources: Sequence[Array] = ()
+    """One array for each rank, or one alone; of rooted calls only where they are read."""
+    targets: Sequence[Array] = ()
+    op: ReduceOp | None = None
+    root: int = -1
+    send: Sequence[int] | None = None
+    """Elements for each rank, where ranks may differ."""
+    recv: Sequence[int] | None = None
+
+    @property
+    def call(self) -> Call:
+        """What the other ranks are told of it."""
+        detail = ""
+        if self.send is not None and self.recv is not None:
+            detail = f"gives {list(self.send)}, expects {list(self.recv)}"
+        return Call(
+            self.kind,
+            "" if self.dtype is None else str(self.dtype),
+            self.count if self.dtype is not None and self.send is None else None,
+            "" if self.op is None else self.op.name,
+            self.root if self.root >= 0 else None,
+            detail,
+        )
+
+    def run(
+        self, lane: "Lane", sequence: int, timeout: float, deadline: float, label: str | None
+    ) -> bool:
+        """Run it to its end on this thread; `Lane.run` says what that means."""
+        return lane.run(
+            sequence=sequence,
+            kind=self.kind,
+            dtype=self.dtype,
+            typesig=_foreign(self.dtype),
+            op=self.op,
+            root=self.root,
+            count=self.count,
+            sources=tuple(self.sources),
+            targets=tuple(self.targets),
+            send=None if self.send is None else tuple(self.send),
+            recv=None if self.recv is None else tuple(self.recv),
+            timeout=timeout,
+            deadline=deadline,
+            label=label,
+        )
+
+
+def call_of(
+    kind: str, dtype: "np.dtype[np.generic] | None", count: int, op: int, root: int
+) -> Call:
+    """Describe a call as other ranks are told of it."""
+    counts = dtype is not None and kind not in ("all_to_all", "all_to_all_single")
+    return Call(
+        kind,
+        "" if dtype is None else str(dtype),
+        count if counts else None,
+        OPS[op].name if op >= 0 else "",
+        root if root >= 0 else None,
+    )
+
+
+OPS = tuple(ReduceOp)
+"""The core knows operations by their place here."""
+
+
+def _foreign(dtype: "np.dtype[np.generic] | None") -> int:
+    """Return what stands for a dtype that the core does not know; 0: it does."""
+    if dtype is None:
+        return 0
+    plain = dtype.isbuiltin == 1 and dtype.isnative and dtype.kind in "biufc"
+    if plain and dtype.char not in "gG":
+        return 0
+    digest = hashlib.blake2b(str(dtype).encode(), digest_size=4).digest()
+    return _FIRST_FOREIGN | int.from_bytes(digest)

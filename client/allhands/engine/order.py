@@ -1,0 +1,47 @@
+"""Order: the numbers of a group's calls, and whether one may run at once."""
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from allhands._native import Lane
+
+
+class Order:
+    """Numbers calls in the order in which they will run; safe from any thread.
+
+    A call that took its number here waits for those before it. Once a group has a lane, the lane
+    counts, so that a call on the caller's own thread needs no other lock.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held while a call takes its number and its place in the queue, in one step."""
+        self.lane: Lane | None = None
+        self._taken = 0
+        self._queued = 0
+
+    @property
+    def taken(self) -> int:
+        """Number of the latest call that has one; 0 before the first."""
+        return self.lane.taken if self.lane is not None else self._taken
+
+    def take(self) -> int:
+        """Return the next number, with `lock` held."""
+        if self.lane is not None:
+            return self.lane.take()
+        self._taken += 1
+        self._queued += 1
+        return self._taken
+
+    def give_back(self) -> None:
+        """Say that a call that took a number has ended."""
+        with self.lock:
+            if self.lane is not None:
+                self.lane.give_back()
+            else:
+                self._queued -= 1
+
+    def counted(self) -> tuple[int, int]:
+        """Return the numbers taken and the calls that have not ended, with `lock` held."""
+        return self._taken, self._queued

@@ -1,0 +1,17 @@
+"""The native core, where the installation could build it."""
+
+import importlib
+from types import ModuleType
+
+_ABSENT = (
+    "the native core is missing ({error}): ranks of one host talk over links, which is slower; "
+    "install a C compiler and then allhands again (pip install --force-reinstall allhands)"
+)
+
+
+def find() -> tuple[ModuleType | None, str]:
+    """Return the core, or None and what a user should know about its absence."""
+    try:
+        return importlib.import_module("allhands._native"), ""
+    except ImportError as error:
+        return None, _ABSENT.format(error=error)
