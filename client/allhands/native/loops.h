@@ -1,0 +1,200 @@
+/* The loops over elements, for one instruction set. kernels.c includes this file once for each,
+ * with TARGET (the attribute of its functions) and NAMED (the suffix of their names) defined.
+ *
+ * Plain loops that compilers turn into vector code. No iteration reads what another has written,
+ * also where `out` is one of the operands: that is what INDEPENDENT tells the compiler.
+ */
+
+/* NAME_2 and NAME_4: fold two or four operands, the first of which may be of another type. */
+#define LOOP(NAME, ACC, FIRST, REST, OUT, GET_FIRST, GET, OP, PUT)                                 \
+    TARGET static void NAMED(NAME##_2)(void *out_, const void *const in[], size_t count) {         \
+        OUT *out = out_;                                                                           \
+        const FIRST *a = in[0];                                                                    \
+        const REST *b = in[1];                                                                     \
+        INDEPENDENT for (size_t i = 0; i < count; i++) {                                           \
+            const ACC ab = OP(ACC, GET_FIRST(a[i]), GET(b[i]));                                    \
+            out[i] = PUT(ab);                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+    TARGET static void NAMED(NAME##_4)(void *out_, const void *const in[], size_t count) {         \
+        OUT *out = out_;                                                                           \
+        const FIRST *a = in[0];                                                                    \
+        const REST *b = in[1], *c = in[2], *d = in[3];                                             \
+        INDEPENDENT for (size_t i = 0; i < count; i++) {                                           \
+            const ACC ab = OP(ACC, GET_FIRST(a[i]), GET(b[i]));                                    \
+            const ACC abc = OP(ACC, ab, GET(c[i]));                                                \
+            const ACC abcd = OP(ACC, abc, GET(d[i]));                                              \
+            out[i] = PUT(abcd);                                                                    \
+        }                                                                                          \
+    }
+
+#define SAME_LOOP(NAME, TYPE, GET, OP, PUT)                                                        \
+    LOOP(NAME, TYPE, any_##TYPE, any_##TYPE, any_##TYPE, GET, GET, OP, PUT)
+
+/* Integers: sums, products and bits do not depend on the sign. */
+#define UNSIGNED_LOOPS(TYPE)                                                                       \
+    SAME_LOOP(sum_##TYPE, TYPE, AS_IS, SUM, AS_IS)                                                 \
+    SAME_LOOP(product_##TYPE, TYPE, AS_IS, UNSIGNED_PRODUCT, AS_IS)                                \
+    SAME_LOOP(min_##TYPE, TYPE, AS_IS, LEAST, AS_IS)                                               \
+    SAME_LOOP(max_##TYPE, TYPE, AS_IS, GREATEST, AS_IS)                                            \
+    SAME_LOOP(and_##TYPE, TYPE, AS_IS, AND, AS_IS)                                                 \
+    SAME_LOOP(or_##TYPE, TYPE, AS_IS, OR, AS_IS)                                                   \
+    SAME_LOOP(xor_##TYPE, TYPE, AS_IS, XOR, AS_IS)
+#define SIGNED_LOOPS(TYPE)                                                                         \
+    SAME_LOOP(min_##TYPE, TYPE, AS_IS, LEAST, AS_IS)                                               \
+    SAME_LOOP(max_##TYPE, TYPE, AS_IS, GREATEST, AS_IS)
+
+UNSIGNED_LOOPS(u8)
+UNSIGNED_LOOPS(u16)
+UNSIGNED_LOOPS(u32)
+UNSIGNED_LOOPS(u64)
+SIGNED_LOOPS(i8)
+SIGNED_LOOPS(i16)
+SIGNED_LOOPS(i32)
+SIGNED_LOOPS(i64)
+
+/* A byte that is not 0 is true, as in NumPy. */
+SAME_LOOP(and_bool, u8, IS_TRUE, AND, AS_IS)
+SAME_LOOP(or_bool, u8, IS_TRUE, OR, AS_IS)
+SAME_LOOP(xor_bool, u8, IS_TRUE, XOR, AS_IS)
+
+#define FLOAT_LOOPS(TYPE)                                                                          \
+    SAME_LOOP(sum_##TYPE, TYPE, AS_IS, SUM, QUIET)                                                 \
+    SAME_LOOP(product_##TYPE, TYPE, AS_IS, PRODUCT, QUIET)                                         \
+    SAME_LOOP(min_##TYPE, TYPE, AS_IS, FLOAT_LEAST, QUIET)                                         \
+    SAME_LOOP(max_##TYPE, TYPE, AS_IS, FLOAT_GREATEST, QUIET)                                      \
+    TARGET static void NAMED(divide_##TYPE)(void *out_, const void *sums, size_t count,            \
+                                            size_t divisor) {                                      \
+        any_##TYPE *out = out_;                                                                    \
+        const any_##TYPE *sum = sums;                                                              \
+        const TYPE by = (TYPE)divisor, times = 1 / by;                                             \
+        if (is_power_of_two(divisor)) /* the same bits, sooner */                                  \
+            INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = QUIET(sum[i] * times);         \
+        else                                                                                       \
+            INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = QUIET(sum[i] / by);            \
+    }
+
+FLOAT_LOOPS(f32)
+FLOAT_LOOPS(f64)
+
+/* Sums of complex numbers are sums of twice as many real ones. The quotient is Smith's, which
+ * NumPy uses: with a real divisor it multiplies, and lets an infinite part spoil the other. */
+#define COMPLEX_LOOPS(TYPE, REAL)                                                                  \
+    SAME_LOOP(product_##TYPE, TYPE, AS_IS, TYPE##_product, AS_IS)                                  \
+    TARGET static void NAMED(divide_##TYPE)(void *out_, const void *sums, size_t count,            \
+                                            size_t divisor) {                                      \
+        any_##TYPE *out = out_;                                                                    \
+        const any_##TYPE *sum = sums;                                                              \
+        const REAL zero = 0, times = 1 / (REAL)divisor;                                            \
+        INDEPENDENT for (size_t i = 0; i < count; i++) {                                           \
+            const REAL re = sum[i].re, im = sum[i].im;                                             \
+            out[i].re = QUIET((re + im * zero) * times);                                           \
+            out[i].im = QUIET((im - re * zero) * times);                                           \
+        }                                                                                          \
+    }
+
+COMPLEX_LOOPS(c64, f32)
+COMPLEX_LOOPS(c128, f64)
+
+#ifndef HALF_LOOPS
+#define HALF_LOOP(NAME, WIDEN, NARROW, OP)                                                         \
+    LOOP(NAME, f32, any_u16, any_u16, any_u16, WIDEN, WIDEN, OP, NARROW)                           \
+    LOOP(NAME##_open, f32, any_u16, any_u16, any_f32, WIDEN, WIDEN, OP, AS_IS)                     \
+    LOOP(NAME##_more, f32, any_f32, any_u16, any_f32, AS_IS, WIDEN, OP, AS_IS)                     \
+    LOOP(NAME##_close, f32, any_f32, any_u16, any_u16, AS_IS, WIDEN, OP, NARROW)
+#define HALF_LOOPS(TYPE)                                                                           \
+    HALF_LOOP(sum_##TYPE, TYPE##_to_f32, f32_to_##TYPE, SUM)                                       \
+    HALF_LOOP(product_##TYPE, TYPE##_to_f32, f32_to_##TYPE, PRODUCT)                               \
+    HALF_LOOP(min_##TYPE, TYPE##_to_f32, f32_to_##TYPE, FLOAT_LEAST)                               \
+    HALF_LOOP(max_##TYPE, TYPE##_to_f32, f32_to_##TYPE, FLOAT_GREATEST)                            \
+    TARGET static void NAMED(divide_##TYPE)(void *out_, const void *sums, size_t count,            \
+                                            size_t divisor) {                                      \
+        any_u16 *out = out_;                                                                       \
+        const any_f32 *sum = sums;                                                                 \
+        const f32 by = (f32)divisor;                                                               \
+        INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = f32_to_##TYPE(sum[i] / by);        \
+    }
+#endif
+
+HALF_LOOPS(f16)
+HALF_LOOPS(bf16)
+
+/* Of the type's own throughout: there is no wider one that it is computed in. */
+#define PLAIN(NAME)                                                                                \
+    {                                                                                              \
+        {                                                                                          \
+            {{NAMED(NAME##_2), NAMED(NAME##_4)}, {NAMED(NAME##_2), NAMED(NAME##_4)}},              \
+                {{NAMED(NAME##_2), NAMED(NAME##_4)}, {NAMED(NAME##_2), NAMED(NAME##_4)}},          \
+        }                                                                                          \
+    }
+#define WIDENED(NAME)                                                                              \
+    {                                                                                              \
+        {                                                                                          \
+            {{NAMED(NAME##_2), NAMED(NAME##_4)}, {NAMED(NAME##_open_2), NAMED(NAME##_open_4)}},    \
+                {{NAMED(NAME##_close_2), NAMED(NAME##_close_4)},                                   \
+                 {NAMED(NAME##_more_2), NAMED(NAME##_more_4)}},                                    \
+        }                                                                                          \
+    }
+
+#define BITS(OP)                                                                                   \
+    {                                                                                              \
+        [AH_BOOL] = PLAIN(OP##_bool), [AH_INT8] = PLAIN(OP##_u8), [AH_INT16] = PLAIN(OP##_u16),    \
+        [AH_INT32] = PLAIN(OP##_u32), [AH_INT64] = PLAIN(OP##_u64), [AH_UINT8] = PLAIN(OP##_u8),   \
+        [AH_UINT16] = PLAIN(OP##_u16), [AH_UINT32] = PLAIN(OP##_u32),                              \
+        [AH_UINT64] = PLAIN(OP##_u64),                                                             \
+    }
+#define ORDER(OP, OF_BOOL)                                                                         \
+    {                                                                                              \
+        [AH_BOOL] = PLAIN(OF_BOOL##_bool), [AH_INT8] = PLAIN(OP##_i8),                             \
+        [AH_INT16] = PLAIN(OP##_i16), [AH_INT32] = PLAIN(OP##_i32), [AH_INT64] = PLAIN(OP##_i64),  \
+        [AH_UINT8] = PLAIN(OP##_u8), [AH_UINT16] = PLAIN(OP##_u16),                                \
+        [AH_UINT32] = PLAIN(OP##_u32), [AH_UINT64] = PLAIN(OP##_u64),                              \
+        [AH_FLOAT16] = WIDENED(OP##_f16), [AH_BFLOAT16] = WIDENED(OP##_bf16),                      \
+        [AH_FLOAT32] = PLAIN(OP##_f32), [AH_FLOAT64] = PLAIN(OP##_f64),                            \
+    }
+#define ARITHMETIC(OP, OF_BOOL, OF_C64, OF_C128)                                                   \
+    {                                                                                              \
+        [AH_BOOL] = PLAIN(OF_BOOL##_bool), [AH_INT8] = PLAIN(OP##_u8),                             \
+        [AH_INT16] = PLAIN(OP##_u16), [AH_INT32] = PLAIN(OP##_u32), [AH_INT64] = PLAIN(OP##_u64),  \
+        [AH_UINT8] = PLAIN(OP##_u8), [AH_UINT16] = PLAIN(OP##_u16),                                \
+        [AH_UINT32] = PLAIN(OP##_u32), [AH_UINT64] = PLAIN(OP##_u64),                              \
+        [AH_FLOAT16] = WIDENED(OP##_f16), [AH_BFLOAT16] = WIDENED(OP##_bf16),                      \
+        [AH_FLOAT32] = PLAIN(OP##_f32), [AH_FLOAT64] = PLAIN(OP##_f64),                            \
+        [AH_COMPLEX64] = PLAIN(OP##_##OF_C64), [AH_COMPLEX128] = PLAIN(OP##_##OF_C128),            \
+    }
+
+static const loops NAMED(loops) = {
+    .folds =
+        {
+            [AH_SUM] = ARITHMETIC(sum, or, f32, f64),
+            [AH_PRODUCT] = ARITHMETIC(product, and, c64, c128),
+            [AH_MIN] = ORDER(min, and),
+            [AH_MAX] = ORDER(max, or),
+            [AH_BAND] = BITS(and),
+            [AH_BOR] = BITS(or),
+            [AH_BXOR] = BITS(xor),
+        },
+    .divide =
+        {
+            [AH_FLOAT16] = NAMED(divide_f16),
+            [AH_BFLOAT16] = NAMED(divide_bf16),
+            [AH_FLOAT32] = NAMED(divide_f32),
+            [AH_FLOAT64] = NAMED(divide_f64),
+            [AH_COMPLEX64] = NAMED(divide_c64),
+            [AH_COMPLEX128] = NAMED(divide_c128),
+        },
+};
+
+#undef LOOP
+#undef SAME_LOOP
+#undef UNSIGNED_LOOPS
+#undef SIGNED_LOOPS
+#undef FLOAT_LOOPS
+#undef COMPLEX_LOOPS
+#undef HALF_LOOP
+#undef HALF_LOOPS
+#undef PLAIN
+#undef WIDENED
+#undef BITS
+#undef ORDER
+#undef ARITHMETIC

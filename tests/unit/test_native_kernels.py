@@ -1,0 +1,302 @@
+"""The reductions in C give what NumPy gives; halves what float32 gives, rounded once."""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allhands.reduction import ReduceOp, check
+
+native: Any = pytest.importorskip("allhands._native", reason="installed without the native core")
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+OPS = list(ReduceOp)
+"""In the order of ah_op."""
+
+TYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+]
+"""In the order of ah_type."""
+
+HALVES = ["float16", "bfloat16"]
+INEXACT = [name for name in TYPES if "float" in name or "complex" in name]
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def is_defined(op: ReduceOp, name: str) -> bool:
+    try:
+        check(op, np.dtype("float16" if name == "bfloat16" else name))
+    except TypeError:
+        return False
+    return True
+
+
+DEFINED = [(op, name) for op in OPS for name in TYPES if is_defined(op, name)]
+
+
+def fold(op: ReduceOp, name: str, out: Array, operands: Sequence[Array], divisor: int = 1) -> Array:
+    native.fold(OPS.index(op), TYPES.index(name), out, tuple(operands), divisor)
+    return out
+
+
+def folded(op: ReduceOp, operands: Sequence[Array], divisor: int = 1) -> Array:
+    return fold(op, operands[0].dtype.name, np.empty_like(operands[0]), operands, divisor)
+
+
+UFUNCS: dict[ReduceOp, Callable[..., Array]] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVG: np.add,
+    ReduceOp.PRODUCT: np.multiply,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
+}
+
+
+def complex_product(a: Array, b: Array) -> Array:
+    """Every product and every sum rounded: NumPy rounds less often where the processor can."""
+    out = np.empty_like(a)
+    out.real = a.real * b.real - a.imag * b.imag
+    out.imag = a.real * b.imag + a.imag * b.real
+    return out
+
+
+def expected(op: ReduceOp, operands: Sequence[Array], divisor: int = 1) -> Array:
+    dtype = operands[0].dtype
+    ufunc = UFUNCS[op]
+    if op is ReduceOp.PRODUCT and dtype.kind == "c":
+        ufunc = complex_product
+    with np.errstate(all="ignore"):
+        wide = [x.astype(np.float32) if dtype.name in HALVES else x for x in operands]
+        result = wide[0]
+        for operand in wide[1:]:
+            result = ufunc(result, operand)
+        if op is ReduceOp.AVG:
+            result = np.true_divide(result, divisor)
+        return result.astype(dtype)
+
+
+def parts(x: Array) -> Array:
+    return x.view(x.real.dtype) if x.dtype.kind == "c" else x
+
+
+def assert_same(actual: Array, wanted: Array) -> None:
+    """Bit for bit, but that any NaN is as good as another."""
+    assert actual.dtype == wanted.dtype
+    actual, wanted = parts(actual), parts(wanted)
+    bits = np.dtype(f"u{actual.itemsize}")
+    same = actual.view(bits) == wanted.view(bits)
+    if actual.dtype.name in INEXACT:
+        with np.errstate(invalid="ignore"):  # bfloat16 warns of signalling NaNs
+            same |= np.isnan(actual) & np.isnan(wanted)
+    wrong = np.flatnonzero(~same)
+    assert wrong.size == 0, (wrong, actual[wrong], wanted[wrong])
+
+
+class Special(enum.Enum):
+    """What else goes among random values."""
+
+    NOTHING = enum.auto()
+    FINITE = enum.auto()
+    """Zeros of both signs, the greatest, and the least subnormal."""
+    ALL = enum.auto()
+    """Infinities and NaNs too."""
+
+
+def values(
+    name: str, count: int, rng: np.random.Generator, special: Special = Special.ALL
+) -> Array:
+    dtype = dtype_of(name)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, count).astype(dtype)
+    if dtype.kind in "iu":
+        return rng.integers(0, 256, count * dtype.itemsize, np.uint8).view(dtype)
+    if dtype.kind == "c":
+        real = np.dtype(f"f{dtype.itemsize // 2}").name
+        return values(real, 2 * count, rng, special).view(dtype)
+    out = (rng.normal(size=count) * 10.0 ** rng.integers(-3, 4, count)).astype(dtype)
+    if special is Special.NOTHING:
+        return out
+    info = ml_dtypes.finfo(dtype)
+    among = [0.0, -0.0, info.max, info.min, info.smallest_subnormal, info.tiny, 1.0]
+    if special is Special.ALL:
+        among += [np.inf, -np.inf, np.nan]
+    chosen = rng.random(count) < 0.4
+    return np.where(chosen, rng.choice(np.array(among, dtype), count), out).astype(dtype)
+
+
+def test_it_supports_what_may_be_reduced_and_nothing_else() -> None:
+    supported = [
+        (op, name)
+        for op in OPS
+        for name in TYPES
+        if native.supports(OPS.index(op), TYPES.index(name))
+    ]
+    assert supported == DEFINED
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 11, 64])
+@pytest.mark.parametrize(("op", "name"), DEFINED)
+def test_it_folds_as_numpy_does(op: ReduceOp, name: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    for count in (0, 1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 65, 1000, 2049, 4099):
+        operands = [values(name, count, rng) for _ in range(n)]
+        kept = [operand.copy() for operand in operands]
+        assert_same(folded(op, operands, n), expected(op, operands, n))
+        assert [x.tobytes() for x in operands] == [x.tobytes() for x in kept]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize(("op", "name"), DEFINED)
+def test_the_result_may_take_the_place_of_any_operand(op: ReduceOp, name: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    for count in (1, 5, 33, 3001):
+        operands = [values(name, count, rng) for _ in range(n)]
+        separate = folded(op, operands, n)
+        for place in range(n):
+            copies = [operand.copy() for operand in operands]
+            fold(op, name, copies[place], copies, n)
+            assert copies[place].tobytes() == separate.tobytes()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize(("op", "name"), DEFINED)
+def test_neither_alignment_nor_cuts_change_the_bits(op: ReduceOp, name: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    count = 1234
+    operands = [values(name, count, rng) for _ in range(n)]
+    whole = folded(op, operands, n).tobytes()
+    dtype = operands[0].dtype
+    for offset in (1, 2, 4, 8, 31):
+        shifted = [
+            np.frombuffer(bytearray(offset * (i + 1)) + x.tobytes(), np.uint8)[offset * (i + 1) :]
+            for i, x in enumerate(operands)
+        ]
+        room = np.full(count * dtype.itemsize + offset + 64, 0xA5, np.uint8)
+        out = room[offset : offset + count * dtype.itemsize].view(dtype)
+        fold(op, name, out, [x.view(dtype) for x in shifted], n)
+        assert out.tobytes() == whole
+        assert (room[:offset] == 0xA5).all()
+        assert (room[offset + out.nbytes :] == 0xA5).all()
+    for step in (1, 5, 16, 333):
+        cuts = [
+            folded(op, [x[at : at + step] for x in operands], n) for at in range(0, count, step)
+        ]
+        assert b"".join(cut.tobytes() for cut in cuts) == whole
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_there_is_but_one_nan(name: str) -> None:
+    dtype = dtype_of(name)
+    real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    bits = np.dtype(f"u{real.itemsize}")
+    infinity = np.array(np.inf, real).view(bits)
+    quiet = np.array(np.nan, real).view(bits)
+    sign = bits.type(1 << (8 * bits.itemsize - 1))
+    nans = [
+        np.full(41, pattern, bits).view(dtype if real == dtype else real)
+        for pattern in (quiet | 1, quiet | sign | 2, infinity | 3, infinity | sign | 5)
+    ]
+    operands = [np.repeat(x, 2).view(dtype) if dtype.kind == "c" else x for x in nans]
+    for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX):
+        if not is_defined(op, name):
+            continue
+        for n in (2, 3, 4):
+            for out in (folded(op, operands[:n], n), folded(op, operands[:n][::-1], n)):
+                assert (parts(out).view(bits) == quiet).all(), (op, n)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_least_and_greatest_are_nan_where_any_operand_is(name: str) -> None:
+    x = np.arange(12).astype(dtype_of(name))
+    for op in (ReduceOp.MIN, ReduceOp.MAX):
+        for n in (2, 3, 4, 5):
+            for place in range(n):
+                operands = [x.copy() for _ in range(n)]
+                operands[place][::3] = np.nan
+                out = folded(op, operands)
+                assert np.isnan(out).tolist() == [i % 3 == 0 for i in range(12)]
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 4, 5, 7, 8, 64, 1000, 4096])
+@pytest.mark.parametrize("name", INEXACT)
+def test_an_average_is_the_sum_divided_once(name: str, divisor: int) -> None:
+    rng = np.random.default_rng(divisor)
+    for n in (1, 2, 4):
+        operands = [values(name, 999, rng) for _ in range(n)]
+        actual = folded(ReduceOp.AVG, operands, divisor)
+        assert_same(actual, expected(ReduceOp.AVG, operands, divisor))
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_every_half_survives_being_widened_and_narrowed(name: str) -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype_of(name))
+    ones = np.ones_like(every)
+    assert_same(folded(ReduceOp.PRODUCT, [every, ones]), every)
+    assert_same(folded(ReduceOp.AVG, [every]), every)
+
+
+@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.AVG])
+def test_halves_are_rounded_to_the_nearest_and_ties_to_even(op: ReduceOp, name: str) -> None:
+    rng = np.random.default_rng(0)
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype_of(name))
+    for _ in range(20):
+        operands = [every, rng.permutation(every), rng.permutation(every)]
+        assert_same(folded(op, operands[:2], 2), expected(op, operands[:2], 2))
+        assert_same(folded(op, operands, 3), expected(op, operands, 3))
+
+
+def test_a_sum_of_halves_overflows_only_at_the_end() -> None:
+    big = np.full(50, 60000, np.float16)
+    assert np.isinf(folded(ReduceOp.SUM, [big, big])).all()
+    assert (folded(ReduceOp.SUM, [big, big, -big]) == big).all()
+    assert (folded(ReduceOp.AVG, [big, big, big, big, big], 5) == big).all()
+
+
+def test_a_byte_that_is_not_zero_is_true() -> None:
+    left = np.array([0, 1, 2, 255, 4, 0] * 20, np.uint8)
+    right = np.array([0, 1, 4, 0, 2, 7] * 20, np.uint8)
+    for op in (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.BXOR):
+        out = fold(op, "bool", np.empty_like(left), [left, right])
+        wanted = UFUNCS[op](left.astype(bool), right.astype(bool))
+        assert out.tolist() == wanted.astype(np.uint8).tolist()
+
+
+@given(
+    which=st.sampled_from(DEFINED),
+    n=st.integers(1, 9),
+    count=st.integers(0, 300),
+    divisor=st.integers(1, 70),
+    place=st.integers(0, 9),
+    special=st.sampled_from(Special),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=300)
+def test_any_fold_is_as_numpy_has_it(
+    which: tuple[ReduceOp, str],
+    n: int,
+    count: int,
+    divisor: int,
+    place: int,
+    special: Special,
+    seed: int,
+) -> None:
+    op, name = which
+    rng = np.random.default_rng(seed)
+    operands = [values(name, count, rng, special) for _ in range(n)]
+    wanted = expected(op, operands, divisor)
+    out = operands[place] if place < n else np.empty_like(operands[0])
+    assert_same(fold(op, name, out, operands, divisor), wanted)
