@@ -34,6 +34,8 @@ class Member:
     pid: int
     address: str
     hosts_coordinator: bool
+    data_port: int
+    """At the host of `address`, for raw-socket links; 0: it has none."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"
@@ -181,7 +183,7 @@ class Session:
             raise await self._translated(stream, error) from error
         self.epoch = event.formed.epoch
         self.members = tuple(
-            Member(one.rank, one.host, one.pid, one.address, one.hosts_coordinator)
+            Member(one.rank, one.host, one.pid, one.address, one.hosts_coordinator, one.data_port)
             for one in event.formed.members
         )
 

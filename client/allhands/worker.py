@@ -24,8 +24,9 @@ from allhands.errors import (
 from allhands.meeting import Meeting, meet, own_address
 from allhands.session import Session
 from allhands.transport.frame import Key
-from allhands.transport.grpc_stream import GrpcFabric, Identity, Listening
+from allhands.transport.handshake import Identity
 from allhands.transport.mesh import Mesh
+from allhands.transport.ports import Links, Ports
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 logger = logging.getLogger(__name__)
@@ -47,13 +48,13 @@ class Worker:
     """
 
     def __init__(
-        self, config: WorldConfig, meeting: Meeting, listening: Listening, session: Session
+        self, config: WorldConfig, meeting: Meeting, ports: Ports, session: Session
     ) -> None:
         self.config = config
         self.rank = session.joined.rank
         self.members = {member.rank: member for member in session.members}
         self.meeting = meeting
-        self._listening = listening
+        self._ports = ports
         self._session = session
         self._mesh = Mesh(self)
         self._engines: dict[str, GroupEngine] = {}
@@ -64,31 +65,34 @@ class Worker:
         self._closed = False
 
     @classmethod
-    async def start(cls, config: WorldConfig) -> "Worker":
+    async def start(cls, config: WorldConfig, *, links: Links = "socket") -> "Worker":
         """Meet, listen, join; return when the world is complete.
+
+        `links` is what this worker's messages to other ranks go over.
 
         Raises:
             AllhandsError: the world did not come about; what each error says.
         """
         begun = time.monotonic()
         meeting = await meet(config)
-        listening = Listening()
+        ports = Ports(links)
         try:
-            await listening.start(await own_address(meeting.endpoint))
+            await ports.start(await own_address(meeting.endpoint))
             request = wire.Join(
                 job=config.job,
                 rank=config.rank,
                 world_size=config.world_size,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                port=listening.port,
+                port=ports.port,
+                data_port=ports.data_port,
                 heartbeat_window=config.heartbeat_window,
                 label=config.label,
                 hosts_coordinator=meeting.hosted is not None,
             )
             session = await _join(config, meeting, request, begun + config.timeout)
         except BaseException:
-            await listening.aclose()
+            await ports.aclose()
             if meeting.hosted is not None:
                 await meeting.hosted.stop(0)
             raise
@@ -101,9 +105,8 @@ class Worker:
             rank=joined.rank,
             world_size=len(session.members),
         )
-        worker = cls(config, meeting, listening, session)
-        addresses = {member.rank: member.address for member in session.members}
-        worker._mesh.attach(GrpcFabric(listening, identity, addresses, worker._mesh))
+        worker = cls(config, meeting, ports, session)
+        worker._mesh.attach(ports.fabric(identity, session.members, worker._mesh, worker.name))
         await worker.open_group(WORLD, range(len(session.members)))
         session.start(worker)
         logger.info(
@@ -170,7 +173,7 @@ class Worker:
             logger.warning("left with messages that nobody has taken in")
         announce_end(os.environ, failing=bool(error))
         await self._session.leave(self.progress(), error)
-        await self._listening.deserted(_PARTING_SECONDS)
+        await self._ports.deserted(_PARTING_SECONDS)
         await self._mesh.aclose()
         await self.meeting.aclose()
 

@@ -21,6 +21,7 @@ def join_from(message: wire.Join, address: str) -> events.Join:
         heartbeat_window=message.heartbeat_window,
         label=message.label,
         hosts_coordinator=message.hosts_coordinator,
+        data_port=message.data_port,
     )
 
 
@@ -117,6 +118,7 @@ def member(view: values.MemberView) -> wire.Member:
         progress=map(progress, view.progress),
         state=_PRESENCE[view.presence],
         reason=view.reason,
+        data_port=view.data_port,
     )
 
 

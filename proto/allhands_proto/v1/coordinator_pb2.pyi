@@ -107,6 +107,7 @@ class Join(_message.Message):
     HEARTBEAT_WINDOW_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     HOSTS_COORDINATOR_FIELD_NUMBER: _builtins.int
+    DATA_PORT_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     rank: _builtins.int
     """-1: the coordinator assigns the lowest free one"""
@@ -121,6 +122,8 @@ class Join(_message.Message):
     label: _builtins.str
     hosts_coordinator: _builtins.bool
     """the coordinator lives in this very process"""
+    data_port: _builtins.int
+    """where it listens for raw-socket links; 0: nowhere"""
     def __init__(
         self,
         *,
@@ -133,10 +136,11 @@ class Join(_message.Message):
         heartbeat_window: _builtins.float = ...,
         label: _builtins.str = ...,
         hosts_coordinator: _builtins.bool = ...,
+        data_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "pid", b"pid", "port", b"port", "rank", b"rank", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_port", b"data_port", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "pid", b"pid", "port", b"port", "rank", b"rank", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -428,6 +432,7 @@ class Member(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    DATA_PORT_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     host: _builtins.str
@@ -440,6 +445,8 @@ class Member(_message.Message):
     state: Global___MemberState.ValueType
     reason: _builtins.str
     """of being lost or having left"""
+    data_port: _builtins.int
+    """for raw-socket links, at the host of `address`; 0: none"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     def __init__(
@@ -456,10 +463,11 @@ class Member(_message.Message):
         progress: _abc.Iterable[Global___Progress] | None = ...,
         state: Global___MemberState.ValueType = ...,
         reason: _builtins.str = ...,
+        data_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "member_id", b"member_id", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "data_port", b"data_port", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "member_id", b"member_id", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

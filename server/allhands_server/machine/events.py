@@ -161,6 +161,7 @@ class Join:
     heartbeat_window: float = 0.0
     label: str = ""
     hosts_coordinator: bool = False
+    data_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

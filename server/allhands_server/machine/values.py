@@ -36,6 +36,7 @@ class MemberView:
     progress: tuple[Progress, ...]
     presence: Presence
     reason: str
+    data_port: int
 
 
 @dataclass(frozen=True, slots=True)
