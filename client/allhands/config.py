@@ -19,9 +19,9 @@ from allhands.limits import Limits
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"
-BACKENDS = ("auto", "shm", "grpc")
-"""auto: shared memory where all ranks of a group can have it, else links; shm: nothing else; grpc:
-links alone."""
+BACKENDS = ("auto", "shm", "socket", "grpc")
+"""auto: shared memory where all ranks of a group can have it, else links, which are raw sockets;
+shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams."""
 
 
 @dataclass(frozen=True, slots=True)

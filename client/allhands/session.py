@@ -34,7 +34,10 @@ class Member:
     pid: int
     address: str
     hosts_coordinator: bool
-    memory: str = ""
+    data_port: int
+    """At the host of `address`, for raw-socket links; 0: it has none."""
+    memory: str
+    """How processes of its host find its shared memory; empty: it has none."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"
@@ -182,7 +185,15 @@ class Session:
             raise await self._translated(stream, error) from error
         self.epoch = event.formed.epoch
         self.members = tuple(
-            Member(one.rank, one.host, one.pid, one.address, one.hosts_coordinator, one.memory)
+            Member(
+                one.rank,
+                one.host,
+                one.pid,
+                one.address,
+                one.hosts_coordinator,
+                one.data_port,
+                one.memory,
+            )
             for one in event.formed.members
         )
 

@@ -27,8 +27,9 @@ from allhands.errors import (
 from allhands.meeting import Meeting, meet, own_address
 from allhands.session import Session
 from allhands.transport.frame import Key
-from allhands.transport.grpc_stream import GrpcFabric, Identity, Listening
+from allhands.transport.handshake import Identity
 from allhands.transport.mesh import Mesh
+from allhands.transport.ports import Ports
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 logger = logging.getLogger(__name__)
@@ -50,13 +51,13 @@ class Worker:
     """
 
     def __init__(
-        self, config: WorldConfig, meeting: Meeting, listening: Listening, session: Session
+        self, config: WorldConfig, meeting: Meeting, ports: Ports, session: Session
     ) -> None:
         self.config = config
         self.rank = session.joined.rank
         self.members = {member.rank: member for member in session.members}
         self.meeting = meeting
-        self._listening = listening
+        self._ports = ports
         self._session = session
         self._mesh = Mesh(self)
         self._engines: dict[str, GroupEngine] = {}
@@ -77,16 +78,17 @@ class Worker:
         begun = time.monotonic()
         arena, absence = _arena(config)
         meeting = await meet(config)
-        listening = Listening()
+        ports = Ports("grpc" if config.backend == "grpc" else "socket")
         try:
-            await listening.start(await own_address(meeting.endpoint))
+            await ports.start(await own_address(meeting.endpoint))
             request = wire.Join(
                 job=config.job,
                 rank=config.rank,
                 world_size=config.world_size,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                port=listening.port,
+                port=ports.port,
+                data_port=ports.data_port,
                 heartbeat_window=config.heartbeat_window,
                 label=config.label,
                 hosts_coordinator=meeting.hosted is not None,
@@ -94,7 +96,7 @@ class Worker:
             )
             session = await _join(config, meeting, request, begun + config.timeout)
         except BaseException:
-            await listening.aclose()
+            await ports.aclose()
             if meeting.hosted is not None:
                 await meeting.hosted.stop(0)
             raise
@@ -107,15 +109,14 @@ class Worker:
             rank=joined.rank,
             world_size=len(session.members),
         )
-        worker = cls(config, meeting, listening, session)
+        worker = cls(config, meeting, ports, session)
         worker._arena = arena
         beside = [one.rank for one in session.members if one.host == request.host]
         if absence and joined.rank == min(beside) and len(beside) > 1:
             logger.warning("%s", absence)  # once a host
         if arena is not None:
             arena.map(joined.rank, {one.rank: (one.pid, one.memory) for one in session.members})
-        addresses = {member.rank: member.address for member in session.members}
-        worker._mesh.attach(GrpcFabric(listening, identity, addresses, worker._mesh))
+        worker._mesh.attach(ports.fabric(identity, session.members, worker._mesh, worker.name))
         await worker.open_group(WORLD, range(len(session.members)))
         session.start(worker)
         logger.info(
@@ -210,7 +211,7 @@ class Worker:
         await self._session.leave(self.progress(), error)
         for engine in self._engines.values():
             engine.close()
-        await self._listening.deserted(_PARTING_SECONDS)
+        await self._ports.deserted(_PARTING_SECONDS)
         await self._mesh.aclose()
         await self.meeting.aclose()
 
@@ -330,7 +331,7 @@ def _arena(config: WorldConfig) -> tuple[Arena | None, str]:
     Raises:
         AllhandsError: there is none, and the backend is to use nothing else.
     """
-    if config.backend == "grpc":
+    if config.backend in ("grpc", "socket"):
         return None, ""
     native, absence = native_core.find()
     try:

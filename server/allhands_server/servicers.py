@@ -69,6 +69,8 @@ class CoordinatorService(CoordinatorServicer):
             raise Refused(Status.INVALID_ARGUMENT, "a session begins with a Join")
         if not 0 < first.join.port < 65536:
             raise Refused(Status.INVALID_ARGUMENT, f"no such port: {first.join.port}")
+        if not 0 <= first.join.data_port < 65536:
+            raise Refused(Status.INVALID_ARGUMENT, f"no such port: {first.join.data_port}")
         address = worker_address(context.peer(), first.join.port)
         return translation.join_from(first.join, address)
 

@@ -22,6 +22,7 @@ def join_from(message: wire.Join, address: str) -> events.Join:
         label=message.label,
         hosts_coordinator=message.hosts_coordinator,
         memory=message.memory,
+        data_port=message.data_port,
     )
 
 
@@ -119,6 +120,7 @@ def member(view: values.MemberView) -> wire.Member:
         progress=map(progress, view.progress),
         state=_PRESENCE[view.presence],
         reason=view.reason,
+        data_port=view.data_port,
     )
 
 

@@ -12,9 +12,11 @@ import pytest
 
 from allhands.testing.link_suite import LinkSuite, Recorder, frame
 from allhands.transport.frame import HEADER_BYTES, LARGEST_FRAME
-from allhands.transport.grpc_stream import GrpcFabric, Identity, Listening
+from allhands.transport.grpc_stream import GrpcFabric, Listening
+from allhands.transport.handshake import Identity
 from allhands.transport.inproc import InprocFabric, Switchboard
 from allhands.transport.link import Fabric, LinkBroken, Receiver
+from allhands.transport.socket_stream import SocketFabric, SocketListening
 
 
 def identity(rank: int, world_size: int = 2) -> Identity:
@@ -40,6 +42,22 @@ class TestGrpc(LinkSuite):
         addresses = {rank: f"127.0.0.1:{port.port}" for rank, port in enumerate(ports)}
         made = [
             GrpcFabric(port, identity(rank, len(receivers)), addresses, receiver)
+            for rank, (port, receiver) in enumerate(zip(ports, receivers, strict=True))
+        ]
+        yield made
+        for fabric in made:
+            await fabric.aclose()
+
+
+class TestSocket(LinkSuite):
+    @asynccontextmanager
+    async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
+        ports = [SocketListening() for _ in receivers]
+        for port in ports:
+            port.start("127.0.0.1")
+        addresses = {rank: ("127.0.0.1", port.port) for rank, port in enumerate(ports)}
+        made = [
+            SocketFabric(port, identity(rank, len(receivers)), addresses, receiver)
             for rank, (port, receiver) in enumerate(zip(ports, receivers, strict=True))
         ]
         yield made
@@ -77,7 +95,7 @@ async def dial_as(me: Identity, port: Listening) -> None:
     fabric = GrpcFabric(own, me, {0: f"127.0.0.1:{port.port}"}, recorder)
     try:
         link = await fabric.dial(0)
-        await link.send(frame(1))
+        await link.send([frame(1)])
         await link.close()
     finally:
         await fabric.aclose()

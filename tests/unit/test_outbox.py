@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind, unpack
+from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind, unpack, whole
 from allhands.transport.outbox import Outbox, Outgoing
 
 CHUNK, EAGER, BUDGET = 64, 32, 192
@@ -34,8 +34,18 @@ class Sender:
         """Take all frames that may go now."""
         found = []
         while (frame := self.outbox.next_frame()) is not None:
-            found.append((unpack(frame), frame[HEADER_BYTES:]))
+            self.outbox.taken()
+            text = whole(frame)
+            found.append((unpack(text), text[HEADER_BYTES:]))
         return found
+
+    def take(self) -> bytes:
+        """Take one frame, as a link does."""
+        frame = self.outbox.next_frame()
+        assert frame is not None
+        text = whole(frame)
+        self.outbox.taken()
+        return text
 
     def shapes(self) -> list[tuple[Kind, int, int, int]]:
         """Take all frames; return kind, number of the message, offset and length of each."""
@@ -90,10 +100,10 @@ def test_who_asked_before_is_served_without_an_announcement(sender: Sender) -> N
 def test_it_is_not_done_before_its_last_bytes_are_copied(sender: Sender) -> None:
     message = sender.push(1, 2 * CHUNK)
     sender.clear(message)
-    sender.outbox.next_frame()
-    sender.outbox.next_frame()
+    sender.take()
+    sender.take()
     assert sender.told == {}
-    sender.outbox.next_frame()
+    sender.take()
     assert sender.told == {message.key: True}
 
 
@@ -123,9 +133,9 @@ def test_large_messages_take_turns_and_small_ones_pass_them(sender: Sender) -> N
     first, second = sender.push(5, 2 * CHUNK), sender.push(6, 2 * CHUNK)
     sender.clear(second)
     sender.clear(first)
-    assert sender.outbox.next_frame() is not None
-    assert sender.outbox.next_frame() is not None
-    assert sender.outbox.next_frame() is not None  # the first chunk of the second
+    assert sender.take()
+    assert sender.take()
+    assert sender.take()  # the first chunk of the second
     sender.push(7, 1)
     assert [shape[:3] for shape in sender.shapes()] == [
         (Kind.DATA, 7, 0),
@@ -202,8 +212,8 @@ def test_a_withdrawn_message_is_never_sent(sender: Sender) -> None:
 def test_the_rest_of_a_withdrawn_message_is_not_sent(sender: Sender) -> None:
     message = sender.push(1, 3 * CHUNK)
     sender.clear(message)
-    sender.outbox.next_frame()
-    sender.outbox.next_frame()
+    sender.take()
+    sender.take()
     sender.outbox.withdraw(message)
     assert sender.shapes() == []
     assert sender.told == {}
@@ -215,10 +225,10 @@ def test_the_receiver_of_a_withdrawn_message_learns_it_point_to_point(
     sender: Sender, begun: bool
 ) -> None:
     message = sender.push(1, 3 * CHUNK, to_point=True)
-    sender.outbox.next_frame()
+    sender.take()
     if begun:
         sender.clear(message)
-        sender.outbox.next_frame()
+        sender.take()
     sender.outbox.withdraw(message)
     assert sender.shapes() == [(Kind.WITHDRAW, 1, 0, 0)]
     sender.clear(message)  # on its way meanwhile

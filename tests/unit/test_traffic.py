@@ -11,7 +11,7 @@ from itertools import permutations
 
 import pytest
 
-from allhands.transport.frame import HEADER_BYTES, Header, Key, Kind, unpack
+from allhands.transport.frame import HEADER_BYTES, Header, Key, Kind, unpack, whole
 from allhands.transport.inbox import Inbox, Incoming, Unlike
 from allhands.transport.outbox import Outbox, Outgoing
 
@@ -61,7 +61,8 @@ class Network:
         """Move the next frame to the wire; say whether there was one."""
         frame = self.outboxes[pair].next_frame()
         if frame is not None:
-            self.wires[pair].append(frame)
+            self.wires[pair].append(whole(frame))
+            self.outboxes[pair].taken()
         return frame is not None
 
     def take_in(self, pair: tuple[int, int]) -> bool:
@@ -88,8 +89,9 @@ class Network:
         """Check that no byte of the budget is lost or made, wherever it is."""
         for sender, receiver in PAIRS:
             outbox, inbox = self.outboxes[sender, receiver], self.inboxes[receiver]
-            there = [*outbox._urgent, *self.wires[sender, receiver]]
-            back = [*self.outboxes[receiver, sender]._urgent, *self.wires[receiver, sender]]
+            there = [*map(whole, outbox._urgent), *self.wires[sender, receiver]]
+            urgent = map(whole, self.outboxes[receiver, sender]._urgent)
+            back = [*urgent, *self.wires[receiver, sender]]
             unasked = [header for header in map(unpack, there) if is_unasked(header)]
             credit = [header for header in map(unpack, back) if header.kind is Kind.CREDIT]
             held = inbox._held.get(sender, 0)

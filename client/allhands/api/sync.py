@@ -67,7 +67,7 @@ def init_process_group(
         token: what the coordinator wants to see; default ALLHANDS_TOKEN, else this user's notice.
         tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
         backend: `auto`: shared memory in groups whose ranks are all on one host, else links;
-            `shm`: shared memory or an error; `grpc`: links alone, which are gRPC streams.
+            `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone.
         label: a name for this process, for people who look.
         heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
             a job to join sets it, 5 s if it says nothing.

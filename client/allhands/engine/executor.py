@@ -163,13 +163,18 @@ class Execution:
     ) -> tuple[Incoming, "asyncio.Future[None]"]:
         future = self._await(peer)
         total = sum(piece.nbytes for piece in pieces)
+        grain = 1
         if reduced_from is None:
             views = [octets(piece) for piece in pieces]
 
             def land(offset: int, payload: memoryview) -> None:
                 _overwrite(views, offset, payload)
 
+            def room(offset: int, length: int) -> memoryview | None:
+                return views[0][offset : offset + length] if len(views) == 1 else None
+
         else:
+            grain = pieces[0].itemsize if pieces else 1
             assert len(pieces) <= 1, "a span that is reduced lies in one array"
 
             def land(offset: int, payload: memoryview) -> None:
@@ -177,6 +182,9 @@ class Execution:
                 first = offset // target.itemsize
                 values = np.frombuffer(payload, target.dtype)
                 self._land(values, target[first : first + len(values)], reduced_from)
+
+            def room(offset: int, length: int) -> memoryview | None:
+                return None
 
         def done(unlike: Unlike | None) -> None:
             if future.done():
@@ -187,7 +195,7 @@ class Execution:
                 key = Key(self._group, self._sequence)
                 future.set_exception(MismatchFound(self._peers[peer], key))
 
-        return Incoming(total, self._signature, land, done), future
+        return Incoming(total, self._signature, land, done, grain=grain, room=room), future
 
     def _outgoing(
         self, send: Send, key: Key, areas: dict[Area, Buffer]

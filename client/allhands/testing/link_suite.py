@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from allhands.transport.frame import CHUNK, FrameError, Header, Key, Kind
-from allhands.transport.link import Fabric, LinkBroken, Receiver
+from allhands.transport.frame import CHUNK, FrameError, Header, Key, Kind, unpack_header
+from allhands.transport.link import Fabric, Gathering, LinkBroken, Receiver
 
 _PATIENCE = 10.0
 
@@ -28,11 +28,15 @@ class Recorder:
         self.poison: bytes | None = None
         self._changed = asyncio.Event()
 
-    def accept(self, peer: int, frame: bytes) -> None:
+    def accept(self, peer: int, frame: bytes | memoryview) -> None:
         if frame == self.poison:
             raise FrameError("poison")
-        self.frames.append((peer, frame))
+        self.frames.append((peer, bytes(frame)))
         self._changed.set()
+
+    def open(self, peer: int, header: bytes) -> Gathering:
+        nbytes = unpack_header(header).length
+        return Gathering(header, nbytes, lambda frame: self.accept(peer, frame))
 
     def broken(self, peer: int, reason: str) -> None:
         self.breaks.append((peer, reason))
@@ -66,7 +70,7 @@ class LinkSuite:
             link = await fabrics[0].dial(1)
             sent = [frame(number, b"x" * (number * 1000)) for number in range(100)]
             for one in sent:
-                await link.send(one)
+                await link.send([one])
             await recorders[1].until(frames=len(sent))
             assert recorders[1].frames == [(0, one) for one in sent]
 
@@ -74,15 +78,15 @@ class LinkSuite:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
             largest = frame(1, b"y" * CHUNK)
-            await link.send(largest)
+            await link.send([largest])
             await recorders[1].until(frames=1)
             assert recorders[1].frames == [(0, largest)]
 
     async def test_both_directions_are_links_of_their_own(self) -> None:
         async with self.pair() as (fabrics, recorders):
             there, back = await fabrics[0].dial(1), await fabrics[1].dial(0)
-            await there.send(frame(1))
-            await back.send(frame(2))
+            await there.send([frame(1)])
+            await back.send([frame(2)])
             await recorders[0].until(frames=1)
             await recorders[1].until(frames=1)
             assert recorders[0].frames == [(1, frame(2))]
@@ -92,7 +96,7 @@ class LinkSuite:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
             for number in range(20):
-                await link.send(frame(number, b"z" * CHUNK))
+                await link.send([frame(number, b"z" * CHUNK)])
             await link.close()
             assert len(recorders[1].frames) == 20
             assert recorders[1].breaks == []
@@ -102,12 +106,12 @@ class LinkSuite:
         async with self.pair() as (fabrics, _):
             link = await fabrics[0].dial(1)
             await link.close()
-            await _must_break(link.send(frame(1)))
+            await _must_break(link.send([frame(1)]))
 
     async def test_a_dropped_link_is_told_to_the_receiver(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
-            await link.send(frame(1))
+            await link.send([frame(1)])
             await recorders[1].until(frames=1)
             link.abort()
             await recorders[1].until(breaks=1)
@@ -117,12 +121,12 @@ class LinkSuite:
     async def test_a_peer_that_goes_away_breaks_the_links_to_it(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
-            await link.send(frame(1))
+            await link.send([frame(1)])
             await recorders[1].until(frames=1)
             await fabrics[1].aclose()
             await recorders[0].until(breaks=1)
             assert recorders[0].breaks[0][0] == 1
-            await _must_break(link.send(frame(2)))
+            await _must_break(link.send([frame(2)]))
 
     async def test_a_peer_that_is_not_there_cannot_be_dialled(self) -> None:
         async with self.pair() as (fabrics, _):
@@ -133,7 +137,7 @@ class LinkSuite:
         async with self.pair() as (fabrics, recorders):
             recorders[1].poison = frame(666)
             link = await fabrics[0].dial(1)
-            await link.send(frame(666))
+            await link.send([frame(666)])
             await recorders[0].until(breaks=1)
             await recorders[1].until(breaks=1)
             assert "protocol error" in recorders[1].breaks[0][1]

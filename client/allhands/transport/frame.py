@@ -6,8 +6,8 @@ is a `FrameError`, before its size is used for anything.
 
 import enum
 import struct
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 CHUNK = 1 << 20
 """Payload bytes of a full frame: gRPC's throughput peaks there; 64 KiB and 8 MiB lose a third."""
@@ -20,6 +20,11 @@ _MAGIC = b"AH"
 _VERSION = 1
 _POINT_TO_POINT = 1
 _ASKED = 2
+_FRONT = struct.Struct("<2sBB52xI4x")
+"""What of a header says where its frame ends: magic, version, kind, bytes of payload."""
+
+Frame: TypeAlias = Sequence[bytes | memoryview]
+"""Header and payload, end to end; the first piece holds the whole header."""
 
 
 class FrameError(ValueError):
@@ -59,8 +64,7 @@ class Key(NamedTuple):
     point_to_point: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     kind: Kind
     key: Key
     signature: int
@@ -92,11 +96,46 @@ class Header:
         )
 
 
-def unpack(frame: bytes) -> Header:
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+def whole(frame: Frame) -> bytes:
+    """Return a frame in one piece."""
+    return frame[0] if len(frame) == 1 and isinstance(frame[0], bytes) else b"".join(frame)
+
+
+def extent(head: memoryview) -> tuple[int, int]:
+    """Return the kind of a frame, as its number, and the bytes of its payload.
+
+    `head` begins with a whole header, of which nothing else is looked at.
+
+    Raises:
+        FrameError: it begins no frame, or one that is too long.
+    """
+    magic, version, kind, length = _FRONT.unpack_from(head)
+    _check_front(magic, version)
+    _check_length(length)
+    return kind, length
+
+
+def unpack(frame: bytes | memoryview) -> Header:
     """Read the header of a whole frame.
 
     Raises:
         FrameError: the bytes are not a frame, or its payload is not as long as it says.
+    """
+    header = unpack_header(frame)
+    came = len(frame) - HEADER_BYTES
+    if header.length != came:
+        raise FrameError(f"the header says {header.length} bytes of payload, {came} came")
+    return header
+
+
+def unpack_header(frame: bytes | memoryview) -> Header:
+    """Read a header; its payload may be still to come.
+
+    Raises:
+        FrameError: the bytes are no header, or one that contradicts itself.
     """
     if len(frame) < HEADER_BYTES:
         raise FrameError(f"{len(frame)} bytes are too few for a header of {HEADER_BYTES}")
@@ -115,20 +154,24 @@ def unpack(frame: bytes) -> Header:
         length,
         flags,
     ) = _HEADER.unpack_from(frame)
-    if magic != _MAGIC or version != _VERSION:
-        raise FrameError(f"magic {magic!r}, version {version} instead of {_MAGIC!r}, {_VERSION}")
-    if length != len(frame) - HEADER_BYTES or length > CHUNK:
-        raise FrameError(
-            f"the header says {length} bytes of payload, {len(frame) - HEADER_BYTES} came, "
-            f"{CHUNK} are allowed"
-        )
+    _check_front(magic, version)
+    _check_length(length)
     if total > LARGEST_MESSAGE or (kind == Kind.DATA and offset + length > total):
         raise FrameError(f"payload [{offset}, {offset + length}) of a message of {total} bytes")
-    try:
-        known = Kind(kind)
-    except ValueError:
-        raise FrameError(f"unknown kind of frame {kind}") from None
+    known = _KINDS.get(kind)
+    if known is None:
+        raise FrameError(f"unknown kind of frame {kind}")
     if flags & ~(_POINT_TO_POINT | _ASKED):
         raise FrameError(f"unknown flags {flags:#x}")
     key = Key(group, sequence, step, part, bool(flags & _POINT_TO_POINT))
     return Header(known, key, signature, total, offset, length, epoch, bool(flags & _ASKED))
+
+
+def _check_front(magic: bytes, version: int) -> None:
+    if magic != _MAGIC or version != _VERSION:
+        raise FrameError(f"magic {magic!r}, version {version} instead of {_MAGIC!r}, {_VERSION}")
+
+
+def _check_length(length: int) -> None:
+    if length > CHUNK:
+        raise FrameError(f"the header says {length} bytes of payload, {CHUNK} are allowed")

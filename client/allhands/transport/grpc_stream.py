@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -12,7 +11,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from allhands.transport import handshake
-from allhands.transport.frame import LARGEST_FRAME, FrameError, Header, Key, Kind
+from allhands.transport.frame import LARGEST_FRAME, Frame, FrameError, Header, Key, Kind, whole
+from allhands.transport.handshake import Identity
 from allhands.transport.link import LinkBroken, Receiver
 from allhands_proto.v1 import peer_pb2
 
@@ -39,21 +39,6 @@ _OPTIONS = [
 RawCall: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 RawContext: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 M = TypeVar("M", bound=Message)
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this worker is among the workers of one run of a job."""
-
-    job: str
-    incarnation: str
-    secret: bytes
-    member: str
-    rank: int
-    world_size: int
-
-    def __repr__(self) -> str:
-        return f"Identity({self.job!r}, rank {self.rank} of {self.world_size})"  # no secret
 
 
 class Listening:
@@ -172,11 +157,17 @@ class GrpcLink:
         self._call = call
         self._closed = False
 
-    async def send(self, frame: bytes) -> None:
+    def offer(self, frame: Frame) -> bool:
+        return False  # a write has to be awaited
+
+    async def send(self, frame: Frame) -> None:
         try:
-            await self._call.write(frame)
+            await self._call.write(whole(frame))
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             raise LinkBroken(await _reason(self._call, error)) from error
+
+    def let_go(self) -> None:
+        """Nothing: gRPC has a copy of every frame."""
 
     async def close(self) -> None:
         if self._closed:

@@ -7,11 +7,27 @@ the hello: so a proof can neither be replayed nor be mirrored back to its maker.
 import hashlib
 import hmac
 import secrets
+from dataclasses import dataclass
 
 from allhands_proto.v1 import peer_pb2
 
 VERSION = 1
 NONCE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker is among the workers of one run of a job."""
+
+    job: str
+    incarnation: str
+    secret: bytes
+    member: str
+    rank: int
+    world_size: int
+
+    def __repr__(self) -> str:
+        return f"Identity({self.job!r}, rank {self.rank} of {self.world_size})"  # no secret
 
 
 def new_nonce() -> bytes:

@@ -30,11 +30,25 @@ class Unlike:
 class Incoming:
     """A posted receive; owned by the call that waits for it until `done` is called.
 
-    `land(offset, payload)` is called for each piece; the payload is valid only during the call.
-    `done(None)` says that everything has landed, `done(Unlike)` that nothing has.
+    `land(offset, payload)` is called for each piece; the payload is valid only during the call, and
+    begins and ends on multiples of `grain` bytes. `room(offset, length)` may give the memory where
+    a piece belongs as it is, to be written in place of that call. `done(None)` says that everything
+    has landed, `done(Unlike)` that nothing has.
     """
 
-    __slots__ = ("done", "land", "missing", "order", "peer", "signature", "source", "total")
+    __slots__ = (
+        "done",
+        "grain",
+        "is_retracted",
+        "land",
+        "missing",
+        "order",
+        "peer",
+        "room",
+        "signature",
+        "source",
+        "total",
+    )
 
     def __init__(
         self,
@@ -42,12 +56,18 @@ class Incoming:
         signature: int,
         land: Callable[[int, memoryview], None],
         done: Callable[[Unlike | None], None],
+        *,
+        grain: int = 1,
+        room: Callable[[int, int], memoryview | None] = lambda _offset, _length: None,
     ) -> None:
         self.total = total
         self.missing = total
         self.signature = signature
         self.land = land
         self.done = done
+        self.grain = grain
+        self.room = room
+        self.is_retracted = False
         self.peer = -1
         """Who sent it, once that is known."""
         self.source: int | None = None
@@ -105,6 +125,7 @@ class Inbox:
 
     def retract(self, incoming: Incoming) -> None:
         """Forget a receive whose call ended early; nothing lands from now on."""
+        incoming.is_retracted = True
         for place in [place for place, posted in self._posted.items() if posted is incoming]:
             del self._posted[place]
         for tagged in [tagged for tagged, waiting in self._open.items() if incoming in waiting]:
@@ -135,9 +156,8 @@ class Inbox:
                 self._take(peer, header, payload, posted)
             case Kind.DATA if header.asked:
                 pass  # the rest of a message whose receive has been retracted
-            case Kind.DATA if header.length < header.total or header.total > EAGER:
-                raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
             case Kind.DATA:
+                self._check_unasked(peer, header)
                 self._hold(peer, header, bytes(payload))
             case Kind.ANNOUNCE if posted is not None:
                 self._promise(peer, header, posted)
@@ -148,15 +168,50 @@ class Inbox:
             case _:
                 raise FrameError(f"frame of kind {header.kind.name} is not for the inbox")
 
+    def open(self, peer: int, header: Header) -> "Arrival | None":
+        """Begin a DATA frame whose payload is still to come; None: `accept` it when it is whole.
+
+        Raises:
+            FrameError: the peer broke the protocol.
+        """
+        posted = self._posted.get((peer, header.key))
+        if posted is None:
+            if header.asked:
+                return Arrival(self, peer, header, None)
+            self._check_unasked(peer, header)
+            return None
+        unlike = _unlike(peer, header, posted)
+        if unlike is None:
+            _check_offset(header, posted)
+            return Arrival(self, peer, header, posted)
+        del self._posted[peer, header.key]
+        posted.done(unlike)
+        return Arrival(self, peer, header, None)
+
+    def landed(self, peer: int, header: Header, posted: Incoming | None) -> None:
+        """Settle a DATA frame whose payload is where it belongs; None: it belonged nowhere."""
+        if not header.asked:
+            self._credit(peer, header.length)
+        if posted is None or posted.is_retracted:
+            return
+        posted.missing -= header.length
+        if posted.missing == 0:
+            del self._posted[peer, header.key]
+            posted.done(None)
+
     # ------------------------------------------------------------ inside
+
+    def _check_unasked(self, peer: int, header: Header) -> None:
+        """Check that a message nobody asked for is one that may come so."""
+        if header.length < header.total or header.total > EAGER:
+            raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
+        if self._held.get(peer, 0) + header.length > EAGER_BUDGET:
+            raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
 
     def _hold(self, peer: int, header: Header, payload: bytes | None) -> None:
         """Find a place for the first sight of a message nobody has named beforehand."""
         if payload is not None:
-            held = self._held.get(peer, 0) + len(payload)
-            if held > EAGER_BUDGET:
-                raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
-            self._held[peer] = held
+            self._held[peer] = self._held.get(peer, 0) + len(payload)
         arrived = _Arrived(peer, header, payload)
         key = header.key
         if not key.point_to_point:
@@ -207,19 +262,16 @@ class Inbox:
 
     def _take(self, peer: int, header: Header, payload: memoryview, posted: Incoming) -> None:
         """Land a piece of a message that a posted receive is for."""
-        key = header.key
         unlike = _unlike(peer, header, posted)
-        if unlike is None:
-            if header.offset != posted.total - posted.missing:
-                raise FrameError(f"payload at {header.offset}, the message has come to another")
-            if payload:
-                posted.land(header.offset, payload)
-            posted.missing -= len(payload)
-        if not header.asked:
-            self._credit(peer, len(payload))
-        if unlike is not None or posted.missing == 0:
-            del self._posted[peer, key]
+        if unlike is not None:
+            del self._posted[peer, header.key]
             posted.done(unlike)
+            self.landed(peer, header, None)
+            return
+        _check_offset(header, posted)
+        if payload:
+            posted.land(header.offset, payload)
+        self.landed(peer, header, posted)
 
     def _clear(self, peer: int, key: Key, incoming: Incoming) -> None:
         self._reply(peer, Header(Kind.CLEAR, key, incoming.signature, incoming.total))
@@ -248,6 +300,46 @@ class Inbox:
             self._reply(peer, Header(Kind.CREDIT, Key(0, 0), 0, consumed))
             consumed = 0
         self._consumed[peer] = consumed
+
+
+class Arrival:
+    """The payload of one DATA frame on its way to a posted receive, or to nobody: a `Sink`."""
+
+    __slots__ = ("_at", "_header", "_inbox", "_peer", "_posted")
+
+    def __init__(self, inbox: Inbox, peer: int, header: Header, posted: Incoming | None) -> None:
+        self._inbox = inbox
+        self._peer = peer
+        self._header = header
+        self._posted = posted
+        self._at = 0
+
+    def room(self) -> memoryview | None:
+        posted = self._posted
+        if posted is None or posted.is_retracted:
+            return None
+        return posted.room(self._header.offset + self._at, self._header.length - self._at)
+
+    def filled(self, nbytes: int) -> None:
+        self._at += nbytes
+        if self._at == self._header.length:
+            self._inbox.landed(self._peer, self._header, self._posted)
+
+    def feed(self, payload: memoryview) -> int:
+        nbytes, posted = len(payload), self._posted
+        if posted is not None and not posted.is_retracted:
+            nbytes -= (self._at + nbytes) % posted.grain  # frames begin on a multiple
+            if nbytes:
+                posted.land(self._header.offset + self._at, payload[:nbytes])
+        self.filled(nbytes)
+        return nbytes
+
+
+def _check_offset(header: Header, posted: Incoming) -> None:
+    if header.offset != posted.total - posted.missing:
+        raise FrameError(f"payload at {header.offset}, the message has come to another")
+    if header.offset % posted.grain or header.length % posted.grain:
+        raise FrameError(f"payload cut within an element of {posted.grain} bytes")
 
 
 def _remove(lines: dict[tuple[int, int], list[T]], tagged: tuple[int, int], one: T) -> None:

@@ -5,7 +5,7 @@ The contract is that of a network: frames arrive later, in order, and a rank can
 
 import asyncio
 
-from allhands.transport.frame import FrameError
+from allhands.transport.frame import Frame, FrameError, whole
 from allhands.transport.link import LinkBroken, Receiver
 
 
@@ -25,12 +25,20 @@ class InprocLink:
         self._closed = False
         self.broken: str | None = None
 
-    async def send(self, frame: bytes) -> None:
+    def offer(self, frame: Frame) -> bool:
         if self._closed or self.broken is not None:
-            raise LinkBroken(self.broken or "the link is closed")
+            return False
         # Through the loop, as a network would: the receiver never runs inside the sender's call.
-        asyncio.get_running_loop().call_soon(self._deliver, frame)
+        asyncio.get_running_loop().call_soon(self._deliver, whole(frame))
+        return True
+
+    async def send(self, frame: Frame) -> None:
+        if not self.offer(frame):
+            raise LinkBroken(self.broken or "the link is closed")
         await asyncio.sleep(0)
+
+    def let_go(self) -> None:
+        """Nothing: frames are copied when they are taken."""
 
     async def close(self) -> None:
         if not self._closed:

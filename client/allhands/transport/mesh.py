@@ -3,12 +3,20 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
-from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind, unpack
+from allhands.transport.frame import (
+    HEADER_BYTES,
+    Frame,
+    FrameError,
+    Header,
+    Key,
+    Kind,
+    unpack,
+    unpack_header,
+)
 from allhands.transport.inbox import Inbox, Incoming
-from allhands.transport.link import Fabric, Link, LinkBroken
+from allhands.transport.link import Fabric, Gathering, Link, LinkBroken, Sink
 from allhands.transport.outbox import Outbox, Outgoing
 from allhands.transport.roll_call import RollCall
 
@@ -35,12 +43,32 @@ class _Lane:
     """The way out to one peer: its outbox, and the task that empties it over a link."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox()
+        self.outbox = Outbox(self.offer)
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
         self.link: Link | None = None
         self.task: asyncio.Task[None] | None = None
+        self.is_over = False
+        """Whether nothing goes any more, so that `drain` need not wait for it."""
+
+    def offer(self, frame: Frame) -> bool:
+        return self.link is not None and self.link.offer(frame)
+
+    def end(self) -> None:
+        self.is_over = True
+        self.idle.set()
+
+    def stir(self) -> None:
+        """See to what the outbox has now."""
+        if self.is_over:
+            return
+        if self.outbox.is_idle:
+            self.idle.set()
+            return
+        self.idle.clear()
+        if self.outbox.has_next:
+            self.wake.set()
 
 
 class Mesh:
@@ -67,12 +95,20 @@ class Mesh:
 
     def send(self, peer: int, message: Outgoing) -> None:
         """Start a message; its `done` is called when its memory may be reused."""
-        self._push(peer, lambda outbox: outbox.push(message))
+        lane = self._lane(peer)
+        if not lane.is_over:
+            lane.outbox.push(message)
+            lane.stir()
 
     def withdraw(self, peer: int, message: Outgoing) -> None:
         """Forget a message whose call ended early."""
-        if peer in self._lanes:
-            self._push(peer, lambda outbox: outbox.withdraw(message))
+        lane = self._lanes.get(peer)
+        if lane is None:
+            return
+        if lane.link is not None and lane.outbox.is_given(message):
+            lane.link.let_go()
+        lane.outbox.withdraw(message)
+        lane.stir()
 
     def next_count(self, peer: int, group: int) -> int:
         """Number the point-to-point messages to a peer."""
@@ -96,7 +132,7 @@ class Mesh:
         """Tell a peer that this rank's call under that key is another one."""
         payload = call.encode()[:4096]
         header = Header(Kind.REFUSE, key, 0, 0, 0, len(payload))
-        self._push(peer, lambda outbox: outbox.push_control(header, payload))
+        self._reply(peer, header, payload)
 
     def begin(self, group: int, sequence: int, signature: int) -> bool:
         """Say which call of a group this rank is in; return whether peers are known in another."""
@@ -114,7 +150,7 @@ class Mesh:
 
     # ------------------------------------------------------------ Receiver
 
-    def accept(self, peer: int, frame: bytes) -> None:
+    def accept(self, peer: int, frame: bytes | memoryview) -> None:
         header = unpack(frame)
         if header.kind in _OF_CALLS and not header.key.point_to_point:
             self._hear(peer, header)
@@ -122,16 +158,32 @@ class Mesh:
             case Kind.DATA | Kind.ANNOUNCE | Kind.WITHDRAW:
                 self._inbox.accept(peer, header, memoryview(frame)[HEADER_BYTES:])
             case Kind.CLEAR:
-                self._push(peer, lambda outbox: outbox.cleared(header))
+                lane = self._lane(peer)
+                if not lane.is_over:
+                    lane.outbox.cleared(header)
+                    lane.stir()
             case Kind.CREDIT:
-                self._push(peer, lambda outbox: outbox.credit(header.total))
+                self._lane(peer).outbox.credit(header.total)
             case Kind.REFUSE:
-                text = frame[HEADER_BYTES:].decode(errors="replace")
+                text = bytes(frame[HEADER_BYTES:]).decode(errors="replace")
                 self._listener.refused(peer, header.key, text)
             case Kind.CALL:
                 pass  # heard above
             case Kind.BYE:
                 raise FrameError("the end of a link is for its fabric")
+
+    def open(self, peer: int, header: bytes) -> Sink:
+        begun = unpack_header(header)
+        if not begun.key.point_to_point:
+            self._hear(peer, begun)
+        arrival = self._inbox.open(peer, begun)
+        if arrival is not None:
+            return arrival
+
+        def whole(frame: memoryview) -> None:
+            self._inbox.accept(peer, begun, frame[HEADER_BYTES:])
+
+        return Gathering(header, begun.length, whole)
 
     def broken(self, peer: int, reason: str) -> None:
         if peer not in self._broken:
@@ -152,7 +204,7 @@ class Mesh:
         lane = self._lanes.get(peer)
         if lane is not None and lane.task is not None and peer not in self._parted:
             lane.task.cancel()
-            lane.idle.set()  # what is still queued is for nobody: `drain` must not wait for it
+            lane.end()  # what is still queued is for nobody
             self._parted[peer] = asyncio.create_task(self._part(lane), name=f"part from {peer}")
 
     async def aclose(self) -> None:
@@ -177,19 +229,19 @@ class Mesh:
         if not self._roll.hear(peer, key.group, key.sequence, header.signature):
             self._listener.unlike(peer, key)
 
-    def _reply(self, peer: int, header: Header) -> None:
-        self._push(peer, lambda outbox: outbox.push_control(header))
+    def _reply(self, peer: int, header: Header, payload: bytes = b"") -> None:
+        lane = self._lane(peer)
+        if not lane.is_over:
+            lane.outbox.push_control(header, payload)
+            lane.stir()
 
-    def _push(self, peer: int, act: Callable[[Outbox], None]) -> None:
+    def _lane(self, peer: int) -> _Lane:
+        """Return the way out to a peer, which is dialled when it is first needed."""
         lane = self._lanes.get(peer)
         if lane is None:
             lane = self._lanes[peer] = _Lane()
             lane.task = asyncio.create_task(self._carry(peer, lane), name=f"link to rank {peer}")
-        elif lane.task is not None and lane.task.done():
-            return  # the link is broken: nothing goes any more, and `drain` need not wait for it
-        act(lane.outbox)
-        lane.idle.clear()
-        lane.wake.set()
+        return lane
 
     async def _carry(self, peer: int, lane: _Lane) -> None:
         """Dial the peer, then put out what its outbox gives, until the link breaks."""
@@ -200,13 +252,13 @@ class Mesh:
                 frame = lane.outbox.next_frame()
                 if frame is not None:
                     await lane.link.send(frame)
+                    lane.outbox.taken()
                     continue
-                if lane.outbox.is_idle:
-                    lane.idle.set()
+                lane.stir()
                 lane.wake.clear()
                 await lane.wake.wait()
         except LinkBroken as error:
-            lane.idle.set()
+            lane.end()
             self.broken(peer, str(error))
 
     async def _drain(self, peer: int, lane: _Lane) -> None:

@@ -7,13 +7,17 @@ to a peer that has no place for it, and memory stays bounded however large the a
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from allhands.transport.frame import CHUNK, FrameError, Header, Key, Kind
+from allhands.transport.frame import CHUNK, Frame, FrameError, Header, Key, Kind, whole
 
 EAGER = 256 << 10
 """Messages up to this many bytes go unasked; both ends rely on it."""
 EAGER_BUDGET = 4 << 20
 """Bytes of unasked messages that may be with one peer, not yet taken in."""
+
+_Turn: TypeAlias = tuple[bool, int, int]
+"""What large messages take turns by: their call, or each for itself point to point."""
 
 
 class Outgoing:
@@ -41,8 +45,8 @@ class Outgoing:
         """Whether the receiver has cleared it."""
         self.done = done
 
-    def next_frame(self) -> bytes:
-        """Copy the next chunk into a frame."""
+    def next_frame(self) -> Frame:
+        """Put the next chunk into a frame, which refers to the memory of the message."""
         length = min(CHUNK, self.total - self.sent)
         header = Header(
             Kind.DATA, self.key, self.signature, self.total, self.sent, length, asked=self.asked
@@ -59,17 +63,27 @@ class Outgoing:
                 pieces.append(self.views.popleft())
                 missing -= len(view)
         self.sent += length
-        return b"".join(pieces)
+        return pieces
 
 
 class Outbox:
-    """The order of frames to one peer: control and small messages first, large ones in turn."""
+    """The order of frames to one peer: control and small messages first, then the large ones.
 
-    def __init__(self) -> None:
-        self._urgent: deque[bytes] = deque()
+    Calls take turns, frame by frame; messages of one call go one after the other, so that the
+    first are complete, and used, while the others are on their way.
+
+    `offer` takes a frame at once if the link has room for it, and says whether.
+    """
+
+    def __init__(self, offer: Callable[[Frame], bool] = lambda _: False) -> None:
+        self._offer = offer
+        self._urgent: deque[Frame] = deque()
         self._waiting: dict[Key, Outgoing] = {}
         self._cleared: dict[Key, Header] = {}
-        self._bulk: deque[Outgoing] = deque()
+        self._bulk: dict[_Turn, deque[Outgoing]] = {}
+        self._given: Outgoing | None = None
+        """The message of the frame given out last, if that has not been taken yet."""
+        self._is_given = False
         self._eager_room = EAGER_BUDGET
 
     def push(self, message: Outgoing) -> None:
@@ -77,7 +91,9 @@ class Outbox:
         key = message.key
         if message.total <= EAGER and message.total <= self._eager_room:
             self._eager_room -= message.total
-            self._urgent.append(message.next_frame())
+            frame = message.next_frame()
+            if self._urgent or not self._offer(frame):
+                self._urgent.append([whole(frame)])
             message.done(True)
         elif (clear := self._cleared.pop(key, None)) is not None:
             self._start(message, clear)
@@ -86,7 +102,9 @@ class Outbox:
             self.push_control(Header(Kind.ANNOUNCE, key, message.signature, message.total))
 
     def push_control(self, header: Header, payload: bytes = b"") -> None:
-        self._urgent.append(header.pack() + payload)
+        frame = [header.pack() + payload]
+        if self._urgent or not self._offer(frame):
+            self._urgent.append(frame)
 
     def cleared(self, header: Header) -> None:
         """The receiver is ready for this message."""
@@ -105,8 +123,8 @@ class Outbox:
         """Forget a message whose call ended early."""
         if self._waiting.get(message.key) is message:
             del self._waiting[message.key]
-        elif message in self._bulk:
-            self._bulk.remove(message)
+        elif message in self._bulk.get(_turn(message.key), ()):
+            self._leave(message)
         else:
             return  # it is out, or never came in
         if message.key.point_to_point:  # the receive is free for another message
@@ -122,28 +140,57 @@ class Outbox:
         for key in stale:
             del self._cleared[key]
 
-    def next_frame(self) -> bytes | None:
-        """Take the next frame out, None when nothing may go now."""
+    def next_frame(self) -> Frame | None:
+        """Give the next frame out, None when nothing may go now; say `taken` before the next."""
         if self._urgent:
+            self._is_given = True
             return self._urgent.popleft()
         if not self._bulk:
             return None
-        message = self._bulk.popleft()
+        turn, line = next(iter(self._bulk.items()))
+        message = line[0]
         frame = message.next_frame()
+        del self._bulk[turn]
         if message.sent == message.total:
-            message.done(True)  # its last bytes are copied
-        else:
-            self._bulk.append(message)
+            line.popleft()
+        if line:
+            self._bulk[turn] = line  # behind the others
+        self._given, self._is_given = message, True
         return frame
+
+    def taken(self) -> None:
+        """Learn that the memory of the frame given out last is free."""
+        message, self._given, self._is_given = self._given, None, False
+        if message is not None and message.sent == message.total:
+            message.done(True)
+
+    def is_given(self, message: Outgoing) -> bool:
+        """Say whether a frame that was given out refers to the memory of this message."""
+        return self._given is message
+
+    @property
+    def has_next(self) -> bool:
+        """Say whether a frame may go now."""
+        return bool(self._urgent or self._bulk)
 
     @property
     def is_idle(self) -> bool:
         """Say whether nothing is queued, not even for a receiver that is not ready."""
-        return not (self._urgent or self._bulk or self._waiting)
+        return not (self._urgent or self._bulk or self._waiting or self._is_given)
 
     def _start(self, message: Outgoing, clear: Header) -> None:
         if (clear.signature, clear.total) != (message.signature, message.total):
             message.done(False)
             return
         message.asked = True
-        self._bulk.append(message)
+        self._bulk.setdefault(_turn(message.key), deque()).append(message)
+
+    def _leave(self, message: Outgoing) -> None:
+        turn = _turn(message.key)
+        self._bulk[turn].remove(message)
+        if not self._bulk[turn]:
+            del self._bulk[turn]
+
+
+def _turn(key: Key) -> _Turn:
+    return key.point_to_point, key.group, key.sequence

@@ -162,6 +162,7 @@ class Join:
     label: str = ""
     hosts_coordinator: bool = False
     memory: str = ""
+    data_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class Member:
             progress=self.progress(now),
             presence=self.presence,
             reason=self.reason,
+            data_port=self.join.data_port,
         )
 
 

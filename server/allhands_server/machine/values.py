@@ -37,6 +37,7 @@ class MemberView:
     progress: tuple[Progress, ...]
     presence: Presence
     reason: str
+    data_port: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,32 @@
+"""A fabric made of two: the second is for peers whom the first cannot reach."""
+
+import logging
+from collections.abc import Callable
+
+from allhands.transport.link import Fabric, Link, Unreachable
+
+logger = logging.getLogger(__name__)
+
+
+class FallbackFabric:
+    """Dials over the first fabric; over the second where nobody can be connected to.
+
+    Both deliver to one receiver. `name` says who a rank is.
+    """
+
+    def __init__(self, first: Fabric, second: Fabric, name: Callable[[int], str]) -> None:
+        self._first = first
+        self._second = second
+        self._name = name
+
+    async def dial(self, peer: int) -> Link:
+        try:
+            return await self._first.dial(peer)
+        except Unreachable as error:
+            link = await self._second.dial(peer)
+            logger.warning("the link to %s goes over gRPC: %s", self._name(peer), error)
+            return link
+
+    async def aclose(self) -> None:
+        await self._first.aclose()
+        await self._second.aclose()

@@ -1,0 +1,91 @@
+"""Where a worker listens for its peers, and the fabric over which it reaches them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from allhands.transport.fallback import FallbackFabric
+from allhands.transport.grpc_stream import GrpcFabric, Listening
+from allhands.transport.handshake import Identity
+from allhands.transport.link import Fabric, Receiver
+from allhands.transport.socket_stream import Address, SocketFabric, SocketListening
+
+Links = Literal["socket", "grpc"]
+"""socket: raw TCP, and gRPC to peers that cannot be reached so; grpc: nothing else."""
+
+
+class Introduced(Protocol):
+    """A rank as the coordinator introduced it."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def address(self) -> str:
+        """host:port for gRPC."""
+
+    @property
+    def data_port(self) -> int:
+        """For raw sockets, at the same host; 0: it has none."""
+
+
+class Ports:
+    """The listening ports of one worker; they are open before it has a rank."""
+
+    def __init__(self, links: Links) -> None:
+        self._grpc = Listening()
+        self._raw = SocketListening() if links == "socket" else None
+
+    @property
+    def port(self) -> int:
+        return self._grpc.port
+
+    @property
+    def data_port(self) -> int:
+        """0 where no raw-socket links are wanted."""
+        return 0 if self._raw is None else self._raw.port
+
+    async def start(self, host: str) -> None:
+        """Listen on free ports of `host`.
+
+        Raises:
+            OSError: the host is not an address of this machine.
+        """
+        await self._grpc.start(host)
+        if self._raw is not None:
+            self._raw.start(host)
+
+    def fabric(
+        self,
+        identity: Identity,
+        members: Sequence[Introduced],
+        receiver: Receiver,
+        name: Callable[[int], str],
+    ) -> Fabric:
+        """Let the members in, and make the fabric to them; closing it closes the ports.
+
+        `name` says who a rank is.
+        """
+        addresses = {member.rank: member.address for member in members}
+        over_grpc = GrpcFabric(self._grpc, identity, addresses, receiver)
+        if self._raw is None:
+            return over_grpc
+        raw = {member.rank: _raw_address(member) for member in members if member.data_port}
+        return FallbackFabric(SocketFabric(self._raw, identity, raw, receiver), over_grpc, name)
+
+    async def deserted(self, timeout: float) -> None:
+        """Return when no peer has a link to this worker, or after `timeout` seconds."""
+        waiting = [self._grpc.deserted(timeout)]
+        if self._raw is not None:
+            waiting.append(self._raw.deserted(timeout))
+        await asyncio.gather(*waiting)
+
+    async def aclose(self) -> None:
+        """Stop listening. Idempotent."""
+        if self._raw is not None:
+            await self._raw.aclose()
+        await self._grpc.aclose()
+
+
+def _raw_address(member: Introduced) -> Address:
+    return member.address.rpartition(":")[0].strip("[]"), member.data_port

@@ -1,0 +1,121 @@
+"""The sender's end of a raw-socket link whose other end takes its time."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from allhands.testing.link_suite import frame
+from allhands.transport.frame import CHUNK, HEADER_BYTES
+from allhands.transport.link import LinkBroken
+from allhands.transport.socket_stream import SocketLink
+
+
+class Slow:
+    """A link, and the other end of its connection, which reads when it is told to."""
+
+    def __init__(self) -> None:
+        near, self.far = socket.socketpair()
+        near.setblocking(False)
+        self.breaks: list[str] = []
+        self.link = SocketLink(near, self.breaks.append)
+
+    async def read(self, nbytes: int) -> bytes:
+        """Read so much while the loop goes on."""
+        self.far.setblocking(False)
+        text = b""
+        async with asyncio.timeout(10):
+            while len(text) < nbytes:
+                text += await asyncio.get_running_loop().sock_recv(self.far, nbytes - len(text))
+        return text
+
+    async def fill(self, text: bytes) -> "tuple[bytearray, asyncio.Task[None]]":
+        """Begin a frame for which there is no room; return its memory too."""
+        memory = bytearray(text)
+        head, payload = memory[:HEADER_BYTES], memoryview(memory)[HEADER_BYTES:]
+        task = asyncio.create_task(self.link.send([bytes(head), payload]))
+        await asyncio.sleep(0)
+        assert not task.done()
+        return memory, task
+
+
+@pytest.fixture
+async def slow() -> Iterator[Slow]:  # type: ignore[misc]
+    made = Slow()
+    yield made
+    made.link.abort()
+    made.far.close()
+
+
+LARGE = frame(1, bytes(range(256)) * (CHUNK // 256))
+
+
+async def test_a_frame_is_sent_when_all_of_it_is_out(slow: Slow) -> None:
+    _, task = await slow.fill(LARGE)
+    assert await slow.read(len(LARGE)) == LARGE
+    async with asyncio.timeout(10):
+        await task
+
+
+async def test_memory_that_is_let_go_may_change_at_once(slow: Slow) -> None:
+    memory, task = await slow.fill(LARGE)
+    slow.link.let_go()
+    memory[:] = bytes(len(memory))
+    assert await slow.read(len(LARGE)) == LARGE
+    await task
+
+
+async def test_memory_is_free_when_sending_is_cancelled(slow: Slow) -> None:
+    memory, task = await slow.fill(LARGE)
+    task.cancel()
+    await asyncio.wait([task])
+    memory[:] = bytes(len(memory))
+    following = asyncio.create_task(slow.link.send([frame(2)]))
+    assert await slow.read(len(LARGE) + HEADER_BYTES) == LARGE + frame(2)
+    await following
+
+
+async def test_nothing_is_taken_beside_a_frame_under_way(slow: Slow) -> None:
+    _, task = await slow.fill(LARGE)
+    assert not slow.link.offer([frame(2)])
+    assert await slow.read(len(LARGE)) == LARGE
+    await task
+    assert slow.link.offer([frame(3)])
+    assert await slow.read(HEADER_BYTES) == frame(3)
+
+
+async def test_what_was_offered_and_taken_is_out_of_its_memory(slow: Slow) -> None:
+    memory = bytearray(LARGE)
+    assert slow.link.offer([bytes(memory[:HEADER_BYTES]), memoryview(memory)[HEADER_BYTES:]])
+    memory[:] = bytes(len(memory))
+    assert await slow.read(len(LARGE)) == LARGE
+
+
+async def test_a_link_that_breaks_ends_the_send_under_way(slow: Slow) -> None:
+    _, task = await slow.fill(LARGE)
+    slow.far.close()
+    async with asyncio.timeout(10):
+        with pytest.raises(LinkBroken):
+            await task
+    assert len(slow.breaks) == 1
+    assert not slow.link.offer([frame(2)])
+    with pytest.raises(LinkBroken):
+        await slow.link.send([frame(2)])
+
+
+async def test_a_frame_of_very_many_pieces_goes_out_whole(slow: Slow) -> None:
+    pieces = [memoryview(bytes([number % 256])) for number in range(3000)]
+    whole = frame(1, b"".join(pieces))
+    task = asyncio.create_task(slow.link.send([whole[:HEADER_BYTES], *pieces]))
+    assert await slow.read(len(whole)) == whole
+    await task
+
+
+async def test_a_peer_that_answers_nonsense_to_the_end_breaks_the_link(slow: Slow) -> None:
+    closing = asyncio.create_task(slow.link.close())
+    await slow.read(HEADER_BYTES)
+    slow.far.send(b"?" * HEADER_BYTES)
+    async with asyncio.timeout(10):
+        with pytest.raises(LinkBroken):
+            await closing
