@@ -62,7 +62,7 @@ ah_lane *ah_lane_new(int rank, int size, void *const areas[], const pid_t pids[]
     lane->stride = stride_of(limits);
     lane->staging = staging_of(limits);
     lane->box = box_of(size, limits);
-    lane->crowded = size > processors();
+    lane->vain = size > processors();
     for (int r = 0; r < size; r++) {
         lane->area[r] = areas[r];
         lane->heap[r] = heaps ? heaps[r] : NULL;

@@ -74,7 +74,7 @@ struct ah_lane {
     size_t stride;  /* from slot to slot */
     size_t staging; /* where staging begins in each area */
     size_t box;     /* bytes of one box of staging */
-    bool crowded;   /* more ranks than processors: do not spin */
+    int vain;       /* spinning was, so many waits ago; 0: it is not */
     bool attach;
 
     _Atomic bool interrupted;

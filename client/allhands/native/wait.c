@@ -12,10 +12,13 @@ enum { AWAKE, ASLEEP };
 
 #define MICROSECONDS INT64_C(1000)
 
-/* How long to do what, while nothing comes. With a processor for each rank the short spin is
- * about two microseconds, in which the shell holds on to what it holds. */
-#define SHORT_SPINS 64
-#define SPIN (20 * MICROSECONDS)
+/* How long to do what, while nothing comes: first spin, about two microseconds, in which the shell
+ * holds on to what it holds; then yield; then sleep. Where spinning is vain because the awaited rank
+ * has no processor (its own fell to others, or there are too few), yield at once, and only try now
+ * and then whether spinning does again. */
+#define SPINS 64
+#define TRY_AGAIN 64
+#define SOON 4 /* yields that show that the processor was what the other lacked */
 #define YIELD (200 * MICROSECONDS)
 /* A sleeper looks by itself as often, because who publishes may be killed before it rings. */
 #define NAP (50 * 1000 * MICROSECONDS)
@@ -106,28 +109,28 @@ static void sleep_until(ah_lane *lane, uint64_t left, ah_goal goal, int64_t unti
 
 static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
     ah_call *call = lane->call;
-    if (!lane->crowded) {
-        for (int spin = 0; spin < SHORT_SPINS; spin++) {
-            relax();
-            if (!(left = missing(lane, left, goal))) return AH_OK;
+    bool spun = !lane->vain || ++lane->vain > TRY_AGAIN;
+    for (int spin = 0; spun && spin < SPINS; spin++) {
+        relax();
+        if (!(left = missing(lane, left, goal))) {
+            lane->vain = 0;
+            return AH_OK;
         }
     }
     ah_pause(lane);
     int64_t start = ah_now(), now = start;
-    for (;;) {
+    for (int turn = 0;; turn++) {
         uint64_t gone = ah_gave_up(lane, left);
         /* What they published before they gave up is visible now, so this look is the last. */
-        if (!(left = missing(lane, left, goal))) return AH_OK;
+        if (!(left = missing(lane, left, goal))) {
+            if (spun && turn > 0 && turn <= SOON) lane->vain = 1;
+            return AH_OK;
+        }
         if (gone & left) return AH_ABANDONED;
         call->waiting = left;
         if (interrupted(lane, now, left)) return AH_INTERRUPTED;
         if (now >= call->deadline) return AH_TIMEOUT;
-        if (!lane->crowded && now - start < SPIN) {
-            for (int spin = 0; spin < 16; spin++) {
-                relax();
-                if (!(left = missing(lane, left, goal))) break;
-            }
-        } else if (now - start < YIELD) {
+        if (now - start < YIELD) {
             sched_yield();
         } else {
             int64_t until = call->deadline;
