@@ -1,5 +1,6 @@
 #include "mailboxes.h"
 
+#include "slices.h"
 #include "wait.h"
 
 typedef struct {
@@ -11,19 +12,6 @@ typedef struct {
     int root;
 } reduction;
 
-typedef struct {
-    size_t at, nbytes;
-} slice;
-
-/* What `rank` folds in this step. Cut at lines, so that no two ranks write one. */
-static slice slice_of(const ah_lane *lane, const reduction *what, uint64_t step, int rank) {
-    size_t start = step * lane->limits.chunk;
-    size_t length = ah_min(lane->limits.chunk, what->nbytes - start);
-    size_t each = ah_up((length + (size_t)lane->size - 1) / (size_t)lane->size, AH_LINE);
-    size_t from = ah_min((size_t)rank * each, length);
-    return (slice){start + from, ah_min(each, length - from)};
-}
-
 static bool wanted(const reduction *what, int rank) { return what->root < 0 || what->root == rank; }
 
 static ah_status put(ah_lane *lane, const reduction *what, uint64_t step) {
@@ -34,7 +22,7 @@ static ah_status put(ah_lane *lane, const reduction *what, uint64_t step) {
     }
     for (int k = 1; k < lane->size; k++) {
         int peer = (lane->rank + k) % lane->size;
-        slice part = slice_of(lane, what, step, peer);
+        ah_slice part = ah_slice_of(lane, what->nbytes, step, peer);
         ah_copy(ah_box(lane, lane->rank, peer, step & 1), what->in + part.at, part.nbytes, false);
     }
     ah_put(lane, step + 1);
@@ -44,7 +32,7 @@ static ah_status put(ah_lane *lane, const reduction *what, uint64_t step) {
 static ah_status fold(ah_lane *lane, const reduction *what, uint64_t step) {
     ah_status status = ah_await_put(lane, lane->others, step + 1);
     if (status != AH_OK) return status;
-    slice part = slice_of(lane, what, step, lane->rank);
+    ah_slice part = ah_slice_of(lane, what->nbytes, step, lane->rank);
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)
         in[r] = r == lane->rank ? what->in + part.at : ah_box(lane, r, lane->rank, step & 1);
@@ -67,7 +55,7 @@ static ah_status take(ah_lane *lane, const reduction *what, uint64_t step) {
         int peer = (lane->rank + k) % lane->size;
         ah_status status = ah_await_done(lane, AH_BIT(peer), step + 1);
         if (status != AH_OK) return status;
-        slice part = slice_of(lane, what, step, peer);
+        ah_slice part = ah_slice_of(lane, what->nbytes, step, peer);
         ah_copy(what->out + part.at, ah_box(lane, lane->rank, peer, step & 1), part.nbytes, false);
     }
     return AH_OK;

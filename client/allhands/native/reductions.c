@@ -4,6 +4,7 @@
  * variant is taken and whoever folds.
  */
 #include "calls.h"
+#include "direct.h"
 #include "exchange.h"
 #include "mailboxes.h"
 
@@ -70,6 +71,9 @@ static ah_status all_reduce_large(ah_lane *lane, uint64_t signature, ah_op op, a
     ah_post_terms(lane, slot, signature, terms);
     status = ah_meet_all(lane, signature);
     if (status != AH_OK) return status;
+    const char *in[AH_MAX_RANKS];
+    if (ah_direct_inputs(lane, nbytes, in))
+        return ah_direct_reduce(lane, op, type, in, x, nbytes, -1);
     if (!pair) return ah_mailboxes(lane, op, type, x, x, nbytes, -1);
     lane->call->variant = AH_SWAP;
     return ah_exchange_run(lane, &exchange);
@@ -117,7 +121,11 @@ static ah_status reduce_large(ah_lane *lane, uint64_t signature, ah_op op, ah_ty
     ah_pause(lane);
     terms.flags = ah_locate(lane, in, nbytes, &terms.where);
     ah_status status = ah_meet(lane, signature, terms);
-    return status == AH_OK ? ah_mailboxes(lane, op, type, in, out, nbytes, root) : status;
+    if (status != AH_OK) return status;
+    const char *all[AH_MAX_RANKS];
+    if (ah_direct_inputs(lane, nbytes, all))
+        return ah_direct_reduce(lane, op, type, all, out, nbytes, root);
+    return ah_mailboxes(lane, op, type, in, out, nbytes, root);
 }
 
 ah_status ah_reduce(ah_lane *lane, ah_call *call, ah_op op, ah_type type, const void *in,
@@ -178,6 +186,17 @@ static void fold_mine(const ah_lane *lane, const void *given, uint64_t step, cha
             (size_t)lane->size);
 }
 
+static ah_status reduce_scatter_direct(ah_lane *lane, ah_op op, ah_type type, const void *mine,
+                                       void *out, size_t nbytes) {
+    const char *in[AH_MAX_RANKS];
+    for (int r = 0; r < lane->size; r++) {
+        uint64_t *where = ah_slot_table(ah_slot_of(lane, r, lane->call->sequence), 0);
+        in[r] = r == lane->rank ? mine : ah_in_heap(lane, r, where[lane->rank], nbytes);
+        if (!in[r]) return ah_await_end(lane, AH_BIT(r)); /* no rank of ours posts that */
+    }
+    return ah_direct_fold(lane, op, type, in, out, nbytes);
+}
+
 static ah_status reduce_scatter_large(ah_lane *lane, uint64_t signature, ah_op op, ah_type type,
                                       const void *const in[], void *out, size_t nbytes) {
     ah_slot *slot;
@@ -187,10 +206,14 @@ static ah_status reduce_scatter_large(ah_lane *lane, uint64_t signature, ah_op o
     ah_pause(lane);
     ah_status status = ah_room(lane, &slot);
     if (status != AH_OK) return status;
-    ah_exchange_open(lane, &exchange, true, &terms);
+    terms.flags = ah_locate_all(lane, in, NULL, nbytes, ah_slot_table(slot, 0));
+    ah_exchange_open(lane, &exchange, !terms.flags, &terms);
     ah_post_terms(lane, slot, signature, terms);
     status = ah_meet_all(lane, signature);
     if (status != AH_OK) return status;
+    uint64_t direct = AH_IN_HEAP;
+    for (int r = 0; r < lane->size; r++) direct &= lane->terms[r].flags;
+    if (direct) return reduce_scatter_direct(lane, op, type, in[lane->rank], out, nbytes);
     lane->call->variant = AH_SWAP;
     return ah_exchange_run(lane, &exchange);
 }
