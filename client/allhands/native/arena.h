@@ -34,6 +34,9 @@ typedef struct {
     size_t attach_min; /* cross-memory attach from this size; SIZE_MAX: never */
 } ah_limits;
 
+/* What was measured best; `size` ranks. */
+ah_limits ah_default_limits(int size);
+
 /* One call. `sequence` counts the lane's calls from 1, without gaps. */
 typedef struct {
     uint64_t sequence;
