@@ -486,6 +486,7 @@ static void random_calls(rank_state *me) {
 
 typedef struct {
     ah_lane *lane; /* to interrupt; NULL: to kill the process */
+    uint64_t sequence; /* up to which */
     struct timespec delay;
 } attack;
 
@@ -493,7 +494,7 @@ static void *attacker(void *given) {
     const attack *what = given;
     nanosleep(&what->delay, NULL); /* any moment is fine: that is what is tried */
     if (what->lane)
-        ah_lane_interrupt(what->lane);
+        ah_lane_interrupt(what->lane, what->sequence);
     else
         kill(getpid(), SIGKILL);
     return NULL;
@@ -507,15 +508,12 @@ static void troubled_calls(rank_state *me) {
         bool calm = i % 8 == 7; /* the call after trouble must do, whatever happened */
         pthread_t thread;
         bool attacked = !calm && draw(&me->own) % 6 == 0;
-        attack what = {me->lane, {0, (long)(draw(&me->own) % 300000)}};
+        attack what = {me->lane, me->sequence + 1, {0, (long)(draw(&me->own) % 300000)}};
         if (attacked && pthread_create(&thread, NULL, attacker, &what)) abort();
         if (!calm) dawdle(me, 3, 2 * MILLISECONDS);
         ah_call call = next_call(me, calm ? LONG_TIME : (int64_t)(draw(&me->own) % 1000000));
         ah_status status = perform(me, p, &call);
-        if (attacked) {
-            pthread_join(thread, NULL);
-            ah_lane_clear(me->lane);
-        }
+        if (attacked) pthread_join(thread, NULL);
         if (calm && status != AH_OK)
             fail(me, "operation %d after trouble: status %d, waiting %llx, culprits %llx",
                  p->operation, status, (unsigned long long)call.waiting,
@@ -684,19 +682,25 @@ static void one_way_mismatches(rank_state *me) {
     }
 }
 
+typedef struct {
+    rank_state *me;
+    uint64_t sequence;
+} telling;
+
 static void *interrupt_when_told(void *given) {
-    rank_state *me = given;
-    hear(me, 50);
-    ah_lane_interrupt(me->lane);
+    telling *what = given;
+    hear(what->me, 50);
+    ah_lane_interrupt(what->me->lane, what->sequence);
     return NULL;
 }
 
-/* Another thread ends a call that is fast asleep; its peer is let go; the next ones are refused. */
+/* Another thread ends a call that is fast asleep, and the next one; its peer is let go. */
 static void interrupts(rank_state *me) {
     static _Thread_local float x[MANY];
     pthread_t thread;
     if (me->rank == 2) hear(me, 51);
-    if (me->rank == 0 && pthread_create(&thread, NULL, interrupt_when_told, me)) abort();
+    telling what = {me, me->sequence + 2};
+    if (me->rank == 0 && pthread_create(&thread, NULL, interrupt_when_told, &what)) abort();
     fill_floats(x, 1);
     ah_call call = next_call(me, LONG_TIME);
     if (me->rank == 0) call.tick = NULL; /* nothing else wakes it soon */
@@ -720,7 +724,6 @@ static void interrupts(rank_state *me) {
     status = ah_barrier(me->lane, &call);
     if (me->rank == 0) {
         CHECK(me, status == AH_INTERRUPTED);
-        ah_lane_clear(me->lane);
     } else {
         CHECK(me, status == AH_ABANDONED && (call.culprits & 1));
     }
@@ -749,7 +752,7 @@ static void killed_peer(rank_state *me) {
     uint64_t common = me->world->seed;
     plan *p = malloc(sizeof *p);
     pthread_t thread;
-    attack what = {NULL, {0, (long)(draw(&me->own) % 300000)}};
+    attack what = {NULL, 0, {0, (long)(draw(&me->own) % 300000)}};
     ah_status status = AH_OK;
     if (me->rank == 0) tell(me, 900);
     hear(me, 900);

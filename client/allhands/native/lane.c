@@ -80,12 +80,13 @@ void ah_lane_free(ah_lane *lane) {
     free(lane);
 }
 
-void ah_lane_interrupt(ah_lane *lane) {
-    atomic_store(&lane->interrupted, true);
+void ah_lane_interrupt(ah_lane *lane, uint64_t sequence) {
+    uint64_t before = atomic_load(&lane->interrupted);
+    while (before < sequence &&
+           !atomic_compare_exchange_weak(&lane->interrupted, &before, sequence)) {
+    }
     ah_ring_one(lane->area[lane->rank]);
 }
-
-void ah_lane_clear(ah_lane *lane) { atomic_store(&lane->interrupted, false); }
 
 /* ---- begin and end of a call */
 
@@ -95,7 +96,7 @@ ah_status ah_start(ah_lane *lane, ah_call *call) {
     lane->base = lane->put > lane->done ? lane->put : lane->done;
     call->waiting = call->culprits = 0;
     call->variant = AH_NONE;
-    return atomic_load(&lane->interrupted) ? AH_INTERRUPTED : AH_OK;
+    return atomic_load(&lane->interrupted) >= call->sequence ? AH_INTERRUPTED : AH_OK;
 }
 
 ah_status ah_finish(ah_lane *lane, ah_status status) {

@@ -77,7 +77,7 @@ struct ah_lane {
     int vain;       /* spinning was, so many waits ago; 0: it is not */
     bool attach;
 
-    _Atomic bool interrupted;
+    _Atomic uint64_t interrupted; /* calls up to this number are to end */
     uint64_t nonce;
 
     uint64_t put, done; /* as last published */

@@ -83,7 +83,7 @@ void ah_pause(ah_lane *lane) {
 /* Whether the call is to end: interrupted from outside, or by the hook, if it is time for that. */
 static bool interrupted(ah_lane *lane, int64_t now, uint64_t left) {
     ah_call *call = lane->call;
-    if (atomic_load(&lane->interrupted)) return true;
+    if (atomic_load(&lane->interrupted) >= call->sequence) return true;
     if (!call->tick || !lane->paused || now < lane->next_tick) return false;
     lane->next_tick = now + call->tick_ns;
     return call->tick(call->owner, left);
@@ -98,7 +98,7 @@ static void sleep_until(ah_lane *lane, uint64_t left, ah_goal goal, int64_t unti
     _Atomic uint32_t *bell = &lane->area[lane->rank]->bell;
     atomic_store(bell, ASLEEP);
     if (missing(lane, left, goal) == left && !ah_gave_up(lane, left) &&
-        !atomic_load(&lane->interrupted)) {
+        atomic_load(&lane->interrupted) < lane->call->sequence) {
         int64_t span = until - now < NAP ? until - now : NAP;
         struct timespec timeout = {span / 1000000000, span % 1000000000};
         /* Not FUTEX_PRIVATE_FLAG: other processes ring. Any return is taken as a wake-up. */
