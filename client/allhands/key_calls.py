@@ -7,7 +7,6 @@ from typing import Generic, TypeVar, cast
 import grpc
 
 from allhands.values import quoted
-from allhands_proto.framing import framed
 from allhands_proto.v1 import calls_pb2
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -28,11 +27,11 @@ class KeyCall(Generic[Q, P]):
     doing: Callable[[Q], str]
     """Say what the caller wants, for an error's text."""
 
-    def frame(self, id: int, request: Q, timeout: float) -> bytes:
-        """Return a frame of this one call."""
+    def message(self, id: int, request: Q, timeout: float) -> bytes:
+        """Return Calls of this one; the bytes of several, one after another, are also Calls."""
         call = calls_pb2.Call(id=id, timeout=timeout)
         getattr(call, self.field).MergeFrom(request)
-        return framed(calls_pb2.Calls(calls=[call]).SerializeToString())
+        return calls_pb2.Calls(calls=[call]).SerializeToString()
 
     def answer(self, reply: calls_pb2.Reply) -> P:
         """Return what the reply holds.
@@ -56,6 +55,11 @@ class CallFailed(Exception):
     @classmethod
     def refused(cls, refused: calls_pb2.Refused) -> "CallFailed":
         return cls(_CODES.get(refused.code, grpc.StatusCode.UNKNOWN), refused.text)
+
+
+def too_late() -> CallFailed:
+    """Say that the caller's time was over before there was an answer."""
+    return CallFailed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
 
 def _of_key(verb: str) -> Callable[[Q], str]:

@@ -20,7 +20,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from allhands.channel import Endpoint
-from allhands.key_calls import CallFailed, KeyCall, P, Q
+from allhands.key_calls import CallFailed, KeyCall, P, Q, too_late
 from allhands_proto import framing
 from allhands_proto.v1 import calls_pb2 as wire
 
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 _MOST = 32
 """Lines of one client; calls beyond that go by gRPC, which has room for any number."""
-_OPENING_SECONDS = 1.0
+OPENING_SECONDS = 1.0
 """A firewall that swallows what comes for the port costs this much, once."""
 _FIRST_BYTES = 4096
 _MORE_BYTES = 1 << 20
 
-_OPTIONS = (
+OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # A coordinator whose host vanished without a word: waits end in 20 s, whatever their deadline.
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -79,7 +79,7 @@ class Line:
         Raises:
             TimeoutError: there was none at the deadline.
         """
-        frame = call.frame(1, request, deadline - time.monotonic())
+        frame = framing.framed(call.message(1, request, deadline - time.monotonic()))
         return wire.Replies.FromString(self._exchange(frame, deadline)).replies[0]
 
     def hang_up(self) -> None:
@@ -151,7 +151,7 @@ class Lines:
             reply = line.call(call, request, deadline)
         except TimeoutError as error:
             self._drop(line)
-            raise _too_late() from error
+            raise too_late() from error
         except (OSError, framing.Malformed, DecodeError, IndexError) as error:
             self._drop(line)
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"the line broke: {error}") from error
@@ -203,10 +203,10 @@ class Lines:
         if not self._port:
             return None
         try:
-            line = self._open(self._port, min(deadline, time.monotonic() + _OPENING_SECONDS))
+            line = self._open(self._port, min(deadline, time.monotonic() + OPENING_SECONDS))
         except (OSError, framing.Malformed, DecodeError) as error:
             if time.monotonic() >= deadline:
-                raise _too_late() from error
+                raise too_late() from error
             logger.warning(
                 "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
                 self._port,
@@ -225,7 +225,7 @@ class Lines:
         host = self._endpoint.address.host
         connected = socket.create_connection((host, port), _remaining(deadline))
         try:
-            for level, option, value in _OPTIONS:
+            for level, option, value in OPTIONS:
                 connected.setsockopt(level, option, value)
             if self._endpoint.tls_ca is not None:
                 if self._tls is None:
@@ -259,7 +259,3 @@ def _remaining(deadline: float) -> float:
     if (remaining := deadline - time.monotonic()) <= 0:
         raise TimeoutError("the time is over")
     return remaining
-
-
-def _too_late() -> CallFailed:
-    return CallFailed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
