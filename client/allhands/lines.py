@@ -133,6 +133,7 @@ class Lines:
         self._tls: ssl.SSLContext | None = None
         self._idle: deque[Line] = deque()
         self._all: set[Line] = set()
+        self._room = _MOST
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._pid = os.getpid()
@@ -180,6 +181,7 @@ class Lines:
                 line.close()
             self._idle.clear()
             self._all.clear()
+            self._room = _MOST
             self._lock = threading.Lock()  # another thread of the parent may have held it
             self._pid = os.getpid()
         while self._idle:
@@ -194,32 +196,43 @@ class Lines:
         return None
 
     def _new_line(self, deadline: float) -> Line | None:
+        with self._lock:
+            if not self._room:
+                return None
+            self._room -= 1
+        line = None
+        try:
+            line = self._opened(deadline)
+        finally:
+            with self._lock:
+                if line is None:
+                    self._room += 1
+                else:
+                    self._all.add(line)
+        if line is not None and self._closed.is_set():
+            line.hang_up()  # close() may not have seen it
+        return line
+
+    def _opened(self, deadline: float) -> Line | None:
         if self._closed.is_set():
             raise CallFailed(grpc.StatusCode.CANCELLED, "this client has been closed")
-        if len(self._all) >= _MOST:
-            return None
-        if self._port is None:
-            self._port = self._find_port(deadline - time.monotonic())
-        if not self._port:
+        if (port := self._port) is None:
+            port = self._port = self._find_port(deadline - time.monotonic())
+        if not port:
             return None
         try:
-            line = self._open(self._port, min(deadline, time.monotonic() + OPENING_SECONDS))
+            return self._open(port, min(deadline, time.monotonic() + OPENING_SECONDS))
         except (OSError, framing.Malformed, DecodeError) as error:
             if time.monotonic() >= deadline:
                 raise too_late() from error
             logger.warning(
                 "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
-                self._port,
+                port,
                 self._endpoint.address.target,
                 error,
             )
             self._port = 0
             return None
-        with self._lock:
-            self._all.add(line)
-        if self._closed.is_set():
-            line.hang_up()  # close() may not have seen it
-        return line
 
     def _open(self, port: int, deadline: float) -> Line:
         host = self._endpoint.address.host
@@ -241,7 +254,9 @@ class Lines:
 
     def _drop(self, line: Line) -> None:
         with self._lock:
-            self._all.discard(line)
+            if line in self._all:
+                self._all.remove(line)
+                self._room += 1
         line.close()
 
 

@@ -24,5 +24,5 @@ def control(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Control]
     is_line = request.param == "line"
     with Control(daemon.endpoint, job=job, timeout=10, use_lines=is_line) as made:
         if is_line:
-            made._stub = None  # type: ignore[assignment]  # who falls back to gRPC falls
+            made._stub = None  # who falls back to gRPC falls
         yield made
