@@ -3,7 +3,7 @@
 import pytest
 
 from allhands.algorithms import select
-from allhands.engine import plan
+from allhands.engine import executor, plan
 from allhands.transport import inbox, outbox
 
 CHUNK = 64
@@ -22,6 +22,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SLICE_BYTES", 320)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
     monkeypatch.setattr(outbox, "CHUNK", CHUNK)
+    monkeypatch.setattr(executor, "EAGER", EAGER)
     for module in (outbox, inbox):
         monkeypatch.setattr(module, "EAGER", EAGER)
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)

@@ -106,7 +106,9 @@ def show(report: Report, console: Console) -> None:
         _show_operation(report, operation, dtype, console)
     console.print(_machine(report), soft_wrap=True)
     for name, about in report["contenders"].items():
-        console.print(f"{name}: {', '.join(' '.join(pair) for pair in about.items())}", soft_wrap=True)
+        console.print(
+            f"{name}: {', '.join(' '.join(pair) for pair in about.items())}", soft_wrap=True
+        )
     for name, why in failures(report).items():
         console.print(f"{name} FAILED: {why}", soft_wrap=True, markup=False)
 
