@@ -109,7 +109,7 @@ ah_status ah_finish(ah_lane *lane, ah_status status) {
         atomic_thread_fence(memory_order_seq_cst);
         ah_ring(lane, lane->others);
     }
-    if (lane->paused && call->resume) call->resume(call->owner);
+    ah_unpause(lane);
     lane->call = NULL;
     return status;
 }

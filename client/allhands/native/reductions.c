@@ -23,14 +23,18 @@ typedef struct {
     size_t nbytes;
 } exchanged;
 
-static ah_status all_reduce_slots(ah_lane *lane, uint64_t signature, ah_op op, ah_type type,
-                                  void *x, size_t count, size_t nbytes) {
+static ah_status give_slot(ah_lane *lane, uint64_t signature, const void *x, size_t nbytes) {
     ah_slot *slot;
     ah_status status = ah_room(lane, &slot);
     if (status != AH_OK) return status;
     ah_move(ah_slot_data(slot, nbytes), x, nbytes);
     ah_post(lane, slot, signature);
-    status = ah_headers(lane, lane->others, signature);
+    return AH_OK;
+}
+
+static ah_status fold_slots(ah_lane *lane, uint64_t signature, ah_op op, ah_type type, void *x,
+                            size_t count, size_t nbytes) {
+    ah_status status = ah_headers(lane, lane->others, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)
@@ -77,6 +81,32 @@ static ah_status all_reduce_large(ah_lane *lane, uint64_t signature, ah_op op, a
     if (!pair) return ah_mailboxes(lane, op, type, x, x, nbytes, -1);
     lane->call->variant = AH_SWAP;
     return ah_exchange_run(lane, &exchange);
+}
+
+static ah_status all_reduce_slots(ah_lane *lane, uint64_t signature, ah_op op, ah_type type,
+                                  void *x, size_t count, size_t nbytes) {
+    ah_status status = give_slot(lane, signature, x, nbytes);
+    return status == AH_OK ? fold_slots(lane, signature, op, type, x, count, nbytes) : status;
+}
+
+bool ah_all_reduce_splits(const ah_lane *lane, ah_type type, size_t count) {
+    return count * ah_type_size(type) <= lane->limits.slot_max;
+}
+
+ah_status ah_all_reduce_start(ah_lane *lane, ah_call *call, ah_op op, ah_type type, const void *x,
+                              size_t count) {
+    uint64_t signature = sign(call, CALL_ALL_REDUCE, op, type, count, 0);
+    ah_status status = ah_start(lane, call);
+    if (status == AH_OK) status = give_slot(lane, signature, x, count * ah_type_size(type));
+    if (status != AH_OK) return ah_finish(lane, status);
+    ah_unpause(lane);
+    return AH_OK;
+}
+
+ah_status ah_all_reduce_finish(ah_lane *lane, ah_op op, ah_type type, void *x, size_t count) {
+    uint64_t signature = sign(lane->call, CALL_ALL_REDUCE, op, type, count, 0);
+    size_t nbytes = count * ah_type_size(type);
+    return ah_finish(lane, fold_slots(lane, signature, op, type, x, count, nbytes));
 }
 
 ah_status ah_all_reduce(ah_lane *lane, ah_call *call, ah_op op, ah_type type, void *x,

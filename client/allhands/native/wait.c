@@ -80,6 +80,11 @@ void ah_pause(ah_lane *lane) {
     if (call->tick) lane->next_tick = ah_now() + call->tick_ns;
 }
 
+void ah_unpause(ah_lane *lane) {
+    if (lane->paused && lane->call->resume) lane->call->resume(lane->call->owner);
+    lane->paused = false;
+}
+
 /* Whether the call is to end: interrupted from outside, or by the hook, if it is time for that. */
 static bool interrupted(ah_lane *lane, int64_t now, uint64_t left) {
     ah_call *call = lane->call;

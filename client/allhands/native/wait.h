@@ -43,6 +43,7 @@ uint64_t ah_gave_up(const ah_lane *lane, uint64_t ranks);
 
 /* Before a call sleeps or moves much: lets the shell let go of what it holds. */
 void ah_pause(ah_lane *lane);
+void ah_unpause(ah_lane *lane);
 /* Between pieces of long work: AH_INTERRUPTED if the call is to end. */
 ah_status ah_breathe(ah_lane *lane);
 
