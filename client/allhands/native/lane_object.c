@@ -19,6 +19,7 @@
 #define NANOSECONDS 1000000000LL
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
 #define RECORDS 64
+#define ATTACH_TRIES 8
 #define ASK_AFTER_NS NANOSECONDS /* being blocked so long is worth the coordinator's attention */
 
 typedef enum {
@@ -72,7 +73,7 @@ typedef struct {
     int op;
     int root;
     size_t count;
-    size_t itemsize;
+    size_t nbytes; /* of what this rank brought */
 } Record;
 
 struct Persistent;
@@ -93,6 +94,8 @@ typedef struct {
     const char *current; /* the operation under way; "" between calls */
     int64_t since_ns;
     unsigned generation;
+    int tries;          /* that are left of asking for cross-memory attach */
+    size_t attach_min;
     bool closed;
     struct Persistent *pending; /* a call that was started and not finished yet */
     Plan plan; /* of the call that runs; too large for the stack of a fast call */
@@ -261,6 +264,17 @@ static ah_status carry_out(LaneObject *self, ah_call *call)
     Py_UNREACHABLE();
 }
 
+/* What this rank brings to the call that runs: its array, or its block, or all that it sends. */
+static size_t own_bytes(const LaneObject *self)
+{
+    const Plan *plan = &self->plan;
+    size_t nbytes = plan->count * plan->itemsize;
+    if (plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE)
+        for (int rank = 0; rank < self->size; rank++)
+            nbytes += plan->send[rank];
+    return nbytes;
+}
+
 /* Begin the plan as call number `sequence`, by who holds the turn. */
 static void begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
                   int64_t deadline)
@@ -282,6 +296,9 @@ static void begin(LaneObject *self, Running *running, uint64_t sequence, int64_t
     self->begun = sequence;
     self->current = kind_names[plan->kind];
     self->since_ns = now;
+    /* Others' memory can be looked at once they have lanes, which they have when they are here. */
+    if (self->tries > 0 && self->completed > 0 && own_bytes(self) >= self->attach_min)
+        self->tries = ah_lane_can_attach(self->lane) ? 0 : self->tries - 1;
     self->records[sequence % RECORDS] = (Record){
         .sequence = sequence,
         .kind = plan->kind,
@@ -289,7 +306,7 @@ static void begin(LaneObject *self, Running *running, uint64_t sequence, int64_t
         .op = plan->op,
         .root = plan->root,
         .count = plan->count,
-        .itemsize = plan->itemsize,
+        .nbytes = own_bytes(self),
     };
 }
 
@@ -699,7 +716,7 @@ static PyObject *lane_last(LaneObject *self, PyObject *unused)
     if (self->ended == 0)
         Py_RETURN_NONE;
     return Py_BuildValue("Ksns", (unsigned long long)record->sequence, kind_names[record->kind],
-                         (Py_ssize_t)(record->count * record->itemsize),
+                         (Py_ssize_t)record->nbytes,
                          variant_names[self->variant]);
 }
 
@@ -813,6 +830,8 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->rank = rank;
     self->size = (int)size;
     self->timeout_ns = (int64_t)(timeout * NANOSECONDS);
+    self->attach_min = limits.attach_min;
+    self->tries = limits.attach_min == SIZE_MAX ? 0 : ATTACH_TRIES;
     self->limit = UINT64_MAX;
     self->taken = taken;
     self->queued = queued;
