@@ -140,7 +140,7 @@ def _show_operation(report: Report, operation: str, dtype: str, console: Console
             str(ranks),
             f"{nbytes:,}",
             *(_figure(found.get(name)) for name in names),
-            *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+            *("-" if ratio is None else _ratio(ratio) for ratio in ratios),
         )
     console.print(table)
 
@@ -158,6 +158,10 @@ def _micros(seconds: float) -> str:
     return (
         f"{micros:,.2f}" if micros < 10 else f"{micros:,.1f}" if micros < 100 else f"{micros:,.0f}"
     )
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
 def _machine(report: Report) -> str:

@@ -1,6 +1,8 @@
 """`allhands bench`: how long operations take, beside what people would use instead."""
 
 import json
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -141,6 +143,8 @@ def _measure(table: _Table, launchers: Sequence["Launcher"], budget: float) -> "
     from allhands.bench.driver import bench
     from allhands.bench.report import Row, report, rows_of
 
+    # Whoever ends this process means its ranks too: that takes the way of an exception.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows: list[Row] = []
     contenders: dict[str, dict[str, str]] = {}
     limits = asdict(machine.measure())
