@@ -14,6 +14,8 @@ from allhands.bench.driver import Result
 Row = dict[str, Any]
 """One result, as it stands in the JSON."""
 Report = dict[str, Any]
+Link = dict[str, Any]
+"""What is between the ranks: its name, and between hosts what plain TCP does there."""
 
 _PIPE_WIDTH = 200
 
@@ -55,9 +57,9 @@ def _add_ratios(rows: list[Row]) -> None:
 
 
 def report(
-    machine: Mapping[str, Any], contenders: Mapping[str, Any], rows: Sequence[Row], link: str
+    machine: Mapping[str, Any], contenders: Mapping[str, Any], rows: Sequence[Row], link: Link
 ) -> Report:
-    """Put a run together; `link` says over what the ranks talk."""
+    """Put a run together."""
     return {
         "link": link,
         "machine": dict(machine),
@@ -74,8 +76,9 @@ def merged(reports: Sequence[Report]) -> Report:
         ValueError: they were measured over different links.
     """
     first = reports[0]
-    if any(one["link"] != first["link"] for one in reports):
-        raise ValueError(f"runs over {sorted({one['link'] for one in reports})} do not compare")
+    links = sorted({one["link"]["name"] for one in reports})
+    if len(links) > 1:
+        raise ValueError(f"these ran over different links: {', '.join(links)}")
     conventions: dict[str, str] = {}
     rows: list[Row] = []
     for one in reports:
@@ -105,8 +108,15 @@ def show(report: Report, console: Console) -> None:
     for operation, dtype in dict.fromkeys((place[0], place[1]) for place in cells):
         _show_operation(report, operation, dtype, console)
     console.print(_machine(report), soft_wrap=True)
+    if "tcp_gbs" in (link := report["link"]):
+        console.print(
+            f"{link['name']}: TCP takes {link['tcp_round_trip_us']:.0f} us there and back, and "
+            f"streams at {link['tcp_gbs']:.3f} GB/s"
+        )
     for name, about in report["contenders"].items():
-        console.print(f"{name}: {', '.join(' '.join(pair) for pair in about.items())}", soft_wrap=True)
+        console.print(
+            f"{name}: {', '.join(' '.join(pair) for pair in about.items())}", soft_wrap=True
+        )
     for name, why in failures(report).items():
         console.print(f"{name} FAILED: {why}", soft_wrap=True, markup=False)
 
@@ -127,8 +137,9 @@ def _show_operation(report: Report, operation: str, dtype: str, console: Console
         (peer, own) for peer in names if peer not in ALLHANDS for own in names if own in ALLHANDS
     ]
     what = report["conventions"][operation]
+    where = report["link"]["name"]
     table = Table(
-        title=f"{operation}, {dtype}, {report['link']}: microseconds, median (10 % to 90 %)\n{what}"
+        title=f"{operation}, {dtype}, {where}: microseconds, median (10 % to 90 %)\n{what}"
     )
     for column in ("ranks", "bytes", *names, *(f"{peer} / {own}" for peer, own in pairs)):
         table.add_column(column, justify="right")
