@@ -57,12 +57,15 @@ def _add_ratios(rows: list[Row]) -> None:
 
 
 def report(
-    machine: Mapping[str, Any], contenders: Mapping[str, Any], rows: Sequence[Row], link: Link
+    machine: Sequence[Mapping[str, Any]],
+    contenders: Mapping[str, Any],
+    rows: Sequence[Row],
+    link: Link,
 ) -> Report:
-    """Put a run together."""
+    """Put a run together; `machine` is what it could do, measured once or more."""
     return {
         "link": link,
-        "machine": dict(machine),
+        "machine": [dict(one) for one in machine],
         "contenders": dict(contenders),
         "conventions": {row["operation"]: CONVENTIONS[row["operation"]] for row in rows},
         "rows": list(rows),
@@ -70,7 +73,7 @@ def report(
 
 
 def merged(reports: Sequence[Report]) -> Report:
-    """Make one report of several runs; machine and contenders are those of the first.
+    """Make one report of several runs of the same contenders.
 
     Raises:
         ValueError: they were measured over different links.
@@ -79,12 +82,22 @@ def merged(reports: Sequence[Report]) -> Report:
     links = sorted({one["link"]["name"] for one in reports})
     if len(links) > 1:
         raise ValueError(f"these ran over different links: {', '.join(links)}")
+    contenders: dict[str, Any] = {}
     conventions: dict[str, str] = {}
+    machine: list[dict[str, Any]] = []
     rows: list[Row] = []
     for one in reports:
+        contenders |= one["contenders"]
         conventions |= one["conventions"]
+        machine += one["machine"]
         rows += one["rows"]
-    return {**first, "conventions": conventions, "rows": rows}
+    return {
+        "link": first["link"],
+        "machine": machine,
+        "contenders": contenders,
+        "conventions": conventions,
+        "rows": rows,
+    }
 
 
 def by_cell(rows: Iterable[Row]) -> dict[tuple[str, str, int, int], dict[str, Row]]:
@@ -174,14 +187,15 @@ def _ratio(ratio: float) -> str:
 
 
 def _machine(report: Report) -> str:
-    limits = report["machine"]
-
     def said(name: str, form: str) -> str:
-        value = limits[name]
-        return "(not measured)" if value is None else format(value, form)
+        values = [one[name] for one in report["machine"] if one[name] is not None]
+        if not values:
+            return "(not measured)"
+        low, high = format(min(values), form), format(max(values), form)
+        return low if low == high else f"{low} to {high}"
 
     return (
-        f"this machine, now: {limits['cores']} cores; a core reads what another wrote at "
+        f"this machine, meanwhile: {said('cores', 'd')} cores; a core reads what another wrote at "
         f"{said('cross_core_read_gbs', '.0f')} GB/s, memory copies at "
         f"{said('memory_copy_gbs', '.0f')} GB/s, a cache line takes "
         f"{said('line_bounce_ns', '.0f')} ns from core to core; TCP over loopback takes "

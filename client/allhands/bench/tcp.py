@@ -14,7 +14,7 @@ from dataclasses import dataclass
 _PING_PONGS = 1000
 _CHUNK = 1 << 20
 _LEAST_CHUNKS = 16
-_LONGEST_STREAM = 1.0
+_LONGEST_STREAM = 0.3
 _PATIENCE = 60.0
 
 
