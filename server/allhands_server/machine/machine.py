@@ -168,7 +168,8 @@ class Machine:
                 place: _Place = job.barriers
             case _:
                 job = self._jobs.open(request.job)
-                self._touched[job] = None
+                if not job.is_live:
+                    self._touched[job] = None
                 effects = job.keys.ask(ticket, request)
                 place = job.keys
         if not effects:
