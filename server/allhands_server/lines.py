@@ -222,18 +222,19 @@ class Line(asyncio.Protocol):
 
     def answered(self, ticket: int, reply: Any) -> None:
         """Take an answer; it goes out at the end of this turn."""
-        self._ended(ticket, "", reply)
+        id, kind = self._asked.pop(ticket)
+        self._ended(id, kind, reply)
 
     def refused(self, ticket: int, refusal: Refusal) -> None:
-        self._ended(ticket, "refused", refusal)
+        id, _ = self._asked.pop(ticket)
+        self._ended(id, "refused", refusal)
 
-    def _ended(self, ticket: int, outcome: str, answer: Any) -> None:
-        id, kind = self._asked.pop(ticket)
+    def _ended(self, id: int, kind: str, answer: Any) -> None:
         if self._waiting:
             self._waiting.pop(id, None)
         if not self._is_at_work and not self._ready:
             self._loop.call_soon(self._flush)
-        self._ready.append((id, outcome or kind, answer))
+        self._ready.append((id, kind, answer))
 
     def _work(self) -> None:
         """Carry out calls, up to what fits into a turn; read on when none is left."""
