@@ -92,10 +92,10 @@ class TcpStore:
     """torch's TCPStore; it does not acknowledge `set`, and makes one call at a time."""
 
     def __init__(self, name: str, port: int, token: str) -> None:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        from torch import distributed
 
         self._name = name
-        self._store = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+        self._store = distributed.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
         self._store.set(name, _VALUE.decode())
         self._sum = 0
 
