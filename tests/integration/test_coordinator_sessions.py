@@ -12,6 +12,9 @@ import pytest
 
 from allhands.testing.daemon import Daemon
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.coordinator import Coordinator
+from allhands_server.machine.effects import Joined, MemberLeft, WorldFormed
+from allhands_server.machine.events import Join, Leave
 
 # A worker in a process of its own: it joins, says so, and waits to be killed.
 _WORKER = """
@@ -142,3 +145,29 @@ async def test_a_session_that_ends_before_it_began_is_refused(caller: Any) -> No
     session = await caller.open()
     await session.stream.done_writing()
     assert (await session.ending())[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_who_takes_batches_gets_what_is_said_at_once_in_one_message(
+    caller: Any, job_name: str
+) -> None:
+    join = wire.Join(job=job_name, world_size=1, host="h", pid=1, port=7, takes_batches=True)
+    session = await caller.open(wire.SessionRequest(join=join))
+    event = await session.stream.read()
+    assert event.WhichOneof("event") is None
+    assert [one.WhichOneof("event") for one in event.batch] == ["joined", "formed"]
+    await session.say(leave=wire.Leave())
+    assert (await session.hear("leave_accepted")).WhichOneof("event") == "leave_accepted"
+
+
+async def test_what_is_said_to_a_member_in_one_turn_goes_out_together() -> None:
+    coordinator = Coordinator()
+    streams = [
+        coordinator.join(Join("j", rank, 16, "h", 1, f"127.0.0.1:{5000 + rank}"))
+        for rank in range(16)
+    ]
+    for stream in streams[1:]:
+        coordinator.hear(stream.number, Leave())
+    batches = streams[0].batches()
+    batch = await anext(batches)
+    assert [type(one) for one in batch] == [Joined, WorldFormed, *[MemberLeft] * 15]
+    coordinator.close()
