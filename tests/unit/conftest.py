@@ -8,6 +8,7 @@ from allhands.transport import inbox, outbox
 
 CHUNK = 64
 EAGER = 32
+UNASKED = 48
 EAGER_BUDGET = 192
 
 
@@ -22,8 +23,9 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SLICE_BYTES", 320)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
     monkeypatch.setattr(outbox, "CHUNK", CHUNK)
-    monkeypatch.setattr(executor, "EAGER", EAGER)
+    monkeypatch.setattr(outbox, "EAGER", EAGER)
+    for module in (outbox, executor):
+        monkeypatch.setattr(module, "UNASKED", UNASKED)
     for module in (outbox, inbox):
-        monkeypatch.setattr(module, "EAGER", EAGER)
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)
     monkeypatch.setattr(inbox, "_CREDIT_STEP", EAGER_BUDGET // 4)
