@@ -20,6 +20,9 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     wait until they are asked for, and several frames for each.
     """
     monkeypatch.setattr(select, "SMALL", 64)
+    monkeypatch.setattr(select, "PAIR", 64)
+    monkeypatch.setattr(select, "DOUBLED", 128)
+    monkeypatch.setattr(select, "MEDIUM", 160)
     monkeypatch.setattr(plan, "SLICE_BYTES", 320)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
     monkeypatch.setattr(outbox, "CHUNK", CHUNK)

@@ -13,8 +13,9 @@ from allhands.transport.frame import CHUNK, Frame, FrameError, Header, Key, Kind
 
 EAGER = 256 << 10
 """Messages up to this many bytes go unasked, copied if they have to wait; both ends rely on it."""
-UNASKED = CHUNK
-"""Those of collectives go unasked up to this many, one frame, when their turn comes."""
+UNASKED = 512 << 10
+"""Those of collectives go unasked up to this many, one frame, when their turn comes: larger ones
+would too often come before their receive, and have to be held."""
 EAGER_BUDGET = 4 << 20
 """Bytes of unasked messages that may be with one peer, not yet taken in."""
 
