@@ -14,7 +14,7 @@ from allhands.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.mesh import Mesh
-from allhands.transport.outbox import EAGER, Outgoing
+from allhands.transport.outbox import UNASKED, Outgoing
 
 CONCURRENT_PARTS = 4
 """Slices of one call under way at once: enough to overlap network and reduction."""
@@ -205,7 +205,7 @@ class _Strand:
         # Small messages go first: they need no answer, and then their memory may be landed in.
         # Large ones go when they are asked for, so what this rank asks for is said before.
         for send, _, message in sends:
-            if message.total <= EAGER:
+            if message.total <= UNASKED:
                 execution.mesh.send(execution.peers[send.peer], message)
         waits = _share_targets(step)
         for recv in step.recvs:
@@ -217,7 +217,7 @@ class _Strand:
             posted = self._incoming(recv, waits, unsent)
             execution.mesh.post(execution.peers[recv.peer], key(recv.peer, True), posted)
         for send, _, message in sends:
-            if message.total > EAGER:
+            if message.total > UNASKED:
                 execution.mesh.send(execution.peers[send.peer], message)
 
     def _end_round(self) -> None:

@@ -15,7 +15,7 @@ from allhands.algorithms import select
 from allhands.engine.buffer import Array, Buffer
 from allhands.engine.executor import Part
 
-SLICE_BYTES = 8 << 20
+SLICE_BYTES = 4 << 20
 """Of an array that is reduced whole."""
 BLOCK_SLICE_BYTES = 2 << 20
 """Of each block where a rank's scratch holds blocks."""
