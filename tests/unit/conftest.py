@@ -3,7 +3,7 @@
 import pytest
 
 from allhands.algorithms import select
-from allhands.engine import plan
+from allhands.engine import phases, plan
 from allhands.transport import inbox, outbox
 
 CHUNK = 64
@@ -21,6 +21,8 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "SMALL", 64)
     monkeypatch.setattr(plan, "SLICE_BYTES", 320)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
+    monkeypatch.setattr(phases, "SMALL", 64)
+    monkeypatch.setattr(phases, "SLICE_BYTES", 240)
     monkeypatch.setattr(outbox, "CHUNK", CHUNK)
     for module in (outbox, inbox):
         monkeypatch.setattr(module, "EAGER", EAGER)

@@ -51,7 +51,9 @@ class Execution:
         sequence: int,
         signature: int,
         reduce: ReduceOp = ReduceOp.SUM,
+        first: int = 0,
     ) -> None:
+        """`first` is the number of the first part, where a call has several executions."""
         self._mesh = mesh
         self._peers = peers
         self._rank = rank
@@ -59,6 +61,7 @@ class Execution:
         self._sequence = sequence
         self._signature = signature
         self._reduce = reduce
+        self._first = first
         self._awaited: dict[asyncio.Future[None], int] = {}
 
     async def run(self, parts: Sequence[Part]) -> None:
@@ -70,7 +73,7 @@ class Execution:
             MismatchFound: a peer called something else.
         """
         if len(parts) == 1:
-            await self._run_part(0, parts[0])
+            await self._run_part(self._first, parts[0])
             return
         # Started in order on every rank, so the first unfinished part is under way everywhere.
         gate = asyncio.Semaphore(CONCURRENT_PARTS)
@@ -79,7 +82,7 @@ class Execution:
             async with gate:
                 await self._run_part(number, part)
 
-        await _all(run_one(number, part) for number, part in enumerate(parts))
+        await together(run_one(number, part) for number, part in enumerate(parts, self._first))
 
     def waiting_for(self) -> list[int]:
         """Return the ranks of the group that this call now waits for."""
@@ -274,7 +277,7 @@ async def _first_failure(futures: Sequence["asyncio.Future[None]"]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)
 
 
-async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run coroutines together; the first failure cancels the others and is raised bare."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
