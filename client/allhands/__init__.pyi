@@ -3,6 +3,7 @@ from . import testing as testing
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
 from .api.sync import all_reduce as all_reduce
+from .api.sync import all_reduce_init as all_reduce_init
 from .api.sync import all_to_all as all_to_all
 from .api.sync import all_to_all_single as all_to_all_single
 from .api.sync import barrier as barrier

@@ -145,3 +145,31 @@ class Lane:
 
     def idle(self) -> None:
         """Return when no call runs."""
+
+class Persistent:
+    """An all_reduce of one array, whose arguments were looked at once."""
+
+    def __init__(
+        self,
+        order: object,
+        x: NDArray[Any],
+        op: object,
+        fallback: Callable[[], object],
+        timeout: float,
+        label: str | None,
+        /,
+    ) -> None: ...
+    def start(self) -> None:
+        """Give this rank's part; `x` belongs to the call until `wait` has returned.
+
+        Raises:
+            RuntimeError: it is under way already.
+        """
+
+    def wait(self) -> bool:
+        """Return True when it has ended well.
+
+        Raises:
+            AllhandsError: it has not.
+            RuntimeError: it was not started.
+        """

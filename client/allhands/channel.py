@@ -212,6 +212,21 @@ def translate(
 ) -> Exception:
     """Give the exception of ours that a failed call means; raise it `from` the call's own.
 
+    The arguments are those of `meaning`.
+    """
+    return meaning(error.code(), error.details() or "", doing, at=at, refused=refused)
+
+
+def meaning(
+    code: grpc.StatusCode,
+    details: str,
+    doing: str,
+    *,
+    at: str,
+    refused: type[AllhandsError] = Refused,
+) -> Exception:
+    """Give the exception of ours that a status means.
+
     `doing` says what the caller wanted, as in "wait for keys 'a', 'b' of job 'j'"; `at` is the
     coordinator's `host:port`. `refused` is raised where the parties disagree; a join passes
     `JoinRefused`, to which its INVALID_ARGUMENT (a rank outside the world) belongs too.
@@ -227,7 +242,6 @@ def translate(
         ABORTED                              `refused`
         anything else                        AllhandsError that names the code
     """
-    code, details = error.code(), error.details() or ""
     said = f"{doing}: {details}"
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:

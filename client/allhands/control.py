@@ -1,17 +1,22 @@
 """A synchronous client of the coordinator: keys, barriers, and what it knows of jobs."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
 import grpc
 
-from allhands.channel import Dial, Endpoint, dial, find_coordinator, translate
+from allhands import key_calls
+from allhands.channel import Dial, Endpoint, dial, find_coordinator, meaning, translate
 from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
+from allhands.key_calls import CallFailed, KeyCall, P, Q
+from allhands.lines import Lines
 from allhands.timeout import Timeout, seconds
-from allhands.values import encode, quoted
+from allhands.values import encode
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -58,18 +63,30 @@ def connect(
 class Control:
     """A connection to the coordinator; safe from any thread.
 
+    Calls about keys take a line, see `lines`, where the coordinator has a port for them that can be
+    reached; without `use_lines`, and for all else, they are gRPC. They mean the same.
+
     Keys and barriers belong to `job`. Every call has a deadline: its `timeout`, else the one of
     this client. All methods raise CoordinatorUnavailable, Unauthenticated, PermissionDenied, and
     ValueError for what the coordinator says makes no sense, or where a job is needed and none
     was named.
     """
 
-    def __init__(self, endpoint: Endpoint, *, job: str | None, timeout: Timeout = 30.0) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        job: str | None,
+        timeout: Timeout = 30.0,
+        use_lines: bool = True,
+    ) -> None:
         self._dial: Dial = dial(endpoint)
         self._channel = self._dial.open()
         self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
         self._job = job
         self._timeout = seconds(timeout)
+        find_port = partial(_calls_port, self._stub, self._dial.metadata)
+        self._lines = Lines(endpoint, find_port if use_lines else lambda _: 0)
 
     def __enter__(self) -> Self:
         return self
@@ -84,6 +101,7 @@ class Control:
 
     def close(self) -> None:
         """Drop the connection; calls that wait raise CoordinatorUnavailable. Idempotent."""
+        self._lines.close()
         self._channel.close()
 
     @property
@@ -96,7 +114,7 @@ class Control:
     def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Set the key, and return the revision of the job's store that this made."""
         request = wire.SetRequest(job=self._named(), key=key, value=encode(value))
-        return self._in_job(self._stub.Set, request, f"set key {key!r}", timeout).revision
+        return self._about_keys(key_calls.SET, request, timeout).revision
 
     def get(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Return what the key holds; with `wait`, as soon as it exists.
@@ -106,7 +124,7 @@ class Control:
             StoreTimeout: nobody set it in time.
         """
         request = wire.GetRequest(job=self._named(), key=key, wait=wait)
-        return self._in_job(self._stub.Get, request, f"get key {key!r}", timeout).value
+        return self._about_keys(key_calls.GET, request, timeout).value
 
     def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
         """Return when all the keys exist.
@@ -115,12 +133,12 @@ class Control:
             StoreTimeout: some were not set in time.
         """
         request = wire.WaitRequest(job=self._named(), keys=keys)
-        self._in_job(self._stub.Wait, request, f"wait for {quoted(keys)}", timeout)
+        self._about_keys(key_calls.WAIT, request, timeout)
 
     def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
         """Add to the decimal number that the key holds, 0 if it does not exist; return the sum."""
         request = wire.AddRequest(job=self._named(), key=key, amount=amount)
-        return self._in_job(self._stub.Add, request, f"add to key {key!r}", timeout).value
+        return self._about_keys(key_calls.ADD, request, timeout).value
 
     def cas(
         self,
@@ -134,13 +152,13 @@ class Control:
         request = wire.CompareSetRequest(
             job=self._named(), key=key, expected=encode(expected), desired=encode(desired)
         )
-        reply = self._in_job(self._stub.CompareSet, request, f"compare and set {key!r}", timeout)
+        reply = self._about_keys(key_calls.COMPARE_SET, request, timeout)
         return Swap(reply.swapped, reply.value if reply.exists else None)
 
     def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to what the key holds, nothing if it does not exist; return the new length."""
         request = wire.AppendRequest(job=self._named(), key=key, value=encode(value))
-        return self._in_job(self._stub.Append, request, f"append to key {key!r}", timeout).length
+        return self._about_keys(key_calls.APPEND, request, timeout).length
 
     def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
         """Set all the keys at once, and return the revision that this made."""
@@ -148,7 +166,7 @@ class Control:
             job=self._named(),
             pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
         )
-        return self._in_job(self._stub.MultiSet, request, f"set {quoted(pairs)}", timeout).revision
+        return self._about_keys(key_calls.MULTI_SET, request, timeout).revision
 
     def multi_get(
         self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
@@ -160,24 +178,22 @@ class Control:
             StoreTimeout: some were not set in time.
         """
         request = wire.MultiGetRequest(job=self._named(), keys=keys, wait=wait)
-        return tuple(
-            self._in_job(self._stub.MultiGet, request, f"get {quoted(keys)}", timeout).values
-        )
+        return tuple(self._about_keys(key_calls.MULTI_GET, request, timeout).values)
 
     def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
         """Delete the key, and say whether it existed."""
         request = wire.DeleteRequest(job=self._named(), key=key)
-        return self._in_job(self._stub.Delete, request, f"delete key {key!r}", timeout).deleted
+        return self._about_keys(key_calls.DELETE, request, timeout).deleted
 
     def list(self, prefix: str = "", *, timeout: Timeout | None = None) -> tuple[str, ...]:
         """Return the keys that begin with `prefix`, sorted."""
         request = wire.ListRequest(job=self._named(), prefix=prefix)
-        return tuple(self._in_job(self._stub.List, request, f"list keys {prefix!r}*", timeout).keys)
+        return tuple(self._about_keys(key_calls.LIST, request, timeout).keys)
 
     def count(self, *, timeout: Timeout | None = None) -> int:
         """Return how many keys the job has."""
         request = wire.CountRequest(job=self._named())
-        return self._in_job(self._stub.Count, request, "count keys", timeout).count
+        return self._about_keys(key_calls.COUNT, request, timeout).count
 
     # ------------------------------------------------------------ barriers
 
@@ -201,8 +217,8 @@ class Control:
         request = wire.BarrierRequest(
             job=self._named(), name=name, participant=participant, participants=participants
         )
-        doing = f"wait at barrier {name!r} as {participant!r}"
-        return self._in_job(self._stub.Barrier, request, doing, timeout).generation
+        doing = self._in_job(f"wait at barrier {name!r} as {participant!r}")
+        return self._call(self._stub.Barrier, request, doing, timeout).generation
 
     # ------------------------------------------------------------ looking
 
@@ -236,14 +252,25 @@ class Control:
             raise ValueError(f"no job named: write ah://{self._dial.target}/JOB, or pass job=")
         return self._job
 
-    def _in_job(
-        self,
-        method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
-        request: _Request,
-        doing: str,
-        timeout: Timeout | None,
-    ) -> _Reply:
-        return self._call(method, request, f"{doing} of job {self._job!r}", timeout)
+    def _about_keys(self, call: KeyCall[Q, P], request: Q, timeout: Timeout | None) -> P:
+        limit = self._timeout if timeout is None else seconds(timeout)
+        deadline = time.monotonic() + limit
+        try:
+            reply = self._lines.call(call, request, deadline)
+            if reply is None:
+                method = getattr(self._stub, call.method)
+                remaining = deadline - time.monotonic()
+                reply = method(request, timeout=remaining, metadata=self._dial.metadata)
+            return reply
+        except CallFailed as error:
+            doing = self._in_job(call.doing(request))
+            raise meaning(error.code, error.details, doing, at=self._dial.target) from error
+        except grpc.RpcError as error:
+            doing = self._in_job(call.doing(request))
+            raise translate(error, doing, at=self._dial.target) from error
+
+    def _in_job(self, doing: str) -> str:
+        return f"{doing} of job {self._job!r}"
 
     def _call(
         self,
@@ -257,6 +284,18 @@ class Control:
             return method(request, timeout=limit, metadata=self._dial.metadata)
         except grpc.RpcError as error:
             raise translate(error, doing, at=self._dial.target) from error
+
+
+def _calls_port(
+    stub: coordinator_pb2_grpc.CoordinatorStub, metadata: tuple[tuple[str, str], ...], limit: float
+) -> int:
+    request = wire.DescribeCoordinatorRequest()
+    try:
+        return stub.DescribeCoordinator(request, timeout=limit, metadata=metadata).calls_port
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return 0  # an older one
+        raise
 
 
 def _job(job: wire.Job) -> JobStatus:

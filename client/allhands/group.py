@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from allhands import native_core
 from allhands.engine import arguments, explain, plan
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
@@ -25,6 +26,7 @@ from allhands.engine.exchanges import Exchange
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Operation
 from allhands.engine.native import Native
+from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
 from allhands.reduction import ReduceOp, check, finish
 
@@ -119,6 +121,27 @@ class Group:
             timeout,
             label,
         )
+
+    def all_reduce_init(
+        self,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> PersistentCall:
+        """Prepare an `all_reduce` of `x` that is made many times; it talks to nobody yet."""
+        check(op, arguments.target(x, "x").dtype)
+        seconds = self._seconds(timeout)
+
+        def make() -> Work:
+            return self.all_reduce(x, op, timeout=seconds, label=label)
+
+        native, _ = native_core.find()
+        if native is None or type(x) is not np.ndarray:
+            return Queued(make)
+        call: PersistentCall = native.Persistent(self.order, x, op, make, seconds, label)
+        return call
 
     def reduce(
         self,

@@ -68,6 +68,8 @@ class Worker:
         self._opinions: dict[int, asyncio.Task[None]] = {}
         self._closed = False
         self._arena: Arena | None = None
+        self.world: GroupEngine
+        """Of the group of all ranks."""
 
     @classmethod
     async def start(cls, config: WorldConfig) -> "Worker":
@@ -118,7 +120,7 @@ class Worker:
         if arena is not None:
             arena.map(joined.rank, {one.rank: (one.pid, one.memory) for one in session.members})
         worker._mesh.attach(ports.fabric(identity, session.members, worker._mesh, worker.name))
-        await worker.open_group(WORLD, range(len(session.members)))
+        worker.world = await worker.open_group(WORLD, range(len(session.members)))
         session.start(worker)
         logger.info(
             "joined job %s as rank %d of %d, epoch %d",

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,12 +17,20 @@ logger = logging.getLogger(__name__)
 _HEALTH = "/grpc.health.v1.Health/"  # what looks after the process has no token
 _SCHEME = "Bearer "
 _WITHOUT = "this coordinator wants its token: send the metadata 'authorization: Bearer TOKEN'"
+_WITHOUT_ON_LINE = "this coordinator wants its token: a line's hello shows it"
 _WRONG = "this is not the token of this coordinator"
 
 _FIRST_SECONDS = 3.0
 """How long a refusal waits for the request that it refuses."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+
+
+def offence(token: str, offered: str) -> str | None:
+    """Say what is wrong with what somebody shows in place of the token; None: nothing."""
+    if hmac.compare_digest(offered.encode(), token.encode()):
+        return None
+    return _WRONG if offered else _WITHOUT_ON_LINE
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
@@ -76,3 +85,14 @@ def server_credentials(cert: Path | str, key: Path | str) -> grpc.ServerCredenti
         OSError: one of them cannot be read.
     """
     return grpc.ssl_server_credentials([(Path(key).read_bytes(), Path(cert).read_bytes())])
+
+
+def server_context(cert: Path | str, key: Path | str) -> ssl.SSLContext:
+    """Read the same for sockets without gRPC.
+
+    Raises:
+        OSError: one of the files cannot be read, or is not what it should be.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context

@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import cast
+from typing import Any, Protocol, cast
 
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import (
@@ -53,6 +53,30 @@ _NOT_LEFT = Refusal(Status.ABORTED, "the stream of the session ended without a L
 _EVERYDAY = {Status.DEADLINE_EXCEEDED, Status.NOT_FOUND, Status.UNAVAILABLE}
 
 
+class Asker(Protocol):
+    """Who hears what became of one request: one of the two, once, on the coordinator's loop."""
+
+    def answered(self, reply: Any) -> None:
+        """Take the answer, of the type that the request names."""
+
+    def refused(self, refusal: Refusal) -> None: ...
+
+
+class _Awaiting:
+    """An asker that awaits."""
+
+    def __init__(self, answer: "asyncio.Future[Any]") -> None:
+        self._answer = answer
+
+    def answered(self, reply: Any) -> None:
+        if not self._answer.done():  # it may have been cancelled
+            self._answer.set_result(reply)
+
+    def refused(self, refusal: Refusal) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(Refused(refusal.status, refusal.text))
+
+
 class SessionStream:
     """What the coordinator says to one member, in order, until the session's end."""
 
@@ -87,7 +111,7 @@ class Coordinator:
         self._machine = Machine()
         self._tickets = itertools.count(1)
         self._sessions = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[object]] = {}
+        self._pending: dict[int, Asker] = {}
         self._streams: dict[int, SessionStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
@@ -103,25 +127,30 @@ class Coordinator:
         Raises:
             Refused: the machine says no, or the coordinator goes down.
         """
-        if self._is_closed:
-            raise Refused(_OVER.status, _OVER.text)
-        ticket = next(self._tickets)
-        answer: asyncio.Future[object] = self._loop.create_future()
-        self._pending[ticket] = answer
+        answer: asyncio.Future[R] = self._loop.create_future()
+        ticket = self.post(request, time_remaining, _Awaiting(answer))
         try:
-            # Every subclass of Request that there is stands in AnyRequest.
-            asked = cast(AnyRequest, request)
-            self._handle(Asked(ticket, asked, self._due(asked, time_remaining)))
-            return cast(R, await answer)
+            return await answer
         except asyncio.CancelledError:
+            self.withdraw(ticket)
+            raise
+
+    def post(self, request: Request[R], time_remaining: float | None, asker: Asker) -> int:
+        """Ask, and return the ticket; the asker hears at once, or when there is an answer."""
+        ticket = next(self._tickets)
+        if self._is_closed:
+            asker.refused(_OVER)
+            return ticket
+        self._pending[ticket] = asker
+        # Every subclass of Request that there is stands in AnyRequest.
+        asked = cast(AnyRequest, request)
+        self._handle(Asked(ticket, asked, self._due(asked, time_remaining)))
+        return ticket
+
+    def withdraw(self, ticket: int) -> None:
+        """Let a ticket be as if it had not been asked; its asker hears nothing. Idempotent."""
+        if self._pending.pop(ticket, None) is not None:
             self._handle(Withdrawn(ticket))
-            raise
-        except Refused as refused:
-            if refused.refusal.status not in _EVERYDAY:
-                logger.info("refused %s: %s", type(request).__name__, refused.refusal.text)
-            raise
-        finally:
-            del self._pending[ticket]
 
     def join(self, join: Join) -> SessionStream:
         """Begin a session; whether it is taken in, its notifications say."""
@@ -164,9 +193,9 @@ class Coordinator:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(Refused(_OVER.status, _OVER.text))
+        pending, self._pending = self._pending, {}
+        for asker in pending.values():
+            asker.refused(_OVER)
         for stream in self._streams.values():
             stream.put(End(stream.number, _OVER))
 
@@ -189,11 +218,11 @@ class Coordinator:
     def _act(self, effect: Effect) -> None:
         match effect:
             case Answer(ticket, reply):
-                if not (answer := self._pending[ticket]).done():  # it may have been cancelled
-                    answer.set_result(reply)
+                self._pending.pop(ticket).answered(reply)
             case Refuse(ticket, refusal):
-                if not (answer := self._pending[ticket]).done():
-                    answer.set_exception(Refused(refusal.status, refusal.text))
+                if refusal.status not in _EVERYDAY:
+                    logger.info("refused a request: %s", refusal.text)
+                self._pending.pop(ticket).refused(refusal)
             case Push(session, notification):
                 self._streams[session].put(notification)
             case End(session):

@@ -6,7 +6,9 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -14,18 +16,26 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from allhands_proto import notice
+from allhands_proto.framing import LARGEST_FRAME
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from allhands_server.addresses import local_host
-from allhands_server.auth import TokenInterceptor, server_credentials
+from allhands_server.auth import (
+    TokenInterceptor,
+    offence,
+    server_context,
+    server_credentials,
+)
 from allhands_server.config import ServerConfig, authority
 from allhands_server.coordinator import Coordinator
+from allhands_server.lines import Lines
 from allhands_server.servicers import CoordinatorService
 
 logger = logging.getLogger(__name__)
 
 _SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
-_LARGEST_MESSAGE = 8 * 1024 * 1024
+_LARGEST_MESSAGE = LARGEST_FRAME
+_HANDSHAKE_SECONDS = 3.0
 _LAST_WORDS = 0.25  # seconds for refusals of a coordinator that closes to reach their callers
 
 _OPTIONS: Sequence[tuple[str, int]] = (
@@ -46,7 +56,7 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.http2.ping_timeout_ms", 10_000),
     # Who connects and says nothing, or says nothing any more, is dropped. A session or a wait is
     # a call under way, and a connection with one is not idle.
-    ("grpc.server_handshake_timeout_ms", 3_000),
+    ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_SECONDS * 1000)),
     ("grpc.max_connection_idle_ms", 60_000),
 )
 
@@ -60,11 +70,13 @@ class RunningCoordinator:
         token: str,
         server: grpc.aio.Server,
         coordinator: Coordinator,
+        lines: Lines,
         health_service: health.aio.HealthServicer,
         posted: notice.Notice | None,
     ) -> None:
         self._server = server
         self._coordinator = coordinator
+        self._lines = lines
         self._health = health_service
         self._notice = posted
         self._stopping: asyncio.Task[bool] | None = None
@@ -102,7 +114,9 @@ class RunningCoordinator:
             if self._notice is not None:
                 notice.withdraw(self._notice)
             self._coordinator.close()
+            self._lines.close()
             await self._server.stop(_LAST_WORDS)
+            self._lines.abort()
 
 
 async def start(config: ServerConfig) -> RunningCoordinator:
@@ -118,28 +132,37 @@ async def start(config: ServerConfig) -> RunningCoordinator:
     token = config.token or secrets.token_urlsafe(32)
     coordinator = Coordinator()
     server = grpc.aio.server(interceptors=[TokenInterceptor(token)], options=_OPTIONS)
-    service = CoordinatorService(coordinator, config.first_request_timeout)
-    add_CoordinatorServicer_to_server(service, server)
-    health_service = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-    reflection.enable_server_reflection(
-        (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
-    await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
     port = _bind(server, config)
-    await server.start()
-    posted = None
+    lines = Lines(coordinator, partial(offence, token), _HANDSHAKE_SECONDS)
+    health_service = health.aio.HealthServicer()
     address = (local_host(config.host), port)
-    if config.post_notice:
-        pid = os.getpid()
-        posted = notice.Notice(*address, token, pid, config.kind, notice.born(pid))
-        try:
+    posted = None
+    try:
+        await lines.listen(config.host, _line_tls(config))
+        service = CoordinatorService(coordinator, config.first_request_timeout, lines.port)
+        add_CoordinatorServicer_to_server(service, server)
+        health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
+        reflection.enable_server_reflection(
+            (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+        await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
+        await server.start()
+        if config.post_notice:
+            pid = os.getpid()
+            posted = notice.Notice(*address, token, pid, config.kind, notice.born(pid))
             notice.post(posted)
-        except OSError:
-            await server.stop(None)
-            raise
+    except BaseException:
+        lines.close()
+        await server.stop(None)
+        raise
     logger.info("listening on %s", authority(config.host, port))
-    return RunningCoordinator(address, token, server, coordinator, health_service, posted)
+    return RunningCoordinator(address, token, server, coordinator, lines, health_service, posted)
+
+
+def _line_tls(config: ServerConfig) -> ssl.SSLContext | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    return server_context(config.tls_cert, config.tls_key)
 
 
 def _bind(server: grpc.aio.Server, config: ServerConfig) -> int:

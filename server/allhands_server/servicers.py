@@ -10,9 +10,10 @@ import grpc.aio
 
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
-from allhands_server import translation
+from allhands_server import key_calls, translation
 from allhands_server.addresses import worker_address
 from allhands_server.coordinator import Coordinator
+from allhands_server.key_calls import A, KeyCall, P, Q
 from allhands_server.machine import events
 from allhands_server.machine.effects import Notification, WorldFormed
 from allhands_server.machine.events import R, Request
@@ -21,9 +22,8 @@ from allhands_server.machine.values import AbsentRank, Verdict
 
 VERDICT_KEY = "allhands-verdict-bin"
 # Bytes. A client takes 8 KiB of trailers by default; there a verdict grows by a third (base64), a
-# text threefold at worst (percent-encoding).
+# text threefold at worst (percent-encoding): see `translation.bounded_text`.
 _LARGEST_VERDICT = 3072
-_LARGEST_TEXT = 1024
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -31,8 +31,11 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class CoordinatorService(CoordinatorServicer):
     """Translates; the coordinator decides."""
 
-    def __init__(self, coordinator: Coordinator, first_request_timeout: float) -> None:
+    def __init__(
+        self, coordinator: Coordinator, first_request_timeout: float, calls_port: int
+    ) -> None:
         self._coordinator = coordinator
+        self._calls_port = calls_port
         self._first_request_timeout = first_request_timeout
         self._last_formed: tuple[WorldFormed, wire.SessionEvent] | None = None
 
@@ -100,59 +103,57 @@ class CoordinatorService(CoordinatorServicer):
         except Refused as refused:
             await _abort(context, refused.refusal)
 
+    async def _about_keys(self, call: KeyCall[Q, A, P], request: Q, context: Context) -> P:
+        answer = await self._ask(call.asked(request), context)
+        reply = call.reply()
+        call.fill(reply, answer)
+        return reply
+
     async def Set(self, request: wire.SetRequest, context: Context) -> wire.SetReply:
-        asked = events.Set(request.job, request.key, request.value)
-        return wire.SetReply(revision=await self._ask(asked, context))
+        return await self._about_keys(key_calls.SET, request, context)
 
     async def Get(self, request: wire.GetRequest, context: Context) -> wire.GetReply:
-        found = await self._ask(events.Get(request.job, request.key, request.wait), context)
-        return wire.GetReply(value=found.value, revision=found.revision)
+        return await self._about_keys(key_calls.GET, request, context)
 
     async def Wait(self, request: wire.WaitRequest, context: Context) -> wire.WaitReply:
-        await self._ask(events.Wait(request.job, tuple(request.keys)), context)
-        return wire.WaitReply()
+        return await self._about_keys(key_calls.WAIT, request, context)
 
     async def Add(self, request: wire.AddRequest, context: Context) -> wire.AddReply:
-        asked = events.Add(request.job, request.key, request.amount)
-        return wire.AddReply(value=await self._ask(asked, context))
+        return await self._about_keys(key_calls.ADD, request, context)
 
     async def CompareSet(
         self, request: wire.CompareSetRequest, context: Context
     ) -> wire.CompareSetReply:
-        asked = events.CompareSet(request.job, request.key, request.expected, request.desired)
-        found = await self._ask(asked, context)
-        return wire.CompareSetReply(swapped=found.swapped, exists=found.exists, value=found.value)
+        return await self._about_keys(key_calls.COMPARE_SET, request, context)
 
     async def Append(self, request: wire.AppendRequest, context: Context) -> wire.AppendReply:
-        asked = events.Append(request.job, request.key, request.value)
-        return wire.AppendReply(length=await self._ask(asked, context))
+        return await self._about_keys(key_calls.APPEND, request, context)
 
     async def MultiSet(self, request: wire.MultiSetRequest, context: Context) -> wire.MultiSetReply:
-        pairs = tuple((pair.key, pair.value) for pair in request.pairs)
-        revision = await self._ask(events.MultiSet(request.job, pairs), context)
-        return wire.MultiSetReply(revision=revision)
+        return await self._about_keys(key_calls.MULTI_SET, request, context)
 
     async def MultiGet(self, request: wire.MultiGetRequest, context: Context) -> wire.MultiGetReply:
-        asked = events.MultiGet(request.job, tuple(request.keys), request.wait)
-        values = await self._ask(asked, context)
-        return wire.MultiGetReply(values=values)
+        return await self._about_keys(key_calls.MULTI_GET, request, context)
 
     async def Delete(self, request: wire.DeleteRequest, context: Context) -> wire.DeleteReply:
-        deleted = await self._ask(events.Delete(request.job, request.key), context)
-        return wire.DeleteReply(deleted=deleted)
+        return await self._about_keys(key_calls.DELETE, request, context)
 
     async def List(self, request: wire.ListRequest, context: Context) -> wire.ListReply:
-        keys = await self._ask(events.ListKeys(request.job, request.prefix), context)
-        return wire.ListReply(keys=keys)
+        return await self._about_keys(key_calls.LIST, request, context)
 
     async def Count(self, request: wire.CountRequest, context: Context) -> wire.CountReply:
-        return wire.CountReply(count=await self._ask(events.Count(request.job), context))
+        return await self._about_keys(key_calls.COUNT, request, context)
 
     async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
         asked = events.Arrive(
             request.job, request.name, request.participant, tuple(request.participants)
         )
         return wire.BarrierReply(generation=await self._ask(asked, context))
+
+    async def DescribeCoordinator(
+        self, request: wire.DescribeCoordinatorRequest, context: Context
+    ) -> wire.CoordinatorDescription:
+        return wire.CoordinatorDescription(calls_port=self._calls_port)
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
         jobs = await self._ask(events.ListJobs(), context)
@@ -179,8 +180,8 @@ class CoordinatorService(CoordinatorServicer):
 
 
 async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes]) -> NoReturn:
-    text = refusal.text.encode()[:_LARGEST_TEXT].decode(errors="ignore")
-    await context.abort(grpc.StatusCode[refusal.status.value], text, trailers)
+    code = grpc.StatusCode[refusal.status.value]
+    await context.abort(code, translation.bounded_text(refusal), trailers)
 
 
 def bounded(verdict: Verdict) -> bytes:

@@ -17,8 +17,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-@pytest.fixture
-def control(daemon: Daemon) -> Iterator[Control]:
-    """A client of the daemon, for a job of its own."""
-    with Control(daemon.endpoint, job=f"conformance-{next(_jobs)}", timeout=10) as made:
+@pytest.fixture(params=["line", "grpc"])
+def control(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Control]:
+    """A client of the daemon, for a job of its own, whose calls take one way or the other."""
+    job = f"conformance-{next(_jobs)}"
+    is_line = request.param == "line"
+    with Control(daemon.endpoint, job=job, timeout=10, use_lines=is_line) as made:
+        if is_line:
+            made._stub = None  # who falls back to gRPC falls
         yield made

@@ -3,7 +3,7 @@
 import pytest
 
 from allhands.algorithms import select
-from allhands.engine import phases, plan
+from allhands.engine import executor, phases, plan
 from allhands.transport import inbox, outbox
 
 CHUNK = 64
@@ -24,6 +24,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "SMALL", 64)
     monkeypatch.setattr(phases, "SLICE_BYTES", 240)
     monkeypatch.setattr(outbox, "CHUNK", CHUNK)
+    monkeypatch.setattr(executor, "EAGER", EAGER)
     for module in (outbox, inbox):
         monkeypatch.setattr(module, "EAGER", EAGER)
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)

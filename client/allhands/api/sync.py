@@ -24,6 +24,7 @@ from allhands.api.world import NonMember, World
 from allhands.control import Control
 from allhands.control import connect as _connect
 from allhands.engine.arguments import AnyArray
+from allhands.engine.persistent import PersistentCall
 from allhands.engine.work import Work
 from allhands.group import Group
 from allhands.job_status import JobStatus
@@ -247,6 +248,20 @@ def all_reduce(
     if (found := _member(group, async_op, "all_reduce")) is None:
         return None
     return _end(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
+
+
+def all_reduce_init(
+    x: AnyArray,
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> PersistentCall | None:
+    """Prepare an `all_reduce` of `x` that is made many times: `start()`, `wait()`, and again."""
+    if (found := _member(group, True, "all_reduce_init")) is None:
+        return None
+    return found.all_reduce_init(x, op, timeout=timeout, label=label)
 
 
 def reduce(

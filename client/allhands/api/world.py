@@ -40,7 +40,7 @@ class World:
         self._groups_made = 0
         self._closed = False
         self._pid = os.getpid()
-        self.group = self._open(WORLD, range(len(worker.members)), worker.config.timeout)
+        self.group = Group(worker.world, thread, worker.config.timeout)
         """All ranks."""
         atexit.register(self._at_exit)
 

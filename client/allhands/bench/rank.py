@@ -1,92 +1,175 @@
-"""One rank of a benchmark; `allhands bench` launches it and reads what rank 0 writes."""
+"""One rank of one contender: sleeps until the driver gives it a turn, and tells what it took."""
 
 import argparse
-import json
-import statistics
+import gc
+import os
+import socket
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-import allhands as ah
-from allhands.bench.peers import PEERS, Allhands, Peer, Vector
+from allhands.bench.cell import Cell
+from allhands.bench.contenders import Call, Contender, Refused, contender
+from allhands.bench.data import Array, Data, scale_of
+from allhands.bench.gate import Gate
+from allhands.bench.wire import Line, Message
 
-_SECONDS_PER_SIZE = 6.0
-_FEWEST_ROUNDS = 5
-_MOST_ROUNDS = 200
-
-
-def measure(peers: list[Peer], nbytes: int) -> dict[str, list[float]]:
-    """Time all_reduce of `nbytes` by each peer in turn, round after round; seconds.
-
-    Every round works on other numbers, and every result is compared with the true sum.
-
-    Raises:
-        ArithmeticError: a peer's sum is wrong.
-    """
-    rank, size = ah.get_rank(), ah.get_world_size()
-    length = max(nbytes // 4, 1)
-    bases = [np.random.default_rng(one).integers(-9, 9, length) for one in range(size)]
-    mine = bases[rank].astype(np.float32)
-    total: Vector = np.sum(bases, axis=0).astype(np.float32)
-    del bases
-    x = np.empty_like(mine)
-    times: dict[str, list[float]] = {peer.name: [] for peer in peers}
-    rounds, number = _MOST_ROUNDS, 0
-    while number < rounds:
-        scale = np.float32(number % 7 + 1)  # small whole numbers: float32 sums are exact
-        for peer in peers:
-            np.multiply(mine, scale, out=x)
-            ah.barrier()
-            begun = time.perf_counter()
-            peer.all_reduce(x)
-            times[peer.name].append(time.perf_counter() - begun)
-            if not np.array_equal(x, total * scale):
-                raise ArithmeticError(f"{peer.name} summed {nbytes} bytes wrongly in {number}")
-        number += 1
-        if number == 2:
-            rounds = _agreed_rounds(sum(series[1] for series in times.values()))
-    return {name: series[1:] for name, series in times.items()}  # the first one warms up
+_CHECKED_ALWAYS_UP_TO = 4 << 20
 
 
-def _agreed_rounds(seconds: float) -> int:
-    """Settle how many rounds fit, by the slowest rank's word."""
-    slowest = np.array([seconds])
-    ah.all_reduce(slowest, ah.ReduceOp.MAX)
-    fitting = int(_SECONDS_PER_SIZE / max(float(slowest[0]), 1e-6))
-    return min(max(fitting, _FEWEST_ROUNDS), _MOST_ROUNDS)
+class Seat:
+    """What a rank has ready for the cell that is measured now."""
+
+    def __init__(self, one: Contender, gate: Gate, cell: Cell, seed: int) -> None:
+        self.cell = cell
+        self._one, self._gate = one, gate
+        self._takes_part = one.rank in cell.participants
+        self._data = Data(cell, one.rank, seed)
+        self._x = one.empty(cell.elements, cell.dtype)
+        self._out = one.empty(cell.output_elements, cell.dtype)
+        # Pages that were never written would be made by the kernel while the clock runs.
+        self._x.fill(0)
+        self._out.fill(0)
+        self._call: Call = one.bind(cell, self._x, self._out)
+        self._calls = 0
+
+    def turn(self, calls: int, warm: int) -> tuple[list[float], str | None]:
+        """Make `warm` calls and then `calls` timed ones; return their seconds, and what was wrong.
+
+        On rewritten arrays every call is timed by itself; else all are, and the mean is returned.
+        """
+        if not self._takes_part:
+            return [], None
+        if self.cell.operation == "barrier":
+            return self._barriers(calls, warm)
+        if self.cell.rewritten:
+            return self._one_by_one(calls, warm)
+        return self._in_a_row(calls, warm)
+
+    def _one_by_one(self, calls: int, warm: int) -> tuple[list[float], str | None]:
+        always = self._x.nbytes + self._out.nbytes <= _CHECKED_ALWAYS_UP_TO
+        times = []
+        wrong = None
+        for number in range(warm + calls):
+            scale = self._next_scale()
+            self._data.fill(self._x, scale)
+            took = self._timed(self._call)
+            if number >= warm:
+                times.append(took)
+            if always or number == warm + calls - 1:
+                wrong = wrong or self._data.wrong(self._result(), scale)
+        return times, wrong
+
+    def _in_a_row(self, calls: int, warm: int) -> tuple[list[float], str | None]:
+        # Sums in place of anything but zeros would outgrow every type; the last call, within the
+        # time that is measured, is on random numbers.
+        scale = self._next_scale()
+        fresh = np.empty_like(self._x)
+        self._data.fill(fresh, scale)
+        self._x.fill(0)
+        call, x = self._call, self._x
+
+        def many() -> None:
+            for _ in range(calls - 1):
+                call()
+            x[:] = fresh
+            call()
+
+        for _ in range(warm):
+            call()
+        took = self._timed(many)
+        return [took / calls], self._data.wrong(self._result(), scale)
+
+    def _barriers(self, calls: int, warm: int) -> tuple[list[float], str | None]:
+        def many() -> None:
+            for _ in range(calls):
+                call()
+
+        call = self._call
+        for _ in range(warm):
+            call()
+        took = self._timed(many)
+        number = self._gate.announce()
+        call()
+        early = self._gate.missing(number)
+        return [took / calls], f"ended before ranks {early} came" if early else None
+
+    def _timed(self, act: Call) -> float:
+        self._gate.wait(self.cell.participants)
+        begun = time.perf_counter()
+        act()
+        took = time.perf_counter() - begun
+        return took / 2 if self.cell.operation == "sendrecv" else took
+
+    def _result(self) -> Array:
+        return self._out if self._out.size else self._x
+
+    def _next_scale(self) -> int:
+        self._calls += 1
+        return scale_of(self._calls)
 
 
-def main() -> None:
+class Rank:
+    """Obeys the driver."""
+
+    def __init__(self, one: Contender, gate: Gate) -> None:
+        self._one, self._gate = one, gate
+        self._seat: Seat | None = None
+
+    def obey(self, order: Message) -> Message:
+        """Do what the driver orders; return what to answer."""
+        match order:
+            case {"do": "prepare", "cell": cell, "seed": seed}:
+                return self._prepare(Cell(**cell), seed)
+            case {"do": "turn", "calls": calls, "warm": warm}:
+                return self._turn(calls, warm)
+        raise ValueError(f"no rank knows how to obey {order}")
+
+    def _prepare(self, cell: Cell, seed: int) -> Message:
+        self._seat = None  # its memory first
+        try:
+            self._seat = Seat(self._one, self._gate, cell, seed)
+        except Refused as refusal:
+            return {"refused": str(refusal)}
+        return {"refused": None}
+
+    def _turn(self, calls: int, warm: int) -> Message:
+        assert self._seat is not None
+        times, wrong = self._seat.turn(calls, warm)
+        return {"times": times, "wrong": wrong, "variant": self._one.variant()}
+
+
+def serve(line: Line, one: Contender, gate: Gate) -> None:
+    """Obey until the driver lets go."""
+    rank = Rank(one, gate)
+    line.say({"rank": one.rank, "size": one.size, "about": one.about})
+    while (order := line.hear()) is not None:
+        if order["do"] == "leave":
+            one.close()
+            line.say({"left": True})
+            return
+        line.say(rank.obey(order))
+    # The driver is gone, and maybe other ranks: leaving in good order could wait for them.
+    sys.stderr.write("the driver of this benchmark is gone\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--sizes", required=True, help="bytes, comma-separated")
-    parser.add_argument("--vs", default="", help="peers, comma-separated")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    ah.init_process_group()
-    peers: list[Peer] = [Allhands()]
-    peers += [PEERS[name]() for name in arguments.vs.split(",") if name]
-    rows = []
-    for nbytes in (int(size) for size in arguments.sizes.split(",")):
-        for name, series in measure(peers, nbytes).items():
-            tenths = statistics.quantiles(series, n=10)
-            rows.append(
-                {
-                    "operation": "all_reduce",
-                    "ranks": ah.get_world_size(),
-                    "bytes": nbytes,
-                    "peer": name,
-                    "median": statistics.median(series),
-                    "low": tenths[0],
-                    "high": tenths[-1],
-                    "rounds": len(series),
-                }
-            )
-    if ah.get_rank() == 0:
-        arguments.out.write_text(json.dumps(rows))
-    for peer in peers:
-        peer.close()
-    ah.destroy_process_group()
+    parser.add_argument("--contender", required=True)
+    parser.add_argument("--driver", required=True, help="path of the driver's socket")
+    parser.add_argument("--gate", type=Path, required=True)
+    parser.add_argument("--meeting", type=Path, required=True, help="file that Gloo's store is in")
+    options = parser.parse_args(arguments)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(options.driver)
+    one = contender(options.contender, options.meeting)
+    gc.disable()
+    serve(Line(connection), one, Gate(options.gate, one.rank, one.size))
 
 
 if __name__ == "__main__":

@@ -1,92 +1,215 @@
-"""`allhands bench`: how long all_reduce takes, beside what people would use instead."""
+"""`allhands bench`: how long operations take, beside what people would use instead."""
 
-import importlib.util
 import json
-import subprocess
+import signal
 import sys
-import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
+
+from allhands.bench import cell as cells
+from allhands.bench.contenders import ALLHANDS, MPI, PEERS
+
+if TYPE_CHECKING:
+    from allhands.bench.launches import Launcher, Pythons
+    from allhands.bench.report import Report
+
+T = TypeVar("T")
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-_PIPE_WIDTH = 120
-_PEER_MODULES = {"gloo": "torch"}
+_ALL_SIZES = "8B,1KiB,64KiB,1MiB,16MiB,64MiB"
 
 
 def bench_command(
+    ops: Annotated[
+        str, typer.Option(help=f"Operations, comma-separated: {', '.join(cells.CONVENTIONS)}; all.")
+    ] = "all_reduce",
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, comma-separated.")] = "2,4",
-    sizes: Annotated[str, typer.Option(help="Array sizes, comma-separated.")] = "8B,1MiB,64MiB",
-    vs: Annotated[str, typer.Option(help="Peers to measure beside, e.g. gloo.")] = "",
+    sizes: Annotated[
+        str,
+        typer.Option(
+            help=f"Bytes of the array that each rank brings, comma-separated; all: {_ALL_SIZES}."
+        ),
+    ] = "8B,1MiB,64MiB",
+    dtypes: Annotated[
+        str, typer.Option(help=f"Types, comma-separated: {', '.join(cells.DTYPES)}.")
+    ] = "float32",
+    vs: Annotated[
+        str, typer.Option(help="Peers to measure beside: gloo, openmpi, mpich; mpi: what is there.")
+    ] = "",
+    variants: Annotated[
+        str, typer.Option(help=f"Ways to use allhands: {', '.join(ALLHANDS)}.")
+    ] = "allhands",
+    budget: Annotated[
+        float, typer.Option(min=0.0, help="Seconds for each cell of the table; 5 rounds at least.")
+    ] = 2.0,
+    gloo_python: Annotated[
+        str,
+        typer.Option(envvar="ALLHANDS_BENCH_GLOO_PYTHON", help="A Python with torch; else this."),
+    ] = "",
+    openmpi_python: Annotated[
+        str,
+        typer.Option(
+            envvar="ALLHANDS_BENCH_OPENMPI_PYTHON",
+            help="A Python with mpi4py for Open MPI; else this.",
+        ),
+    ] = "",
+    mpich_python: Annotated[
+        str,
+        typer.Option(
+            envvar="ALLHANDS_BENCH_MPICH_PYTHON", help="A Python with mpi4py for MPICH; else this."
+        ),
+    ] = "",
+    load: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Measure nothing; show what was saved. May be repeated.",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the result as JSON to this file too.")
+    ] = None,
     output: Annotated[
         str, typer.Option("-o", "--output", help="How to print the result: table or json.")
     ] = "table",
 ) -> None:
-    """Time all_reduce of float32 over links on this host; ranks and peers take turns in one run.
+    """Time collective operations; contenders take turns in one run, ranks are processes.
 
-    Every result is checked. Ratios above 1 say how many times faster allhands was.
+    Every result is checked: who gets one wrong gets no figure, and the command fails. A time is
+    that of the rank for which the call took longest. Below 64 KiB it is the mean of many calls in
+    a row; from there on of single calls, on arrays that are rewritten before each. Ratios above 1
+    say how many times faster allhands was.
     """
-    peers = [name for name in vs.split(",") if name]
-    for name in peers:
-        if name not in _PEER_MODULES:
-            raise typer.BadParameter(f"no peer {name!r}; there are: {', '.join(_PEER_MODULES)}")
-        if importlib.util.find_spec(_PEER_MODULES[name]) is None:
-            raise typer.BadParameter(f"{name} needs `pip install {_PEER_MODULES[name]}`")
+    from rich.console import Console
+
+    from allhands.bench.report import failures, merged, show
+
     if output not in ("table", "json"):
         raise typer.BadParameter(f"--output is table or json, not {output!r}")
-    from allhands.bench.probe import cross_core_read, memory_copy
-
-    machine = {"cross_core_read_gbs": cross_core_read(), "memory_copy_gbs": memory_copy()}
-    rows: list[dict[str, Any]] = []
-    for count in (_number(text) for text in ranks.split(",")):
-        rows += _run(count, [_nbytes(text) for text in sizes.split(",")], peers)
-    if output == "json":
-        typer.echo(json.dumps({"machine": machine, "rows": rows}, indent=2))
+    if load:
+        try:
+            result = merged([json.loads(path.read_text()) for path in load])
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--load") from error
     else:
-        _show(machine, rows, peers)
+        pythons = {"gloo": gloo_python, "openmpi": openmpi_python, "mpich": mpich_python}
+        launchers = _launchers(variants, vs, pythons)
+        table = _Table(
+            list(cells.CONVENTIONS) if ops == "all" else _listed(ops, _operation),
+            _listed(ranks, _number),
+            _listed(_ALL_SIZES if sizes == "all" else sizes, _nbytes),
+            _listed(dtypes, _dtype),
+        )
+        result = _measure(table, launchers, budget)
+    if save is not None:
+        save.write_text(json.dumps(result, indent=1) + "\n")
+    if output == "json":
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        show(result, Console())
+    if failed := failures(result):
+        for name, why in failed.items():
+            typer.echo(f"allhands: {name} failed: {why}", err=True)
+        raise typer.Exit(1)
 
 
-def _run(ranks: int, sizes: list[int], peers: list[str]) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory(prefix="allhands-bench-") as folder:
-        out = Path(folder, "rows.json")
-        job = [sys.executable, "-m", "allhands.cli.main", "run", "-n", str(ranks), "-m"]
-        what = ["allhands.bench.rank", "--sizes", ",".join(map(str, sizes)), "--out", str(out)]
-        beside = ["--vs", ",".join(peers)] if peers else []
-        status = subprocess.run([*job, *what, *beside], check=False).returncode
-        if status != 0:
-            raise typer.Exit(1)
-        found: list[dict[str, Any]] = json.loads(out.read_text())
-        return found
+class _Table:
+    """The cells that were asked for."""
+
+    def __init__(
+        self, operations: list[str], ranks: list[int], sizes: list[int], dtypes: list[str]
+    ) -> None:
+        for dtype in dtypes:
+            if max(ranks) > cells.most_ranks(dtype):
+                raise typer.BadParameter(
+                    f"sums of {dtype} are exact for {cells.most_ranks(dtype)} ranks at most"
+                )
+        self.ranks = ranks
+        self._what = operations, sizes, dtypes
+
+    def cells(self, ranks: int) -> list[cells.Cell]:
+        operations, sizes, dtypes = self._what
+        return cells.cells_of(operations, ranks, sizes, dtypes)
 
 
-def _show(machine: dict[str, float | None], rows: list[dict[str, Any]], peers: list[str]) -> None:
-    table = Table(title="all_reduce, float32 SUM, microseconds: median (10 % to 90 %)")
-    for column in ("ranks", "bytes", "allhands", *peers, *(f"{name} / allhands" for name in peers)):
-        table.add_column(column, justify="right", no_wrap=True)
-    cells = {(row["ranks"], row["bytes"], row["peer"]): row for row in rows}
-    for ranks, nbytes in dict.fromkeys((row["ranks"], row["bytes"]) for row in rows):
-        own = cells[ranks, nbytes, "allhands"]
-        others = [cells[ranks, nbytes, name] for name in peers]
-        ratios = [f"{other['median'] / own['median']:.2f}" for other in others]
-        table.add_row(str(ranks), f"{nbytes:,}", *map(_cell, [own, *others]), *ratios)
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    console.print(table)
-    cores = machine["cross_core_read_gbs"]
-    console.print(
-        f"this machine, now: a core reads what another wrote at "
-        f"{'-' if cores is None else f'{cores:.0f}'} GB/s, "
-        f"memory copies at {machine['memory_copy_gbs']:.0f} GB/s"
-    )
+def _measure(table: _Table, launchers: Sequence["Launcher"], budget: float) -> "Report":
+    from dataclasses import asdict
+
+    from allhands.bench import machine
+    from allhands.bench.driver import bench
+    from allhands.bench.report import Row, report, rows_of
+
+    # Whoever ends this process means its ranks too: that takes the way of an exception.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    rows: list[Row] = []
+    contenders: dict[str, dict[str, str]] = {}
+    limits = asdict(machine.measure())
+    for ranks in table.ranks:
+        with bench(launchers, ranks) as running:
+            contenders |= running.about
+            for cell in table.cells(ranks):
+                what = f"{cell.operation}, {ranks} ranks, {cell.nbytes:,} bytes, {cell.dtype}"
+                typer.echo(f"measuring {what}", err=True)
+                rows += rows_of(running.measure(cell, budget))
+    return report(limits, contenders, rows, "this host")
 
 
-def _cell(row: dict[str, Any]) -> str:
-    low, middle, high = (row[name] * 1e6 for name in ("low", "median", "high"))
-    return f"{middle:,.0f} ({low:,.0f} to {high:,.0f})"
+def _launchers(variants: str, vs: str, pythons: dict[str, str]) -> list["Launcher"]:
+    from allhands.bench.launches import Missing, Pythons, find
+
+    known = Pythons({name: python for name, python in pythons.items() if python})
+    names = [*_listed(variants, _variant), *(_listed(vs, _peer) if vs else [])]
+    try:
+        found = [find(name, known) for name in names if name != "mpi"]
+    except Missing as error:
+        raise typer.BadParameter(str(error), param_hint="--vs, --variants") from error
+    return found + (_any_mpi(known) if "mpi" in names else [])
+
+
+def _any_mpi(pythons: "Pythons") -> list["Launcher"]:
+    from allhands.bench.launches import Launcher, Missing, find
+
+    found: list[Launcher] = []
+    missing: list[str] = []
+    for name in MPI:
+        try:
+            found.append(find(name, pythons))
+        except Missing as error:
+            missing.append(str(error))
+    if not found:
+        raise typer.BadParameter("; ".join(missing), param_hint="--vs")
+    return found
+
+
+def _listed(text: str, parse: Callable[[str], T]) -> list[T]:
+    """Parse a list with commas, each item once."""
+    return list(dict.fromkeys(parse(item.strip()) for item in text.split(",")))
+
+
+def _operation(text: str) -> str:
+    return _known(text, tuple(cells.CONVENTIONS), "operation")
+
+
+def _dtype(text: str) -> str:
+    return _known(text, cells.DTYPES, "dtype")
+
+
+def _variant(text: str) -> str:
+    return _known(text, ALLHANDS, "variant")
+
+
+def _peer(text: str) -> str:
+    return _known(text, (*PEERS, "mpi"), "peer")
+
+
+def _known(text: str, names: Sequence[str], what: str) -> str:
+    if text not in names:
+        raise typer.BadParameter(f"no {what} {text!r}; there are: {', '.join(names)}")
+    return text
 
 
 def _number(text: str) -> int:

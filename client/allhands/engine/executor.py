@@ -1,9 +1,10 @@
 """The one place where schedules become messages: a schedule of this rank, over a mesh."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from allhands.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.mesh import Mesh
-from allhands.transport.outbox import Outgoing
+from allhands.transport.outbox import EAGER, Outgoing
 
 CONCURRENT_PARTS = 4
 """Slices of one call under way at once: enough to overlap network and reduction."""
@@ -39,7 +40,11 @@ class Part:
 
 
 class Execution:
-    """One call being carried out on one rank."""
+    """One call being carried out on one rank.
+
+    It goes on whenever something has come or gone out, within the mesh's own calls: no task waits
+    between the rounds.
+    """
 
     def __init__(
         self,
@@ -54,15 +59,18 @@ class Execution:
         first: int = 0,
     ) -> None:
         """`first` is the number of the first part, where a call has several executions."""
-        self._mesh = mesh
-        self._peers = peers
-        self._rank = rank
-        self._group = group
-        self._sequence = sequence
-        self._signature = signature
-        self._reduce = reduce
+        self.mesh = mesh
+        self.peers = peers
+        self.rank = rank
+        self.group = group
+        self.sequence = sequence
+        self.signature = signature
+        self.reduce = reduce
         self._first = first
-        self._awaited: dict[asyncio.Future[None], int] = {}
+        self._queued: deque[_Strand] = deque()
+        self._running: set[_Strand] = set()
+        self._is_starting = False
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, parts: Sequence[Part]) -> None:
         """Carry out all parts.
@@ -72,174 +80,293 @@ class Execution:
         Raises:
             MismatchFound: a peer called something else.
         """
-        if len(parts) == 1:
-            await self._run_part(self._first, parts[0])
-            return
+        try:
+            await self.begin(parts)
+        finally:
+            self.stop()
+
+    def begin(self, parts: Sequence[Part]) -> "asyncio.Future[None]":
+        """Start to carry out all parts; the future ends as `run` does, and `stop` must follow."""
         # Started in order on every rank, so the first unfinished part is under way everywhere.
-        gate = asyncio.Semaphore(CONCURRENT_PARTS)
+        self._queued.extend(
+            _Strand(self, number, part) for number, part in enumerate(parts, self._first)
+        )
+        self._start_more()
+        return self._ended
 
-        async def run_one(number: int, part: Part) -> None:
-            async with gate:
-                await self._run_part(number, part)
-
-        await together(run_one(number, part) for number, part in enumerate(parts, self._first))
+    def stop(self) -> None:
+        """Let nothing land from now on, and nothing more be sent. Idempotent."""
+        self._queued.clear()
+        running, self._running = self._running, set()
+        for strand in running:
+            strand.stop()
 
     def waiting_for(self) -> list[int]:
         """Return the ranks of the group that this call now waits for."""
-        return sorted({peer for future, peer in self._awaited.items() if not future.done()})
+        return sorted({peer for strand in self._running for peer in strand.waiting_for()})
+
+    # ------------------------------------------------------------ for the strands
+
+    def fail(self, error: Exception) -> None:
+        """End all parts."""
+        self.stop()
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    def mismatch(self, peer: int) -> None:
+        """Learn that a rank of the group made another call."""
+        self.fail(MismatchFound(self.peers[peer], Key(self.group, self.sequence)))
+
+    def part_done(self, strand: "_Strand") -> None:
+        self._running.discard(strand)
+        self._start_more()
 
     # ------------------------------------------------------------ inside
 
-    async def _run_part(self, number: int, part: Part) -> None:
-        scratch = Buffer([np.empty(part.schedule.scratch, part.output.dtype)], part.output.dtype)
-        areas = {Area.INPUT: part.input, Area.OUTPUT: part.output, Area.SCRATCH: scratch}
-        for index, step in enumerate(part.schedule.rounds):
-            await self._run_round(number, index, step, areas)
+    def _start_more(self) -> None:
+        if self._is_starting:
+            return  # a part that ended as it began: the loop below goes on
+        self._is_starting = True
+        while self._queued and len(self._running) < CONCURRENT_PARTS:
+            strand = self._queued.popleft()
+            self._running.add(strand)
+            strand.go_on()
+        self._is_starting = False
+        if not self._queued and not self._running and not self._ended.done():
+            self._ended.set_result(None)
 
-    async def _run_round(
-        self, number: int, index: int, step: Round, areas: dict[Area, Buffer]
-    ) -> None:
+
+class _Strand:
+    """One part on its way through its rounds."""
+
+    def __init__(self, execution: Execution, number: int, part: Part) -> None:
+        self._execution = execution
+        self._number = number
+        self._rounds = part.schedule.rounds
+        self._part = part
+        self._areas: dict[Area, Buffer] = {}
+        self._index = 0
+        self._is_beginning = False
+        self._is_over = False
+        self._asides: list[_Aside] = []
+        self._numbers = itertools.count()
+        self._pending: dict[int, tuple[int, Incoming | Outgoing]] = {}
+        """What this round waits for, by a number of its own, and the rank at its other end.
+
+        Messages know only their number: one that is settled leaves no cycle with its memory.
+        """
+
+    def go_on(self) -> None:
+        """Go through rounds until one of them has to wait."""
+        try:
+            while not self._is_over and self._index < len(self._rounds):
+                self._is_beginning = True
+                self._begin(self._index, self._rounds[self._index])
+                self._is_beginning = False
+                if self._is_over or self._pending:
+                    return
+                self._end_round()
+        except Exception as error:  # whatever it is belongs to the caller, not to the loop
+            self._execution.fail(error)
+            return
+        if not self._is_over:
+            self._is_over = True
+            self._execution.part_done(self)
+
+    def stop(self) -> None:
+        """Forget what this round waits for."""
+        self._is_over = True
+        mesh, peers = self._execution.mesh, self._execution.peers
+        pending, self._pending = self._pending, {}
+        for peer, message in pending.values():
+            if isinstance(message, Incoming):
+                mesh.retract(message)
+            else:
+                mesh.withdraw(peers[peer], message)
+
+    def waiting_for(self) -> list[int]:
+        """Return the ranks of the group that this round now waits for."""
+        return [peer for peer, _ in self._pending.values()]
+
+    # ------------------------------------------------------------ inside
+
+    def _begin(self, index: int, step: Round) -> None:
+        execution, areas = self._execution, self._buffers()
         for copy in step.copies:
             _copy(areas, copy.source, copy.target)
         for one in step.folds:
             operands = [areas[span.area].whole(span.start, span.stop) for span in one.sources]
             target = areas[one.target.area].whole(one.target.start, one.target.stop)
-            fold(self._reduce, operands, target, len(self._peers))
-        aside = _must_wait(step)
-        outgoing: list[tuple[int, Outgoing]] = []
-        incoming: list[Incoming] = []
-        landed: list[tuple[Recv, Array]] = []
-        futures: list[asyncio.Future[None]] = []
+            fold(execution.reduce, operands, target, len(execution.peers))
         nth: dict[tuple[bool, int], int] = {}
 
         def key(peer: int, receives: bool) -> Key:
             count = nth.get((receives, peer), 0)
             nth[receives, peer] = count + 1
-            return Key(self._group, self._sequence, index << 12 | count, number)
+            step_number = index << 12 | count
+            return Key(execution.group, execution.sequence, step_number, self._number)
 
-        try:
-            for recv in step.recvs:
-                if aside:
-                    target = np.empty(len(recv.span), areas[Area.OUTPUT].dtype)
-                    landed.append((recv, target))
-                    posted, future = self._incoming(recv.peer, [target], None)
-                else:
-                    area = areas[recv.span.area]
-                    pieces = area.pieces(recv.span.start, recv.span.stop)
-                    posted, future = self._incoming(
-                        recv.peer, pieces, recv.peer if recv.reduce else None
-                    )
-                incoming.append(posted)
-                futures.append(future)
-                self._mesh.post(self._peers[recv.peer], key(recv.peer, True), posted)
-            for send in step.sends:
-                message, future = self._outgoing(send, key(send.peer, False), areas)
-                outgoing.append((self._peers[send.peer], message))
-                futures.append(future)
-                self._mesh.send(self._peers[send.peer], message)
-            for future in futures:
-                if not future.done():
-                    await _first_failure(futures)
-                    break
-            for future in futures:
-                if future.done():  # all are, unless one has failed
-                    future.result()
-        except BaseException:
-            for posted in incoming:
-                self._mesh.retract(posted)
-            for peer, message in outgoing:
-                self._mesh.withdraw(peer, message)
-            for future in futures:
-                future.cancel()
-            raise
-        finally:
-            for future in futures:
-                self._awaited.pop(future, None)
-                if future.done() and not future.cancelled():
-                    future.exception()  # seen, even where another one is raised
-        for recv, values in landed:
-            target = areas[recv.span.area].whole(recv.span.start, recv.span.stop)
-            self._land(values, target, recv.peer if recv.reduce else None)
+        sends = [(send, *self._outgoing(send, key(send.peer, False))) for send in step.sends]
+        # Small messages go first: they need no answer, and then their memory may be landed in.
+        # Large ones go when they are asked for, so what this rank asks for is said before.
+        for send, _, message in sends:
+            if message.total <= EAGER:
+                execution.mesh.send(execution.peers[send.peer], message)
+        waits = _share_targets(step)
+        for recv in step.recvs:
+            unsent = [
+                number
+                for send, number, _ in sends
+                if number in self._pending and send.span.overlaps(recv.span)
+            ]
+            posted = self._incoming(recv, waits, unsent)
+            execution.mesh.post(execution.peers[recv.peer], key(recv.peer, True), posted)
+        for send, _, message in sends:
+            if message.total > EAGER:
+                execution.mesh.send(execution.peers[send.peer], message)
 
-    def _incoming(
-        self, peer: int, pieces: Sequence[Array], reduced_from: int | None
-    ) -> tuple[Incoming, "asyncio.Future[None]"]:
-        future = self._await(peer)
-        total = sum(piece.nbytes for piece in pieces)
-        grain = 1
-        if reduced_from is None:
-            views = [octets(piece) for piece in pieces]
+    def _end_round(self) -> None:
+        for aside in self._asides:
+            aside.land()
+        self._asides.clear()
+        self._index += 1
 
-            def land(offset: int, payload: memoryview) -> None:
-                _overwrite(views, offset, payload)
+    def _settle(self, number: int) -> None:
+        """Learn that a message is where it should be."""
+        if self._pending.pop(number, None) is None:
+            return  # stopped meanwhile
+        if not self._pending and not self._is_beginning:
+            self._end_round()
+            self.go_on()
 
-            def room(offset: int, length: int) -> memoryview | None:
-                return views[0][offset : offset + length] if len(views) == 1 else None
+    def _buffers(self) -> dict[Area, Buffer]:
+        """Return the buffers of the part; scratch memory is made when the part begins."""
+        if not self._areas:
+            part, dtype = self._part, self._part.output.dtype
+            scratch = Buffer([np.empty(part.schedule.scratch, dtype)], dtype)
+            self._areas = {
+                Area.INPUT: part.input,
+                Area.OUTPUT: part.output,
+                Area.SCRATCH: scratch,
+            }
+        return self._areas
 
-        else:
-            grain = pieces[0].itemsize if pieces else 1
-            assert len(pieces) <= 1, "a span that is reduced lies in one array"
-
-            def land(offset: int, payload: memoryview) -> None:
-                target = pieces[0]
-                first = offset // target.itemsize
-                values = np.frombuffer(payload, target.dtype)
-                self._land(values, target[first : first + len(values)], reduced_from)
-
-            def room(offset: int, length: int) -> memoryview | None:
-                return None
-
-        def done(unlike: Unlike | None) -> None:
-            if future.done():
-                return
-            if unlike is None:
-                future.set_result(None)
-            else:
-                key = Key(self._group, self._sequence)
-                future.set_exception(MismatchFound(self._peers[peer], key))
-
-        return Incoming(total, self._signature, land, done, grain=grain, room=room), future
-
-    def _outgoing(
-        self, send: Send, key: Key, areas: dict[Area, Buffer]
-    ) -> tuple[Outgoing, "asyncio.Future[None]"]:
-        future = self._await(send.peer)
-        pieces = areas[send.span.area].pieces(send.span.start, send.span.stop)
+    def _outgoing(self, send: Send, key: Key) -> tuple[int, Outgoing]:
+        number = next(self._numbers)
+        pieces = self._areas[send.span.area].pieces(send.span.start, send.span.stop)
 
         def done(is_like: bool) -> None:
-            if future.done():
-                return
             if is_like:
-                future.set_result(None)
+                self._settle(number)
             else:
-                place = Key(self._group, self._sequence)
-                future.set_exception(MismatchFound(self._peers[send.peer], place))
+                self._execution.mismatch(send.peer)
 
-        return Outgoing(key, [octets(piece) for piece in pieces], self._signature, done), future
+        views = [octets(piece) for piece in pieces]
+        message = Outgoing(key, views, self._execution.signature, done)
+        self._pending[number] = send.peer, message
+        return number, message
 
-    def _await(self, peer: int) -> "asyncio.Future[None]":
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._awaited[future] = peer
-        return future
+    def _incoming(self, recv: Recv, waits: bool, unsent: Sequence[int]) -> Incoming:
+        """Prepare a receive that lands as it comes, as far as the law of rounds lets it.
 
-    def _land(self, values: Array, target: Array, reduced_from: int | None) -> None:
-        """Put what came into its place; the lower rank's contribution is the left operand."""
-        if reduced_from is None:
-            np.copyto(target, values)
-        elif reduced_from < self._rank:
-            combine(self._reduce, values, target, out=target)
-        else:
-            combine(self._reduce, target, values, out=target)
+        With `waits` it lands at the end of the round; else not before the `unsent` are out.
+        """
+        buffer = self._areas[recv.span.area]
+        if not (waits or unsent or recv.reduce):
+            return self._overwriting(recv, buffer.pieces(recv.span.start, recv.span.stop))
+        target = buffer.whole(recv.span.start, recv.span.stop)
+        if waits or not recv.reduce:
+            aside = _Aside(target, len(target), self._lander(recv))
+            self._asides.append(aside)
+            return self._overwriting(recv, [aside.values])
+        return self._reducing(recv, target, unsent)
+
+    def _overwriting(self, recv: Recv, pieces: Sequence[Array]) -> Incoming:
+        views = [octets(piece) for piece in pieces]
+
+        def land(offset: int, payload: memoryview) -> None:
+            _overwrite(views, offset, payload)
+
+        def room(offset: int, length: int) -> memoryview | None:
+            return views[0][offset : offset + length] if len(views) == 1 else None
+
+        total = sum(len(view) for view in views)
+        return self._posted(recv, total, land, room=room)
+
+    def _reducing(self, recv: Recv, target: Array, unsent: Sequence[int]) -> Incoming:
+        combine, itemsize = self._lander(recv), target.itemsize
+        late: _Aside | None = None
+
+        def land(offset: int, payload: memoryview) -> None:
+            nonlocal late
+            values = np.frombuffer(payload, target.dtype)
+            first = offset // itemsize
+            stop = first + len(values)
+            if not unsent or not any(number in self._pending for number in unsent):
+                combine(values, target[first:stop])
+                return
+            # What comes is in order, so all that has to wait is at the beginning.
+            if late is None:
+                late = _Aside(target, 0, combine)
+                self._asides.append(late)
+            late.values[first:stop] = values
+            late.count = stop
+
+        return self._posted(recv, target.nbytes, land, grain=itemsize)
+
+    def _posted(
+        self,
+        recv: Recv,
+        total: int,
+        land: Callable[[int, memoryview], None],
+        *,
+        grain: int = 1,
+        room: Callable[[int, int], memoryview | None] | None = None,
+    ) -> Incoming:
+        number = next(self._numbers)
+
+        def done(unlike: Unlike | None) -> None:
+            if unlike is None:
+                self._settle(number)
+            else:
+                self._execution.mismatch(recv.peer)
+
+        signature = self._execution.signature
+        message = Incoming(total, signature, land, done, grain=grain, room=room)
+        self._pending[number] = recv.peer, message
+        return message
+
+    def _lander(self, recv: Recv) -> "Lander":
+        """Return what puts values that came where they belong."""
+        if not recv.reduce:
+            return lambda values, target: np.copyto(target, values)
+        reduce = self._execution.reduce
+        # The lower rank's contribution is the left operand.
+        if recv.peer < self._execution.rank:
+            return lambda values, target: combine(reduce, values, target, out=target)
+        return lambda values, target: combine(reduce, target, values, out=target)
 
 
-def _must_wait(step: Round) -> bool:
-    """Say whether what is received could be seen in what is still being sent.
+Lander = Callable[[Array, Array], None]
 
-    Two receives into one span wait as well: they must land in the order listed.
-    """
+
+class _Aside:
+    """Values that have come, and must not be seen in their place before the round ends."""
+
+    def __init__(self, target: Array, count: int, lander: Lander) -> None:
+        self.values = np.empty(len(target), target.dtype)
+        self.count = count
+        """How many of them, from the first on."""
+        self._target = target
+        self._lander = lander
+
+    def land(self) -> None:
+        self._lander(self.values[: self.count], self._target[: self.count])
+
+
+def _share_targets(step: Round) -> bool:
+    """Say whether two receives go into one span: they must land in the order listed, then."""
     targets = [recv.span for recv in step.recvs]
-    if any(send.span.overlaps(target) for send in step.sends for target in targets):
-        return True
     return any(
         first.overlaps(second) for at, first in enumerate(targets) for second in targets[:at]
     )
@@ -270,22 +397,3 @@ def _overwrite(views: Sequence[memoryview], offset: int, payload: memoryview) ->
         offset = 0
         if not payload:
             return
-
-
-async def _first_failure(futures: Sequence["asyncio.Future[None]"]) -> None:
-    """Wait until all are done, or one has failed."""
-    await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)
-
-
-async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines together; the first failure cancels the others and is raised bare."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

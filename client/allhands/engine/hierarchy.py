@@ -1,11 +1,12 @@
 """How a group that spans hosts carries out a call: phases within hosts, and phases between them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 from allhands.engine import plan
-from allhands.engine.executor import Execution, MismatchFound, Part, together
+from allhands.engine.executor import Execution, MismatchFound, Part
 from allhands.engine.island import Differ, Island
 from allhands.engine.native import Native
 from allhands.engine.phases import Layout, Phase, described, phases
@@ -109,7 +110,7 @@ class Performance:
                 for phase in self._phases:
                     await self._perform(phase)
                 return
-            await together(
+            await _together(
                 [
                     self._within([phase for phase in self._phases if phase.within]),
                     *(self._in_turn(phase) for phase in self._phases if not phase.within),
@@ -189,3 +190,17 @@ def _is_chain(phases: Sequence[Phase]) -> bool:
         before.number in phase.after or (before.within and phase.within)
         for before, phase in pairwise(phases)
     )
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines together; the first failure cancels the others and is raised bare."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -34,6 +34,9 @@ typedef struct {
     size_t attach_min; /* cross-memory attach from this size; SIZE_MAX: never */
 } ah_limits;
 
+/* What was measured best; `size` ranks. */
+ah_limits ah_default_limits(int size);
+
 /* One call. `sequence` counts the lane's calls from 1, without gaps. */
 typedef struct {
     uint64_t sequence;
@@ -78,6 +81,12 @@ bool ah_lane_can_attach(ah_lane *lane);
  * (never after AH_MISMATCH), and the next call on the lane is correct. Not for two threads at once. */
 ah_status ah_barrier(ah_lane *, ah_call *);
 ah_status ah_all_reduce(ah_lane *, ah_call *, ah_op, ah_type, void *x, size_t count);
+/* The same in two steps, where ah_all_reduce_splits says so: `start` gives this rank's part and does
+ * not wait for the others' (but for ranks that are several calls behind). Unless it ends in AH_OK
+ * there is nothing to finish. No other call of the lane comes between the two. */
+bool ah_all_reduce_splits(const ah_lane *, ah_type, size_t count);
+ah_status ah_all_reduce_start(ah_lane *, ah_call *, ah_op, ah_type, const void *x, size_t count);
+ah_status ah_all_reduce_finish(ah_lane *, ah_op, ah_type, void *x, size_t count);
 ah_status ah_reduce(ah_lane *, ah_call *, ah_op, ah_type, const void *in, void *out, size_t count,
                     int root); /* out: root only, may be in */
 ah_status ah_reduce_scatter(ah_lane *, ah_call *, ah_op, ah_type, const void *const in[], void *out,

@@ -19,6 +19,7 @@
 #define NANOSECONDS 1000000000LL
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
 #define RECORDS 64
+#define ATTACH_TRIES 8
 #define ASK_AFTER_NS NANOSECONDS /* being blocked so long is worth the coordinator's attention */
 
 typedef enum {
@@ -72,8 +73,10 @@ typedef struct {
     int op;
     int root;
     size_t count;
-    size_t itemsize;
+    size_t nbytes; /* of what this rank brought */
 } Record;
+
+struct Persistent;
 
 typedef struct {
     PyObject_HEAD
@@ -91,7 +94,10 @@ typedef struct {
     const char *current; /* the operation under way; "" between calls */
     int64_t since_ns;
     unsigned generation;
+    int tries;          /* that are left of asking for cross-memory attach */
+    size_t attach_min;
     bool closed;
+    struct Persistent *pending; /* a call that was started and not finished yet */
     Plan plan; /* of the call that runs; too large for the stack of a fast call */
     ah_variant variant; /* of the call that ended last */
     Record records[RECORDS];
@@ -102,6 +108,7 @@ typedef struct {
     LaneObject *self;
     ah_call call;
     PyThreadState *saved;
+    int64_t timeout;
     int64_t ask_at;
     bool asked;
 } Running;
@@ -257,27 +264,41 @@ static ah_status carry_out(LaneObject *self, ah_call *call)
     Py_UNREACHABLE();
 }
 
-/* Run the plan as call number `sequence`, by who holds the turn; -1 with an exception set. */
-static int run(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
-               PyObject *label)
+/* What this rank brings to the call that runs: its array, or its block, or all that it sends. */
+static size_t own_bytes(const LaneObject *self)
+{
+    const Plan *plan = &self->plan;
+    size_t nbytes = plan->count * plan->itemsize;
+    if (plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE)
+        for (int rank = 0; rank < self->size; rank++)
+            nbytes += plan->send[rank];
+    return nbytes;
+}
+
+/* Begin the plan as call number `sequence`, by who holds the turn. */
+static void begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
+                  int64_t deadline)
 {
     Plan *plan = &self->plan;
-    Running running = {.self = self};
-    int64_t begun = now_ns();
-    running.ask_at = begun + (timeout / 2 < ASK_AFTER_NS ? timeout / 2 : ASK_AFTER_NS);
-    running.call = (ah_call){
+    int64_t now = now_ns();
+    int64_t ask = timeout / 2 < ASK_AFTER_NS ? timeout / 2 : ASK_AFTER_NS;
+    *running = (Running){.self = self, .timeout = timeout, .ask_at = now + ask};
+    running->call = (ah_call){
         .sequence = sequence,
         .signature = signature(plan),
-        .deadline = deadline ? deadline : begun + timeout,
+        .deadline = deadline ? deadline : now + timeout,
         .pause = pause_python,
         .resume = resume_python,
         .tick = tick_python,
         .tick_ns = timeout / 4 < TICK_NS ? timeout / 4 : TICK_NS,
-        .owner = &running,
+        .owner = running,
     };
     self->begun = sequence;
     self->current = kind_names[plan->kind];
-    self->since_ns = begun;
+    self->since_ns = now;
+    /* Others' memory can be looked at once they have lanes, which they have when they are here. */
+    if (self->tries > 0 && self->completed > 0 && own_bytes(self) >= self->attach_min)
+        self->tries = ah_lane_can_attach(self->lane) ? 0 : self->tries - 1;
     self->records[sequence % RECORDS] = (Record){
         .sequence = sequence,
         .kind = plan->kind,
@@ -285,28 +306,32 @@ static int run(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t dea
         .op = plan->op,
         .root = plan->root,
         .count = plan->count,
-        .itemsize = plan->itemsize,
+        .nbytes = own_bytes(self),
     };
-    ah_status status = carry_out(self, &running.call);
-    self->variant = running.call.variant;
-    if (running.asked && !PyErr_Occurred() && status == AH_OK) {
-        PyObject *done =
-            PyObject_CallFunction(self->on_slow, "Ksid", (unsigned long long)sequence,
-                                  kind_names[plan->kind], 0, 0.0);
-        Py_XDECREF(done);
-    }
-    if (status == AH_OK)
+}
+
+/* End what was begun; -1 with an exception set unless it ended well. */
+static int end(LaneObject *self, Running *running, ah_status status, PyObject *label)
+{
+    Plan *plan = &self->plan;
+    unsigned long long sequence = running->call.sequence;
+    self->variant = running->call.variant;
+    if (status == AH_OK) {
         self->completed = sequence;
-    else if (!PyErr_Occurred()) {
+        if (running->asked) {
+            PyObject *done = PyObject_CallFunction(self->on_slow, "Ksid", sequence,
+                                                   kind_names[plan->kind], 0, 0.0);
+            Py_XDECREF(done);
+        }
+    } else if (!PyErr_Occurred()) {
         /* The description is taken before others may have the turn, and with it the plan. */
         static const char *const names[] = {"ok", "timeout", "interrupted", "mismatch",
                                             "abandoned"};
         PyObject *done = PyObject_CallFunction(
-            self->on_failure, "sKsOniiKKdO", names[status], (unsigned long long)sequence,
-            kind_names[plan->kind], plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count,
-            plan->op, plan->root, (unsigned long long)running.call.waiting,
-            (unsigned long long)running.call.culprits, (double)timeout / NANOSECONDS,
-            label ? label : Py_None);
+            self->on_failure, "sKsOniiKKdO", names[status], sequence, kind_names[plan->kind],
+            plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count, plan->op, plan->root,
+            (unsigned long long)running->call.waiting, (unsigned long long)running->call.culprits,
+            (double)running->timeout / NANOSECONDS, label ? label : Py_None);
         if (done != NULL) {
             Py_DECREF(done);
             PyErr_SetString(PyExc_SystemError, "a call that failed must raise");
@@ -314,17 +339,32 @@ static int run(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t dea
     }
     self->ended = sequence;
     self->current = "";
-    self->since_ns = status == AH_OK ? begun : now_ns();
+    if (status != AH_OK)
+        self->since_ns = now_ns();
     return PyErr_Occurred() ? -1 : 0;
 }
+
+static int run(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+               PyObject *label)
+{
+    Running running;
+    begin(self, &running, sequence, timeout, deadline);
+    return end(self, &running, carry_out(self, &running.call), label);
+}
+
+static void finish_pending(LaneObject *self);
 
 /* ---------------------------------------------------------------- calls on the caller's thread */
 
 /* Take the turn at once, if nobody else has a call here and nothing speaks against it. */
 static bool enter(LaneObject *self)
 {
-    return !self->closed && self->queued == 0 && self->taken < self->limit &&
-           self->generation == generation && PyThread_acquire_lock(self->turn, NOWAIT_LOCK);
+    if (self->closed || self->queued != 0 || self->taken >= self->limit ||
+        self->generation != generation || !PyThread_acquire_lock(self->turn, NOWAIT_LOCK))
+        return false;
+    if (self->pending != NULL)
+        finish_pending(self);
+    return true;
 }
 
 /* Turn down what is not plain: the careful way looks again and says what is wrong. */
@@ -595,6 +635,8 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
         Py_BEGIN_ALLOW_THREADS
         PyThread_acquire_lock(self->turn, WAIT_LOCK);
         Py_END_ALLOW_THREADS
+        if (self->pending != NULL)
+            finish_pending(self);
     }
     Plan *plan = &self->plan;
     plan->kind = KINDS;
@@ -674,7 +716,7 @@ static PyObject *lane_last(LaneObject *self, PyObject *unused)
     if (self->ended == 0)
         Py_RETURN_NONE;
     return Py_BuildValue("Ksns", (unsigned long long)record->sequence, kind_names[record->kind],
-                         (Py_ssize_t)(record->count * record->itemsize),
+                         (Py_ssize_t)record->nbytes,
                          variant_names[self->variant]);
 }
 
@@ -727,8 +769,10 @@ static PyObject *lane_idle(LaneObject *self, PyObject *unused)
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
     PyThread_acquire_lock(self->turn, WAIT_LOCK);
-    PyThread_release_lock(self->turn);
     Py_END_ALLOW_THREADS
+    if (self->pending != NULL)
+        finish_pending(self);
+    PyThread_release_lock(self->turn);
     Py_RETURN_NONE;
 }
 
@@ -786,6 +830,8 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->rank = rank;
     self->size = (int)size;
     self->timeout_ns = (int64_t)(timeout * NANOSECONDS);
+    self->attach_min = limits.attach_min;
+    self->tries = limits.attach_min == SIZE_MAX ? 0 : ATTACH_TRIES;
     self->limit = UINT64_MAX;
     self->taken = taken;
     self->queued = queued;
@@ -805,12 +851,16 @@ static int lane_traverse(LaneObject *self, visitproc visit, void *arg)
     Py_VISIT(self->ops);
     Py_VISIT(self->on_failure);
     Py_VISIT(self->on_slow);
+    Py_VISIT((PyObject *)self->pending);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
 
 static int lane_break(LaneObject *self)
 {
+    PyObject *pending = (PyObject *)self->pending;
+    self->pending = NULL;
+    Py_XDECREF(pending);
     Py_CLEAR(self->on_failure);
     Py_CLEAR(self->on_slow);
     return 0;
@@ -878,6 +928,253 @@ static PyType_Spec lane_spec = {
     .slots = lane_slots,
 };
 
+/* ---------------------------------------------------------------- Persistent */
+
+typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
+
+/* An all_reduce whose arguments were looked at once. */
+typedef struct Persistent {
+    PyObject_HEAD
+    PyObject *order; /* has the lane, sooner or later */
+    PyObject *x, *op, *fallback, *label;
+    LaneObject *lane;
+    PyObject *work;  /* of a call that went the other way */
+    PyObject *error; /* of one that was finished on the way of another call */
+    int64_t timeout;
+    State state;
+    Plan plan;
+    size_t nbytes;
+    Running running;
+} PersistentObject;
+
+static PyTypeObject *Persistent_Type;
+
+static int finish(PersistentObject *self)
+{
+    LaneObject *lane = self->lane;
+    lane->pending = NULL;
+    lane->plan.kind = self->plan.kind; /* for the hooks; the rest stays where it is */
+    lane->plan.dtype = self->plan.dtype;
+    lane->plan.count = self->plan.count;
+    lane->plan.op = self->plan.op;
+    lane->plan.root = self->plan.root;
+    ah_status status = ah_all_reduce_finish(lane->lane, self->plan.op, self->plan.type,
+                                            self->plan.out[0], self->plan.count);
+    return end(lane, &self->running, status, self->label == Py_None ? NULL : self->label);
+}
+
+/* Another call comes: the one that was started goes first, as on all ranks. */
+static void finish_pending(LaneObject *lane)
+{
+    PersistentObject *pending = lane->pending;
+    Plan kept = lane->plan;
+    if (finish(pending) < 0) {
+        PyObject *type, *traceback;
+        PyErr_Fetch(&type, &pending->error, &traceback);
+        PyErr_NormalizeException(&type, &pending->error, &traceback);
+        Py_XDECREF(type);
+        Py_XDECREF(traceback);
+        pending->state = FAILED;
+    } else
+        pending->state = ENDED;
+    lane->plan = kept;
+    Py_DECREF(pending);
+}
+
+static bool bind(PersistentObject *self)
+{
+    if (self->lane != NULL)
+        return true;
+    PyObject *lane = PyObject_GetAttrString(self->order, "lane");
+    if (lane == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    if (!PyObject_TypeCheck(lane, Lane_Type)) {
+        Py_DECREF(lane);
+        return false;
+    }
+    self->lane = (LaneObject *)lane;
+    PyArrayObject *x = plain(self->x, true);
+    self->plan.op = op_index(self->lane, self->op);
+    if (x == NULL || self->plan.op < 0)
+        return true;
+    typed(&self->plan, x);
+    self->plan.kind = ALL_REDUCE;
+    self->plan.root = -1;
+    self->plan.count = (size_t)PyArray_SIZE(x);
+    self->plan.out[0] = PyArray_DATA(x);
+    self->nbytes = (size_t)PyArray_NBYTES(x);
+    if (!ah_supports(self->plan.op, self->plan.type) ||
+        !ah_all_reduce_splits(self->lane->lane, self->plan.type, self->plan.count))
+        self->plan.out[0] = NULL;
+    return true;
+}
+
+static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->state != RESTING)
+        return PyErr_Format(PyExc_RuntimeError, "started already: wait() for it first");
+    PyArrayObject *x = (PyArrayObject *)self->x;
+    if (bind(self) && self->plan.out[0] != NULL && self->plan.out[0] == PyArray_DATA(x) &&
+        self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE) &&
+        enter(self->lane)) {
+        LaneObject *lane = self->lane;
+        Plan *plan = &lane->plan;
+        plan->kind = ALL_REDUCE;
+        plan->type = self->plan.type;
+        plan->typesig = self->plan.typesig;
+        plan->op = self->plan.op;
+        plan->root = -1;
+        plan->count = self->plan.count;
+        plan->itemsize = self->plan.itemsize;
+        plan->dtype = self->plan.dtype;
+        begin(lane, &self->running, ++lane->taken, self->timeout ? self->timeout : lane->timeout_ns,
+              0);
+        ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op,
+                                               plan->type, self->plan.out[0], plan->count);
+        int failed = 0;
+        if (status == AH_OK) {
+            self->state = POSTED;
+            lane->pending = (PersistentObject *)Py_NewRef((PyObject *)self);
+        } else
+            failed = end(lane, &self->running, status, self->label == Py_None ? NULL : self->label);
+        PyThread_release_lock(lane->turn);
+        if (failed)
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    if ((self->work = PyObject_CallNoArgs(self->fallback)) == NULL)
+        return NULL;
+    self->state = QUEUED;
+    Py_RETURN_NONE;
+}
+
+static PyObject *persistent_wait(PersistentObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->state == POSTED) {
+        PyThread_type_lock turn = self->lane->turn;
+        if (!PyThread_acquire_lock(turn, NOWAIT_LOCK)) {
+            Py_BEGIN_ALLOW_THREADS
+            PyThread_acquire_lock(turn, WAIT_LOCK);
+            Py_END_ALLOW_THREADS
+        }
+        if (self->state == POSTED) {
+            self->state = RESTING;
+            int failed = finish(self);
+            PyThread_release_lock(turn);
+            Py_DECREF(self); /* the lane's */
+            if (failed)
+                return NULL;
+            Py_RETURN_TRUE;
+        }
+        PyThread_release_lock(turn);
+    }
+    State state = self->state;
+    self->state = RESTING;
+    switch (state) {
+    case ENDED:
+        Py_RETURN_TRUE;
+    case FAILED: {
+        PyObject *error = self->error;
+        self->error = NULL;
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+        return NULL;
+    }
+    case QUEUED: {
+        PyObject *work = self->work;
+        self->work = NULL;
+        PyObject *result = PyObject_CallMethod(work, "wait", NULL);
+        Py_DECREF(work);
+        return result;
+    }
+    default:
+        return PyErr_Format(PyExc_RuntimeError, "not started: start() it first");
+    }
+}
+
+static PyObject *persistent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *order, *x, *op, *fallback, *label;
+    double timeout;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)
+        return PyErr_Format(PyExc_TypeError, "arguments by position only");
+    if (!PyArg_ParseTuple(args, "OO!OOdO", &order, &PyArray_Type, &x, &op, &fallback, &timeout,
+                          &label))
+        return NULL;
+    PersistentObject *self = (PersistentObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->order = Py_NewRef(order);
+    self->x = Py_NewRef(x);
+    self->op = Py_NewRef(op);
+    self->fallback = Py_NewRef(fallback);
+    self->label = Py_NewRef(label);
+    self->timeout = (int64_t)(timeout * NANOSECONDS);
+    return (PyObject *)self;
+}
+
+static int persistent_traverse(PersistentObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->order);
+    Py_VISIT(self->x);
+    Py_VISIT(self->op);
+    Py_VISIT(self->fallback);
+    Py_VISIT(self->lane);
+    Py_VISIT(self->work);
+    Py_VISIT(self->error);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int persistent_clear(PersistentObject *self)
+{
+    Py_CLEAR(self->fallback);
+    Py_CLEAR(self->work);
+    Py_CLEAR(self->error);
+    return 0;
+}
+
+static void persistent_dealloc(PersistentObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    persistent_clear(self);
+    Py_XDECREF(self->order);
+    Py_XDECREF(self->x);
+    Py_XDECREF(self->op);
+    Py_XDECREF(self->label);
+    Py_XDECREF(self->lane);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef persistent_methods[] = {
+    {"start", (PyCFunction)persistent_start, METH_NOARGS, NULL},
+    {"wait", (PyCFunction)persistent_wait, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot persistent_slots[] = {
+    {Py_tp_doc, "A call whose arguments were looked at once; described in _native.pyi."},
+    {Py_tp_new, persistent_new},
+    {Py_tp_dealloc, persistent_dealloc},
+    {Py_tp_traverse, persistent_traverse},
+    {Py_tp_clear, persistent_clear},
+    {Py_tp_methods, persistent_methods},
+    {0, NULL},
+};
+
+static PyType_Spec persistent_spec = {
+    .name = "allhands._native.Persistent",
+    .basicsize = sizeof(PersistentObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = persistent_slots,
+};
+
 static PyObject *area_bytes(PyObject *unused, PyObject *args)
 {
     int size;
@@ -900,10 +1197,13 @@ static PyMethodDef functions[] = {
 int add_lane_type(PyObject *module)
 {
     Lane_Type = (PyTypeObject *)PyType_FromSpec(&lane_spec);
-    if (Lane_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0)
+    Persistent_Type = (PyTypeObject *)PyType_FromSpec(&persistent_spec);
+    if (Lane_Type == NULL || Persistent_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0)
         return -1;
     if (PyModule_AddIntConstant(module, "MAX_RANKS", AH_MAX_RANKS) < 0 ||
         PyModule_AddFunctions(module, functions) < 0)
+        return -1;
+    if (PyModule_AddObjectRef(module, "Persistent", (PyObject *)Persistent_Type) < 0)
         return -1;
     return PyModule_AddObjectRef(module, "Lane", (PyObject *)Lane_Type);
 }

@@ -58,7 +58,7 @@ class Incoming:
         done: Callable[[Unlike | None], None],
         *,
         grain: int = 1,
-        room: Callable[[int, int], memoryview | None] = lambda _offset, _length: None,
+        room: Callable[[int, int], memoryview | None] | None = None,
     ) -> None:
         self.total = total
         self.missing = total
@@ -317,6 +317,8 @@ class Arrival:
     def room(self) -> memoryview | None:
         posted = self._posted
         if posted is None or posted.is_retracted:
+            return None
+        if posted.room is None:
             return None
         return posted.room(self._header.offset + self._at, self._header.length - self._at)
 

@@ -1280,9 +1280,44 @@ class BarrierReply(_message.Message):
 Global___BarrierReply: _TypeAlias = BarrierReply  # noqa: Y015
 
 @_typing.final
-class ListJobsRequest(_message.Message):
+class DescribeCoordinatorRequest(_message.Message):
     """---------------------------------------------------------------- looking"""
 
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeCoordinatorRequest: _TypeAlias = DescribeCoordinatorRequest  # noqa: Y015
+
+@_typing.final
+class CoordinatorDescription(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_PORT_FIELD_NUMBER: _builtins.int
+    calls_port: _builtins.int
+    """TCP port for key-value calls, on the host that serves this; 0: none"""
+    def __init__(
+        self,
+        *,
+        calls_port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_port", b"calls_port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoordinatorDescription: _TypeAlias = CoordinatorDescription  # noqa: Y015
+
+@_typing.final
+class ListJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(

@@ -104,6 +104,11 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.BarrierRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.BarrierReply.FromString,
                 _registered_method=True)
+        self.DescribeCoordinator = channel.unary_unary(
+                '/allhands.v1.Coordinator/DescribeCoordinator',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.DescribeCoordinatorRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CoordinatorDescription.FromString,
+                _registered_method=True)
         self.ListJobs = channel.unary_unary(
                 '/allhands.v1.Coordinator/ListJobs',
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ListJobsRequest.SerializeToString,
@@ -210,6 +215,13 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeCoordinator(self, request, context):
+        """Where else this coordinator can be called: see calls.proto.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListJobs(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -294,6 +306,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Barrier,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.BarrierRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.BarrierReply.SerializeToString,
+            ),
+            'DescribeCoordinator': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeCoordinator,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.DescribeCoordinatorRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CoordinatorDescription.SerializeToString,
             ),
             'ListJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListJobs,
@@ -684,6 +701,33 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/Barrier',
             allhands__proto_dot_v1_dot_coordinator__pb2.BarrierRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.BarrierReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeCoordinator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/DescribeCoordinator',
+            allhands__proto_dot_v1_dot_coordinator__pb2.DescribeCoordinatorRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.CoordinatorDescription.FromString,
             options,
             channel_credentials,
             insecure,

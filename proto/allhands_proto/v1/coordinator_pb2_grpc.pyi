@@ -66,6 +66,8 @@ class CoordinatorStub:
     """Wait until every participant has arrived. The participants are the same for all callers.
     A caller that gives up (deadline, cancel) has not arrived.
     """
+    DescribeCoordinator: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeCoordinatorRequest, _coordinator_pb2.CoordinatorDescription]
+    """Where else this coordinator can be called: see calls.proto."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]
     DescribeJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]
 
@@ -95,6 +97,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Wait until every participant has arrived. The participants are the same for all callers.
     A caller that gives up (deadline, cancel) has not arrived.
     """
+    DescribeCoordinator: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeCoordinatorRequest, _coordinator_pb2.CoordinatorDescription]  # type: ignore[assignment]
+    """Where else this coordinator can be called: see calls.proto."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]  # type: ignore[assignment]
     DescribeJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]  # type: ignore[assignment]
 
@@ -205,6 +209,14 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Wait until every participant has arrived. The participants are the same for all callers.
         A caller that gives up (deadline, cancel) has not arrived.
         """
+
+    @_abc_1.abstractmethod
+    def DescribeCoordinator(
+        self,
+        request: _coordinator_pb2.DescribeCoordinatorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.CoordinatorDescription, _abc.Awaitable[_coordinator_pb2.CoordinatorDescription]]:
+        """Where else this coordinator can be called: see calls.proto."""
 
     @_abc_1.abstractmethod
     def ListJobs(

@@ -40,12 +40,17 @@ class Job:
     @property
     def is_live(self) -> bool:
         """Whether anybody is in it."""
-        return self.state in ("forming", "running", "degraded")
+        return self.world is not None and bool(self.world.present)
 
     @property
     def has_ended(self) -> bool:
         """Whether it has had a world."""
         return self.world is not None and self.world.epoch > 0
+
+    @property
+    def holds_first_keys(self) -> bool:
+        """Whether it has keys, and they belong to a world that is still to come."""
+        return self.world is None and len(self.keys) > 0
 
     @property
     def is_blank(self) -> bool:
@@ -122,10 +127,10 @@ class Jobs:
         Raises:
             Refused: no job can have that name.
         """
-        limits.check_job(name)
-        if name not in self._jobs:
-            self._jobs[name] = Job(name, self._agenda)
-        return self._jobs[name]
+        if (job := self._jobs.get(name)) is None:
+            limits.check_job(name)
+            job = self._jobs[name] = Job(name, self._agenda)
+        return job
 
     def get(self, name: str) -> Job:
         """Return the job of that name.
@@ -133,16 +138,17 @@ class Jobs:
         Raises:
             Refused: there is none; the text lists those there are.
         """
-        limits.check_job(name)
         if (job := self._jobs.get(name)) is None:
+            limits.check_job(name)
             known = wording.listed(sorted(self._jobs)) or "none"
             raise Refused(Status.NOT_FOUND, f"there is no job {name!r}; jobs here: {known}")
         return job
 
     def tidy(self, job: Job) -> None:
         """Forget the job if nothing ever came of it, and the oldest idle ones if they are many."""
-        self._idle.pop(job.name, None)
-        if job.is_live or job.is_waited_for:
+        if self._idle:
+            self._idle.pop(job.name, None)
+        if job.is_live or job.holds_first_keys or job.is_waited_for:
             return
         if job.is_blank:
             self._jobs.pop(job.name, None)

@@ -1,8 +1,9 @@
 """The key-value store of one job, and the requests that wait for its keys."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from allhands_server.machine import wording
 from allhands_server.machine.effects import Answer, Effect, Refuse
@@ -25,7 +26,7 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.values import Compared, Entry
 
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)
-_INT64 = range(-(2**63), 2**63)
+_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,47 +61,7 @@ class Keys:
         Raises:
             Refused: nothing has changed.
         """
-        _check(request)
-        match request:
-            case Set(_, key, value):
-                return self._changed(ticket, self._store({key: value}), (key,))
-            case MultiSet(_, pairs):
-                self._store(dict(pairs))
-                return self._changed(ticket, self.revision, dict(pairs))
-            case Add(_, key, amount):
-                total = self._integer(key) + amount
-                if total not in _INT64:
-                    raise Refused(
-                        Status.FAILED_PRECONDITION,
-                        f"adding {amount} to {wording.short(key)} would leave the range of 64 bits",
-                    )
-                self._store({key: str(total).encode()})
-                return self._changed(ticket, total, (key,))
-            case Append(_, key, value):
-                whole = self._value(key, b"") + value
-                check_value(key, len(whole))
-                self._store({key: whole})
-                return self._changed(ticket, len(whole), (key,))
-            case CompareSet(_, key, expected, desired):
-                if self._value(key, b"") != expected:
-                    held = self._entries.get(key)
-                    return [
-                        Answer(
-                            ticket, Compared(False, held is not None, held.value if held else b"")
-                        )
-                    ]
-                self._store({key: desired})
-                return self._changed(ticket, Compared(True, True, desired), (key,))
-            case Delete(_, key):
-                return [Answer(ticket, self._delete(key))]
-            case ListKeys(_, prefix):
-                found = tuple(sorted(key for key in self._entries if key.startswith(prefix)))
-                check_reply(sum(len(key.encode()) + 4 for key in found))
-                return [Answer(ticket, found)]
-            case Count():
-                return [Answer(ticket, len(self._entries))]
-            case Get() | Wait() | MultiGet():
-                return self._look(ticket, request)
+        return _ASKED[type(request)](self, ticket, request)
 
     def withdraw(self, ticket: int) -> None:
         """Do not wait any more. Idempotent."""
@@ -128,12 +89,62 @@ class Keys:
 
     # ------------------------------------------------------------ changes
 
-    def _store(self, pairs: dict[str, bytes]) -> int:
+    def _set(self, ticket: int, request: Set) -> list[Effect]:
+        key, value = request.key, request.value
+        check_key(key)
+        check_value(key, len(value))
+        self._store(key, value)
+        return self._changed(ticket, self.revision, (key,))
+
+    def _multi_set(self, ticket: int, request: MultiSet) -> list[Effect]:
+        for key, value in request.pairs:
+            check_key(key)
+            check_value(key, len(value))
+        pairs = dict(request.pairs)
         if pairs:
             self.revision += 1
         for key, value in pairs.items():
             self._entries[key] = Entry(value, self.revision)
-        return self.revision
+        return self._changed(ticket, self.revision, pairs)
+
+    def _add(self, ticket: int, request: Add) -> list[Effect]:
+        key, amount = request.key, request.amount
+        check_key(key)
+        total = self._integer(key) + amount
+        if not _LEAST <= total <= _MOST:
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"adding {amount} to {wording.short(key)} would leave the range of 64 bits",
+            )
+        self._store(key, b"%d" % total)
+        return self._changed(ticket, total, (key,))
+
+    def _append(self, ticket: int, request: Append) -> list[Effect]:
+        key = request.key
+        check_key(key)
+        whole = self._value(key, b"") + request.value
+        check_value(key, len(whole))
+        self._store(key, whole)
+        return self._changed(ticket, len(whole), (key,))
+
+    def _compare_set(self, ticket: int, request: CompareSet) -> list[Effect]:
+        key, desired = request.key, request.desired
+        check_key(key)
+        check_value(key, len(desired))
+        if self._value(key, b"") != request.expected:
+            held = self._entries.get(key)
+            found = Compared(False, held is not None, held.value if held else b"")
+            return [Answer(ticket, found)]
+        self._store(key, desired)
+        return self._changed(ticket, Compared(True, True, desired), (key,))
+
+    def _delete_asked(self, ticket: int, request: Delete) -> list[Effect]:
+        check_key(request.key)
+        return [Answer(ticket, self._delete(request.key))]
+
+    def _store(self, key: str, value: bytes) -> None:
+        self.revision += 1
+        self._entries[key] = Entry(value, self.revision)
 
     def _delete(self, key: str) -> bool:
         if self._entries.pop(key, None) is None:
@@ -145,6 +156,8 @@ class Keys:
 
     def _changed(self, ticket: int, reply: object, keys: Iterable[str]) -> list[Effect]:
         effects: list[Effect] = [Answer(ticket, reply)]
+        if not self._waiters:
+            return effects
         for key in keys:
             for waiter in list(self._waiters.get(key, ())):
                 waiting = self._waiting[waiter]
@@ -156,8 +169,28 @@ class Keys:
 
     # ------------------------------------------------------------ looking
 
-    def _look(self, ticket: int, request: Get | Wait | MultiGet) -> list[Effect]:
-        keys = frozenset((request.key,) if isinstance(request, Get) else request.keys)
+    def _list(self, ticket: int, request: ListKeys) -> list[Effect]:
+        found = tuple(sorted(key for key in self._entries if key.startswith(request.prefix)))
+        check_reply(sum(len(key.encode()) + 4 for key in found))
+        return [Answer(ticket, found)]
+
+    def _count(self, ticket: int, _: Count) -> list[Effect]:
+        return [Answer(ticket, len(self._entries))]
+
+    def _get(self, ticket: int, request: Get) -> list[Effect]:
+        if (found := self._entries.get(request.key)) is not None:
+            return [Answer(ticket, found)]
+        return self._look(ticket, request, (request.key,))
+
+    def _look_for_all(self, ticket: int, request: Wait | MultiGet) -> list[Effect]:
+        return self._look(ticket, request, request.keys)
+
+    def _look(
+        self, ticket: int, request: Get | Wait | MultiGet, wanted: tuple[str, ...]
+    ) -> list[Effect]:
+        for key in wanted:
+            check_key(key)
+        keys = frozenset(wanted)
         missing = {key for key in keys if key not in self._entries}
         if not missing:
             return [self._found(ticket, request)]
@@ -192,28 +225,25 @@ class Keys:
 
     def _integer(self, key: str) -> int:
         held = self._value(key, b"0")
-        if not _INTEGER.fullmatch(held) or int(held) not in _INT64:
+        if not _INTEGER.fullmatch(held) or not _LEAST <= (total := int(held)) <= _MOST:
             raise Refused(
                 Status.FAILED_PRECONDITION,
                 f"{wording.short(key)} of job {self._job} holds no integer, "
                 f"but {len(held):,} bytes: {held[:20]!r}",
             )
-        return int(held)
+        return total
 
 
-def _check(request: KeyRequest) -> None:
-    match request:
-        case Set(_, key, value) | Append(_, key, value) | CompareSet(_, key, _, value):
-            check_key(key)
-            check_value(key, len(value))
-        case MultiSet(_, pairs):
-            for key, value in pairs:
-                check_key(key)
-                check_value(key, len(value))
-        case Get(_, key) | Delete(_, key) | Add(_, key):
-            check_key(key)
-        case Wait(_, keys) | MultiGet(_, keys):
-            for key in keys:
-                check_key(key)
-        case ListKeys() | Count():
-            pass
+_ASKED: dict[type, Callable[[Keys, int, Any], list[Effect]]] = {
+    Set: Keys._set,
+    Get: Keys._get,
+    Wait: Keys._look_for_all,
+    Add: Keys._add,
+    CompareSet: Keys._compare_set,
+    Append: Keys._append,
+    MultiSet: Keys._multi_set,
+    MultiGet: Keys._look_for_all,
+    Delete: Keys._delete_asked,
+    ListKeys: Keys._list,
+    Count: Keys._count,
+}

@@ -17,6 +17,8 @@ LONGEST_ERROR = 4_000
 """Of what a member says why it leaves, so many characters are kept."""
 LARGEST_WORLD = 1_000_000
 
+_BYTES_PER_CHARACTER = 4  # of UTF-8, at most: so short keys need no counting
+
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*", re.ASCII)
 
 
@@ -49,7 +51,7 @@ def check_name(what: str, name: str, *, empty: bool = False) -> None:
 def check_key(key: str) -> None:
     if not key:
         raise Refused(Status.INVALID_ARGUMENT, "the key is empty")
-    if len(key.encode()) > LONGEST_KEY:
+    if len(key) * _BYTES_PER_CHARACTER > LONGEST_KEY and len(key.encode()) > LONGEST_KEY:
         raise Refused(
             Status.INVALID_ARGUMENT,
             f"the key {short(key)} has {len(key.encode()):,} bytes; {LONGEST_KEY:,} is the most",

@@ -52,6 +52,7 @@ from allhands_server.machine.member import Member
 from allhands_server.machine.members import World
 from allhands_server.machine.refusals import Refusal, Refused, Status
 
+_CONCLUSIONS = (Answer, Refuse)
 _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and takes in nobody")
 
 
@@ -99,9 +100,9 @@ class Machine:
         """Take in one event, and do all that is due by `now`."""
         effects = self._dispatch(event, now)
         self._settle(effects)  # first: what is answered by now is not due any more
-        overdue = self._agenda.run(now)
-        self._settle(overdue)
-        effects += overdue
+        if overdue := self._agenda.run(now):
+            self._settle(overdue)
+            effects += overdue
         if self._is_draining and not any(job.is_live for job in self._jobs):
             effects.append(Drained())
         return effects
@@ -129,19 +130,18 @@ class Machine:
     def _settle(self, effects: list[Effect]) -> None:
         """Forget the tickets and sessions that are over, and the jobs that have nothing left."""
         for effect in effects:
-            match effect:
-                case Answer(ticket) | Refuse(ticket):
-                    self._close(ticket)
-                case End(session):
-                    if (ended := self._sessions.pop(session, None)) is not None:
-                        self._touched[ended.job] = None
-                case JobEnded(name):
-                    self._touched[self._jobs.get(name)] = None
-                case _:
-                    pass
-        for job in self._touched:
-            self._jobs.tidy(job)
-        self._touched.clear()
+            if isinstance(effect, _CONCLUSIONS):
+                if self._waiting:
+                    self._close(effect.ticket)
+            elif isinstance(effect, End):
+                if (ended := self._sessions.pop(effect.session, None)) is not None:
+                    self._touched[ended.job] = None
+            elif isinstance(effect, JobEnded):
+                self._touched[self._jobs.get(effect.job)] = None
+        if self._touched:
+            for job in self._touched:
+                self._jobs.tidy(job)
+            self._touched.clear()
 
     # ------------------------------------------------------------ requests
 
@@ -161,13 +161,16 @@ class Machine:
                 job.verdicts.ask(ticket, request, now, due)
                 self._wait(ticket, job, job.verdicts, due)
                 return []
-        job = self._jobs.open(request.job)
-        self._touched[job] = None
-        place: _Place
-        if isinstance(request, Arrive):
-            place, effects = job.barriers, job.barriers.ask(ticket, request)
-        else:
-            place, effects = job.keys, job.keys.ask(ticket, request)
+            case Arrive(name):
+                job = self._jobs.open(name)
+                self._touched[job] = None
+                effects = job.barriers.ask(ticket, request)
+                place: _Place = job.barriers
+            case _:
+                job = self._jobs.open(request.job)
+                self._touched[job] = None
+                effects = job.keys.ask(ticket, request)
+                place = job.keys
         if not effects:
             self._wait(ticket, job, place, due)
         return effects

@@ -55,6 +55,8 @@ class World:
         self.window = first.heartbeat_window or limits.WINDOW_DEFAULT
         self.epoch = epoch
         self.members: dict[int, Member] = {}
+        self.present: dict[int, Member] = {}
+        """Those of the members who are neither lost nor have left."""
         self.groups = Groups()
 
     @property
@@ -66,10 +68,6 @@ class World:
         """The agreed size; 0 while nobody who is present has brought one."""
         sized = self._sized()
         return self._formed_size or (sized.join.world_size if sized is not None else 0)
-
-    @property
-    def present(self) -> dict[int, Member]:
-        return {rank: member for rank, member in self.members.items() if member.is_present}
 
     @property
     def state(self) -> str:
@@ -85,7 +83,8 @@ class World:
 
     @property
     def is_live(self) -> bool:
-        return self.state in ("running", "degraded")
+        """Whether it runs: whole or degraded."""
+        return bool(self._formed_size and self.present)
 
     # ------------------------------------------------------------ coming
 
@@ -105,7 +104,7 @@ class World:
         if place.displaced is not None:
             effects += self._displace(place.displaced, join)
         member = Member(member_id, session, place.rank, join, heard=now)
-        self.members[member.rank] = member
+        self.members[member.rank] = self.present[member.rank] = member
         self._watch(member)
         effects.append(Push(session, self._introduction(member)))
         if len(self.members) == self.size:
@@ -205,7 +204,7 @@ class World:
         """Where nobody's session is alive any more, do not wait for the grace to be over."""
         if not self.is_live or any(one.is_reachable for one in self.members.values()):
             return []
-        lost = [self._lose(one, "its session broke", now) for one in self.present.values()]
+        lost = [self._lose(one, "its session broke", now) for one in [*self.present.values()]]
         return [effect for effects in lost for effect in effects]
 
     def _lose(self, member: Member, reason: str, now: float) -> list[Effect]:
@@ -227,10 +226,11 @@ class World:
         self._stop_watching(member)
         member.presence = presence
         member.reason = reason
+        del self.present[member.rank]
 
     def _remove(self, member: Member) -> None:
         self._stop_watching(member)
-        del self.members[member.rank]
+        del self.members[member.rank], self.present[member.rank]
 
     def _maybe_ended(self) -> list[Effect]:
         return [] if self.present else [JobEnded(self.job)]

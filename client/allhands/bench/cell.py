@@ -1,0 +1,95 @@
+"""What is measured: one operation, on arrays of one size and type, among some ranks."""
+
+from dataclasses import dataclass
+
+CONVENTIONS = {
+    "all_reduce": "SUM in place; bytes: the array of each rank",
+    "all_gather": "bytes: the array that each rank brings; the output has ranks times as many",
+    "reduce_scatter": "SUM; bytes: the array that each rank brings; each gets 1/ranks of them",
+    "broadcast": "from rank 0; bytes: the array",
+    "all_to_all": "bytes: the array that each rank brings, in equal shares for all ranks",
+    "sendrecv": "one way from rank to rank: half a round trip between ranks 0 and 1",
+    "barrier": "no array",
+}
+"""The operations, each with what it does and what its bytes are."""
+
+REWRITTEN_FROM = 64 << 10
+"""From so many bytes on the array is rewritten before every call, as it is in a real program."""
+
+_BYTES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+}
+DTYPES = tuple(_BYTES)
+
+LARGEST_VALUE = 3
+LARGEST_SCALE = 3
+_EXACT_UP_TO = {"int8": 127, "uint8": 255, "bfloat16": 256, "float16": 2048}
+
+
+def most_ranks(dtype: str) -> int:
+    """Return of how many ranks the sums are still exact."""
+    return _EXACT_UP_TO.get(dtype, 1 << 20) // (LARGEST_VALUE * LARGEST_SCALE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One place of the table."""
+
+    operation: str
+    ranks: int
+    nbytes: int
+    """What was asked for; `elements` has at least one element, and equal shares for all ranks."""
+    dtype: str = "float32"
+
+    @property
+    def elements(self) -> int:
+        """Length of the array that each rank brings."""
+        if self.operation == "barrier":
+            return 0
+        elements = max(self.nbytes // _BYTES[self.dtype], 1)
+        if self.operation in ("reduce_scatter", "all_to_all"):
+            elements = -(-elements // self.ranks) * self.ranks
+        return elements
+
+    @property
+    def output_elements(self) -> int:
+        """Length of the array that each rank gets; 0: it gets it in the one that it brought."""
+        match self.operation:
+            case "all_gather":
+                return self.elements * self.ranks
+            case "reduce_scatter":
+                return self.elements // self.ranks
+            case "all_to_all" | "sendrecv":
+                return self.elements
+        return 0
+
+    @property
+    def participants(self) -> range:
+        """The ranks that take part; the others sleep."""
+        return range(min(2, self.ranks)) if self.operation == "sendrecv" else range(self.ranks)
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether every call is timed by itself, on new data; else many in a row are."""
+        return self.nbytes >= REWRITTEN_FROM and self.operation != "barrier"
+
+
+def cells_of(operations: list[str], ranks: int, sizes: list[int], dtypes: list[str]) -> list[Cell]:
+    """List the cells of a table; barrier has one of no bytes, whatever the sizes."""
+    cells = []
+    for operation in operations:
+        if operation == "sendrecv" and ranks < 2:
+            continue
+        if operation == "barrier":
+            cells.append(Cell("barrier", ranks, 0))
+            continue
+        cells += [Cell(operation, ranks, size, dtype) for dtype in dtypes for size in sizes]
+    return cells

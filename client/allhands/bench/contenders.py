@@ -1,0 +1,281 @@
+"""Who is measured, as a rank of it sees it: allhands, and what people would use instead.
+
+Every one is at its best setting: calls and tensors are made ready before the clock runs, MPI works
+in place where it can and without locks where it can.
+"""
+
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from allhands.bench.cell import Cell
+from allhands.bench.data import Array, carrier
+
+Call = Callable[[], object]
+
+ALLHANDS = ("allhands", "allhands-arena", "allhands-persistent", "allhands-grpc")
+"""allhands on any arrays; on its own; with calls made ready once; and over gRPC links only."""
+MPI = ("openmpi", "mpich")
+PEERS = ("gloo", *MPI)
+
+
+class Refused(Exception):
+    """This contender does not do this; says why."""
+
+
+class Contender(Protocol):
+    """One rank of a contender."""
+
+    rank: int
+    size: int
+    about: dict[str, str]
+    """What it is, with versions."""
+
+    def empty(self, elements: int, dtype: str) -> Array:
+        """Allocate as its users would."""
+
+    def bind(self, cell: Cell, x: Array, out: Array) -> Call:
+        """Return the call that does the cell's operation, a round trip for sendrecv.
+
+        Raises:
+            Refused: it has no such operation, or no such dtype.
+        """
+
+    def barrier(self) -> None: ...
+
+    def variant(self) -> str | None:
+        """Say how it did the latest call, if it knows."""
+
+    def close(self) -> None: ...
+
+
+class Allhands:
+    """This package, through its public calls."""
+
+    def __init__(self, name: str) -> None:
+        import allhands as ah
+
+        self._ah: Any = ah  # what only later releases have is asked for by name
+        self._own_arrays = name == "allhands-arena"
+        self._persistent = name == "allhands-persistent"
+        ah.init_process_group(backend="grpc" if name == "allhands-grpc" else "auto")
+        self.rank, self.size = ah.get_rank(), ah.get_world_size()
+        self.about = {"python": platform.python_version(), "numpy": np.__version__}
+
+    def empty(self, elements: int, dtype: str) -> Array:
+        if self._own_arrays:
+            array: Array = self._ah.empty(elements, _numpy_type(dtype))
+            return array.view(carrier(dtype))
+        return np.empty(elements, carrier(dtype))
+
+    def bind(self, cell: Cell, x: Array, out: Array) -> Call:
+        ah, own_type = self._ah, _numpy_type(cell.dtype)
+        x, out = x.view(own_type), out.view(own_type)
+        if self._persistent:
+            return self._bind_persistent(cell, x, out)
+        match cell.operation:
+            case "all_reduce":
+                return lambda: ah.all_reduce(x)
+            case "all_gather":
+                return lambda: ah.all_gather_into_tensor(out, x)
+            case "reduce_scatter":
+                return lambda: ah.reduce_scatter_tensor(out, x)
+            case "broadcast":
+                return lambda: ah.broadcast(x, 0)
+            case "all_to_all":
+                return lambda: ah.all_to_all_single(out, x)
+            case "sendrecv":
+                return _round_trip(
+                    self.rank, lambda to: ah.send(x, to), lambda by: ah.recv(out, by)
+                )
+            case "barrier":
+                return lambda: ah.barrier()
+        raise Refused(f"allhands is not measured on {cell.operation}")
+
+    def _bind_persistent(self, cell: Cell, x: Array, out: Array) -> Call:
+        names = {
+            "all_reduce": ("all_reduce_init", (x,)),
+            "all_gather": ("all_gather_into_tensor_init", (out, x)),
+            "reduce_scatter": ("reduce_scatter_tensor_init", (out, x)),
+            "broadcast": ("broadcast_init", (x, 0)),
+            "all_to_all": ("all_to_all_single_init", (out, x)),
+            "barrier": ("barrier_init", ()),
+        }
+        name, arguments = names.get(cell.operation, ("", ()))
+        if not name or not hasattr(self._ah, name):
+            raise Refused(f"{cell.operation} has no persistent form")
+        ready = getattr(self._ah, name)(*arguments)
+        start, wait = ready.start, ready.wait
+
+        def call() -> None:
+            start()
+            wait()
+
+        return call
+
+    def barrier(self) -> None:
+        self._ah.barrier()
+
+    def variant(self) -> str | None:
+        explain = getattr(self._ah.default_group(), "explain_last", None)
+        return None if explain is None else str(explain())
+
+    def close(self) -> None:
+        self._ah.destroy_process_group()
+
+
+class Gloo:
+    """torch.distributed with Gloo, on tensors that share the arrays' memory."""
+
+    def __init__(self, meeting: Path) -> None:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=size)
+        self._torch: Any = torch
+        self._dist: Any = dist
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.about = {"torch": str(torch.__version__), "python": platform.python_version()}
+
+    def empty(self, elements: int, dtype: str) -> Array:
+        return np.empty(elements, carrier(dtype))
+
+    def bind(self, cell: Cell, x: Array, out: Array) -> Call:
+        dist, mine, theirs = self._dist, self._tensor(x, cell), self._tensor(out, cell)
+        match cell.operation:
+            case "all_reduce":
+                return lambda: dist.all_reduce(mine)
+            case "all_gather":
+                return lambda: dist.all_gather_into_tensor(theirs, mine)
+            case "reduce_scatter":
+                return lambda: dist.reduce_scatter_tensor(theirs, mine)
+            case "broadcast":
+                return lambda: dist.broadcast(mine, 0)
+            case "all_to_all":
+                return lambda: dist.all_to_all_single(theirs, mine)
+            case "sendrecv":
+                return _round_trip(
+                    self.rank, lambda to: dist.send(mine, to), lambda by: dist.recv(theirs, by)
+                )
+            case "barrier":
+                return lambda: dist.barrier()
+        raise Refused(f"gloo is not measured on {cell.operation}")
+
+    def _tensor(self, array: Array, cell: Cell) -> Any:
+        # torch has no unsigned type of two bytes that it could share with NumPy everywhere.
+        if cell.dtype == "bfloat16":
+            return self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
+        return self._torch.from_numpy(array)
+
+    def barrier(self) -> None:
+        self._dist.barrier()
+
+    def variant(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        self._dist.destroy_process_group()
+
+
+class Mpi:
+    """An MPI through mpi4py, on NumPy arrays."""
+
+    def __init__(self) -> None:
+        import mpi4py
+
+        # Without locks it is faster. But MPICH yields its core to other ranks only if it expects
+        # threads: of more ranks than cores, each would wait for the others to be preempted.
+        mpi4py.rc.threads = int(os.environ.get("PMI_SIZE", "0")) > len(os.sched_getaffinity(0))
+        from mpi4py import MPI
+
+        self._mpi: Any = MPI
+        self._world: Any = MPI.COMM_WORLD
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        library = MPI.Get_library_version().rstrip("\0")
+        self.about = {
+            "library": " ".join(library.split("\n")[0].replace(",", " ").split()),
+            "mpi4py": mpi4py.__version__,
+            "threads": "multiple" if mpi4py.rc.threads else "single",
+            "python": platform.python_version(),
+        }
+
+    def empty(self, elements: int, dtype: str) -> Array:
+        return np.empty(elements, carrier(dtype))
+
+    def bind(self, cell: Cell, x: Array, out: Array) -> Call:
+        world, in_place = self._world, self._mpi.IN_PLACE
+        if cell.operation != "barrier":
+            self._refuse_unknown(cell.dtype)
+        match cell.operation:
+            case "all_reduce":
+                return lambda: world.Allreduce(in_place, x)
+            case "all_gather":
+                return lambda: world.Allgather(x, out)
+            case "reduce_scatter":
+                return lambda: world.Reduce_scatter_block(x, out)
+            case "broadcast":
+                return lambda: world.Bcast(x, 0)
+            case "all_to_all":
+                return lambda: world.Alltoall(x, out)
+            case "sendrecv":
+                return _round_trip(
+                    self.rank, lambda to: world.Send(x, to), lambda by: world.Recv(out, by)
+                )
+            case "barrier":
+                return lambda: world.Barrier()
+        raise Refused(f"MPI is not measured on {cell.operation}")
+
+    def _refuse_unknown(self, dtype: str) -> None:
+        """Refuse what mpi4py finds no MPI type for."""
+        if dtype != "bfloat16":
+            try:
+                found = self._mpi.Datatype.fromcode(np.dtype(dtype).char)
+            except ValueError:
+                found = self._mpi.DATATYPE_NULL
+            if found != self._mpi.DATATYPE_NULL:
+                return
+        raise Refused(f"this MPI has no {dtype}")
+
+    def barrier(self) -> None:
+        self._world.Barrier()
+
+    def variant(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        self._mpi.Finalize()
+
+
+def contender(name: str, meeting: Path) -> Contender:
+    """Join the world of this process's contender; Gloo's ranks find each other in a file."""
+    if name in ALLHANDS:
+        return Allhands(name)
+    return Gloo(meeting) if name == "gloo" else Mpi()
+
+
+def _numpy_type(dtype: str) -> Any:
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise Refused("bfloat16 needs `pip install ml_dtypes`") from None
+    return ml_dtypes.bfloat16
+
+
+def _round_trip(rank: int, send: Callable[[int], object], receive: Callable[[int], object]) -> Call:
+    def there_and_back() -> None:
+        send(1)
+        receive(1)
+
+    def back_from_there() -> None:
+        receive(0)
+        send(0)
+
+    return there_and_back if rank == 0 else back_from_there

@@ -1,0 +1,158 @@
+"""The processes of one contender: started, given their turns, and ended, whatever happens."""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from allhands.bench.gate import Gate
+from allhands.bench.launches import HERE, Host, Launcher
+from allhands.bench.wire import Line, Message
+
+_START_PATIENCE = 90.0
+_TURN_PATIENCE = 180.0
+_END_PATIENCE = 5.0
+_TOLD_LINES = 12
+
+
+class CrewFailed(Exception):
+    """A contender's processes did not do what they were told; says what they printed."""
+
+
+class Crew:
+    """The ranks of one contender; they sleep unless `ask` asks."""
+
+    def __init__(
+        self, launcher: Launcher, ranks: int, folder: Path, hosts: Sequence[Host] = (HERE,)
+    ) -> None:
+        """Start the ranks and wait until all have joined their world; `folder` must be empty.
+
+        Raises:
+            CrewFailed: they did not.
+        """
+        self.name = launcher.contender
+        self.size = ranks
+        self.about: dict[str, str] = {}
+        self._log = folder / "output"
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._lines: list[Line] = []
+        gate = folder / "gate"
+        gate.write_bytes(bytes(Gate.nbytes(ranks)))
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "driver"))
+            listener.listen(ranks)
+            arguments = ["--driver", str(folder / "driver"), "--gate", str(gate)]
+            arguments += ["--meeting", str(folder / "meeting")]
+            try:
+                self._start(launcher, hosts, arguments)
+                self._muster(listener)
+            except BaseException:
+                self.close()
+                raise
+
+    def ask(self, order: Message) -> list[dict[str, Any]]:
+        """Let every rank obey one order; return their answers, by rank.
+
+        Raises:
+            CrewFailed: a rank ended, or takes too long.
+        """
+        deadline = time.monotonic() + _TURN_PATIENCE
+        try:
+            for line in self._lines:
+                line.say(order)
+            answers = [line.hear(deadline - time.monotonic()) for line in self._lines]
+        except (TimeoutError, OSError) as error:
+            raise self._failure(f"did not obey {order['do']}: {error}") from error
+        present = [answer for answer in answers if answer is not None]
+        if len(present) < len(answers):
+            raise self._failure(f"a rank ended in {order['do']}")
+        return present
+
+    def leave(self) -> None:
+        """Let the ranks leave their world in good order, then end what is left of them."""
+        try:
+            self.ask({"do": "leave"})
+            for child in self._children:
+                child.wait(_END_PATIENCE)
+        except subprocess.TimeoutExpired:
+            pass  # it has left its world, and `close` ends it
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End every process; idempotent."""
+        for line in self._lines:
+            line.close()
+        self._lines = []
+        for child in self._children:
+            _end(child)
+        self._children = []
+
+    def _start(self, launcher: Launcher, hosts: Sequence[Host], arguments: Sequence[str]) -> None:
+        with self._log.open("wb") as log:
+            for process in launcher.processes(hosts, self.size, arguments, _free_port()):
+                self._children.append(
+                    subprocess.Popen(
+                        process.command,
+                        env=dict(process.environment),
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+
+    def _muster(self, listener: socket.socket) -> None:
+        deadline = time.monotonic() + _START_PATIENCE
+        by_rank: dict[int, Line] = {}
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            while len(self._lines) < self.size:
+                if selector.select(0.2):
+                    self._lines.append(Line(listener.accept()[0]))
+                elif any(child.poll() not in (None, 0) for child in self._children):
+                    raise self._failure("a process ended before it joined")
+                elif time.monotonic() > deadline:
+                    raise self._failure(f"only {len(self._lines)} of {self.size} ranks started")
+        for line in self._lines:
+            try:
+                hello = line.hear(deadline - time.monotonic())
+            except TimeoutError as error:
+                raise self._failure("not all ranks joined their world") from error
+            if hello is None:
+                raise self._failure("a rank ended before it joined")
+            if hello["size"] != self.size:
+                raise self._failure(
+                    f"its ranks see a world of {hello['size']}, not {self.size}: its launcher and "
+                    "its library are not of the same kind"
+                )
+            by_rank[hello["rank"]] = line
+            self.about = hello["about"]
+        self._lines = [by_rank[rank] for rank in range(self.size)]
+
+    def _failure(self, what: str) -> CrewFailed:
+        printed = self._log.read_text(errors="replace").splitlines()[-_TOLD_LINES:]
+        return CrewFailed("\n    ".join([f"{self.name}, {self.size} ranks: {what}", *printed]))
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End a process and what it started; launchers of MPI end their ranks on SIGTERM."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, kind)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_END_PATIENCE)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,96 @@
+"""Random arrays whose results are known exactly: small whole numbers times a scale.
+
+The scale differs from call to call, so that no result of an earlier call passes for this one's.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allhands.bench.cell import LARGEST_SCALE, LARGEST_VALUE, Cell
+
+Array = NDArray[np.generic]
+
+_BLOCK = 1 << 16
+
+
+def carrier(dtype: str) -> np.dtype[np.generic]:
+    """Return NumPy's type of the same bytes: NumPy itself has no bfloat16."""
+    return np.dtype(np.uint16) if dtype == "bfloat16" else np.dtype(dtype)
+
+
+def scale_of(call: int) -> int:
+    return call % LARGEST_SCALE + 1
+
+
+class Data:
+    """What one rank brings to a cell, and what it must get."""
+
+    def __init__(self, cell: Cell, rank: int, seed: int) -> None:
+        self._cell = cell
+        self._mine = _values(cell, rank, seed)
+        self._due = self._expected(rank, seed)
+
+    def fill(self, x: Array, scale: int) -> None:
+        """Write what this rank brings."""
+        _encode(self._mine, scale, self._cell.dtype, x)
+
+    def wrong(self, got: Array, scale: int) -> str | None:
+        """Say what is wrong with a result; None: nothing."""
+        due = np.empty(min(_BLOCK, got.size), got.dtype)
+        for start in range(0, got.size, _BLOCK):
+            part = got[start : start + _BLOCK]
+            _encode(self._due[start : start + _BLOCK], scale, self._cell.dtype, due[: part.size])
+            if not np.array_equal(part, due[: part.size]):
+                place = int(np.argmax(part != due[: part.size]))
+                return (
+                    f"element {start + place} of {got.size} is {part[place]!r}, "
+                    f"not {due[place]!r} (as {got.dtype})"
+                )
+        return None
+
+    def _expected(self, rank: int, seed: int) -> NDArray[np.int16]:
+        cell = self._cell
+        brought = (_values(cell, other, seed) for other in range(cell.ranks))
+        share = cell.elements // cell.ranks
+        mine = slice(rank * share, (rank + 1) * share)
+        match cell.operation:
+            case "all_reduce":
+                return _sum(brought, slice(None))
+            case "reduce_scatter":
+                return _sum(brought, mine)
+            case "all_gather":
+                return np.concatenate(list(brought))
+            case "all_to_all":
+                return np.concatenate([values[mine] for values in brought])
+            case "sendrecv":
+                return _values(cell, 1 - rank, seed) if rank < 2 else self._mine
+        return _values(cell, 0, seed)
+
+
+def _sum(arrays: Iterator[NDArray[np.int16]], part: slice) -> NDArray[np.int16]:
+    total = next(arrays)[part].copy()
+    for values in arrays:
+        total += values[part]
+    return total
+
+
+def _values(cell: Cell, rank: int, seed: int) -> NDArray[np.int16]:
+    """Draw what a rank brings at scale 1; never 0, which a scale would not change."""
+    random = np.random.default_rng((seed, rank))
+    values = random.integers(1, LARGEST_VALUE, cell.elements, np.int8, endpoint=True)
+    if not cell.dtype.startswith("u"):
+        values *= random.integers(0, 1, cell.elements, np.int8, endpoint=True) * 2 - 1
+    return values.astype(np.int16)
+
+
+def _encode(values: NDArray[np.int16], scale: int, dtype: str, out: Array) -> None:
+    for start in range(0, out.size, _BLOCK):
+        stop = min(start + _BLOCK, out.size)
+        block = values[start:stop] * np.int16(scale)
+        if dtype == "bfloat16":
+            # Whole numbers up to 256 are exact in bfloat16, the upper half of a float32.
+            out[start:stop] = block.astype(np.float32).view(np.uint32) >> 16
+        else:
+            out[start:stop] = block

@@ -1,0 +1,236 @@
+"""How each contender's ranks are started, and what its users have to install first."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from allhands.bench.contenders import ALLHANDS, MPI
+
+# A peer's Python needs NumPy and the peer. To import allhands proper would need more, so that
+# name is given to a package that is found in the same place and has no code of its own.
+_AS_RANK = """
+import runpy, sys, types
+package = types.ModuleType("allhands")
+package.__path__ = [sys.argv.pop(1)]
+sys.modules["allhands"] = package
+runpy.run_module("allhands.bench.rank", run_name="__main__", alter_sys=True)
+"""
+_HERE = str(Path(__file__).parent.parent)
+
+_TELL_LIBRARY = """
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+print(MPI.Get_library_version())
+"""
+
+_FOREIGN = ("OMPI_", "PMI", "PMIX_", "MPI_LOCAL", "HYDI_", "SLURM_", "MASTER_", "TORCHELASTIC_")
+_OWN = {"ALLHANDS_URL", "ALLHANDS_JOB", "ALLHANDS_TOKEN", "ALLHANDS_TLS_CA"}
+_PLACE = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
+
+
+class Missing(Exception):
+    """A contender cannot be measured on this machine; says what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process to start: a rank, or a launcher of ranks."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where ranks run: this host, or what `netns` made of it."""
+
+    name: str
+    address: str
+    interface: str
+    enter: tuple[str, ...] = ()
+    """The command that runs another one there."""
+
+
+HERE = Host("this host", "127.0.0.1", "lo")
+
+
+@dataclass(frozen=True, slots=True)
+class Pythons:
+    """The Python to run each contender with, where it is not this one."""
+
+    by_contender: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, contender: str) -> str:
+        return self.by_contender.get(contender, sys.executable)
+
+
+def base_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Remove what a launcher around this process left; one thread for each rank."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(_FOREIGN) and name not in _OWN | _PLACE
+    }
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def find(contender: str, pythons: Pythons) -> "Launcher":
+    """Find what it takes to start this contender.
+
+    Raises:
+        Missing: it is not there.
+    """
+    python = pythons.of(contender)
+    if contender in ALLHANDS:
+        return _find_allhands(contender)
+    if contender in MPI:
+        return _find_mpi(contender, python)
+    _need_modules(contender, python, {"torch": "torch==2.13.0", "numpy": "numpy"})
+    return Launcher(contender, python)
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Knows the processes that make up a crew."""
+
+    contender: str
+    python: str
+    mpirun: tuple[str, ...] = ()
+    """The command to which a number of ranks and what to run are added; empty: none is needed."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def processes(
+        self, hosts: Sequence[Host], ranks: int, arguments: Sequence[str], port: int
+    ) -> list[Process]:
+        """List what to start for so many ranks, equally many on each host.
+
+        `port` is one that rank 0's host has free; only crews that span hosts meet there.
+        """
+        base = {**base_environment(os.environ), **self.environment}
+        own = self.contender in ALLHANDS
+        job = ("--contender", self.contender, *arguments)
+        if own:
+            rank = (self.python, "-m", "allhands.bench.rank", *job)
+        else:
+            rank = (self.python, "-c", _AS_RANK, _HERE, *job)
+        if self.mpirun:
+            return [Process((*self.mpirun, "-n", str(ranks), *rank), base)]
+        if own and len(hosts) == 1:
+            launcher = (self.python, "-m", "allhands.cli.main", "run", "-n", str(ranks), "-m")
+            return [Process((*hosts[0].enter, *launcher, *rank[2:]), base)]
+        return [
+            Process((*host.enter, *rank), {**base, **_place(hosts, host, number, ranks, port)})
+            for number, host in _placed(hosts, ranks)
+        ]
+
+
+def _placed(hosts: Sequence[Host], ranks: int) -> Iterator[tuple[int, Host]]:
+    for number in range(ranks):
+        yield number, hosts[number * len(hosts) // ranks]
+
+
+def _place(hosts: Sequence[Host], host: Host, rank: int, ranks: int, port: int) -> dict[str, str]:
+    local = ranks // len(hosts)
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(rank % local),
+        "LOCAL_WORLD_SIZE": str(local),
+        "MASTER_ADDR": hosts[0].address,
+        "MASTER_PORT": str(port),
+        "ALLHANDS_INSECURE": "1",
+        "GLOO_SOCKET_IFNAME": host.interface,
+    }
+
+
+def _find_allhands(contender: str) -> Launcher:
+    import allhands as ah
+
+    needs = {"allhands-arena": "empty", "allhands-persistent": "all_reduce_init"}
+    name = needs.get(contender)
+    if name is not None and not hasattr(ah, name):
+        raise Missing(f"{contender} needs `allhands.{name}`, which this release does not have")
+    return Launcher(contender, sys.executable)
+
+
+def _find_mpi(contender: str, python: str) -> Launcher:
+    _need_modules(contender, python, {"mpi4py": "mpi4py", "numpy": "numpy"})
+    if contender == "openmpi":
+        names = ("mpirun.openmpi", "mpirun", "mpiexec.openmpi", "mpiexec")
+        mpirun = _find_mpirun(contender, python, names, "Open MPI", "apt install openmpi-bin")
+        # More ranks than cores are allowed, and Open MPI then yields by itself; bound to a core
+        # each, ranks of other contenders would find it taken.
+        options = ["--oversubscribe", "--bind-to", "none"]
+        if os.geteuid() == 0:
+            options.append("--allow-run-as-root")
+        environment = _library_environment(python, mpirun, "Open MPI", "openmpi")
+        return Launcher(contender, python, (mpirun, *options), environment)
+    names = ("mpiexec.hydra", "mpiexec.mpich", "mpiexec", "mpirun")
+    mpirun = _find_mpirun(contender, python, names, "HYDRA", "pip install mpich")
+    return Launcher(
+        contender, python, (mpirun,), _library_environment(python, mpirun, "MPICH", "mpich")
+    )
+
+
+def _find_mpirun(contender: str, python: str, names: Sequence[str], sign: str, remedy: str) -> str:
+    """Find the launcher of one MPI, beside the Python first: all MPIs call theirs the same."""
+    beside = str(Path(shutil.which(python) or python).parent)
+    for folder in (beside, None):
+        for name in names:
+            path = shutil.which(name, path=folder)
+            if path is not None and sign in _output([path, "--version"]):
+                return path
+    raise Missing(
+        f"{contender} needs its {names[1]}, and neither PATH nor {beside} has one: `{remedy}`"
+    )
+
+
+def _library_environment(python: str, mpirun: str, sign: str, abi: str) -> Mapping[str, str]:
+    """Find the setting with which mpi4py loads this MPI: its wheels can load several."""
+    libraries = sorted(Path(mpirun).resolve().parent.parent.glob("lib*/**/libmpi.so*"))[:1]
+    candidates: list[dict[str, str]] = [{}, {"MPI4PY_MPIABI": abi}]
+    candidates += [{"MPI4PY_LIBMPI": str(one), "MPI4PY_MPIABI": abi} for one in libraries]
+    said = ""
+    for candidate in candidates:
+        said = _output([python, "-c", _TELL_LIBRARY], candidate)
+        if sign in said:
+            return candidate
+    raise Missing(
+        f"mpi4py of {python} does not load the {sign} of {mpirun}: install mpi4py 4.1 or later "
+        f"there, or one built for it (it said: {said.strip().splitlines()[-1:]})"
+    )
+
+
+def _need_modules(contender: str, python: str, modules: Mapping[str, str]) -> None:
+    if shutil.which(python) is None:
+        raise Missing(f"{contender} should run under {python}, which is no program here")
+    ask = (
+        "import importlib.util as u, sys; "
+        "print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])"
+    )
+    missing = _output([python, "-c", ask, *modules]).split()
+    if missing:
+        wanted = " ".join(modules.get(name, name) for name in missing)
+        raise Missing(
+            f"{contender} needs `{python} -m pip install {wanted}`, or another Python that has "
+            f"it: --{contender}-python"
+        )
+
+
+def _output(command: Sequence[str], more: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command,
+        env={**base_environment(os.environ), **(more or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout

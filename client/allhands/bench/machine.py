@@ -1,0 +1,139 @@
+"""What this machine can do, printed beside every result: these figures change from hour to hour."""
+
+import multiprocessing
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+_ROUNDS = 30
+_CACHED_BYTES = 1 << 20
+_MEMORY_BYTES = 128 << 20
+_PING_PONGS = 500
+_STREAM_CHUNK = 1 << 20
+_STREAM_CHUNKS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What no contender can beat here."""
+
+    cores: int
+    cross_core_read_gbs: float | None
+    """How fast one core copies what another has just written; None: one core."""
+    memory_copy_gbs: float
+    """How fast one core copies memory that no cache holds."""
+    line_bounce_ns: float | None
+    """A cache line from core to core, one way; None: one core, or no compiler to measure it."""
+    tcp_round_trip_us: float
+    """One byte there and back over loopback, both sides blocking."""
+    tcp_gbs: float
+    """One way over loopback."""
+
+
+def measure() -> Limits:
+    """Measure all of them, in a few seconds."""
+    round_trip, stream = tcp_loopback()
+    return Limits(
+        len(os.sched_getaffinity(0)),
+        cross_core_read(),
+        memory_copy(),
+        line_bounce(),
+        round_trip,
+        stream,
+    )
+
+
+def cross_core_read() -> float | None:
+    """Measure in GB/s how fast one core copies what another has just written; None: one core."""
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        return None
+    writer, reader = sorted(allowed)[:2]
+    source = np.zeros(_CACHED_BYTES, np.uint8)
+    target = np.zeros_like(source)
+    rates = []
+    try:
+        for value in range(_ROUNDS):
+            os.sched_setaffinity(0, {writer})
+            source.fill(value)
+            os.sched_setaffinity(0, {reader})
+            begun = time.perf_counter()
+            np.copyto(target, source)
+            rates.append(_CACHED_BYTES / (time.perf_counter() - begun) / 1e9)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    return statistics.median(rates)
+
+
+def memory_copy() -> float:
+    """Measure in GB/s how fast one core copies memory that no cache holds."""
+    source = np.zeros(_MEMORY_BYTES, np.uint8)
+    target = np.ones_like(source)
+    rates = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        np.copyto(target, source)
+        rates.append(_MEMORY_BYTES / (time.perf_counter() - begun) / 1e9)
+    return statistics.median(rates)
+
+
+def line_bounce() -> float | None:
+    """Measure in nanoseconds how long a cache line takes from core to core."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if compiler is None or len(cores) < 2:
+        return None
+    source = Path(__file__).with_name("bounce.c")
+    with tempfile.TemporaryDirectory(prefix="allhands-bench-") as folder:
+        program = str(Path(folder, "bounce"))
+        subprocess.run([compiler, "-O2", "-pthread", "-o", program, str(source)], check=True)
+        said = subprocess.run(
+            [program, *map(str, cores)], check=True, capture_output=True, timeout=60
+        ).stdout
+    return float(said)
+
+
+def tcp_loopback() -> tuple[float, float]:
+    """Measure a round trip of one byte in microseconds, and one stream in GB/s."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        echo = multiprocessing.get_context("spawn").Process(
+            target=_echo, args=(server.getsockname()[1],)
+        )
+        echo.start()
+        with server.accept()[0] as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            round_trips = []
+            for _ in range(_PING_PONGS):
+                begun = time.perf_counter()
+                connection.sendall(b"x")
+                connection.recv(1)
+                round_trips.append(time.perf_counter() - begun)
+            chunk = bytes(_STREAM_CHUNK)
+            begun = time.perf_counter()
+            for _ in range(_STREAM_CHUNKS):
+                connection.sendall(chunk)
+            connection.recv(1)
+            took = time.perf_counter() - begun
+        echo.join()
+    return statistics.median(round_trips) * 1e6, _STREAM_CHUNKS * _STREAM_CHUNK / took / 1e9
+
+
+def _echo(port: int) -> None:
+    """Answer the bytes of `tcp_loopback`, swallow its stream, and say that it has arrived."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(_PING_PONGS):
+            connection.sendall(connection.recv(1))
+        room = bytearray(_STREAM_CHUNK)
+        left = _STREAM_CHUNK * _STREAM_CHUNKS
+        while left:
+            left -= connection.recv_into(room)
+        connection.sendall(b"x")

@@ -1,0 +1,181 @@
+"""What a run comes to: as JSON, and as a table for people."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from allhands.bench.cell import CONVENTIONS
+from allhands.bench.contenders import ALLHANDS
+from allhands.bench.driver import Result
+
+Row = dict[str, Any]
+"""One result, as it stands in the JSON."""
+Report = dict[str, Any]
+
+_PIPE_WIDTH = 200
+
+
+def rows_of(results: Iterable[Result]) -> list[Row]:
+    """Return the rows of one cell; times in seconds."""
+    rows = []
+    for result in results:
+        cell, summary = result.cell, result.summary
+        rows.append(
+            {
+                "operation": cell.operation,
+                "ranks": cell.ranks,
+                "bytes": cell.nbytes,
+                "dtype": cell.dtype,
+                "elements": cell.elements,
+                "contender": result.contender,
+                **(asdict(summary) if summary else {}),
+                "calls": result.calls,
+                "variant": result.variant,
+                "refused": result.refused,
+                "failed": result.failed,
+            }
+        )
+    _add_ratios(rows)
+    return rows
+
+
+def _add_ratios(rows: list[Row]) -> None:
+    """Add to each peer by which factor it takes longer than each kind of allhands."""
+    own = {
+        row["contender"]: row["median"]
+        for row in rows
+        if row["contender"] in ALLHANDS and "median" in row
+    }
+    for row in rows:
+        if row["contender"] not in ALLHANDS and "median" in row:
+            row["ratios"] = {name: row["median"] / median for name, median in own.items()}
+
+
+def report(
+    machine: Mapping[str, Any], contenders: Mapping[str, Any], rows: Sequence[Row], link: str
+) -> Report:
+    """Put a run together; `link` says over what the ranks talk."""
+    return {
+        "link": link,
+        "machine": dict(machine),
+        "contenders": dict(contenders),
+        "conventions": {row["operation"]: CONVENTIONS[row["operation"]] for row in rows},
+        "rows": list(rows),
+    }
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """Make one report of several runs; machine and contenders are those of the first.
+
+    Raises:
+        ValueError: they were measured over different links.
+    """
+    first = reports[0]
+    if any(one["link"] != first["link"] for one in reports):
+        raise ValueError(f"runs over {sorted({one['link'] for one in reports})} do not compare")
+    conventions: dict[str, str] = {}
+    rows: list[Row] = []
+    for one in reports:
+        conventions |= one["conventions"]
+        rows += one["rows"]
+    return {**first, "conventions": conventions, "rows": rows}
+
+
+def by_cell(rows: Iterable[Row]) -> dict[tuple[str, str, int, int], dict[str, Row]]:
+    """Sort rows by operation, dtype, ranks and bytes, and then by contender."""
+    cells: dict[tuple[str, str, int, int], dict[str, Row]] = {}
+    for row in rows:
+        place = (row["operation"], row["dtype"], row["ranks"], row["bytes"])
+        cells.setdefault(place, {})[row["contender"]] = row
+    return cells
+
+
+def contenders_of(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row["contender"] for row in rows))
+
+
+def show(report: Report, console: Console) -> None:
+    """Print a table for each operation and dtype, and below them what the machine can do."""
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    cells = by_cell(report["rows"])
+    for operation, dtype in dict.fromkeys((place[0], place[1]) for place in cells):
+        _show_operation(report, operation, dtype, console)
+    console.print(_machine(report), soft_wrap=True)
+    for name, about in report["contenders"].items():
+        console.print(
+            f"{name}: {', '.join(' '.join(pair) for pair in about.items())}", soft_wrap=True
+        )
+    for name, why in failures(report).items():
+        console.print(f"{name} FAILED: {why}", soft_wrap=True, markup=False)
+
+
+def failures(report: Report) -> dict[str, str]:
+    """Say which contenders failed, and how."""
+    return {row["contender"]: row["failed"] for row in report["rows"] if row["failed"]}
+
+
+def _show_operation(report: Report, operation: str, dtype: str, console: Console) -> None:
+    places = {
+        place: found
+        for place, found in by_cell(report["rows"]).items()
+        if place[:2] == (operation, dtype)
+    }
+    names = contenders_of(row for found in places.values() for row in found.values())
+    pairs = [
+        (peer, own) for peer in names if peer not in ALLHANDS for own in names if own in ALLHANDS
+    ]
+    what = report["conventions"][operation]
+    table = Table(
+        title=f"{operation}, {dtype}, {report['link']}: microseconds, median (10 % to 90 %)\n{what}"
+    )
+    for column in ("ranks", "bytes", *names, *(f"{peer} / {own}" for peer, own in pairs)):
+        table.add_column(column, justify="right")
+    for (_, _, ranks, nbytes), found in places.items():
+        ratios = [found.get(peer, {}).get("ratios", {}).get(own) for peer, own in pairs]
+        table.add_row(
+            str(ranks),
+            f"{nbytes:,}",
+            *(_figure(found.get(name)) for name in names),
+            *("-" if ratio is None else _ratio(ratio) for ratio in ratios),
+        )
+    console.print(table)
+
+
+def _figure(row: Row | None) -> str:
+    if row is None:
+        return "-"
+    if "median" not in row:
+        return "failed" if row["failed"] else "refused"
+    return f"{_micros(row['median'])} ({_micros(row['low'])} to {_micros(row['high'])})"
+
+
+def _micros(seconds: float) -> str:
+    micros = seconds * 1e6
+    return (
+        f"{micros:,.2f}" if micros < 10 else f"{micros:,.1f}" if micros < 100 else f"{micros:,.0f}"
+    )
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2g}"
+
+
+def _machine(report: Report) -> str:
+    limits = report["machine"]
+
+    def said(name: str, form: str) -> str:
+        value = limits[name]
+        return "(not measured)" if value is None else format(value, form)
+
+    return (
+        f"this machine, now: {limits['cores']} cores; a core reads what another wrote at "
+        f"{said('cross_core_read_gbs', '.0f')} GB/s, memory copies at "
+        f"{said('memory_copy_gbs', '.0f')} GB/s, a cache line takes "
+        f"{said('line_bounce_ns', '.0f')} ns from core to core; TCP over loopback takes "
+        f"{said('tcp_round_trip_us', '.0f')} us there and back and streams at "
+        f"{said('tcp_gbs', '.1f')} GB/s"
+    )

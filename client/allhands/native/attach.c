@@ -1,0 +1,31 @@
+/* Cross-memory attach: the kernel copies from another process's memory into ours. */
+#define _GNU_SOURCE
+#include <sys/uio.h>
+
+#include "pull.h"
+#include "wait.h"
+
+/* Read the lane's nonce along with the data: a process that took over the number of one that died
+ * does not have it, and what lies at that address there is nothing of ours. */
+static bool read_from(const ah_lane *lane, int rank, uint64_t address, void *to, size_t nbytes) {
+    uint64_t at = atomic_load(&lane->area[rank]->nonce_at), nonce = 0;
+    if (!at) return false;
+    struct iovec here[] = {{&nonce, sizeof nonce}, {to, nbytes}};
+    struct iovec there[] = {{(void *)(uintptr_t)at, sizeof nonce},
+                            {(void *)(uintptr_t)address, nbytes}};
+    unsigned long parts = nbytes ? 2 : 1;
+    ssize_t got = process_vm_readv(lane->pid[rank], here, parts, there, parts, 0);
+    return got == (ssize_t)(sizeof nonce + nbytes) && nonce == atomic_load(&lane->area[rank]->nonce);
+}
+
+bool ah_lane_can_attach(ah_lane *lane) {
+    bool works = true;
+    for (int r = 0; r < lane->size; r++)
+        works &= r == lane->rank || read_from(lane, r, 0, NULL, 0);
+    return lane->attach = works;
+}
+
+ah_status ah_attach(ah_lane *lane, int from, uint64_t address, void *to, size_t nbytes) {
+    if (read_from(lane, from, address, to, nbytes)) return AH_OK;
+    return ah_await_end(lane, AH_BIT(from)); /* dead, or dying: its failure will be told */
+}

@@ -1,0 +1,171 @@
+#define _GNU_SOURCE
+#include "wait.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { AWAKE, ASLEEP };
+
+#define MICROSECONDS INT64_C(1000)
+
+/* How long to do what, while nothing comes: first spin, about two microseconds, in which the shell
+ * holds on to what it holds; then yield; then sleep. Where spinning is vain because the awaited rank
+ * has no processor (its own fell to others, or there are too few), yield at once, and only try now
+ * and then whether spinning does again. */
+#define SPINS 64
+#define TRY_AGAIN 64
+#define SOON 4 /* yields that show that the processor was what the other lacked */
+#define YIELD (200 * MICROSECONDS)
+/* A sleeper looks by itself as often, because who publishes may be killed before it rings. */
+#define NAP (50 * 1000 * MICROSECONDS)
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+int64_t ah_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static bool there(const ah_lane *lane, int rank, ah_goal goal) {
+    uint64_t least = goal.least + (goal.from_base ? lane->terms[rank].base : 0);
+    return atomic_load(ah_word(lane, rank, goal.offset)) >= least ||
+           (goal.left && atomic_load(&lane->area[rank]->abandoned) >= goal.left);
+}
+
+static uint64_t missing(const ah_lane *lane, uint64_t ranks, ah_goal goal) {
+    uint64_t left = ranks;
+    for (uint64_t rest = ranks; rest; rest &= rest - 1) {
+        int rank = __builtin_ctzll(rest);
+        if (there(lane, rank, goal)) left &= ~AH_BIT(rank);
+    }
+    return left;
+}
+
+uint64_t ah_gave_up(const ah_lane *lane, uint64_t ranks) {
+    uint64_t gone = 0;
+    /* Pairs with the fence in ah_finish: a word that is still behind was so during all our reads. */
+    atomic_thread_fence(memory_order_acquire);
+    for (uint64_t rest = ranks; rest; rest &= rest - 1) {
+        int rank = __builtin_ctzll(rest);
+        if (atomic_load(&lane->area[rank]->abandoned) >= lane->call->sequence) gone |= AH_BIT(rank);
+    }
+    return gone;
+}
+
+void ah_ring_one(ah_area *area) {
+    if (atomic_load(&area->bell) == ASLEEP && atomic_exchange(&area->bell, AWAKE) == ASLEEP)
+        syscall(SYS_futex, &area->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void ah_ring(ah_lane *lane, uint64_t ranks) {
+    for (; ranks; ranks &= ranks - 1) ah_ring_one(lane->area[__builtin_ctzll(ranks)]);
+}
+
+void ah_pause(ah_lane *lane) {
+    ah_call *call = lane->call;
+    if (lane->paused) return;
+    lane->paused = true;
+    if (call->pause) call->pause(call->owner);
+    if (call->tick) lane->next_tick = ah_now() + call->tick_ns;
+}
+
+void ah_unpause(ah_lane *lane) {
+    if (lane->paused && lane->call->resume) lane->call->resume(lane->call->owner);
+    lane->paused = false;
+}
+
+/* Whether the call is to end: interrupted from outside, or by the hook, if it is time for that. */
+static bool interrupted(ah_lane *lane, int64_t now, uint64_t left) {
+    ah_call *call = lane->call;
+    if (atomic_load(&lane->interrupted) >= call->sequence) return true;
+    if (!call->tick || !lane->paused || now < lane->next_tick) return false;
+    lane->next_tick = now + call->tick_ns;
+    return call->tick(call->owner, left);
+}
+
+ah_status ah_breathe(ah_lane *lane) {
+    return interrupted(lane, lane->call->tick ? ah_now() : 0, 0) ? AH_INTERRUPTED : AH_OK;
+}
+
+/* Sleep until rung, or `until`; not at all if there is something to see already. */
+static void sleep_until(ah_lane *lane, uint64_t left, ah_goal goal, int64_t until, int64_t now) {
+    _Atomic uint32_t *bell = &lane->area[lane->rank]->bell;
+    atomic_store(bell, ASLEEP);
+    if (missing(lane, left, goal) == left && !ah_gave_up(lane, left) &&
+        atomic_load(&lane->interrupted) < lane->call->sequence) {
+        int64_t span = until - now < NAP ? until - now : NAP;
+        struct timespec timeout = {span / 1000000000, span % 1000000000};
+        /* Not FUTEX_PRIVATE_FLAG: other processes ring. Any return is taken as a wake-up. */
+        if (span > 0) syscall(SYS_futex, bell, FUTEX_WAIT, ASLEEP, &timeout, NULL, 0);
+    }
+    atomic_store(bell, AWAKE);
+}
+
+static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
+    ah_call *call = lane->call;
+    bool spun = !lane->vain || ++lane->vain > TRY_AGAIN;
+    for (int spin = 0; spun && spin < SPINS; spin++) {
+        relax();
+        if (!(left = missing(lane, left, goal))) {
+            lane->vain = 0;
+            return AH_OK;
+        }
+    }
+    ah_pause(lane);
+    int64_t start = ah_now(), now = start;
+    for (int turn = 0;; turn++) {
+        uint64_t gone = ah_gave_up(lane, left);
+        /* What they published before they gave up is visible now, so this look is the last. */
+        if (!(left = missing(lane, left, goal))) {
+            if (spun && turn > 0 && turn <= SOON) lane->vain = 1;
+            return AH_OK;
+        }
+        if (gone & left) return AH_ABANDONED;
+        call->waiting = left;
+        if (interrupted(lane, now, left)) return AH_INTERRUPTED;
+        if (now >= call->deadline) return AH_TIMEOUT;
+        if (now - start < YIELD) {
+            sched_yield();
+        } else {
+            int64_t until = call->deadline;
+            if (call->tick && lane->next_tick < until) until = lane->next_tick;
+            sleep_until(lane, left, goal, until, now);
+        }
+        now = ah_now();
+    }
+}
+
+ah_status ah_await(ah_lane *lane, uint64_t ranks, ah_goal goal) {
+    uint64_t left = missing(lane, ranks, goal);
+    ah_status status = left ? block(lane, left, goal) : AH_OK;
+    if (status == AH_OK) lane->call->waiting = 0;
+    return status;
+}
+
+ah_status ah_await_put(ah_lane *lane, uint64_t ranks, uint64_t steps) {
+    return ah_await(lane, ranks, (ah_goal){offsetof(ah_area, put), steps, true, 0});
+}
+
+ah_status ah_await_done(ah_lane *lane, uint64_t ranks, uint64_t steps) {
+    return ah_await(lane, ranks, (ah_goal){offsetof(ah_area, done), steps, true, 0});
+}
+
+ah_status ah_await_gone(ah_lane *lane, uint64_t ranks, uint64_t steps) {
+    uint64_t left = lane->call->sequence;
+    return ah_await(lane, ranks, (ah_goal){offsetof(ah_area, done), steps, true, left});
+}
+
+ah_status ah_await_end(ah_lane *lane, uint64_t ranks) {
+    return ah_await(lane, ranks, (ah_goal){offsetof(ah_area, put), UINT64_MAX, false, 0});
+}

@@ -1,0 +1,195 @@
+"""The store of a job for asyncio: the methods of `Store`, awaited."""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from allhands import key_calls
+from allhands.async_line import AsyncLine
+from allhands.channel import Endpoint, dial, meaning, translate
+from allhands.key_calls import CallFailed, KeyCall, P, Q, too_late
+from allhands.lines import OPENING_SECONDS
+from allhands.timeout import Timeout, seconds
+from allhands.values import encode, paired
+from allhands_proto.framing import Malformed
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncCoordinatorStore:
+    """What `Store` says, for coroutines of one loop; `async with` closes it.
+
+    Calls that several tasks make at once travel together: keep many under way, with
+    `asyncio.gather` or tasks, and each costs a few microseconds. They are carried out in the order
+    in which they began. A cancelled call waits no more, but may have been carried out.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, job: str, timeout: Timeout = 30.0) -> None:
+        self._endpoint = endpoint
+        self._dial = dial(endpoint)
+        if self._dial.credentials is None:
+            self._channel = grpc.aio.insecure_channel(self._dial.target, self._dial.options)
+        else:
+            self._channel = grpc.aio.secure_channel(
+                self._dial.target, self._dial.credentials, self._dial.options
+            )
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
+        self._job = job
+        self._timeout = seconds(timeout)
+        self._line: AsyncLine | None = None
+        self._opening = asyncio.Lock()
+        self._has_none = False  # no line is to be had: all calls are gRPC
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Drop the connections; calls that wait raise CoordinatorUnavailable. Idempotent."""
+        if self._line is not None:
+            self._line.close()
+        await self._channel.close()
+
+    @property
+    def timeout(self) -> float:
+        return self._timeout
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        self._timeout = seconds(timeout)
+
+    async def set(self, key: str, value: bytes | str) -> None:
+        request = wire.SetRequest(job=self._job, key=key, value=encode(value))
+        await self._call(key_calls.SET, request)
+
+    async def get(self, key: str) -> bytes:
+        request = wire.GetRequest(job=self._job, key=key, wait=True)
+        return (await self._call(key_calls.GET, request)).value
+
+    async def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        limit = self._timeout if timeout is None else seconds(timeout)
+        if keys:
+            await self._call(key_calls.WAIT, wire.WaitRequest(job=self._job, keys=keys), limit)
+
+    async def add(self, key: str, amount: int) -> int:
+        request = wire.AddRequest(job=self._job, key=key, amount=amount)
+        return (await self._call(key_calls.ADD, request)).value
+
+    async def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        request = wire.CompareSetRequest(
+            job=self._job, key=key, expected=encode(expected), desired=encode(desired)
+        )
+        found = await self._call(key_calls.COMPARE_SET, request)
+        return found.value if found.exists else encode(expected)
+
+    async def append(self, key: str, value: bytes | str) -> None:
+        request = wire.AppendRequest(job=self._job, key=key, value=encode(value))
+        await self._call(key_calls.APPEND, request)
+
+    async def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        if not keys:
+            return []
+        request = wire.MultiGetRequest(job=self._job, keys=keys, wait=True)
+        return [*(await self._call(key_calls.MULTI_GET, request)).values]
+
+    async def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
+        if pairs := paired(keys, values):
+            put = [wire.KeyValue(key=key, value=value) for key, value in pairs.items()]
+            await self._call(key_calls.MULTI_SET, wire.MultiSetRequest(job=self._job, pairs=put))
+
+    async def delete_key(self, key: str) -> bool:
+        request = wire.DeleteRequest(job=self._job, key=key)
+        return (await self._call(key_calls.DELETE, request)).deleted
+
+    async def num_keys(self) -> int:
+        return (await self._call(key_calls.COUNT, wire.CountRequest(job=self._job))).count
+
+    async def list_keys(self, prefix: str = "") -> list[str]:
+        request = wire.ListRequest(job=self._job, prefix=prefix)
+        return [*(await self._call(key_calls.LIST, request)).keys]
+
+    async def check(self, keys: Sequence[str]) -> bool:
+        # As `CoordinatorStore.check`.
+        for key in keys:
+            if key not in await self.list_keys(key):
+                return False
+        return True
+
+    # ------------------------------------------------------------ calling
+
+    async def _call(self, call: KeyCall[Q, P], request: Q, timeout: float | None = None) -> P:
+        limit = self._timeout if timeout is None else timeout
+        line = self._line
+        try:
+            if line is None or line.failure is not None:
+                deadline = time.monotonic() + limit
+                line = await self._opened(limit)
+                limit = deadline - time.monotonic()
+            if line is not None:
+                return await line.call(call, request, limit)
+            method = getattr(self._stub, call.method)
+            return cast(P, await method(request, timeout=limit, metadata=self._dial.metadata))
+        except CallFailed as error:
+            doing = f"{call.doing(request)} of job {self._job!r}"
+            raise meaning(error.code, error.details, doing, at=self._dial.target) from error
+        except grpc.RpcError as error:
+            doing = f"{call.doing(request)} of job {self._job!r}"
+            raise translate(error, doing, at=self._dial.target) from error
+
+    async def _opened(self, limit: float) -> AsyncLine | None:
+        """Return a line, a new one where there is none; None: none is to be had."""
+        try:
+            async with asyncio.timeout(limit):
+                async with self._opening:
+                    if self._has_none:
+                        return None
+                    if self._line is None or self._line.failure is not None:
+                        self._line = await self._open(limit)
+                    return self._line
+        except TimeoutError as error:
+            raise too_late() from error
+
+    async def _open(self, limit: float) -> AsyncLine | None:
+        request = wire.DescribeCoordinatorRequest()
+        try:
+            found = await self._stub.DescribeCoordinator(
+                request, timeout=limit, metadata=self._dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            found = wire.CoordinatorDescription()  # an older one
+        if not (port := found.calls_port):
+            self._has_none = True
+            return None
+        try:
+            tls = None
+            if self._endpoint.tls_ca is not None:
+                tls = ssl.create_default_context(cafile=self._endpoint.tls_ca)
+            async with asyncio.timeout(OPENING_SECONDS):
+                return await AsyncLine.open(self._endpoint, port, tls)
+        except (OSError, Malformed, DecodeError) as error:
+            logger.warning(
+                "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
+                port,
+                self._dial.target,
+                error,
+            )
+            self._has_none = True
+            return None

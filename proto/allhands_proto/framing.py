@@ -1,0 +1,64 @@
+"""The frames of a line, see calls.proto: lengths and bodies. Both sides use this."""
+
+from collections.abc import Iterator
+
+PREFACE = b"allhands-calls/1\n"
+LARGEST_FRAME = 8 * 1024 * 1024
+"""Bytes of a body; what the coordinator's gRPC port takes as well."""
+
+HEADER = 4
+
+
+class Malformed(ValueError):
+    """What has come is no frame, or too large a one."""
+
+
+def framed(body: bytes) -> bytes:
+    """Return the frame that carries `body`."""
+    return len(body).to_bytes(HEADER, "big") + body
+
+
+def body_length(header: bytes | bytearray, largest: int) -> int:
+    """Read the length that a frame begins with.
+
+    Raises:
+        Malformed: it is more than `largest`.
+    """
+    length = int.from_bytes(header[:HEADER], "big")
+    if length > largest:
+        raise Malformed(f"a frame of {length:,} bytes; {largest:,} is the most")
+    return length
+
+
+class FrameCutter:
+    """Cuts bytes, as they come, into the bodies of frames.
+
+    Of a frame that is not complete it holds what has come, and takes no memory for the rest: a
+    length by itself costs nothing. `largest` may be changed between two bodies.
+    """
+
+    def __init__(self, largest: int = LARGEST_FRAME) -> None:
+        self.largest = largest
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the bodies that these bytes complete; to be read to the end.
+
+        Raises:
+            Malformed: nothing that follows can be understood.
+        """
+        if not self._held and len(data) >= HEADER:
+            length = body_length(data, self.largest)
+            if length == len(data) - HEADER:
+                yield data[HEADER:]  # one frame and nothing else: what comes mostly
+                return
+        self._held += data
+        begin = 0
+        while len(self._held) - begin >= HEADER:
+            length = body_length(self._held[begin : begin + HEADER], self.largest)
+            end = begin + HEADER + length
+            if end > len(self._held):
+                break
+            yield bytes(memoryview(self._held)[begin + HEADER : end])
+            begin = end
+        del self._held[:begin]

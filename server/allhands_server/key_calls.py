@@ -1,0 +1,158 @@
+"""The key-value calls on the wire: what each one asks of the machine, and how its answer is said.
+
+Both doors use this, so that they cannot differ: the gRPC port and the lines.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.machine import events, values
+from allhands_server.machine.events import Request
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCall(Generic[Q, A, P]):
+    """One kind of call: a message Q asks for an answer A, which is said in a message P."""
+
+    reply: type[P]
+    asked: Callable[[Q], Request[A]]
+    fill: Callable[[P, A], int]
+    """Write the answer into the empty reply; return about how many bytes it takes."""
+
+
+_SMALL = 16
+
+
+def _set(message: wire.SetRequest) -> events.Set:
+    return events.Set(message.job, message.key, message.value)
+
+
+def _fill_set(reply: wire.SetReply, revision: int) -> int:
+    reply.revision = revision
+    return _SMALL
+
+
+def _get(message: wire.GetRequest) -> events.Get:
+    return events.Get(message.job, message.key, message.wait)
+
+
+def _fill_get(reply: wire.GetReply, found: values.Entry) -> int:
+    reply.value = found.value
+    reply.revision = found.revision
+    return _SMALL + len(found.value)
+
+
+def _wait(message: wire.WaitRequest) -> events.Wait:
+    return events.Wait(message.job, tuple(message.keys))
+
+
+def _fill_wait(reply: wire.WaitReply, _: None) -> int:
+    return _SMALL
+
+
+def _add(message: wire.AddRequest) -> events.Add:
+    return events.Add(message.job, message.key, message.amount)
+
+
+def _fill_add(reply: wire.AddReply, total: int) -> int:
+    reply.value = total
+    return _SMALL
+
+
+def _compare_set(message: wire.CompareSetRequest) -> events.CompareSet:
+    return events.CompareSet(message.job, message.key, message.expected, message.desired)
+
+
+def _fill_compare_set(reply: wire.CompareSetReply, found: values.Compared) -> int:
+    reply.swapped = found.swapped
+    reply.exists = found.exists
+    reply.value = found.value
+    return _SMALL + len(found.value)
+
+
+def _append(message: wire.AppendRequest) -> events.Append:
+    return events.Append(message.job, message.key, message.value)
+
+
+def _fill_append(reply: wire.AppendReply, length: int) -> int:
+    reply.length = length
+    return _SMALL
+
+
+def _multi_set(message: wire.MultiSetRequest) -> events.MultiSet:
+    return events.MultiSet(message.job, tuple((pair.key, pair.value) for pair in message.pairs))
+
+
+def _fill_multi_set(reply: wire.MultiSetReply, revision: int) -> int:
+    reply.revision = revision
+    return _SMALL
+
+
+def _multi_get(message: wire.MultiGetRequest) -> events.MultiGet:
+    return events.MultiGet(message.job, tuple(message.keys), message.wait)
+
+
+def _fill_multi_get(reply: wire.MultiGetReply, found: tuple[bytes, ...]) -> int:
+    reply.values.extend(found)
+    return sum(_SMALL + len(value) for value in found)
+
+
+def _delete(message: wire.DeleteRequest) -> events.Delete:
+    return events.Delete(message.job, message.key)
+
+
+def _fill_delete(reply: wire.DeleteReply, deleted: bool) -> int:
+    reply.deleted = deleted
+    return _SMALL
+
+
+def _list(message: wire.ListRequest) -> events.ListKeys:
+    return events.ListKeys(message.job, message.prefix)
+
+
+def _fill_list(reply: wire.ListReply, keys: tuple[str, ...]) -> int:
+    reply.keys.extend(keys)
+    return sum(_SMALL + len(key) for key in keys)
+
+
+def _count(message: wire.CountRequest) -> events.Count:
+    return events.Count(message.job)
+
+
+def _fill_count(reply: wire.CountReply, count: int) -> int:
+    reply.count = count
+    return _SMALL
+
+
+SET = KeyCall(wire.SetReply, _set, _fill_set)
+GET = KeyCall(wire.GetReply, _get, _fill_get)
+WAIT = KeyCall(wire.WaitReply, _wait, _fill_wait)
+ADD = KeyCall(wire.AddReply, _add, _fill_add)
+COMPARE_SET = KeyCall(wire.CompareSetReply, _compare_set, _fill_compare_set)
+APPEND = KeyCall(wire.AppendReply, _append, _fill_append)
+MULTI_SET = KeyCall(wire.MultiSetReply, _multi_set, _fill_multi_set)
+MULTI_GET = KeyCall(wire.MultiGetReply, _multi_get, _fill_multi_get)
+DELETE = KeyCall(wire.DeleteReply, _delete, _fill_delete)
+LIST = KeyCall(wire.ListReply, _list, _fill_list)
+COUNT = KeyCall(wire.CountReply, _count, _fill_count)
+
+KEY_CALLS: dict[str, KeyCall[Any, Any, Any]] = {
+    "set": SET,
+    "get": GET,
+    "wait": WAIT,
+    "add": ADD,
+    "compare_set": COMPARE_SET,
+    "append": APPEND,
+    "multi_set": MULTI_SET,
+    "multi_get": MULTI_GET,
+    "delete": DELETE,
+    "list": LIST,
+    "count": COUNT,
+}
+"""By the name that calls.proto has for the call in a Call, and for its reply in a Reply."""

@@ -1,0 +1,321 @@
+"""The coordinator's second door: key-value calls in frames over TCP, see calls.proto.
+
+What has come on a line in one turn of the loop is carried out in one go, and what is ready then is
+written in one go. Requests, refusals and waits are those of the gRPC port.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from google.protobuf.message import DecodeError
+
+from allhands_proto import framing
+from allhands_proto.v1 import calls_pb2 as wire
+from allhands_server import translation
+from allhands_server.config import authority
+from allhands_server.coordinator import Coordinator
+from allhands_server.key_calls import KEY_CALLS
+from allhands_server.machine.refusals import Refusal, Status
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_HELLO = 4096
+_LONGEST_WAIT = 1e8  # seconds; event loops do not count much further
+_CALLS_PER_TURN = 256  # a millisecond or two: then the others get their turn
+_BYTES_PER_FRAME = 256 * 1024
+_BYTES_UNREAD = 1024 * 1024
+"""Replies that the peer has not taken in. More are not written out, and no more calls done."""
+_BACKLOG = 1024
+
+_UNAUTHENTICATED = translation.CODES["UNAUTHENTICATED"]
+_NONSENSE = Refusal(
+    Status.INVALID_ARGUMENT,
+    "a call names what it wants, a timeout that is none below zero, and an id that no other has",
+)
+
+_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # A host that vanished without a FIN: its lines end, and with them its waits.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
+)
+
+Offence = Callable[[str], str | None]
+"""Say what is wrong with a token that somebody shows; None: nothing."""
+
+
+class Lines:
+    """The listener and its lines; lives on the coordinator's loop."""
+
+    def __init__(self, coordinator: Coordinator, offence: Offence, hello_timeout: float) -> None:
+        self._coordinator = coordinator
+        self._offence = offence
+        self._hello_timeout = hello_timeout
+        self._lines: set[Line] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def listen(self, host: str, tls: ssl.SSLContext | None) -> None:
+        """Take any free port of `host`.
+
+        Raises:
+            OSError: there is none.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
+        listening = socket.create_server(
+            address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both
+        )
+        self.port = listening.getsockname()[1]
+        self._server = await loop.create_server(
+            self._line,
+            sock=listening,
+            ssl=tls,
+            ssl_handshake_timeout=self._hello_timeout if tls is not None else None,
+        )
+
+    def close(self) -> None:
+        """Take in nobody any more, and close the lines once what is ready has been written."""
+        if self._server is not None:
+            self._server.close()
+        for line in list(self._lines):
+            line.close()
+
+    def abort(self) -> None:
+        """Drop the lines that are still there."""
+        for line in list(self._lines):
+            line.abort()
+
+    def _line(self) -> "Line":
+        return Line(self._coordinator, self._offence, self._hello_timeout, self._lines)
+
+
+class _Asked:
+    """One call of a line: who hears its answer."""
+
+    __slots__ = ("_id", "_kind", "_line", "is_over")
+
+    def __init__(self, line: "Line", id: int, kind: str) -> None:
+        self._line = line
+        self._id = id
+        self._kind = kind
+        self.is_over = False
+
+    def answered(self, reply: Any) -> None:
+        self.is_over = True
+        self._line.ready(self._id, self._kind, reply)
+
+    def refused(self, refusal: Refusal) -> None:
+        self.is_over = True
+        self._line.ready(self._id, "refused", refusal)
+
+
+class Line(asyncio.Protocol):
+    """One connection: preface, hello, then calls, carried out in their order."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        offence: Offence,
+        hello_timeout: float,
+        lines: "set[Line]",
+    ) -> None:
+        self._coordinator = coordinator
+        self._offence = offence
+        self._hello_timeout = hello_timeout
+        self._lines = lines
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self._preface = framing.PREFACE  # what has not come of it yet
+        self._cutter = framing.FrameCutter(_LARGEST_HELLO)
+        self._todo: deque[Iterator[wire.Call]] = deque()
+        self._waiting: dict[int, int] = {}  # id -> ticket
+        self._ready: deque[tuple[int, str, Any]] = deque()  # id, field of Reply, answer
+        self._is_known = False
+        self._is_at_work = False
+        self._is_choked = False
+        self._is_paused = False
+        self._is_closing = False
+
+    # ------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not descend from asyncio's.
+        self._transport = made = cast(asyncio.Transport, transport)
+        self._lines.add(self)
+        for level, option, value in _OPTIONS:
+            made.get_extra_info("socket").setsockopt(level, option, value)
+        made.set_write_buffer_limits(high=_BYTES_UNREAD)
+        self._peer = authority(*transport.get_extra_info("peername")[:2])
+        self._hello_timer = self._loop.call_later(self._hello_timeout, self._said_nothing)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
+        if self._preface:
+            begin = data[: len(self._preface)]
+            if not self._preface.startswith(begin):
+                self._refuse("what it says is not for this port")
+                return
+            self._preface = self._preface[len(begin) :]
+            data = data[len(begin) :]
+        try:
+            for body in self._cutter.feed(data):
+                if self._is_known:
+                    self._todo.append(iter(wire.Calls.FromString(body).calls))
+                elif not self._greeted(body):
+                    return
+        except (framing.Malformed, DecodeError) as error:
+            self._refuse(str(error))
+            return
+        self._work()
+
+    def pause_writing(self) -> None:
+        self._is_choked = True
+
+    def resume_writing(self) -> None:
+        self._is_choked = False
+        self._work()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closing = True
+        self._lines.discard(self)
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        self._todo.clear()
+        self._ready.clear()
+        for ticket in self._waiting.values():
+            self._coordinator.withdraw(ticket)
+        self._waiting.clear()
+
+    # ------------------------------------------------------------ coming and going
+
+    def _greeted(self, body: bytes) -> bool:
+        offence = self._offence(wire.LineHello.FromString(body).token)
+        if offence is not None:
+            refused = wire.Refused(code=_UNAUTHENTICATED, text=offence)
+            self._write(wire.LineWelcome(refused=refused).SerializeToString())
+            self._refuse(offence)
+            return False
+        assert self._hello_timer is not None
+        self._hello_timer.cancel()
+        self._cutter.largest = framing.LARGEST_FRAME
+        self._is_known = True
+        self._write(wire.LineWelcome().SerializeToString())
+        return True
+
+    def _said_nothing(self) -> None:
+        self._refuse(f"no hello within {self._hello_timeout:g} s")
+
+    def _refuse(self, why: str) -> None:
+        """Close the line because of what came on it."""
+        logger.warning("refused a line from %s: %s", self._peer, why)
+        self._todo.clear()
+        self.close()
+
+    def close(self) -> None:
+        """Write what is ready, then close. Idempotent."""
+        if self._is_closing or self._transport is None:
+            return
+        self._flush()
+        self._is_closing = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        assert self._transport is not None
+        self._transport.abort()
+
+    # ------------------------------------------------------------ calls
+
+    def ready(self, id: int, kind: str, answer: Any) -> None:
+        """Take the answer of a call; it goes out at the end of this turn."""
+        if self._waiting:
+            self._waiting.pop(id, None)
+        if not self._is_at_work and not self._ready:
+            self._loop.call_soon(self._flush)
+        self._ready.append((id, kind, answer))
+
+    def _work(self) -> None:
+        """Carry out calls, up to what fits into a turn; read on when none is left."""
+        if self._is_closing or self._transport is None:
+            return
+        self._is_at_work = True
+        try:
+            self._carry_out(_CALLS_PER_TURN)
+        finally:
+            self._is_at_work = False
+        self._flush()
+        if bool(self._todo) != self._is_paused:
+            self._is_paused = not self._is_paused
+            if self._is_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+        if self._todo and not self._is_choked:
+            self._loop.call_soon(self._work)
+
+    def _carry_out(self, most: int) -> None:
+        while self._todo and not self._is_choked:
+            for call in self._todo[0]:
+                self._ask(call)
+                most -= 1
+                if not most:
+                    return
+            self._todo.popleft()
+
+    def _ask(self, call: wire.Call) -> None:
+        kind = call.WhichOneof("call")
+        id, timeout = call.id, call.timeout
+        if kind == "withdraw":
+            if (ticket := self._waiting.pop(id, None)) is not None:
+                self._coordinator.withdraw(ticket)
+            return
+        if kind is None or not timeout >= 0 or id in self._waiting:
+            self._ready.append((id, "refused", _NONSENSE))
+            return
+        asked = _Asked(self, id, kind)
+        request = KEY_CALLS[kind].asked(getattr(call, kind))
+        remaining = min(timeout, _LONGEST_WAIT) if timeout else None
+        ticket = self._coordinator.post(request, remaining, asked)
+        if not asked.is_over:
+            self._waiting[id] = ticket
+
+    # ------------------------------------------------------------ writing
+
+    def _flush(self) -> None:
+        """Write what is ready, as far as the peer takes it in."""
+        if self._is_closing:
+            return
+        while self._ready and not self._is_choked:
+            replies = wire.Replies()
+            nbytes = 0
+            while self._ready and nbytes < _BYTES_PER_FRAME:
+                id, kind, answer = self._ready.popleft()
+                reply = replies.replies.add()
+                reply.id = id
+                nbytes += _FILL[kind](getattr(reply, kind), answer)
+            self._write(replies.SerializeToString())
+
+    def _write(self, body: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(framing.framed(body))
+
+
+def _fill_refused(message: wire.Refused, refusal: Refusal) -> int:
+    message.code = translation.CODES[refusal.status.value]
+    message.text = translation.bounded_text(refusal)
+    return len(message.text)
+
+
+_FILL = {"refused": _fill_refused, **{kind: call.fill for kind, call in KEY_CALLS.items()}}

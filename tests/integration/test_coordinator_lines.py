@@ -1,0 +1,321 @@
+"""Lines to a coordinator, byte by byte: who is let in, what order calls keep, what is too much."""
+
+import contextlib
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from allhands.control import Control
+from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.until import until
+from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameCutter, framed
+from allhands_proto.v1 import calls_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2
+from allhands_proto.v1.coordinator_pb2 import (
+    AppendRequest,
+    CountRequest,
+    GetRequest,
+    SetRequest,
+    WaitRequest,
+)
+
+_UNAUTHENTICATED, _INVALID, _TOO_LATE, _UNAVAILABLE = 16, 3, 4, 14
+
+
+class RawLine:
+    """A line that says only what it is told to say."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        with Control(daemon.endpoint, job=None) as control:
+            found = control._stub.DescribeCoordinator(
+                coordinator_pb2.DescribeCoordinatorRequest(), metadata=control._dial.metadata
+            )
+        self.socket = socket.create_connection(("127.0.0.1", found.calls_port), timeout=20)
+        self.name = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        self._cutter = FrameCutter()
+        self._bodies: Iterator[bytes] = iter(())
+        self._replies: list[wire.Reply] = []
+
+    def say(self, *calls: wire.Call) -> None:
+        self.socket.sendall(framed(wire.Calls(calls=calls).SerializeToString()))
+
+    def greet(self, token: str) -> wire.LineWelcome:
+        self.socket.sendall(PREFACE + framed(wire.LineHello(token=token).SerializeToString()))
+        return wire.LineWelcome.FromString(self._body())
+
+    def hear(self, count: int) -> list[wire.Reply]:
+        """Read so many replies."""
+        while len(self._replies) < count:
+            self._replies += wire.Replies.FromString(self._body()).replies
+        found, self._replies = self._replies[:count], self._replies[count:]
+        return found
+
+    def is_closed(self) -> bool:
+        """Read to the end."""
+        with contextlib.suppress(ConnectionResetError):
+            while self.socket.recv(65536):
+                pass
+        return True
+
+    def _body(self) -> bytes:
+        while (body := next(self._bodies, None)) is None:
+            come = self.socket.recv(65536)
+            assert come, "the line was closed"
+            self._bodies = iter(list(self._cutter.feed(come)))
+        return body
+
+
+@pytest.fixture
+def stranger(daemon: Daemon) -> Iterator[RawLine]:
+    """A line on which nothing has been said."""
+    made = RawLine(daemon)
+    yield made
+    made.socket.close()
+
+
+@pytest.fixture
+def line(stranger: RawLine, daemon: Daemon) -> RawLine:
+    """A line that was let in."""
+    assert not stranger.greet(daemon.notice.token).HasField("refused")
+    return stranger
+
+
+def get(id: int, job: str, key: str, timeout: float = 30.0) -> wire.Call:
+    return wire.Call(id=id, timeout=timeout, get=GetRequest(job=job, key=key, wait=True))
+
+
+def put(id: int, job: str, key: str, value: bytes = b"") -> wire.Call:
+    return wire.Call(id=id, set=SetRequest(job=job, key=key, value=value))
+
+
+def refusals(daemon: Daemon, line: RawLine) -> list[str]:
+    """Wait for the log's word on a line; return all it says."""
+    until(lambda: any(f"refused a line from {line.name}: " in said for said in daemon.said))
+    return [said for said in daemon.said if line.name in said]
+
+
+# ---------------------------------------------------------------- who is let in
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "schön"])
+def test_a_line_without_the_token_is_refused(daemon: Daemon, stranger: RawLine, token: str) -> None:
+    refused = stranger.greet(token).refused
+    assert refused.code == _UNAUTHENTICATED
+    assert "token" in refused.text
+    assert stranger.is_closed()
+    [said] = refusals(daemon, stranger)
+    assert refused.text in said
+
+
+def test_calls_in_the_wake_of_a_wrong_token_are_not_carried_out(
+    daemon: Daemon, stranger: RawLine, control: Control, job_name: str
+) -> None:
+    calls = wire.Calls(calls=[put(1, job_name, "key")]).SerializeToString()
+    hello = wire.LineHello(token="wrong").SerializeToString()
+    stranger.socket.sendall(PREFACE + framed(hello) + framed(calls))
+    assert stranger.is_closed()
+    assert control.count() == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00\xff" * 500,
+        PREFACE + b"\xff\xff\xff\xff",
+        PREFACE + (5000).to_bytes(4, "big"),  # no hello is so long
+        PREFACE + framed(b"\xff" * 100),
+    ],
+    ids=["http", "noise", "huge frame", "long hello", "no message"],
+)
+def test_garbage_is_refused_with_one_line_in_the_log(
+    daemon: Daemon, stranger: RawLine, garbage: bytes
+) -> None:
+    stranger.socket.sendall(garbage)
+    assert stranger.is_closed()
+    [said] = refusals(daemon, stranger)
+    assert "WARNING" in said
+
+
+def test_a_frame_that_is_too_large_is_refused_by_its_length(daemon: Daemon, line: RawLine) -> None:
+    line.socket.sendall((LARGEST_FRAME + 1).to_bytes(4, "big"))
+    assert line.is_closed()
+    [said] = refusals(daemon, line)
+    assert "8,388,609 bytes" in said
+
+
+def test_who_connects_and_says_nothing_is_dropped(daemon: Daemon, stranger: RawLine) -> None:
+    stranger.socket.sendall(PREFACE[:5])
+    assert stranger.is_closed()
+    [said] = refusals(daemon, stranger)
+    assert re.search(r"no hello within \d", said)
+
+
+def test_a_hello_may_come_byte_by_byte(daemon: Daemon, stranger: RawLine) -> None:
+    hello = wire.LineHello(token=daemon.notice.token).SerializeToString()
+    for byte in PREFACE + framed(hello)[:-1]:
+        stranger.socket.sendall(bytes([byte]))
+    stranger.socket.sendall(framed(hello)[-1:])
+    assert not wire.LineWelcome.FromString(stranger._body()).HasField("refused")
+
+
+# ---------------------------------------------------------------- calls
+
+
+def test_calls_of_a_line_are_carried_out_in_their_order(line: RawLine, job_name: str) -> None:
+    letters = [bytes([65 + one % 26]) for one in range(3000)]  # more than fits into a turn
+    appends = [
+        wire.Call(id=id, append=AppendRequest(job=job_name, key="k", value=letter))
+        for id, letter in enumerate(letters)
+    ]
+    line.say(*appends[:2000])
+    line.say(*appends[2000:], get(5000, job_name, "k"))
+    replies = line.hear(3001)
+    assert [reply.id for reply in replies] == [*range(3000), 5000]
+    assert [reply.append.length for reply in replies[:-1]] == [*range(1, 3001)]
+    assert replies[-1].get.value == b"".join(letters)
+
+
+def test_a_wait_does_not_hold_up_the_calls_behind_it(line: RawLine, job_name: str) -> None:
+    line.say(get(1, job_name, "late"), put(2, job_name, "other"))
+    assert [reply.id for reply in line.hear(1)] == [2]
+    line.say(put(3, job_name, "late", b"here"))
+    first, second = line.hear(2)
+    assert (first.id, second.id, second.get.value) == (3, 1, b"here")
+
+
+def test_a_key_wakes_who_waits_on_another_line(
+    line: RawLine, control: Control, job_name: str
+) -> None:
+    line.say(get(1, job_name, "late"))
+    control.put("late", b"here")
+    assert line.hear(1)[0].get.value == b"here"
+
+
+def test_a_wait_is_refused_before_its_time_is_over_and_names_the_keys(
+    line: RawLine, job_name: str
+) -> None:
+    line.say(wire.Call(id=7, timeout=0.2, wait=WaitRequest(job=job_name, keys=["b", "a"])))
+    [reply] = line.hear(1)
+    assert (reply.id, reply.refused.code) == (7, _TOO_LATE)
+    assert reply.refused.text == f"nobody has set 'a', 'b' of job {job_name} (2 of 2 keys)"
+
+
+def test_a_wait_without_a_timeout_lasts(line: RawLine, control: Control, job_name: str) -> None:
+    line.say(get(1, job_name, "late", timeout=0), get(2, job_name, "later", timeout=0.1))
+    assert line.hear(1)[0].id == 2
+    control.put("late", b"")
+    assert line.hear(1)[0].id == 1
+
+
+def test_what_is_withdrawn_is_not_answered(line: RawLine, job_name: str) -> None:
+    line.say(get(1, job_name, "late"), wire.Call(id=1, withdraw=wire.Withdraw()))
+    line.say(put(2, job_name, "late"), get(3, job_name, "late"))
+    assert [reply.id for reply in line.hear(2)] == [2, 3]
+
+
+def test_withdrawing_what_is_over_changes_nothing(line: RawLine, job_name: str) -> None:
+    line.say(
+        put(1, job_name, "k"), wire.Call(id=1, withdraw=wire.Withdraw()), put(2, job_name, "k")
+    )
+    assert [reply.id for reply in line.hear(2)] == [1, 2]
+
+
+def test_a_line_that_closes_withdraws_its_waits(
+    line: RawLine, control: Control, job_name: str
+) -> None:
+    line.say(get(1, job_name, "never"))
+
+    def is_known() -> bool:
+        return job_name in [job.job for job in control.jobs()]
+
+    until(is_known)
+    line.socket.close()
+    until(lambda: not is_known())  # a job in which nobody waits, and that holds nothing
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        wire.Call(id=1),
+        wire.Call(id=1, timeout=-1, count=CountRequest(job="j")),
+        wire.Call(id=1, timeout=float("nan"), count=CountRequest(job="j")),
+        wire.Call(id=1, set=SetRequest(job="j", key="")),
+        wire.Call(id=1, set=SetRequest(job="no such name", key="k")),
+    ],
+    ids=["no call", "negative", "no number", "no key", "no job"],
+)
+def test_nonsense_is_refused_and_the_line_goes_on(
+    line: RawLine, job_name: str, call: wire.Call
+) -> None:
+    line.say(call, put(2, job_name, "k"))
+    first, second = line.hear(2)
+    assert (first.id, first.refused.code) == (1, _INVALID)
+    assert not second.HasField("refused")
+
+
+def test_an_id_that_waits_cannot_be_used_again(line: RawLine, job_name: str) -> None:
+    line.say(get(1, job_name, "late"), get(1, job_name, "late"))
+    assert line.hear(1)[0].refused.code == _INVALID
+    line.say(put(2, job_name, "late"))
+    assert [reply.id for reply in line.hear(2)] == [2, 1]
+
+
+def test_a_timeout_beyond_all_clocks_is_a_long_one(line: RawLine, job_name: str) -> None:
+    line.say(get(1, job_name, "late", timeout=1e300), get(2, job_name, "l", timeout=float("inf")))
+    line.say(put(3, job_name, "late"))
+    assert [reply.id for reply in line.hear(2)] == [3, 1]
+
+
+def test_a_peer_that_takes_nothing_in_costs_no_more_than_its_keys(
+    daemon: Daemon, line: RawLine, control: Control, job_name: str
+) -> None:
+    value = b"x" * (1 << 20)
+    control.put("large", value)
+    before = _resident(daemon)
+    line.say(*(get(id, job_name, "large") for id in range(200)))
+    line.say(*(get(id, job_name, "late") for id in range(200, 400)))
+    control.put("late", value)  # answers them all at once
+    for _ in range(50):
+        assert control.get("large") == value  # the others are served
+    assert _resident(daemon) - before < 100 << 20  # and not 400 MiB
+    replies = line.hear(400)
+    assert sorted(reply.id for reply in replies) == [*range(400)]
+    assert all(reply.get.value == value for reply in replies)
+
+
+def _resident(daemon: Daemon) -> int:
+    pages = Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[1]
+    return int(pages) * 4096
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_who_waits_hears_that_the_coordinator_goes_down(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        line = RawLine(daemon)
+        line.greet(daemon.notice.token)
+        line.say(get(1, "j", "never"), put(2, "j", "k"))
+        assert line.hear(1)[0].id == 2
+        daemon.process.send_signal(signal.SIGTERM)
+        assert line.hear(1)[0].refused.code == _UNAVAILABLE
+        assert line.is_closed()
+        line.socket.close()
+        assert daemon.process.wait(10) == 0
+
+
+async def test_a_coordinator_tells_its_port_only_to_who_has_the_token(
+    call_at: Callable[..., Any], daemon: Daemon
+) -> None:
+    target = f"127.0.0.1:{daemon.notice.port}"
+    request = coordinator_pb2.DescribeCoordinatorRequest()
+    known = await call_at(target, daemon.notice.token).call("DescribeCoordinator", request)
+    assert known.calls_port not in (0, daemon.notice.port)
+    error = await call_at(target, None).refused("DescribeCoordinator", request)
+    assert error.code().value[0] == _UNAUTHENTICATED
