@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CALL_BITS = 16
-"""A call of the group takes up to so many calls of the lane: that many low bits count them."""
+"""The lane's calls have the number of the group's call, and in so many low bits their own.
+
+So ranks agree on every number, although one may have given a call up where another went on.
+"""
 _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
 _OVERTIME = 3600.0
@@ -103,7 +106,7 @@ class Island:
         timeout: float,
         deadline: float,
     ) -> None:
-        """Run a collective of the island: the lane's call number `index` of the group's call.
+        """Run a collective of the island: the lane's call `index`, from 0, of the group's call.
 
         When this is cancelled the arrays are nobody's by the time it ends.
 
@@ -112,14 +115,20 @@ class Island:
         """
         lane = self._lane
         assert lane is not None
-        number = sequence << CALL_BITS | index
-        run = partial(native.run, lane, number, timeout, deadline + _OVERTIME, None, signature)
+        first = sequence << CALL_BITS
+
+        def run() -> None:
+            if index == 0:
+                lane.skip(first)  # what earlier calls, or others under their numbers, left over
+            number = first + 1 + index
+            native.run(lane, number, timeout, deadline + _OVERTIME, None, signature)
+
         self._awaited = [rank for rank in self.ranks if rank != self.ranks[self._place]]
         running = asyncio.ensure_future(self._aside.run(run))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            lane.interrupt(sequence << CALL_BITS | (1 << CALL_BITS) - 1)
+            lane.interrupt(first | (1 << CALL_BITS) - 1)
             await asyncio.wait([running])
             running.exception()  # that it was interrupted is no news
             raise
