@@ -29,9 +29,12 @@ class KeyCall(Generic[Q, P]):
 
     def message(self, id: int, request: Q, timeout: float) -> bytes:
         """Return Calls of this one; the bytes of several, one after another, are also Calls."""
-        call = calls_pb2.Call(id=id, timeout=timeout)
+        calls = calls_pb2.Calls()
+        call = calls.calls.add()
+        call.id = id
+        call.timeout = timeout
         getattr(call, self.field).MergeFrom(request)
-        return calls_pb2.Calls(calls=[call]).SerializeToString()
+        return calls.SerializeToString()
 
     def answer(self, reply: calls_pb2.Reply) -> P:
         """Return what the reply holds.

@@ -25,7 +25,7 @@ from allhands_server.machine.refusals import Refusal, Status
 logger = logging.getLogger(__name__)
 
 _LARGEST_HELLO = 4096
-_LONGEST_WAIT = 1e8  # seconds; event loops do not count much further
+_LONGEST = 1e8  # seconds; event loops do not count much further
 _CALLS_PER_TURN = 256  # a millisecond or two: then the others get their turn
 _BYTES_PER_FRAME = 256 * 1024
 _BYTES_UNREAD = 1024 * 1024
@@ -99,26 +99,6 @@ class Lines:
         return Line(self._coordinator, self._offence, self._hello_timeout, self._lines)
 
 
-class _Asked:
-    """One call of a line: who hears its answer."""
-
-    __slots__ = ("_id", "_kind", "_line", "is_over")
-
-    def __init__(self, line: "Line", id: int, kind: str) -> None:
-        self._line = line
-        self._id = id
-        self._kind = kind
-        self.is_over = False
-
-    def answered(self, reply: Any) -> None:
-        self.is_over = True
-        self._line.ready(self._id, self._kind, reply)
-
-    def refused(self, refusal: Refusal) -> None:
-        self.is_over = True
-        self._line.ready(self._id, "refused", refusal)
-
-
 class Line(asyncio.Protocol):
     """One connection: preface, hello, then calls, carried out in their order."""
 
@@ -140,6 +120,7 @@ class Line(asyncio.Protocol):
         self._preface = framing.PREFACE  # what has not come of it yet
         self._cutter = framing.FrameCutter(_LARGEST_HELLO)
         self._todo: deque[Iterator[wire.Call]] = deque()
+        self._asked: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
         self._waiting: dict[int, int] = {}  # id -> ticket
         self._ready: deque[tuple[int, str, Any]] = deque()  # id, field of Reply, answer
         self._is_known = False
@@ -198,6 +179,7 @@ class Line(asyncio.Protocol):
         for ticket in self._waiting.values():
             self._coordinator.withdraw(ticket)
         self._waiting.clear()
+        self._asked.clear()
 
     # ------------------------------------------------------------ coming and going
 
@@ -238,8 +220,16 @@ class Line(asyncio.Protocol):
 
     # ------------------------------------------------------------ calls
 
-    def ready(self, id: int, kind: str, answer: Any) -> None:
-        """Take the answer of a call; it goes out at the end of this turn."""
+    def answered(self, ticket: int, reply: Any) -> None:
+        """Take an answer; it goes out at the end of this turn."""
+        id, kind = self._asked.pop(ticket)
+        self._ended(id, kind, reply)
+
+    def refused(self, ticket: int, refusal: Refusal) -> None:
+        id, _ = self._asked.pop(ticket)
+        self._ended(id, "refused", refusal)
+
+    def _ended(self, id: int, kind: str, answer: Any) -> None:
         if self._waiting:
             self._waiting.pop(id, None)
         if not self._is_at_work and not self._ready:
@@ -279,16 +269,18 @@ class Line(asyncio.Protocol):
         id, timeout = call.id, call.timeout
         if kind == "withdraw":
             if (ticket := self._waiting.pop(id, None)) is not None:
+                del self._asked[ticket]
                 self._coordinator.withdraw(ticket)
             return
         if kind is None or not timeout >= 0 or id in self._waiting:
             self._ready.append((id, "refused", _NONSENSE))
             return
-        asked = _Asked(self, id, kind)
         request = KEY_CALLS[kind].asked(getattr(call, kind))
-        remaining = min(timeout, _LONGEST_WAIT) if timeout else None
-        ticket = self._coordinator.post(request, remaining, asked)
-        if not asked.is_over:
+        remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
+        ticket = self._coordinator.new_ticket()
+        self._asked[ticket] = id, kind
+        self._coordinator.post(ticket, request, remaining, self)
+        if ticket in self._asked:
             self._waiting[id] = ticket
 
     # ------------------------------------------------------------ writing

@@ -1,70 +1,291 @@
 """`allhands bench`: real ranks, small arrays."""
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from allhands.bench import netns, tcp
+from allhands.bench.cell import CONVENTIONS, Cell
+from allhands.bench.crew import Crew, CrewFailed
+from allhands.bench.driver import Bench, bench
+from allhands.bench.launches import Host, Missing, Process, Pythons, find
 from harness import Cluster
 
 BENCH = [sys.executable, "-m", "allhands.cli.main", "bench"]
 
 
-def bench(cluster: Cluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(cluster: Cluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [*BENCH, *arguments],
         env=cluster.environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
 
 
-def test_each_size_and_number_of_ranks_gets_a_row_of_checked_times(cluster: Cluster) -> None:
-    done = bench(cluster, "--ranks", "1,2", "--sizes", "8B,4KiB", "-o", "json")
+def test_each_operation_size_and_number_of_ranks_gets_a_row_of_checked_times(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved.json"
+    what = ["--ops", "all", "--ranks", "2", "--sizes", "8B,64KiB", "--budget", "0"]
+    done = run(cluster, *what, "-o", "json", "--save", str(saved))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    cells = [(row["ranks"], row["bytes"], row["peer"]) for row in said["rows"]]
-    assert cells == [(n, size, "allhands") for n in (1, 2) for size in (8, 4096)]
+    assert json.loads(saved.read_text()) == said
+    cells = [(row["operation"], row["bytes"]) for row in said["rows"]]
+    with_data = [name for name in CONVENTIONS if name != "barrier"]
+    expected = [(name, size) for name in with_data for size in (8, 65536)] + [("barrier", 0)]
+    assert cells == expected
     assert all(0 < row["low"] <= row["median"] <= row["high"] for row in said["rows"])
-    assert said["machine"]["memory_copy_gbs"] > 0
+    assert all(row["samples"] >= 3 and row["calls"] >= 3 for row in said["rows"])
+    for machine in said["machine"]:
+        assert machine["memory_copy_gbs"] > 0
+        assert machine["tcp_round_trip_us"] > 0
+    again = run(cluster, "--load", str(saved))
+    assert again.returncode == 0, again.stderr
+    assert "65,536" in again.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--vs", "nccl"], "no peer 'nccl'"),
+        (["--ops", "all_reduce,scan"], "no operation 'scan'"),
+        (["--dtypes", "float8"], "no dtype 'float8'"),
+        (["--variants", "fast"], "no variant 'fast'"),
         (["--sizes", "8Bits"], "'8Bits' is not a size"),
         (["--ranks", "two"], "'two' is not a number of ranks"),
+        (["--ranks", "15", "--dtypes", "int8"], "exact for 14 ranks"),
         (["-o", "xml"], "table or json"),
+        (["--netns", "--rate", "fast"], "'fast' is not a rate"),
+        (["--vs", "gloo", "--gloo-python", "/no/python"], "/no/python, which is no program"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_measured(
     cluster: Cluster, arguments: list[str], complaint: str
 ) -> None:
-    done = bench(cluster, *arguments)
+    done = run(cluster, *arguments)
     assert done.returncode == 2
-    assert complaint in done.stderr
+    assert complaint in " ".join(done.stderr.split())
 
 
-def test_a_wrong_sum_is_an_error_and_no_figure(cluster: Cluster) -> None:
-    process = cluster.start(
-        """
-        from allhands.bench.rank import measure
+def _peer(name: str) -> Any:
+    python = os.environ.get(f"ALLHANDS_BENCH_{name.upper()}_PYTHON")
+    try:
+        return find(name, Pythons({name: python} if python else {}))
+    except Missing as missing:
+        return pytest.skip(str(missing))
 
-        class Liar:
-            name = "liar"
 
-            def all_reduce(self, x):
-                x[-1] += 1
+@pytest.mark.parametrize("peer", ["gloo", "openmpi", "mpich"])
+def test_a_peer_takes_turns_with_allhands(peer: str) -> None:
+    launchers = [find("allhands", Pythons()), _peer(peer)]
+    with bench(launchers, 2) as running:
+        results = running.measure(Cell("all_gather", 2, 64 << 10), 0.0)
+        about = running.about
+    assert [one.contender for one in results] == ["allhands", peer]
+    for one in results:
+        assert one.failed is None
+        assert one.summary is not None
+        assert one.summary.samples >= 3
+    assert set(about) == {"allhands", peer}
 
-        ah.init_process_group()
-        tell("measured", **failure(lambda: measure([Liar()], 8)))
-        """
-    )
-    told = process.expect("measured")
-    assert told["error"] == "ArithmeticError"
-    assert "liar summed 8 bytes wrongly" in told["text"]
+
+# ---------------------------------------------------------------- contenders that go wrong
+
+_ALONE = """
+import os, socket, sys
+from pathlib import Path
+import numpy as np
+from allhands.bench.gate import Gate
+from allhands.bench.rank import serve
+from allhands.bench.wire import Line
+
+class Alone:
+    "A world of one: what it is given is the sum."
+    rank, size, about = 0, 1, {}
+    empty = staticmethod(lambda elements, dtype: np.empty(elements, dtype))
+    barrier = variant = close = lambda self: None
+
+    def bind(self, cell, x, out):
+        def call():
+            %s
+        return call
+
+folder = Path(sys.argv[sys.argv.index("--gate") + 1]).parent
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(str(folder / "driver"))
+serve(Line(connection), Alone(), Gate(folder / "gate", 0, 1))
+"""
+
+
+class Started:
+    """Starts a rank of a contender whose call does what the test says."""
+
+    def __init__(self, contender: str, call: str) -> None:
+        self.contender = contender
+        self._script = _ALONE % call
+
+    def processes(
+        self, hosts: Sequence[Host], ranks: int, arguments: Sequence[str], port: int
+    ) -> list[Process]:
+        return [Process((sys.executable, "-c", self._script, *arguments), os.environ)]
+
+
+def measured(nbytes: int, **calls: str) -> tuple[dict[str, Any], Bench]:
+    launchers = [Started(name, call) for name, call in calls.items()]
+    with bench(launchers, 1) as running:  # type: ignore[arg-type]
+        results = running.measure(Cell("all_reduce", 1, nbytes), 0.0)
+        return {one.contender: one for one in results}, running
+
+
+@pytest.mark.parametrize("nbytes", [8, 64 << 10])
+def test_a_wrong_result_gives_no_figure_and_names_who_lied(nbytes: int) -> None:
+    results, _ = measured(nbytes, honest="pass", liar="x[-1] += 1")
+    assert results["honest"].summary is not None
+    assert results["liar"].summary is None
+    assert "WRONG RESULT on rank 0" in results["liar"].failed
+    assert f"element {nbytes // 4 - 1} of {nbytes // 4}" in results["liar"].failed
+
+
+def test_a_contender_that_does_nothing_after_the_first_call_is_caught() -> None:
+    # The honest result of the call before is still in the array.
+    results, _ = measured(64 << 10, lazy="x[:] = globals().setdefault('kept', x.copy())")
+    assert "WRONG RESULT" in results["lazy"].failed
+
+
+def test_a_contender_that_dies_is_out_with_its_last_words() -> None:
+    results, _ = measured(8, honest="pass", mortal="sys.exit('no more memory')")
+    assert results["honest"].summary is not None
+    assert results["mortal"].summary is None
+    assert "a rank ended in turn" in results["mortal"].failed
+    assert "no more memory" in results["mortal"].failed
+
+
+def test_a_barrier_that_lets_ranks_through_early_is_caught(tmp_path: Path) -> None:
+    from allhands.bench.gate import Gate
+
+    path = tmp_path / "gate"
+    path.write_bytes(bytes(Gate.nbytes(2)))
+    first, second = (Gate(path, rank, 2) for rank in range(2))
+    number = first.announce()
+    assert first.missing(number) == [1]
+    second.announce()
+    assert first.missing(number) == []
+
+
+def test_a_launcher_whose_ranks_do_not_know_each_other_is_told(tmp_path: Path) -> None:
+    class Twice(Started):
+        def processes(self, *arguments: Any) -> list[Process]:
+            return super().processes(*arguments) * 2
+
+    with pytest.raises(CrewFailed, match="see a world of 1, not 2"):
+        Crew(Twice("apart", "pass"), 2, tmp_path)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- nothing is left behind
+
+
+@pytest.fixture
+def endless(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
+    """A benchmark that would take very long, in the middle of its measurement; and its files."""
+    files = tmp_path_factory.mktemp("t")
+    what = ["--ranks", "2", "--sizes", "4KiB", "--budget", "1000"]
+    with subprocess.Popen(
+        [*BENCH, *what],
+        env={**cluster.environment, "TMPDIR": str(files)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        assert "measuring" in running.stderr.readline()
+        yield running, files
+        running.kill()
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_benchmark(
+    endless: tuple["subprocess.Popen[str]", Path], kind: signal.Signals
+) -> None:
+    running, files = endless
+    started = psutil.Process(running.pid).children(recursive=True)
+    assert len(started) >= 3, "a launcher and two ranks"
+    running.send_signal(kind)
+    assert running.wait(30) != 0
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert alive == []
+    if kind != signal.SIGKILL:
+        assert list(files.iterdir()) == []
+
+
+# ---------------------------------------------------------------- between hosts
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    try:
+        with netns.two_hosts("200mbit") as pair:
+            yield pair
+    except netns.NoNamespaces as refusal:
+        pytest.skip(str(refusal))
+
+
+def test_two_hosts_have_names_and_a_cable_that_carries_its_rate(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    names = [
+        subprocess.run(
+            [*host.enter, "cat", "/proc/sys/kernel/hostname"], capture_output=True, text=True
+        ).stdout.strip()
+        for host in hosts
+    ]
+    assert names == [first.name, second.name]
+    assert socket.gethostname() not in names
+    carried = tcp.measure(first.address, here=second.enter, there=first.enter)
+    assert carried.gbs < 0.2 / 8 * 1.1
+
+
+def test_the_hosts_are_gone_afterwards() -> None:
+    try:
+        with netns.two_hosts(None) as (first, second):
+            holders = [int(host.enter[2]) for host in (first, second)]
+            assert all(map(psutil.pid_exists, holders))
+    except netns.NoNamespaces as refusal:
+        pytest.skip(str(refusal))
+    assert not any(map(psutil.pid_exists, holders))
+
+
+def test_ranks_of_two_hosts_are_measured(hosts: tuple[Host, Host]) -> None:
+    with bench([find("allhands", Pythons())], 2, hosts) as running:
+        (result,) = running.measure(Cell("all_reduce", 2, 8), 0.0)
+    assert result.failed is None
+    assert result.summary is not None
+
+
+def test_mpi_is_not_measured_between_namespaces(cluster: Cluster) -> None:
+    python = _peer("openmpi").python
+    done = run(cluster, "--netns", "--vs", "openmpi", "--openmpi-python", python)
+    assert done.returncode == 2
+    assert "only gloo" in done.stderr
+
+
+def test_gloo_is_missing_where_torch_is_not_installed(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(Missing, match=r"python -m pip install torch==2.13.0 numpy.*--gloo-python"):
+        find("gloo", Pythons({"gloo": str(python)}))

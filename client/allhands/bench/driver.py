@@ -48,10 +48,12 @@ class _Series:
 class Bench:
     """The crews of all contenders for one number of ranks."""
 
-    def __init__(self, crews: Mapping[str, Crew], failed: Mapping[str, str]) -> None:
+    def __init__(
+        self, order: Sequence[str], crews: Mapping[str, Crew], failed: Mapping[str, str]
+    ) -> None:
         self._crews = dict(crews)
         self._failed = dict(failed)
-        self._order = [*crews, *(name for name in failed if name not in crews)]
+        self._order = tuple(order)
         self._seeds = 0
 
     @property
@@ -162,6 +164,6 @@ def bench(
                 continue
             stack.callback(crew.close)
             crews[launcher.contender] = crew
-        running = Bench(crews, failed)
+        running = Bench([one.contender for one in launchers], crews, failed)
         yield running
         running.leave()

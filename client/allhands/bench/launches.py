@@ -1,6 +1,7 @@
 """How each contender's ranks are started, and what its users have to install first."""
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -111,7 +112,9 @@ class Launcher:
 
         `port` is one that rank 0's host has free; only crews that span hosts meet there.
         """
-        base = {**base_environment(os.environ), **self.environment}
+        # Between hosts no notice on a file system tells the token.
+        token = {"ALLHANDS_TOKEN": secrets.token_hex(16)} if len(hosts) > 1 else {}
+        base = {**base_environment(os.environ), **self.environment, **token}
         own = self.contender in ALLHANDS
         job = ("--contender", self.contender, *arguments)
         if own:

@@ -1,9 +1,7 @@
 """What this machine can do, printed beside every result: these figures change from hour to hour."""
 
-import multiprocessing
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -13,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from allhands.bench import tcp
+
 _ROUNDS = 30
 _CACHED_BYTES = 1 << 20
 _MEMORY_BYTES = 128 << 20
-_PING_PONGS = 500
-_STREAM_CHUNK = 1 << 20
-_STREAM_CHUNKS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +32,19 @@ class Limits:
     tcp_round_trip_us: float
     """One byte there and back over loopback, both sides blocking."""
     tcp_gbs: float
-    """One way over loopback."""
+    """One way over loopback, in GB/s."""
 
 
 def measure() -> Limits:
     """Measure all of them, in a few seconds."""
-    round_trip, stream = tcp_loopback()
+    loopback = tcp.measure("127.0.0.1")
     return Limits(
         len(os.sched_getaffinity(0)),
         cross_core_read(),
         memory_copy(),
         line_bounce(),
-        round_trip,
-        stream,
+        loopback.round_trip_us,
+        loopback.gbs,
     )
 
 
@@ -99,41 +96,3 @@ def line_bounce() -> float | None:
             [program, *map(str, cores)], check=True, capture_output=True, timeout=60
         ).stdout
     return float(said)
-
-
-def tcp_loopback() -> tuple[float, float]:
-    """Measure a round trip of one byte in microseconds, and one stream in GB/s."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        echo = multiprocessing.get_context("spawn").Process(
-            target=_echo, args=(server.getsockname()[1],)
-        )
-        echo.start()
-        with server.accept()[0] as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            round_trips = []
-            for _ in range(_PING_PONGS):
-                begun = time.perf_counter()
-                connection.sendall(b"x")
-                connection.recv(1)
-                round_trips.append(time.perf_counter() - begun)
-            chunk = bytes(_STREAM_CHUNK)
-            begun = time.perf_counter()
-            for _ in range(_STREAM_CHUNKS):
-                connection.sendall(chunk)
-            connection.recv(1)
-            took = time.perf_counter() - begun
-        echo.join()
-    return statistics.median(round_trips) * 1e6, _STREAM_CHUNKS * _STREAM_CHUNK / took / 1e9
-
-
-def _echo(port: int) -> None:
-    """Answer the bytes of `tcp_loopback`, swallow its stream, and say that it has arrived."""
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(_PING_PONGS):
-            connection.sendall(connection.recv(1))
-        room = bytearray(_STREAM_CHUNK)
-        left = _STREAM_CHUNK * _STREAM_CHUNKS
-        while left:
-            left -= connection.recv_into(room)
-        connection.sendall(b"x")

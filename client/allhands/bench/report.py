@@ -14,6 +14,8 @@ from allhands.bench.driver import Result
 Row = dict[str, Any]
 """One result, as it stands in the JSON."""
 Report = dict[str, Any]
+Link = dict[str, Any]
+"""What is between the ranks: its name, and between hosts what plain TCP does there."""
 
 _PIPE_WIDTH = 200
 
@@ -55,12 +57,15 @@ def _add_ratios(rows: list[Row]) -> None:
 
 
 def report(
-    machine: Mapping[str, Any], contenders: Mapping[str, Any], rows: Sequence[Row], link: str
+    machine: Sequence[Mapping[str, Any]],
+    contenders: Mapping[str, Any],
+    rows: Sequence[Row],
+    link: Link,
 ) -> Report:
-    """Put a run together; `link` says over what the ranks talk."""
+    """Put a run together; `machine` is what it could do, measured once or more."""
     return {
         "link": link,
-        "machine": dict(machine),
+        "machine": [dict(one) for one in machine],
         "contenders": dict(contenders),
         "conventions": {row["operation"]: CONVENTIONS[row["operation"]] for row in rows},
         "rows": list(rows),
@@ -68,20 +73,31 @@ def report(
 
 
 def merged(reports: Sequence[Report]) -> Report:
-    """Make one report of several runs; machine and contenders are those of the first.
+    """Make one report of several runs of the same contenders.
 
     Raises:
         ValueError: they were measured over different links.
     """
     first = reports[0]
-    if any(one["link"] != first["link"] for one in reports):
-        raise ValueError(f"runs over {sorted({one['link'] for one in reports})} do not compare")
+    links = sorted({one["link"]["name"] for one in reports})
+    if len(links) > 1:
+        raise ValueError(f"these ran over different links: {', '.join(links)}")
+    contenders: dict[str, Any] = {}
     conventions: dict[str, str] = {}
+    machine: list[dict[str, Any]] = []
     rows: list[Row] = []
     for one in reports:
+        contenders |= one["contenders"]
         conventions |= one["conventions"]
+        machine += one["machine"]
         rows += one["rows"]
-    return {**first, "conventions": conventions, "rows": rows}
+    return {
+        "link": first["link"],
+        "machine": machine,
+        "contenders": contenders,
+        "conventions": conventions,
+        "rows": rows,
+    }
 
 
 def by_cell(rows: Iterable[Row]) -> dict[tuple[str, str, int, int], dict[str, Row]]:
@@ -105,6 +121,11 @@ def show(report: Report, console: Console) -> None:
     for operation, dtype in dict.fromkeys((place[0], place[1]) for place in cells):
         _show_operation(report, operation, dtype, console)
     console.print(_machine(report), soft_wrap=True)
+    if "tcp_gbs" in (link := report["link"]):
+        console.print(
+            f"{link['name']}: TCP takes {link['tcp_round_trip_us']:.0f} us there and back, and "
+            f"streams at {link['tcp_gbs']:.3f} GB/s"
+        )
     for name, about in report["contenders"].items():
         console.print(
             f"{name}: {', '.join(' '.join(pair) for pair in about.items())}", soft_wrap=True
@@ -129,8 +150,9 @@ def _show_operation(report: Report, operation: str, dtype: str, console: Console
         (peer, own) for peer in names if peer not in ALLHANDS for own in names if own in ALLHANDS
     ]
     what = report["conventions"][operation]
+    where = report["link"]["name"]
     table = Table(
-        title=f"{operation}, {dtype}, {report['link']}: microseconds, median (10 % to 90 %)\n{what}"
+        title=f"{operation}, {dtype}, {where}: microseconds, median (10 % to 90 %)\n{what}"
     )
     for column in ("ranks", "bytes", *names, *(f"{peer} / {own}" for peer, own in pairs)):
         table.add_column(column, justify="right")
@@ -165,14 +187,15 @@ def _ratio(ratio: float) -> str:
 
 
 def _machine(report: Report) -> str:
-    limits = report["machine"]
-
     def said(name: str, form: str) -> str:
-        value = limits[name]
-        return "(not measured)" if value is None else format(value, form)
+        values = [one[name] for one in report["machine"] if one[name] is not None]
+        if not values:
+            return "(not measured)"
+        low, high = format(min(values), form), format(max(values), form)
+        return low if low == high else f"{low} to {high}"
 
     return (
-        f"this machine, now: {limits['cores']} cores; a core reads what another wrote at "
+        f"this machine, meanwhile: {said('cores', 'd')} cores; a core reads what another wrote at "
         f"{said('cross_core_read_gbs', '.0f')} GB/s, memory copies at "
         f"{said('memory_copy_gbs', '.0f')} GB/s, a cache line takes "
         f"{said('line_bounce_ns', '.0f')} ns from core to core; TCP over loopback takes "

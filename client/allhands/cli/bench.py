@@ -3,7 +3,8 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -13,8 +14,8 @@ from allhands.bench import cell as cells
 from allhands.bench.contenders import ALLHANDS, MPI, PEERS
 
 if TYPE_CHECKING:
-    from allhands.bench.launches import Launcher, Pythons
-    from allhands.bench.report import Report
+    from allhands.bench.launches import Host, Launcher, Pythons
+    from allhands.bench.report import Link, Report
 
 T = TypeVar("T")
 
@@ -62,6 +63,23 @@ def bench_command(
             envvar="ALLHANDS_BENCH_MPICH_PYTHON", help="A Python with mpi4py for MPICH; else this."
         ),
     ] = "",
+    netns: Annotated[
+        bool,
+        typer.Option(
+            "--netns",
+            help="Measure between two hosts, made of network namespaces; as root, beside gloo.",
+        ),
+    ] = False,
+    rate: Annotated[
+        str, typer.Option(help="With --netns, what the cable carries: 1gbit, 10gbit, ...; none.")
+    ] = "1gbit",
+    ranks_per_host: Annotated[
+        int, typer.Option(min=1, help="With --netns, how many ranks each of the hosts has.")
+    ] = 1,
+    plot: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Draw latency and bandwidth by size; FILE.png or .svg."),
+    ] = None,
     load: Annotated[
         list[Path] | None,
         typer.Option(
@@ -90,6 +108,8 @@ def bench_command(
 
     if output not in ("table", "json"):
         raise typer.BadParameter(f"--output is table or json, not {output!r}")
+    if plot is not None:
+        _check_plot()
     if load:
         try:
             result = merged([json.loads(path.read_text()) for path in load])
@@ -98,15 +118,28 @@ def bench_command(
     else:
         pythons = {"gloo": gloo_python, "openmpi": openmpi_python, "mpich": mpich_python}
         launchers = _launchers(variants, vs, pythons)
+        counts = _listed(ranks, _number)
+        if netns:
+            counts = [2 * ranks_per_host]
+            if strangers := [one.contender for one in launchers if one.contender in MPI]:
+                raise typer.BadParameter(
+                    f"between namespaces only gloo is measured beside, not {strangers}",
+                    param_hint="--vs",
+                )
         table = _Table(
             list(cells.CONVENTIONS) if ops == "all" else _listed(ops, _operation),
-            _listed(ranks, _number),
+            counts,
             _listed(_ALL_SIZES if sizes == "all" else sizes, _nbytes),
             _listed(dtypes, _dtype),
         )
-        result = _measure(table, launchers, budget)
+        # Whoever ends this process means its ranks too: that takes the way of an exception.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        with _hosts(netns, rate) as (hosts, link):
+            result = _measure(table, launchers, budget, hosts, link)
     if save is not None:
         save.write_text(json.dumps(result, indent=1) + "\n")
+    if plot is not None:
+        _plot(result, plot)
     if output == "json":
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -136,26 +169,74 @@ class _Table:
         return cells.cells_of(operations, ranks, sizes, dtypes)
 
 
-def _measure(table: _Table, launchers: Sequence["Launcher"], budget: float) -> "Report":
+def _measure(
+    table: _Table,
+    launchers: Sequence["Launcher"],
+    budget: float,
+    hosts: "Sequence[Host]",
+    link: "Link",
+) -> "Report":
     from dataclasses import asdict
 
     from allhands.bench import machine
     from allhands.bench.driver import bench
     from allhands.bench.report import Row, report, rows_of
 
-    # Whoever ends this process means its ranks too: that takes the way of an exception.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows: list[Row] = []
     contenders: dict[str, dict[str, str]] = {}
-    limits = asdict(machine.measure())
+    limits = [asdict(machine.measure())]
     for ranks in table.ranks:
-        with bench(launchers, ranks) as running:
+        with bench(launchers, ranks, hosts) as running:
             contenders |= running.about
             for cell in table.cells(ranks):
                 what = f"{cell.operation}, {ranks} ranks, {cell.nbytes:,} bytes, {cell.dtype}"
                 typer.echo(f"measuring {what}", err=True)
                 rows += rows_of(running.measure(cell, budget))
-    return report(limits, contenders, rows, "this host")
+    limits.append(asdict(machine.measure()))  # it may not be what it was
+    return report(limits, contenders, rows, link)
+
+
+@contextmanager
+def _hosts(netns: bool, rate: str) -> Iterator[tuple["Sequence[Host]", "Link"]]:
+    """Give the hosts to measure on, and what is between them."""
+    from allhands.bench import tcp
+    from allhands.bench.launches import HERE
+    from allhands.bench.netns import NoNamespaces, check_rate, two_hosts
+
+    if not netns:
+        yield (HERE,), {"name": "this host"}
+        return
+    try:
+        limit = check_rate(rate)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--rate") from error
+    try:
+        with two_hosts(limit) as (first, second):
+            plain = tcp.measure(first.address, here=second.enter, there=first.enter)
+            name = f"two hosts, {'no limit' if limit is None else limit}"
+            between = {"tcp_round_trip_us": plain.round_trip_us, "tcp_gbs": plain.gbs}
+            yield (first, second), {"name": name, **between}
+    except NoNamespaces as error:
+        raise typer.BadParameter(str(error), param_hint="--netns") from error
+
+
+def _check_plot() -> None:
+    from allhands.bench.plot import NoPlot, check
+
+    try:
+        check()
+    except NoPlot as error:
+        raise typer.BadParameter(str(error), param_hint="--plot") from error
+
+
+def _plot(result: "Report", path: Path) -> None:
+    from allhands.bench.plot import NoPlot, plot
+
+    try:
+        plot(result, path)
+    except NoPlot as error:
+        typer.echo(f"allhands: no picture: {error}", err=True)
+        raise typer.Exit(1) from error
 
 
 def _launchers(variants: str, vs: str, pythons: dict[str, str]) -> list["Launcher"]:

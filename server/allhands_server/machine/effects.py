@@ -1,13 +1,13 @@
 """What the machine wants done: answers, pushes to sessions, lines for the operator."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from allhands_server.machine.record import record
 from allhands_server.machine.refusals import Refusal
 from allhands_server.machine.values import MemberView, Progress
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Joined:
     member_id: str
     rank: int
@@ -19,7 +19,7 @@ class Joined:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorldFormed:
     """One object goes to all members: a shell may translate it once."""
 
@@ -28,7 +28,7 @@ class WorldFormed:
     members: tuple[MemberView, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemberLost:
     rank: int
     host: str
@@ -37,7 +37,7 @@ class MemberLost:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemberLeft:
     rank: int
     host: str
@@ -47,17 +47,17 @@ class MemberLeft:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Probe:
     probe: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Draining:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaveAccepted:
     pass
 
@@ -67,7 +67,7 @@ Notification: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """`reply` is of the type that the request of this ticket names."""
 
@@ -75,19 +75,19 @@ class Answer:
     reply: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refuse:
     ticket: int
     refusal: Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Push:
     session: int
     notification: Notification
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class End:
     """End the session's stream, after what was pushed before; well, where `refusal` is None."""
 
@@ -95,21 +95,21 @@ class End:
     refusal: Refusal | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """A line for the operator's log."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobEnded:
     """The last member of the job's world is gone."""
 
     job: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drained:
     """After a Drain: no world is left."""
 

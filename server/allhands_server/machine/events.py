@@ -3,9 +3,9 @@
 A request names, as its parameter, the type of its answer: `Set(...)` is a `Request[int]`.
 """
 
-from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+from allhands_server.machine.record import record
 from allhands_server.machine.values import Compared, Entry, JobView, Progress, Verdict
 
 R = TypeVar("R")
@@ -20,7 +20,7 @@ class Request(Generic[R]):
 # ---------------------------------------------------------------- key-value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Set(Request[int]):
     """Answered with the revision."""
 
@@ -29,14 +29,14 @@ class Set(Request[int]):
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Get(Request[Entry]):
     job: str
     key: str
     wait: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wait(Request[None]):
     """Answered when all keys exist at once."""
 
@@ -44,7 +44,7 @@ class Wait(Request[None]):
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Add(Request[int]):
     """Answered with the sum."""
 
@@ -53,7 +53,7 @@ class Add(Request[int]):
     amount: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CompareSet(Request[Compared]):
     job: str
     key: str
@@ -61,7 +61,7 @@ class CompareSet(Request[Compared]):
     desired: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Append(Request[int]):
     """Answered with the new length in bytes."""
 
@@ -70,7 +70,7 @@ class Append(Request[int]):
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MultiSet(Request[int]):
     """Answered with the revision; of pairs with one key the last counts."""
 
@@ -78,14 +78,14 @@ class MultiSet(Request[int]):
     pairs: tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MultiGet(Request[tuple[bytes, ...]]):
     job: str
     keys: tuple[str, ...]
     wait: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Delete(Request[bool]):
     """Answered with whether the key existed."""
 
@@ -93,13 +93,13 @@ class Delete(Request[bool]):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListKeys(Request[tuple[str, ...]]):
     job: str
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Count(Request[int]):
     job: str
 
@@ -111,7 +111,7 @@ KeyRequest: TypeAlias = (
 # ---------------------------------------------------------------- other requests
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arrive(Request[int]):
     """Arrive at a barrier; answered with its generation when all participants have."""
 
@@ -121,7 +121,7 @@ class Arrive(Request[int]):
     participants: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AwaitVerdict(Request[Verdict]):
     """Ask, until the call's deadline, who is missing in it; `waiting_on` are ranks of the world."""
 
@@ -133,12 +133,12 @@ class AwaitVerdict(Request[Verdict]):
     waiting_on: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListJobs(Request[tuple[JobView, ...]]):
     """Answered by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DescribeJob(Request[JobView]):
     job: str
 
@@ -148,7 +148,7 @@ AnyRequest: TypeAlias = KeyRequest | Arrive | AwaitVerdict | ListJobs | Describe
 # ---------------------------------------------------------------- what a session says
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Join:
     """See coordinator.proto; `address` is where peers reach the worker: host:port."""
 
@@ -165,30 +165,30 @@ class Join:
     data_port: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Heartbeat:
     probe: int = 0
     progress: tuple[Progress, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenGroup:
     group: str
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CloseGroup:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkBroken:
     rank: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Leave:
     progress: tuple[Progress, ...] = ()
     error: str = ""
@@ -199,7 +199,7 @@ Remark: TypeAlias = Heartbeat | OpenGroup | CloseGroup | LinkBroken | Leave
 # ---------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """A request has come; its answer or refusal will carry `ticket`, which is used once.
 
@@ -211,14 +211,14 @@ class Asked:
     due: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Withdrawn:
     """Whoever asked does not want the answer any more."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fresh:
     """Random values that nobody has seen; the machine itself draws none."""
 
@@ -227,7 +227,7 @@ class Fresh:
     secret: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Joining:
     """A session, numbered by the caller, began with a Join."""
 
@@ -236,7 +236,7 @@ class Joining:
     fresh: Fresh
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Said:
     """A session said something after its Join."""
 
@@ -244,21 +244,21 @@ class Said:
     remark: Remark
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionBroke:
     """The stream is over and nothing can be pushed to it; a Leave may have come before."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drain:
     """Take in nobody any more; with a reason, the sessions are told it."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tick:
     """Time has passed, nothing else."""
 

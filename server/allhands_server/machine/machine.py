@@ -108,12 +108,12 @@ class Machine:
         return effects
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Asked):  # first: of these there are most by far
+            try:
+                return self._asked(event.ticket, event.request, event.due, now)
+            except Refused as refused:
+                return [Refuse(event.ticket, refused.refusal)]
         match event:
-            case Asked(ticket, request, due):
-                try:
-                    return self._asked(ticket, request, due, now)
-                except Refused as refused:
-                    return [Refuse(ticket, refused.refusal)]
             case Withdrawn(ticket):
                 return self._withdrawn(ticket)
             case Joining():
@@ -168,7 +168,8 @@ class Machine:
                 place: _Place = job.barriers
             case _:
                 job = self._jobs.open(request.job)
-                self._touched[job] = None
+                if not job.is_live:
+                    self._touched[job] = None
                 effects = job.keys.ask(ticket, request)
                 place = job.keys
         if not effects:

@@ -3,6 +3,8 @@
 import enum
 from dataclasses import dataclass
 
+from allhands_server.machine.record import record
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -85,7 +87,7 @@ class Verdict:
     absent: tuple[AbsentRank, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Entry:
     """What a key holds, and the job's revision when it last changed."""
 
@@ -93,7 +95,7 @@ class Entry:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compared:
     """How a compare-and-set went; `value` is what the key holds now."""
 

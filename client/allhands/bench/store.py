@@ -1,0 +1,196 @@
+"""`python -m allhands.bench.store`: the key-value store beside what people would use instead.
+
+All contenders take turns in one run, and check what they read. Three loads: one client with one
+call at a time (latency), eight such clients, and eight clients that keep 64 calls under way each.
+`server us` is CPU time of the server for a call: its inverse is calls a second and core.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from allhands.bench.store_servers import SERVERS, Server, missing
+
+OPERATIONS = ("set", "get", "add")
+LOADS = ((1, 1), (8, 1), (8, 64))
+"""Clients, and calls that each keeps under way."""
+
+_GRPC = "allhands by gRPC"
+_CAN = {  # alone, together
+    "allhands": (OPERATIONS, OPERATIONS),
+    _GRPC: (OPERATIONS, ()),
+    "tcpstore": (("get", "add"), ()),
+    "etcd": (("set", "get"), ("set", "get")),
+}
+
+
+@dataclass
+class Contender:
+    """A server with its clients, which wait for commands."""
+
+    name: str
+    server: Server
+    clients: "list[subprocess.Popen[str]]"
+
+    def can(self, operation: str, outstanding: int) -> bool:
+        return operation in _CAN[self.name][outstanding > 1]
+
+    def measure(
+        self, operation: str, clients: int, outstanding: int, seconds: float
+    ) -> dict[str, float]:
+        """Load the server once; return calls a second, and seconds for each."""
+        command = {"operation": operation, "outstanding": outstanding, "seconds": seconds}
+        before = self.server.cpu_seconds()
+        for client in self.clients[:clients]:
+            assert client.stdin is not None
+            client.stdin.write(json.dumps(command) + "\n")
+            client.stdin.flush()
+        found = [_result(client) for client in self.clients[:clients]]
+        calls = sum(one["calls"] for one in found)
+        measured = {
+            "per_second": sum(one["calls"] / one["seconds"] for one in found),
+            "server_cpu": (self.server.cpu_seconds() - before) / calls,
+        }
+        if outstanding == 1:
+            measured["median"] = statistics.median(one["median"] for one in found)
+        return measured
+
+
+def _result(client: "subprocess.Popen[str]") -> dict[str, float]:
+    assert client.stdout is not None
+    if not (line := client.stdout.readline()):
+        raise RuntimeError(f"a client ended with status {client.wait()}")
+    found: dict[str, float] = json.loads(line)
+    return found
+
+
+@contextmanager
+def contender(name: str, server: Server, clients: int) -> Iterator[Contender]:
+    """Start the clients of a server; leaving ends them."""
+    with ExitStack() as stack:
+        started = []
+        for number in range(clients):
+            command = [sys.executable, "-m", "allhands.bench.store_clients", "--contender", name]
+            command += ["--name", f"{name} {number}", "--port", str(server.port)]
+            process = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(process.terminate)
+            assert process.stdin is not None
+            process.stdin.write(server.token + "\n")
+            process.stdin.flush()
+            started.append(process)
+        for process in started:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise RuntimeError(f"a client of {name} did not start")
+        yield Contender(name, server, started)
+
+
+def run(vs: Sequence[str], rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """Measure every cell `rounds` times, all contenders of a cell in turn; return the medians."""
+    clients = max(count for count, _ in LOADS)
+    found: dict[tuple[int, int, str, str], list[dict[str, float]]] = {}
+    with ExitStack() as stack:
+        contenders = []
+        for name in ("allhands", *vs):
+            server = stack.enter_context(SERVERS[name]())
+            for way in ("allhands", _GRPC) if name == "allhands" else (name,):
+                contenders.append(stack.enter_context(contender(way, server, clients)))
+        for _ in range(rounds):
+            for count, outstanding in LOADS:
+                for operation in OPERATIONS:
+                    for one in contenders:
+                        if one.can(operation, outstanding):
+                            cell = count, outstanding, operation, one.name
+                            measured = one.measure(operation, count, outstanding, seconds)
+                            found.setdefault(cell, []).append(measured)
+    return [_row(cell, samples) for cell, samples in sorted(found.items())]
+
+
+def _row(cell: tuple[int, int, str, str], samples: Sequence[dict[str, float]]) -> dict[str, Any]:
+    clients, outstanding, operation, name = cell
+    rates = [one["per_second"] for one in samples]
+    row: dict[str, Any] = {
+        "clients": clients,
+        "outstanding": outstanding,
+        "operation": operation,
+        "contender": name,
+        "per_second": statistics.median(rates),
+        "low": min(rates),
+        "high": max(rates),
+        "server_cpu": statistics.median(one["server_cpu"] for one in samples),
+        "rounds": len(samples),
+    }
+    if outstanding == 1:
+        row["latency"] = statistics.median(one["median"] for one in samples)
+    return row
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print a table; ratios above 1 say how many times better allhands was."""
+    table = Table(title="key-value store, values of 20 bytes: medians")
+    for column in ("clients x calls", "operation", "store"):
+        table.add_column(column, no_wrap=True)
+    for column in ("latency us", "calls/s", "low to high", "server us", "calls/s / store's"):
+        table.add_column(column, justify="right")
+    own = {
+        (row["clients"], row["outstanding"], row["operation"]): row["per_second"]
+        for row in rows
+        if row["contender"] == "allhands"
+    }
+    for row in rows:
+        ratio = own[row["clients"], row["outstanding"], row["operation"]] / row["per_second"]
+        table.add_row(
+            f"{row['clients']} x {row['outstanding']}",
+            row["operation"],
+            row["contender"],
+            f"{row['latency'] * 1e6:,.0f}" if "latency" in row else "",
+            f"{row['per_second']:,.0f}",
+            f"{row['low']:,.0f} to {row['high']:,.0f}",
+            f"{row['server_cpu'] * 1e6:,.1f}",
+            "" if row["contender"] == "allhands" else f"{ratio:.2f}",
+        )
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140
+    console.print(table)
+
+
+def main() -> None:
+    others = [name for name in SERVERS if name != "allhands"]
+    found = ",".join(name for name in others if missing(name) is None)
+    parser = argparse.ArgumentParser(prog="python -m allhands.bench.store")
+    parser.add_argument(
+        "--vs", default=found, help=f"of {', '.join(others)}; default: those that are here"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each load in each round")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    arguments = parser.parse_args()
+    vs = [name for name in arguments.vs.split(",") if name]
+    for name in vs:
+        if name not in others:
+            parser.error(f"no contender {name!r}; there are: {', '.join(others)}")
+        if (needed := missing(name)) is not None:
+            parser.error(f"{name} needs {needed}")
+    if arguments.rounds < 1 or arguments.seconds <= 0:
+        parser.error("at least one round, of some length")
+    rows = run(vs, arguments.rounds, arguments.seconds)
+    if arguments.output == "json":
+        sys.stdout.write(json.dumps({"rows": rows}, indent=2) + "\n")
+    else:
+        show(rows)
+
+
+if __name__ == "__main__":
+    main()

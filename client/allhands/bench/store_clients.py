@@ -1,0 +1,281 @@
+"""Clients of key-value servers, alike for the store's benchmark; each call checks its result.
+
+Run as a module it is one client process: commands and results are lines of JSON.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import uvloop
+
+from allhands.channel import Address, Endpoint
+from allhands.control import Control
+from allhands.stores import AsyncCoordinatorStore, CoordinatorStore
+
+_VALUE = b"twenty bytes of text"
+_JOB = "bench"
+
+Act = Callable[[], None]
+AsyncAct = Callable[[], Awaitable[None]]
+
+
+class Client(Protocol):
+    """One client; `name` tells its keys from those of others."""
+
+    def acts(self) -> dict[str, Act]:
+        """Return what it can do, each call of which is over when it returns."""
+
+    async def async_acts(self) -> dict[str, AsyncAct]:
+        """Return what many tasks can do at once."""
+
+    async def aclose(self) -> None:
+        """Free what `async_acts` has opened."""
+
+
+class Allhands:
+    """This package's store, on lines, or by gRPC only."""
+
+    def __init__(self, name: str, port: int, token: str, *, use_lines: bool = True) -> None:
+        self._name = name
+        self._endpoint = Endpoint(Address("127.0.0.1", port), token)
+        control = Control(self._endpoint, job=_JOB, use_lines=use_lines)
+        self._store = CoordinatorStore(control)
+        self._store.set(name, _VALUE)
+        self._sum = 0
+        self._use_lines = use_lines
+        self._many: AsyncCoordinatorStore | None = None
+
+    def acts(self) -> dict[str, Act]:
+        return {"set": self._set, "get": self._get, "add": self._add}
+
+    def _set(self) -> None:
+        self._store.set(self._name, _VALUE)
+
+    def _get(self) -> None:
+        _check(self._store.get(self._name) == _VALUE)
+
+    def _add(self) -> None:
+        self._sum += 1
+        _check(self._store.add(f"{self._name}/sum", 1) == self._sum)
+
+    async def async_acts(self) -> dict[str, AsyncAct]:
+        if not self._use_lines:
+            return {}
+        self._many = many = AsyncCoordinatorStore(self._endpoint, job=_JOB)
+        await many.set(self._name, _VALUE)
+
+        async def put() -> None:
+            await many.set(self._name, _VALUE)
+
+        async def get() -> None:
+            _check(await many.get(self._name) == _VALUE)
+
+        async def add() -> None:
+            self._sum += 1  # calls are carried out in the order of their beginning
+            expected = self._sum
+            _check(await many.add(f"{self._name}/sum", 1) == expected)
+
+        return {"set": put, "get": get, "add": add}
+
+    async def aclose(self) -> None:
+        if self._many is not None:
+            await self._many.aclose()
+
+
+class TcpStore:
+    """torch's TCPStore; it does not acknowledge `set`, and makes one call at a time."""
+
+    def __init__(self, name: str, port: int, token: str) -> None:
+        from torch import distributed
+
+        self._name = name
+        self._store = distributed.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+        self._store.set(name, _VALUE.decode())
+        self._sum = 0
+
+    def acts(self) -> dict[str, Act]:
+        return {"get": self._get, "add": self._add}
+
+    def _get(self) -> None:
+        _check(self._store.get(self._name) == _VALUE)
+
+    def _add(self) -> None:
+        self._sum += 1
+        _check(self._store.add(f"{self._name}/sum", 1) == self._sum)
+
+    async def async_acts(self) -> dict[str, AsyncAct]:
+        return {}
+
+    async def aclose(self) -> None:
+        """Nothing has been opened."""
+
+
+class Etcd:
+    """etcd's key-value service through grpcio."""
+
+    def __init__(self, name: str, port: int, token: str) -> None:
+        import grpc
+
+        self._name = name.encode()
+        self._target = f"127.0.0.1:{port}"
+        self._put, self._range = _etcd_calls(grpc.insecure_channel(self._target))
+        self._channel: Any = None
+        self._requests = _etcd_messages()
+        self._set()
+
+    def acts(self) -> dict[str, Act]:
+        return {"set": self._set, "get": self._get}
+
+    def _set(self) -> None:
+        self._put(self._requests["PutRequest"](key=self._name, value=_VALUE))
+
+    def _get(self) -> None:
+        found = self._range(self._requests["RangeRequest"](key=self._name))
+        _check(found.kvs[0].value == _VALUE)
+
+    async def async_acts(self) -> dict[str, AsyncAct]:
+        import grpc.aio
+
+        self._channel = grpc.aio.insecure_channel(self._target)
+        put, look = _etcd_calls(self._channel)
+
+        async def set_() -> None:
+            await put(self._requests["PutRequest"](key=self._name, value=_VALUE))
+
+        async def get() -> None:
+            found = await look(self._requests["RangeRequest"](key=self._name))
+            _check(found.kvs[0].value == _VALUE)
+
+        return {"set": set_, "get": get}
+
+    async def aclose(self) -> None:
+        await self._channel.close()
+
+
+def _etcd_messages() -> dict[str, Any]:
+    """Make the few messages of etcd's API that are needed, with the fields that are needed."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="etcd_subset.proto", package="etcdserverpb", syntax="proto3"
+    )
+    forms = {
+        "PutRequest": {"key": 1, "value": 2},
+        "PutResponse": {},
+        "RangeRequest": {"key": 1},
+        "KeyValue": {"key": 1, "value": 5},
+        "RangeResponse": {"kvs": 2},
+    }
+    for name, numbers in forms.items():
+        message = file.message_type.add(name=name)
+        for key, number in numbers.items():
+            one = message.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
+            one.type = field.TYPE_BYTES
+            if key == "kvs":
+                one.label, one.type = field.LABEL_REPEATED, field.TYPE_MESSAGE
+                one.type_name = ".etcdserverpb.KeyValue"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"etcdserverpb.{name}"))
+        for name in forms
+    }
+
+
+def _etcd_calls(channel: Any) -> tuple[Any, ...]:
+    messages = _etcd_messages()
+    return tuple(
+        channel.unary_unary(
+            f"/etcdserverpb.KV/{name}",
+            request_serializer=messages[f"{name}Request"].SerializeToString,
+            response_deserializer=messages[f"{name}Response"].FromString,
+        )
+        for name in ("Put", "Range")
+    )
+
+
+def _check(is_right: bool) -> None:
+    if not is_right:
+        raise ArithmeticError("a store returned something else than was put into it")
+
+
+# ---------------------------------------------------------------- the process
+
+
+def alone(act: Act, seconds: float) -> dict[str, Any]:
+    """Call again and again, and time each call."""
+    act()
+    times = []
+    begun = now = time.perf_counter()
+    while now < begun + seconds:
+        act()
+        before, now = now, time.perf_counter()
+        times.append(now - before)
+    tenths = statistics.quantiles(times, n=10)
+    return {
+        "calls": len(times),
+        "seconds": now - begun,
+        "median": statistics.median(times),
+        "low": tenths[0],
+        "high": tenths[-1],
+    }
+
+
+async def together(client: Client, operation: str, outstanding: int, seconds: float) -> Any:
+    """Keep so many calls under way, and count them."""
+    act = (await client.async_acts())[operation]
+    calls = 0
+
+    async def repeat(until: float) -> None:
+        nonlocal calls
+        while time.perf_counter() < until:
+            await act()
+            calls += 1
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(repeat(begun + seconds) for _ in range(outstanding)))
+    found = {"calls": calls, "seconds": time.perf_counter() - begun}
+    await client.aclose()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--contender", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    arguments = parser.parse_args()
+    token = sys.stdin.readline().strip()  # not an argument: those everybody can read
+    made: Client
+    match arguments.contender:
+        case "allhands":
+            made = Allhands(arguments.name, arguments.port, token)
+        case "allhands by gRPC":
+            made = Allhands(arguments.name, arguments.port, token, use_lines=False)
+        case "tcpstore":
+            made = TcpStore(arguments.name, arguments.port, token)
+        case _:
+            made = Etcd(arguments.name, arguments.port, token)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        said = json.loads(line)
+        if said["outstanding"] == 1:
+            found = alone(made.acts()[said["operation"]], said["seconds"])
+        else:
+            found = uvloop.run(
+                together(made, said["operation"], said["outstanding"], said["seconds"])
+            )
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

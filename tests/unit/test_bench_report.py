@@ -1,0 +1,125 @@
+"""The benchmark's report: ratios, merging, pictures and what cannot be had."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from allhands.bench import netns
+from allhands.bench.cell import Cell
+from allhands.bench.driver import Result
+from allhands.bench.report import failures, merged, report, rows_of, show
+from allhands.bench.turns import Summary
+
+MACHINE = {
+    "cores": 2,
+    "cross_core_read_gbs": 40.0,
+    "memory_copy_gbs": 20.0,
+    "line_bounce_ns": None,
+    "tcp_round_trip_us": 20.0,
+    "tcp_gbs": 3.0,
+}
+
+
+def results(operation: str = "all_reduce", nbytes: int = 8) -> list[Result]:
+    cell = Cell(operation, 2, nbytes)
+    return [
+        Result(cell, "allhands", Summary(2e-6, 1e-6, 3e-6, 9)),
+        Result(cell, "gloo", Summary(5e-4, 4e-4, 6e-4, 9)),
+        Result(cell, "openmpi", refused="this MPI has no float32"),
+        Result(cell, "mpich", failed="WRONG RESULT on rank 1"),
+    ]
+
+
+def a_report(*cells: list[Result], link: str = "this host") -> "dict[str, object]":
+    rows = [row for cell in cells for row in rows_of(cell)]
+    return report(
+        [MACHINE, {**MACHINE, "memory_copy_gbs": 9.0}],
+        {"gloo": {"torch": "2.13.0"}},
+        rows,
+        {"name": link},
+    )
+
+
+def shown(what: "dict[str, object]") -> str:
+    console = Console(record=True, file=io.StringIO())
+    show(what, console)
+    return console.export_text()
+
+
+def test_a_ratio_says_how_many_times_longer_the_peer_takes() -> None:
+    rows = {row["contender"]: row for row in rows_of(results())}
+    assert rows["gloo"]["ratios"] == {"allhands": pytest.approx(250)}
+    assert "ratios" not in rows["openmpi"]
+    assert "ratios" not in rows["allhands"]
+
+
+def test_a_wrong_result_has_no_figure_in_the_table_and_is_told_below() -> None:
+    text = shown(a_report(results()))
+    line = next(line for line in text.splitlines() if "500 (400 to 600)" in line)
+    assert "2.00 (1.00 to 3.00)" in line
+    assert "refused" in line
+    assert "failed" in line
+    assert "250" in line
+    assert "mpich FAILED: WRONG RESULT on rank 1" in text
+    assert "reads what another wrote at 40 GB/s, memory copies at 9 to 20 GB/s" in text
+    assert "(not measured) ns from core to core" in text
+
+
+def test_failures_are_known_by_contender() -> None:
+    assert failures(a_report(results())) == {"mpich": "WRONG RESULT on rank 1"}
+
+
+def test_several_runs_make_one_report() -> None:
+    one = merged([a_report(results()), a_report(results("broadcast", 1024))])
+    assert [row["operation"] for row in one["rows"]] == ["all_reduce"] * 4 + ["broadcast"] * 4
+    assert len(one["machine"]) == 4
+    assert set(one["conventions"]) == {"all_reduce", "broadcast"}
+
+
+def test_runs_over_different_links_do_not_mix() -> None:
+    with pytest.raises(ValueError, match="different links: this host, two hosts, 1gbit"):
+        merged([a_report(results()), a_report(results(), link="two hosts, 1gbit")])
+
+
+@pytest.mark.parametrize("name", ["picture.png", "picture.svg"])
+def test_a_picture_is_drawn_in_the_format_of_its_name(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("matplotlib")
+    from allhands.bench.plot import plot
+
+    path = tmp_path / name
+    plot(a_report(results(), results(nbytes=1024), results("barrier", 0)), path)
+    start = path.read_bytes()[:200]
+    assert start.startswith(b"\x89PNG") or b"<?xml" in start
+    assert len(path.read_bytes()) > 5000
+
+
+def test_without_matplotlib_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from allhands.bench import plot
+
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(plot.NoPlot, match=r"pip install 'allhands\[plot\]'"):
+        plot.check()
+
+
+def test_namespaces_without_root_are_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(netns.NoNamespaces, match="need root"), netns.two_hosts(None):
+        pass
+
+
+@pytest.mark.parametrize("rate", ["fast", "1", "0gbit", "10 gbit", ""])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    with pytest.raises(ValueError, match="is not a rate"):
+        netns.check_rate(rate)
+
+
+def test_a_rate_may_be_none() -> None:
+    assert netns.check_rate("none") is None
+    assert netns.check_rate("10gbit") == "10gbit"
