@@ -137,6 +137,9 @@ class Lane:
     def interrupt(self, sequence: int, /) -> None:
         """End calls up to that number early, one that runs now included."""
 
+    def skip(self, sequence: int, /) -> None:
+        """Say that no calls up to that number will come, where ranks number calls with gaps."""
+
     def limit(self, sequence: int, /) -> None:
         """Turn down fast calls above that number."""
 

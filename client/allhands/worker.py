@@ -11,12 +11,13 @@ from functools import partial
 
 from allhands import native_core
 from allhands.announcement import announce_end
-from allhands.arena.arena import Arena
+from allhands.arena.arena import Announcement, Arena
 from allhands.channel import dial
 from allhands.config import WorldConfig
 from allhands.engine import verdict
 from allhands.engine.call import group_hash
 from allhands.engine.group_engine import GroupEngine
+from allhands.engine.phases import Layout, islands
 from allhands.engine.verdict import Absent
 from allhands.errors import (
     AllhandsError,
@@ -140,10 +141,14 @@ class Worker:
     ) -> GroupEngine:
         """Make the engine of a group that this rank belongs to."""
         ranks = tuple(ranks)
+        layout = self._layout(ranks)
         grounds = None
         if self._arena is not None:
             grounds = self._arena.open(group_hash(name), ranks)
-        if grounds is None and self.config.backend == "shm":
+            if layout is not None:
+                neighbours = [ranks[rank] for rank in layout.mine]
+                grounds = self._arena.open(group_hash(f"{name}/island"), neighbours)
+        if (grounds is None or layout is not None) and self.config.backend == "shm":
             raise AllhandsError(
                 f"group {name!r} has ranks that cannot share memory with this one, and "
                 "backend='shm' allows nothing else: use backend='auto'"
@@ -157,6 +162,7 @@ class Worker:
             timeout=timeout or self.config.timeout,
             deterministic=self.config.deterministic,
             grounds=grounds,
+            layout=layout,
         )
         self._engines[name] = engine
         for rank, reason in self._gone.items():
@@ -309,6 +315,15 @@ class Worker:
             self.member_lost(host.rank, "it went away, and the coordinator that it hosted with it")
 
     # ------------------------------------------------------------ inside
+
+    def _layout(self, ranks: Sequence[int]) -> Layout | None:
+        """Return how a group lies on its hosts, if that matters: all its ranks see the same."""
+        if self.config.deterministic:
+            return None
+        told = [Announcement.parsed(self.members[rank].memory) for rank in ranks]
+        hosts = ["" if one is None else one.host for one in told]
+        layout = Layout(islands(hosts), ranks.index(self.rank))
+        return layout if layout.is_layered else None
 
     async def _idle(self) -> None:
         for engine in self._engines.values():

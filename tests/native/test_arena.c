@@ -34,6 +34,7 @@ typedef struct {
     bool forks;
     bool heaps;  /* arrays may lie in them */
     bool attach; /* ranks may try */
+    bool gaps;   /* numbers are skipped between calls */
     ah_limits limits;
     uint64_t seed;
     int rounds;
@@ -466,11 +467,18 @@ static void dawdle(rank_state *me, int odds, int64_t longest) {
     while (now() < until) sched_yield();
 }
 
+static void skip_some(rank_state *me, uint64_t *common) {
+    if (!me->world->gaps || draw(common) % 3 == 0) return;
+    me->sequence += 1 + draw(common) % 9;
+    ah_lane_skip(me->lane, me->sequence);
+}
+
 static void random_calls(rank_state *me) {
     uint64_t common = me->world->seed;
     plan *p = malloc(sizeof *p);
     for (int i = 0; i < me->world->rounds; i++) {
         make_plan(p, me, &common);
+        skip_some(me, &common);
         dawdle(me, 8, MILLISECONDS / 2);
         ah_call call = next_call(me, LONG_TIME);
         ah_status status = perform(me, p, &call);
@@ -505,6 +513,7 @@ static void troubled_calls(rank_state *me) {
     plan *p = malloc(sizeof *p);
     for (int i = 0; i < me->world->rounds; i++) {
         make_plan(p, me, &common);
+        skip_some(me, &common);
         bool calm = i % 8 == 7; /* the call after trouble must do, whatever happened */
         pthread_t thread;
         bool attacked = !calm && draw(&me->own) % 6 == 0;
@@ -822,6 +831,10 @@ int main(int argc, char **argv) {
         if (size < 2) continue;
         w.rounds = rounds;
         w.limits = attaching;
+        w.gaps = true;
+        run_world("gaps", &w, random_calls);
+        run_world("gaps, troubled", &w, troubled_calls);
+        w.gaps = false;
         w.attach = false;
         w.heaps = false;
         run_world("troubled", &w, troubled_calls);

@@ -56,7 +56,9 @@ class Execution:
         sequence: int,
         signature: int,
         reduce: ReduceOp = ReduceOp.SUM,
+        first: int = 0,
     ) -> None:
+        """`first` is the number of the first part, where a call has several executions."""
         self.mesh = mesh
         self.peers = peers
         self.rank = rank
@@ -64,6 +66,7 @@ class Execution:
         self.sequence = sequence
         self.signature = signature
         self.reduce = reduce
+        self._first = first
         self._queued: deque[_Strand] = deque()
         self._running: set[_Strand] = set()
         self._is_starting = False
@@ -85,7 +88,9 @@ class Execution:
     def begin(self, parts: Sequence[Part]) -> "asyncio.Future[None]":
         """Start to carry out all parts; the future ends as `run` does, and `stop` must follow."""
         # Started in order on every rank, so the first unfinished part is under way everywhere.
-        self._queued.extend(_Strand(self, number, part) for number, part in enumerate(parts))
+        self._queued.extend(
+            _Strand(self, number, part) for number, part in enumerate(parts, self._first)
+        )
         self._start_more()
         return self._ended
 

@@ -18,8 +18,11 @@ from allhands.engine.aside import Aside
 from allhands.engine.call import Call, group_hash
 from allhands.engine.exchanges import Exchanges
 from allhands.engine.executor import Execution, MismatchFound, Part
+from allhands.engine.hierarchy import Hierarchy
+from allhands.engine.island import Island, Left
 from allhands.engine.native import OPS, Native, call_of
 from allhands.engine.order import Order
+from allhands.engine.phases import Layout, Phase
 from allhands.engine.verdict import Absent, Failure, Registry
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError
@@ -92,7 +95,12 @@ class GroupEngine:
         timeout: float = 30.0,
         deterministic: bool = False,
         grounds: Grounds | None = None,
+        layout: Layout | None = None,
     ) -> None:
+        """Make the engine of a group: on `grounds` that are those of all its ranks.
+
+        Where it spans hosts there is a `layout`, and the grounds are those of this host's ranks.
+        """
         self.name = name
         self.ranks = tuple(ranks)
         """The world's rank of each rank of the group."""
@@ -116,9 +124,14 @@ class GroupEngine:
         self._refused = asyncio.Event()
         self._interrupt: asyncio.Future[Failure | None] | None = None
         self._current: Operation | None = None
+        self._aside = Aside(f"allhands group {name}")
+        self._hierarchy: Hierarchy | None = None
+        if layout is not None:
+            island = Island(layout.mine, layout.place, self._aside, grounds, timeout)
+            self._hierarchy = Hierarchy(layout, island, mesh, ranks, self.hash)
+            grounds = None
         # Over shared memory.
         self._grounds = grounds
-        self._aside = Aside(f"allhands group {name}")
         self._loop = asyncio.get_running_loop()
         self._reasons: dict[int, Failure] = {}
         self._asking: dict[int, asyncio.Task[Sequence[Absent] | None]] = {}
@@ -168,6 +181,8 @@ class GroupEngine:
             asking.cancel()
         if self._grounds is not None:
             self._grounds.close()
+        if self._hierarchy is not None:
+            self._hierarchy.close()
 
     # ------------------------------------------------------------ what happens to the group
 
@@ -252,8 +267,12 @@ class GroupEngine:
                 await self._carry_out(operation, self._settle(grounds), grounds.missing)
             if self.order.lane is not None:
                 await self._run_shared(operation, self.order.lane)
-            else:
+            elif self._hierarchy is None or not (
+                phases := self._hierarchy.phases(operation.native)
+            ):
                 await self._run_linked(operation)
+            else:
+                await self._run_phases(operation, self._hierarchy, phases)
         except asyncio.CancelledError:
             error = AllhandsError(f"{self._what(operation)} was cancelled: the worker is closing")
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
@@ -285,12 +304,35 @@ class GroupEngine:
             signature=signature,
             reduce=operation.reduce,
         )
-        if self._mesh.begin(self.hash, sequence, signature) or sequence in self._refusals:
-            await self._disagree(self._what(operation), sequence, operation.call)
+        await self._begin(operation)
         parts = operation.parts()
         if any(part.schedule.rounds for part in parts):
             await self._carry_out(operation, execution.run(parts), execution.waiting_for)
         operation.finish()
+
+    async def _run_phases(
+        self, operation: Operation, hierarchy: Hierarchy, phases: Sequence[Phase]
+    ) -> None:
+        performance = hierarchy.performance(
+            phases,
+            sequence=operation.work.sequence,
+            signature=operation.call.signature,
+            timeout=operation.timeout,
+            deadline=operation.deadline,
+        )
+        await self._begin(operation)
+        await self._carry_out(operation, performance.run(), performance.waiting_for)
+        operation.finish()
+        operation.work.explained(hierarchy.described(phases))
+
+    async def _begin(self, operation: Operation) -> None:
+        """Say that a call begins here that may take messages; raise if a peer is in another."""
+        sequence = operation.work.sequence
+        if (
+            self._mesh.begin(self.hash, sequence, operation.call.signature)
+            or sequence in self._refusals
+        ):
+            await self._disagree(self._what(operation), sequence, operation.call)
 
     async def _carry_out(
         self,
@@ -338,12 +380,24 @@ class GroupEngine:
 
     async def _ended(self, operation: Operation, carrying: "asyncio.Task[None]") -> None:
         """Raise what ended a call, if anything but its success did."""
+        work = operation.work
         if carrying.done():
             try:
                 carrying.result()
                 return
             except MismatchFound:
-                await self._disagree(self._what(operation), operation.work.sequence, operation.call)
+                await self._disagree(self._what(operation), work.sequence, operation.call)
+            except Left as left:
+                # Perhaps because of a failure that this rank will hear of as well.
+                assert self._interrupt is not None
+                if not await _first(self._interrupt, timeout=_HEARSAY_SECONDS):
+                    raise self._given_up(
+                        self._what(operation),
+                        work.operation,
+                        work.sequence,
+                        work.label,
+                        left.ranks,
+                    ) from left
         assert self._interrupt is not None
         failure = self._interrupt.result()
         if failure is not None:
@@ -410,6 +464,13 @@ class GroupEngine:
             if failure is not None:
                 self._reasons[sequence] = failure
             self.order.lane.interrupt(sequence)
+
+    def _given_up(
+        self, what: str, operation: str, sequence: int, label: str | None, culprits: Sequence[int]
+    ) -> AllhandsError:
+        ranks = [self.ranks[rank] for rank in culprits]
+        names = [self._registry.name(rank) for rank in ranks]
+        return verdict.given_up(what, operation, sequence, label, names, ranks)
 
     def _what(self, operation: Operation) -> str:
         return self._named(operation.work.operation, operation.work.sequence, operation.work.label)
@@ -514,15 +575,7 @@ class GroupEngine:
             if status == "mismatch" or sequence in self._refusals:
                 await self._disagree(what, sequence, call)
             if status == "abandoned":
-                names = [self._registry.name(self.ranks[rank]) for rank in culprits]
-                raise verdict.given_up(
-                    what,
-                    call.operation,
-                    sequence,
-                    label,
-                    names,
-                    [self.ranks[at] for at in culprits],
-                )
+                raise self._given_up(what, call.operation, sequence, label, culprits)
             if status == "interrupted":
                 raise AllhandsError(f"{what} was interrupted")
             if asking is not None:

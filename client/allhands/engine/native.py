@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from allhands._native import Lane
 
 _FIRST_FOREIGN = 1 << 32
+_FIRST_OF_A_PHASE = 1 << 39
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,23 @@ class Native:
         )
 
     def run(
-        self, lane: "Lane", sequence: int, timeout: float, deadline: float, label: str | None
+        self,
+        lane: "Lane",
+        sequence: int,
+        timeout: float,
+        deadline: float,
+        label: str | None,
+        signature: int | None = None,
     ) -> bool:
-        """Run it to its end on this thread; `Lane.run` says what that means."""
+        """Run it to its end on this thread; `Lane.run` says what that means.
+
+        Where it is a phase of another call, `signature` is that call's.
+        """
         return lane.run(
             sequence=sequence,
             kind=self.kind,
             dtype=self.dtype,
-            typesig=_foreign(self.dtype),
+            typesig=_foreign(self.dtype) if signature is None else _of_a_phase(signature),
             op=self.op,
             root=self.root,
             count=self.count,
@@ -87,6 +97,11 @@ def call_of(
 
 OPS = tuple(ReduceOp)
 """The core knows operations by their place here."""
+
+
+def _of_a_phase(signature: int) -> int:
+    """Return as much of a signature as travels; unlike any that stands for a dtype."""
+    return signature & (_FIRST_OF_A_PHASE - 1) | _FIRST_OF_A_PHASE
 
 
 def _foreign(dtype: "np.dtype[np.generic] | None") -> int:

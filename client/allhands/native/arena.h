@@ -37,7 +37,7 @@ typedef struct {
 /* What was measured best; `size` ranks. */
 ah_limits ah_default_limits(int size);
 
-/* One call. `sequence` counts the lane's calls from 1, without gaps. */
+/* One call. `sequence` counts the lane's calls from 1, without gaps but for what is skipped. */
 typedef struct {
     uint64_t sequence;
     uint64_t signature;
@@ -73,6 +73,10 @@ void ah_lane_free(ah_lane *lane);
 /* Let calls up to that number end in AH_INTERRUPTED, one that is blocked now included. From any
  * thread, at any time. */
 void ah_lane_interrupt(ah_lane *lane, uint64_t sequence);
+
+/* Say that this rank makes no more calls up to that number; all that it made have ended. Ranks that
+ * number their calls alike with gaps skip each gap before the call behind it. */
+void ah_lane_skip(ah_lane *lane, uint64_t sequence);
 
 /* Whether cross-memory attach to every other rank works; asks the kernel, reads a word of each. */
 bool ah_lane_can_attach(ah_lane *lane);

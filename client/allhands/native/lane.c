@@ -88,6 +88,13 @@ void ah_lane_interrupt(ah_lane *lane, uint64_t sequence) {
     ah_ring_one(lane->area[lane->rank]);
 }
 
+void ah_lane_skip(ah_lane *lane, uint64_t sequence) {
+    _Atomic uint64_t *abandoned = &lane->area[lane->rank]->abandoned;
+    if (atomic_load(abandoned) >= sequence) return;
+    atomic_store(abandoned, sequence); /* none of them is in progress here: the buffers are free */
+    ah_ring(lane, lane->others);
+}
+
 /* ---- begin and end of a call */
 
 ah_status ah_start(ah_lane *lane, ah_call *call) {

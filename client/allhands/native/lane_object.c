@@ -745,6 +745,15 @@ static PyObject *lane_interrupt(LaneObject *self, PyObject *given)
     Py_RETURN_NONE;
 }
 
+static PyObject *lane_skip(LaneObject *self, PyObject *given)
+{
+    unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred())
+        return NULL;
+    ah_lane_skip(self->lane, sequence);
+    Py_RETURN_NONE;
+}
+
 static PyObject *lane_limit(LaneObject *self, PyObject *given)
 {
     unsigned long long limit = PyLong_AsUnsignedLongLong(given);
@@ -899,6 +908,7 @@ static PyMethodDef lane_methods[] = {
     {"last", (PyCFunction)lane_last, METH_NOARGS, NULL},
     {"record", (PyCFunction)lane_record, METH_O, NULL},
     {"interrupt", (PyCFunction)lane_interrupt, METH_O, NULL},
+    {"skip", (PyCFunction)lane_skip, METH_O, NULL},
     {"limit", (PyCFunction)lane_limit, METH_O, NULL},
     {"close", (PyCFunction)lane_close, METH_NOARGS, NULL},
     {"idle", (PyCFunction)lane_idle, METH_NOARGS, NULL},

@@ -11,6 +11,7 @@ from functools import partial
 
 from allhands.engine import verdict
 from allhands.engine.group_engine import GroupEngine
+from allhands.engine.phases import Layout, islands
 from allhands.engine.verdict import Absent
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError
@@ -38,14 +39,16 @@ async def inproc_world(
     timeout: float = 10.0,
     verdict: Verdict = unknown,
     deterministic: bool = False,
+    hosts: Sequence[str] = (),
 ) -> AsyncIterator["InprocWorld"]:
     """Give a world of `size` ranks for as long as the block lasts.
 
     `timeout` is the default of every call; `verdict` answers calls whose deadline has passed.
+    With `hosts`, one for each rank, the ranks work as if they were there, without shared memory.
     Afterwards every call has ended, those still under way by an `AllhandsError`, and no task of
     the world is left.
     """
-    world = InprocWorld(size, timeout, verdict, deterministic)
+    world = InprocWorld(size, timeout, verdict, deterministic, hosts)
     try:
         yield world
     finally:
@@ -137,9 +140,15 @@ class InprocWorld:
     """The ranks, and the groups that they have opened."""
 
     def __init__(
-        self, size: int, timeout: float, verdict: Verdict, deterministic: bool = False
+        self,
+        size: int,
+        timeout: float,
+        verdict: Verdict,
+        deterministic: bool = False,
+        hosts: Sequence[str] = (),
     ) -> None:
         board = Switchboard()
+        self._hosts = hosts
         self._timeout = timeout
         self._deterministic = deterministic
         self._loop = asyncio.get_running_loop()
@@ -152,8 +161,17 @@ class InprocWorld:
         groups = []
         for place, rank in enumerate(ranks):
             owner = self.ranks[rank]
+            layout = None
+            if self._hosts and not self._deterministic:
+                layout = Layout(islands([self._hosts[one] for one in ranks]), place)
             engine = GroupEngine(
-                name, ranks, place, owner.mesh, owner, deterministic=self._deterministic
+                name,
+                ranks,
+                place,
+                owner.mesh,
+                owner,
+                deterministic=self._deterministic,
+                layout=layout,
             )
             owner.engines[name] = engine
             groups.append(Group(engine, self, self._timeout))

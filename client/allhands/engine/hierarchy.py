@@ -1,0 +1,206 @@
+"""How a group that spans hosts carries out a call: phases within hosts, and phases between them."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from allhands.engine import plan
+from allhands.engine.executor import Execution, MismatchFound, Part
+from allhands.engine.island import Differ, Island
+from allhands.engine.native import Native
+from allhands.engine.phases import Layout, Phase, described, phases
+from allhands.reduction import ReduceOp
+from allhands.transport.frame import Key
+from allhands.transport.mesh import Mesh
+
+_PHASE_BITS = 16
+"""Each phase numbers its slices from its own number, shifted by so much."""
+
+
+class Hierarchy:
+    """A group that spans hosts, as one rank sees it."""
+
+    def __init__(
+        self, layout: Layout, island: Island, mesh: Mesh, ranks: Sequence[int], group: int
+    ) -> None:
+        self.layout = layout
+        self._island = island
+        self._mesh = mesh
+        self._ranks = tuple(ranks)
+        self._group = group
+
+    def phases(self, native: Native) -> list[Phase]:
+        """Cut a call into phases; none: it goes over links as a whole."""
+        return phases(self.layout, native)
+
+    def performance(
+        self,
+        phases: Sequence[Phase],
+        *,
+        sequence: int,
+        signature: int,
+        timeout: float,
+        deadline: float,
+    ) -> "Performance":
+        """Return a call that is to be carried out in these phases."""
+        return Performance(
+            self._island,
+            self._mesh,
+            self._ranks,
+            self._ranks[self.layout.rank],
+            self._group,
+            phases,
+            sequence,
+            signature,
+            timeout,
+            deadline,
+        )
+
+    def described(self, phases: Sequence[Phase]) -> str:
+        """Say how a call was carried out."""
+        return described(self.layout, phases, self._island.has_memory)
+
+    def close(self) -> None:
+        self._island.close()
+
+
+class Performance:
+    """One call being carried out in phases on one rank."""
+
+    def __init__(
+        self,
+        island: Island,
+        mesh: Mesh,
+        ranks: Sequence[int],
+        rank: int,
+        group: int,
+        phases: Sequence[Phase],
+        sequence: int,
+        signature: int,
+        timeout: float,
+        deadline: float,
+    ) -> None:
+        self._island = island
+        self._mesh = mesh
+        self._ranks = ranks
+        self._rank = rank
+        self._group = group
+        self._phases = phases
+        self._sequence = sequence
+        self._signature = signature
+        self._timeout = timeout
+        self._deadline = deadline
+        self._underway: dict[int, tuple[Phase, Execution]] = {}
+        self._ended: dict[int, asyncio.Event] = {phase.number: asyncio.Event() for phase in phases}
+        self._calls = 0
+
+    async def run(self) -> None:
+        """Carry out all phases.
+
+        Cancellable at any time: nothing lands in the buffers afterwards, and nothing more is sent.
+
+        Raises:
+            MismatchFound: a peer called something else.
+            Left: ranks of this host gave the call up.
+        """
+        await self._island.settle()
+        try:
+            if _is_chain(self._phases):
+                for phase in self._phases:
+                    await self._perform(phase)
+                return
+            await _together(
+                [
+                    self._within([phase for phase in self._phases if phase.within]),
+                    *(self._in_turn(phase) for phase in self._phases if not phase.within),
+                ]
+            )
+        except Differ as error:
+            raise MismatchFound(self._rank, Key(self._group, self._sequence)) from error
+
+    def waiting_for(self) -> list[int]:
+        """Return the ranks of the group that this call now waits for."""
+        found = set(self._island.waiting_for())
+        for phase, execution in self._underway.values():
+            found.update(phase.ranks[place] for place in execution.waiting_for())
+        return sorted(found)
+
+    # ------------------------------------------------------------ inside
+
+    async def _within(self, phases: Sequence[Phase]) -> None:
+        """Go through the phases on this host, one after the other: as all its ranks do."""
+        for phase in phases:
+            await self._in_turn(phase)
+
+    async def _in_turn(self, phase: Phase) -> None:
+        for number in phase.after:
+            await self._ended[number].wait()
+        await self._perform(phase)
+        self._ended[phase.number].set()
+
+    async def _perform(self, phase: Phase) -> None:
+        if phase.within and self._island.has_memory:
+            index, self._calls = self._calls, self._calls + 1
+            await self._island.run(
+                phase.native, self._sequence, index, self._signature, self._timeout, self._deadline
+            )
+            return
+        peers = [self._ranks[rank] for rank in phase.ranks]
+        place = peers.index(self._rank)
+        execution = Execution(
+            self._mesh,
+            peers=peers,
+            rank=place,
+            group=self._group,
+            sequence=self._sequence,
+            signature=self._signature,
+            reduce=phase.native.op or ReduceOp.SUM,
+            first=phase.number << _PHASE_BITS,
+        )
+        self._underway[phase.number] = phase, execution
+        try:
+            await execution.run(parts(phase.native, place, len(peers)))
+        finally:
+            del self._underway[phase.number]
+
+
+def parts(native: Native, rank: int, size: int) -> list[Part]:
+    """Return what a collective is over links, of those that phases are made of."""
+    match native.kind:
+        case "all_reduce":
+            return plan.all_reduce(rank, size, native.targets[0])
+        case "reduce":
+            target = native.targets[0] if native.targets else None
+            return plan.reduce(rank, size, native.sources[0], target, native.root)
+        case "broadcast":
+            return plan.broadcast(rank, size, native.targets[0], native.root)
+        case "all_gather":
+            return plan.all_gather(rank, size, native.sources[0], native.targets)
+        case "reduce_scatter":
+            return plan.reduce_scatter(rank, size, native.sources, native.targets[0])
+        case "barrier":
+            return plan.barrier(rank, size)
+    raise ValueError(f"no phase does {native.kind}")
+
+
+def _is_chain(phases: Sequence[Phase]) -> bool:
+    """Say whether each phase waits for the one before it anyway."""
+    return all(
+        before.number in phase.after or (before.within and phase.within)
+        for before, phase in pairwise(phases)
+    )
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines together; the first failure cancels the others and is raised bare."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
