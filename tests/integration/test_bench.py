@@ -269,6 +269,33 @@ def test_the_hosts_are_gone_afterwards() -> None:
     assert not any(map(psutil.pid_exists, holders))
 
 
+_HOLDING = """
+import sys
+from allhands.bench import netns
+try:
+    with netns.two_hosts(None) as hosts:
+        print(*(host.enter[2] for host in hosts), flush=True)
+        sys.stdin.read()
+except netns.NoNamespaces as refusal:
+    print("refused:", refusal, flush=True)
+"""
+
+
+def test_the_hosts_are_gone_also_when_their_maker_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as maker:
+        assert maker.stdout is not None
+        said = maker.stdout.readline()
+        if said.startswith("refused"):
+            maker.wait()
+            pytest.skip(said)
+        holders = [psutil.Process(int(pid)) for pid in said.split()]
+        maker.kill()
+    _, alive = psutil.wait_procs(holders, timeout=30)
+    assert alive == []
+
+
 def test_ranks_of_two_hosts_are_measured(hosts: tuple[Host, Host]) -> None:
     with bench([find("allhands", Pythons())], 2, hosts) as running:
         (result,) = running.measure(Cell("all_reduce", 2, 8), 0.0)

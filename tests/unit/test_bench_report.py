@@ -76,7 +76,7 @@ def test_several_runs_make_one_report() -> None:
     one = merged([a_report(results()), a_report(results("broadcast", 1024))])
     assert [row["operation"] for row in one["rows"]] == ["all_reduce"] * 4 + ["broadcast"] * 4
     assert len(one["machine"]) == 4
-    assert set(one["conventions"]) == {"all_reduce", "broadcast"}
+    assert set(one["conventions"]) == {"times", "all_reduce", "broadcast"}
 
 
 def test_runs_over_different_links_do_not_mix() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from allhands.bench.cell import CONVENTIONS
+from allhands.bench.cell import CONVENTIONS, TIMES
 from allhands.bench.contenders import ALLHANDS
 from allhands.bench.driver import Result
 
@@ -70,7 +70,10 @@ def report(
         "link": link,
         "machine": [dict(one) for one in machine],
         "contenders": dict(contenders),
-        "conventions": {row["operation"]: CONVENTIONS[row["operation"]] for row in rows},
+        "conventions": {
+            "times": TIMES,
+            **{row["operation"]: CONVENTIONS[row["operation"]] for row in rows},
+        },
         "rows": list(rows),
     }
 
