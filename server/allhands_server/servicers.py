@@ -33,10 +33,16 @@ class CoordinatorService(CoordinatorServicer):
     """Translates; the coordinator decides."""
 
     def __init__(
-        self, coordinator: Coordinator, first_request_timeout: float, calls_port: int
+        self,
+        coordinator: Coordinator,
+        first_request_timeout: float,
+        calls_port: int,
+        calls_secret: bytes,
     ) -> None:
         self._coordinator = coordinator
-        self._calls_port = calls_port
+        self._description = wire.CoordinatorDescription(
+            calls_port=calls_port, calls_secret=calls_secret
+        )
         self._first_request_timeout = first_request_timeout
         self._told: dict[int, tuple[Notification, wire.SessionEvent]] = {}
 
@@ -164,7 +170,7 @@ class CoordinatorService(CoordinatorServicer):
     async def DescribeCoordinator(
         self, request: wire.DescribeCoordinatorRequest, context: Context
     ) -> wire.CoordinatorDescription:
-        return wire.CoordinatorDescription(calls_port=self._calls_port)
+        return self._description
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
         jobs = await self._ask(events.ListJobs(), context)

@@ -1313,16 +1313,20 @@ class CoordinatorDescription(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLS_PORT_FIELD_NUMBER: _builtins.int
+    CALLS_SECRET_FIELD_NUMBER: _builtins.int
     calls_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
+    calls_secret: _builtins.bytes
+    """what both sides of a line prove that they know"""
     def __init__(
         self,
         *,
         calls_port: _builtins.int = ...,
+        calls_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_port", b"calls_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_port", b"calls_port", "calls_secret", b"calls_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
