@@ -163,6 +163,7 @@ class Worker:
             deterministic=self.config.deterministic,
             grounds=grounds,
             layout=layout,
+            allocate=self._scratch,
         )
         self._engines[name] = engine
         for rank, reason in self._gone.items():
@@ -180,6 +181,13 @@ class Worker:
         if self._arena is None:
             return bytearray(nbytes)
         return memoryview(self._arena.heap.allocate(nbytes))[:nbytes]
+
+    def _scratch(self, nbytes: int) -> "memoryview | bytearray":
+        """Return memory that the ranks of this host share, or any where that is used up."""
+        try:
+            return self.allocate(nbytes)
+        except MemoryError:
+            return bytearray(nbytes)
 
     async def close_group(self, name: str) -> None:
         """Forget a group once its calls have ended."""

@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce as fold
 from itertools import product
 
@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from allhands.engine.native import Native
-from allhands.engine.phases import DEPTH, Layout, Phase, described, islands, phases
+from allhands.engine.phases import DEPTH, Layout, Phase, Scratch, described, islands, phases
 from allhands.reduction import ReduceOp
 
 Array = NDArray[np.int64]
@@ -61,7 +61,8 @@ class Player:
 def play(layouts: Sequence[Layout], natives: Sequence[Native], seed: int = 0) -> int:
     """Carry out a call; return how many phases it took. Every phase may be as late as it likes."""
     players = [
-        Player(phases(layout, native)) for layout, native in zip(layouts, natives, strict=True)
+        Player(phases(layout, native, Scratch()))
+        for layout, native in zip(layouts, natives, strict=True)
     ]
     chance = random.Random(seed)
     count = 0
@@ -222,7 +223,7 @@ def test_reduce_scatter_gives_each_rank_its_share(shape: Sequence[int], order: s
 def test_a_barrier_lets_nobody_go_before_all_have_come(shape: Sequence[int]) -> None:
     layouts = laid_out(shape)
     for late in range(len(layouts)):
-        players = [Player(phases(layout, Native("barrier"))) for layout in layouts]
+        players = [Player(phases(layout, Native("barrier"), Scratch())) for layout in layouts]
         is_held = [bool(player.phases) for player in players]
         # Everybody goes as far as it can without one rank.
         while ready := [
@@ -240,11 +241,11 @@ def test_what_layers_do_not_help_goes_over_links(shape: Sequence[int]) -> None:
     x = np.zeros(12, INT)
     for layout in laid_out(shape):
         for kind in ("gather", "scatter", "all_to_all", "all_to_all_single"):
-            assert phases(layout, Native(kind, INT, 12, [x], [x])) == []
+            assert phases(layout, Native(kind, INT, 12, [x], [x]), Scratch()) == []
         if not layout.is_even:
             blocks = np.split(np.zeros(12 * sum(shape), INT), sum(shape))
-            assert phases(layout, Native("all_gather", INT, 12, [x], blocks)) == []
-            assert phases(layout, Native("reduce_scatter", INT, 12, blocks, [x])) == []
+            assert phases(layout, Native("all_gather", INT, 12, [x], blocks), Scratch()) == []
+            assert phases(layout, Native("reduce_scatter", INT, 12, blocks, [x]), Scratch()) == []
 
 
 def test_an_average_is_a_sum_until_the_end() -> None:
@@ -252,7 +253,9 @@ def test_an_average_is_a_sum_until_the_end() -> None:
     calls = [
         phase.native.op
         for layout in laid_out((2, 2))
-        for phase in phases(layout, Native("all_reduce", x.dtype, 60, (), [x], ReduceOp.AVG))
+        for phase in phases(
+            layout, Native("all_reduce", x.dtype, 60, (), [x], ReduceOp.AVG), Scratch()
+        )
     ]
     assert set(calls) == {ReduceOp.SUM, None}
 
@@ -261,34 +264,29 @@ def test_ranks_that_name_no_host_are_alone() -> None:
     assert islands(["b", "a", "", "b", ""]) == ((0, 3), (1,), (2,), (4,))
 
 
-def test_scratch_memory_does_not_grow_with_the_array() -> None:
+def test_scratch_memory_neither_grows_with_the_array_nor_from_call_to_call() -> None:
     layout = laid_out((2, 2))[0]
+    given: list[int] = []
 
-    def scratch(call: Callable[[Array], Native], length: int) -> int:
+    def allocate(nbytes: int) -> bytearray:
+        given.append(nbytes)
+        return bytearray(nbytes)
+
+    scratch = Scratch(allocate)
+    for length in (6000, 1200, 6000):
         x = np.zeros(length, INT)
-        made = phases(layout, call(x))
-        used = {
-            array.__array_interface__["data"][0]: array.nbytes
-            for phase in made
-            for array in (*phase.native.sources, *phase.native.targets)
-            if not np.shares_memory(array, x)
-        }
-        return sum(used.values())
-
-    def all_reduce(x: Array) -> Native:
-        return Native("all_reduce", INT, len(x), targets=[x], op=ReduceOp.SUM)
-
-    assert scratch(all_reduce, 1200) == scratch(all_reduce, 6000) == DEPTH * 240 // 2
+        phases(layout, Native("all_reduce", INT, length, (), [x], ReduceOp.SUM), scratch)
+    assert given == [240 // 2] * DEPTH
 
 
 def test_the_explanation_names_hosts_and_phases() -> None:
     x = np.zeros(60, INT)
     call = Native("all_reduce", INT, 60, (), [x], ReduceOp.SUM)
     even, uneven = laid_out((2, 2))[0], laid_out((3, 1))[0]
-    assert described(even, phases(even, call), in_memory=True) == (
+    assert described(even, phases(even, call, Scratch()), in_memory=True) == (
         "2 hosts of 2 ranks: reduce_scatter in shared memory, all_reduce across hosts, "
         "all_gather in shared memory"
     )
-    assert described(uneven, phases(uneven, call), in_memory=False).startswith(
+    assert described(uneven, phases(uneven, call, Scratch()), in_memory=False).startswith(
         "2 hosts of 3/1 ranks: reduce over links of the host, all_reduce across hosts"
     )

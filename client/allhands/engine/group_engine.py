@@ -22,7 +22,7 @@ from allhands.engine.hierarchy import Hierarchy
 from allhands.engine.island import Island, Left
 from allhands.engine.native import OPS, Native, call_of
 from allhands.engine.order import Order
-from allhands.engine.phases import Layout, Phase
+from allhands.engine.phases import Allocate, Layout, Phase, Scratch
 from allhands.engine.verdict import Absent, Failure, Registry
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError
@@ -96,10 +96,12 @@ class GroupEngine:
         deterministic: bool = False,
         grounds: Grounds | None = None,
         layout: Layout | None = None,
+        allocate: Allocate = bytearray,
     ) -> None:
         """Make the engine of a group: on `grounds` that are those of all its ranks.
 
-        Where it spans hosts there is a `layout`, and the grounds are those of this host's ranks.
+        Where it spans hosts there is a `layout`, and the grounds are those of this host's ranks;
+        `allocate` gives memory for its slices, best such that they can read one another's.
         """
         self.name = name
         self.ranks = tuple(ranks)
@@ -128,7 +130,7 @@ class GroupEngine:
         self._hierarchy: Hierarchy | None = None
         if layout is not None:
             island = Island(layout.mine, layout.place, self._aside, grounds, timeout)
-            self._hierarchy = Hierarchy(layout, island, mesh, ranks, self.hash)
+            self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
         # Over shared memory.
         self._grounds = grounds

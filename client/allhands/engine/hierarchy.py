@@ -9,7 +9,7 @@ from allhands.engine import plan
 from allhands.engine.executor import Execution, MismatchFound, Part
 from allhands.engine.island import Differ, Island
 from allhands.engine.native import Native
-from allhands.engine.phases import Layout, Phase, described, phases
+from allhands.engine.phases import Layout, Phase, Scratch, described, phases
 from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
@@ -22,17 +22,24 @@ class Hierarchy:
     """A group that spans hosts, as one rank sees it."""
 
     def __init__(
-        self, layout: Layout, island: Island, mesh: Mesh, ranks: Sequence[int], group: int
+        self,
+        layout: Layout,
+        island: Island,
+        scratch: Scratch,
+        mesh: Mesh,
+        ranks: Sequence[int],
+        group: int,
     ) -> None:
         self.layout = layout
         self._island = island
+        self._scratch = scratch
         self._mesh = mesh
         self._ranks = tuple(ranks)
         self._group = group
 
     def phases(self, native: Native) -> list[Phase]:
         """Cut a call into phases; none: it goes over links as a whole."""
-        return phases(self.layout, native)
+        return phases(self.layout, native, self._scratch)
 
     def performance(
         self,

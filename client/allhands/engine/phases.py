@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allhands.engine.buffer import Array
 from allhands.engine.native import Native
@@ -27,6 +28,8 @@ DEPTH = 3
 MOST_SLICES = 512
 """Of one call, so that the numbers of its phases stay small."""
 
+Allocate = Callable[[int], "bytearray | memoryview"]
+"""Gives so many bytes."""
 Islands = tuple[tuple[int, ...], ...]
 """Ranks of the group by host, in order of the lowest of each."""
 
@@ -52,6 +55,23 @@ def islands(hosts: Sequence[str]) -> Islands:
     for rank, host in enumerate(hosts):
         found.setdefault(host or f"rank {rank}", []).append(rank)
     return tuple(tuple(ranks) for ranks in found.values())
+
+
+class Scratch:
+    """Memory for the slices under way, whatever the size of the arrays; kept from call to call."""
+
+    def __init__(self, allocate: Allocate = bytearray) -> None:
+        self._allocate = allocate
+        self._rooms: dict[int, NDArray[np.uint8]] = {}
+
+    def room(self, nth: int, count: int, dtype: "np.dtype[np.generic]") -> Array:
+        """Return memory of the n-th slice of a call, which the slice DEPTH before it has had."""
+        nbytes = count * dtype.itemsize
+        held = self._rooms.get(nth % DEPTH)
+        if held is None or len(held) < nbytes:
+            held = np.frombuffer(self._allocate(max(nbytes, 1)), np.uint8)
+            self._rooms[nth % DEPTH] = held
+        return held[:nbytes].view(dtype)
 
 
 class Layout:
@@ -86,7 +106,7 @@ class Layout:
         return f"{len(sizes)} hosts of {each} ranks"
 
 
-def phases(layout: Layout, native: Native) -> list[Phase]:
+def phases(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
     """Cut a call into what this rank does, in the order in which it does what is on its host.
 
     None where the call goes over links as a whole. An AVG is a SUM here, to be divided at the end.
@@ -96,7 +116,7 @@ def phases(layout: Layout, native: Native) -> list[Phase]:
         return []
     if native.op is ReduceOp.AVG:
         native = replace(native, op=ReduceOp.SUM)
-    return make(layout, native)
+    return make(layout, native, scratch)
 
 
 def described(layout: Layout, phases: Iterable[Phase], in_memory: bool) -> str:
@@ -111,7 +131,7 @@ def described(layout: Layout, phases: Iterable[Phase], in_memory: bool) -> str:
 # ---------------------------------------------------------------- one array
 
 
-def _all_reduce(layout: Layout, native: Native) -> list[Phase]:
+def _all_reduce(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
     (x,) = native.targets
     if not layout.is_even:
         return _all_reduce_by_heads(layout, native)
@@ -121,12 +141,11 @@ def _all_reduce(layout: Layout, native: Native) -> list[Phase]:
     rest = len(x) % size
     made = _all_reduce_whole(layout, native, x[len(x) - rest :]) if rest else []
     body = x[: len(x) - rest]
-    rooms = _Rooms(x.dtype)
     slices = []
     for nth, part in enumerate(_cut(body, SLICE_BYTES, size)):
         blocks = _split(part, size)
         count = len(part) // size
-        room = rooms.take(nth, count)
+        room = scratch.room(nth, count, x.dtype)
         first = 2 + 3 * nth
         scattered = Native("reduce_scatter", x.dtype, count, blocks, [room], native.op)
         summed = Native("all_reduce", x.dtype, count, targets=[room], op=native.op)
@@ -179,7 +198,7 @@ def _all_reduce_by_heads(layout: Layout, native: Native) -> list[Phase]:
     return _staggered(slices)
 
 
-def _broadcast(layout: Layout, native: Native) -> list[Phase]:
+def _broadcast(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
     (x,) = native.targets
     heads = layout.heads(native.root)
     head = heads[layout.islands.index(layout.mine)]
@@ -201,13 +220,12 @@ def _broadcast(layout: Layout, native: Native) -> list[Phase]:
     return _staggered(slices)
 
 
-def _reduce(layout: Layout, native: Native) -> list[Phase]:
+def _reduce(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
     (x,) = native.sources
     heads = layout.heads(native.root)
     head = heads[layout.islands.index(layout.mine)]
     is_head, is_root = layout.rank == head, layout.rank == native.root
     alone = len(layout.mine) == 1
-    rooms = _Rooms(x.dtype)
     made = []
     parts = _cut(x, SLICE_BYTES)
     results = _cut(native.targets[0], SLICE_BYTES) if is_root else parts
@@ -217,7 +235,7 @@ def _reduce(layout: Layout, native: Native) -> list[Phase]:
         partial = part
         if not alone:
             if is_head:
-                partial = result if is_root else rooms.take(nth, len(part))
+                partial = result if is_root else scratch.room(nth, len(part), x.dtype)
             inside = Native(
                 "reduce",
                 x.dtype,
@@ -242,7 +260,7 @@ def _reduce(layout: Layout, native: Native) -> list[Phase]:
     return made
 
 
-def _barrier(layout: Layout, native: Native) -> list[Phase]:
+def _barrier(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
     heads = layout.heads()
     made = []
     if len(layout.mine) > 1:
@@ -257,7 +275,7 @@ def _barrier(layout: Layout, native: Native) -> list[Phase]:
 # ---------------------------------------------------------------- blocks
 
 
-def _all_gather(layout: Layout, native: Native) -> list[Phase]:
+def _all_gather(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
     if not layout.is_even:
         return []
     (x,) = native.sources
@@ -290,18 +308,17 @@ def _all_gather(layout: Layout, native: Native) -> list[Phase]:
     return _staggered(slices)
 
 
-def _reduce_scatter(layout: Layout, native: Native) -> list[Phase]:
+def _reduce_scatter(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
     if not layout.is_even:
         return []
     (result,) = native.targets
     blocks = native.sources
     width = 1 + len(layout.islands)
-    rooms = _Rooms(result.dtype)
     made = []
     for nth, span in enumerate(_spans(result, SLICE_BYTES // len(blocks))):
         first = width * nth
         count = len(result[span])
-        room = rooms.take(nth, count * len(layout.islands))
+        room = scratch.room(nth, count * len(layout.islands), result.dtype)
         partial = _split(room, len(layout.islands))
         for at, island in enumerate(layout.islands):
             inside = Native(
@@ -320,7 +337,7 @@ def _reduce_scatter(layout: Layout, native: Native) -> list[Phase]:
     return made
 
 
-_MAKERS: dict[str, Callable[[Layout, Native], list[Phase]]] = {
+_MAKERS: dict[str, Callable[[Layout, Native, Scratch], list[Phase]]] = {
     "all_reduce": _all_reduce,
     "broadcast": _broadcast,
     "reduce": _reduce,
@@ -333,20 +350,6 @@ _MAKERS: dict[str, Callable[[Layout, Native], list[Phase]]] = {
 
 
 # ---------------------------------------------------------------- slices
-
-
-class _Rooms:
-    """Scratch memory for the slices under way, whatever the size of the array."""
-
-    def __init__(self, dtype: "np.dtype[np.generic]") -> None:
-        self._dtype = dtype
-        self._rooms: list[Array] = []
-
-    def take(self, nth: int, count: int) -> Array:
-        """Return memory of the n-th slice, which the slice DEPTH before it has had."""
-        if nth < DEPTH:
-            self._rooms.append(np.empty(count, self._dtype))
-        return self._rooms[nth % DEPTH][:count]
 
 
 def _in_turn(nth: int, width: int, at: int) -> tuple[int, ...]:
