@@ -56,6 +56,7 @@ typedef struct {
     uint64_t waiting;  /* ranks that had not come */
     uint64_t culprits; /* of a mismatch or an abandoned call */
     ah_variant variant;
+    bool unshared; /* a peer is stuck where it could write to the array: see ah_lane_unshare */
 } ah_call;
 
 typedef struct ah_lane ah_lane;
@@ -74,6 +75,12 @@ void ah_lane_free(ah_lane *lane);
  * end in AH_INTERRUPTED until cleared. From any thread, at any time. */
 void ah_lane_interrupt(ah_lane *lane);
 void ah_lane_clear(ah_lane *lane);
+
+/* These pages of the own heap are ordinary memory from now on. A lane does so itself, and says so in
+ * `unshared`, when a call is given up while a peer that hangs could still write to the array: the
+ * array stays where it is, with other pages under it. Other lanes of the same heap must be told the
+ * same. An array in a heap should have its pages to itself. */
+void ah_lane_unshare(ah_lane *lane, const void *at, size_t nbytes);
 
 /* Whether cross-memory attach to every other rank works; asks the kernel, reads a word of each. */
 bool ah_lane_can_attach(ah_lane *lane);

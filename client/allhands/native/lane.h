@@ -15,7 +15,7 @@
  *    is reset between calls, and no number of an older call can be taken for one of this call.
  * 6. Who gives a call up says so (`abandoned`) before its caller may touch its buffers again. Who
  *    reads another rank's buffers where they lie looks at that word afterwards, and believes what
- *    it read only if it is still behind.
+ *    it read only if it is still behind. Who writes to them is waited for: see lend.h.
  */
 #ifndef ALLHANDS_LANE_H
 #define ALLHANDS_LANE_H
@@ -29,6 +29,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "atomic
 
 #define AH_LINE 64
 #define AH_RING 4 /* slots of a rank; a power of two */
+#define AH_UNSHARED 8
 
 typedef struct {
     _Alignas(AH_LINE) _Atomic uint64_t sequence;
@@ -42,6 +43,7 @@ typedef struct {
     _Alignas(2 * AH_LINE) _Atomic uint32_t bell;      /* see wait.h */
     _Alignas(2 * AH_LINE) _Atomic uint64_t abandoned; /* last call that this rank gave up */
     _Atomic uint64_t nonce, nonce_at; /* who attaches finds the one at the other, or the wrong process */
+    _Alignas(2 * AH_LINE) _Atomic uint64_t inside; /* call in which it touches others' heaps now */
     _Alignas(2 * AH_LINE) _Atomic uint64_t put; /* steps put into staging (or ready in its heap) */
     _Atomic uint64_t done;                      /* steps that this rank has used up of the others' */
     _Alignas(2 * AH_LINE) char end[];
@@ -86,6 +88,13 @@ struct ah_lane {
     bool tidy;
 
     ah_call *call; /* in progress */
+    bool lends;    /* others may touch our heap in it */
+    void *lent;    /* and write here */
+    size_t lent_bytes;
+    struct {
+        uintptr_t from, to;
+    } unshared[AH_UNSHARED]; /* parts of the own heap that are no longer; merged when too many */
+    int unshared_count;
     bool paused;
     int64_t next_tick;
 
