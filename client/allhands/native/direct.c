@@ -100,7 +100,9 @@ static ah_status take(ah_lane *lane, const reduction *what, uint64_t step) {
         ah_status status = ah_await_put(lane, AH_BIT(peer), step + 1);
         if (status != AH_OK) return status;
         ah_slice part = ah_slice_of(lane, what->nbytes, step, peer);
-        ah_copy(what->out + part.at, box(lane, what, peer, step), part.nbytes, false);
+        const char *from = box(lane, what, peer, step);
+        ah_copy(what->out + part.at, from, part.nbytes, false);
+        ah_hand_back(from, part.nbytes);
     }
     ah_done(lane, step + 1);
     return AH_OK;

@@ -2,7 +2,8 @@
  *
  * Laws of the shared memory, on which every variant rests:
  *
- * 1. Every word has one writer: the rank whose area holds it (but for the doorbell, see wait.h).
+ * 1. Every word has one writer at a time, flags the rank whose area holds them (but for the doorbell,
+ *    see wait.h).
  *    Nothing is ever locked, so a rank that dies leaves nothing locked.
  * 2. A rank posts each call in the slot of that call's number, data first, the number last
  *    (release). Who reads that number in it (acquire) sees the data.
@@ -129,6 +130,19 @@ static inline char *ah_slot_data(ah_slot *slot, size_t nbytes) {
 static inline char *ah_box(const ah_lane *lane, int owner, int other, int parity) {
     return (char *)lane->area[owner] + lane->staging +
            ((size_t)parity * (size_t)lane->size + (size_t)other) * lane->box;
+}
+
+/* After reading what another rank will write again, as its only reader: write back a word of each
+ * line, as it was. Lines that a core has written pass to another at full speed, lines that it has
+ * only read do not: their owner's next write goes at 2 GB/s between distant processors, instead of
+ * 45. Only before the owner may write again, so it is no second writer. */
+static inline void ah_hand_back(const char *at, size_t nbytes) {
+    uintptr_t from = ah_up((uintptr_t)at, AH_LINE), to = (uintptr_t)at + nbytes;
+    for (; from + AH_LINE <= to; from += AH_LINE) {
+        _Atomic uint64_t *word = (_Atomic uint64_t *)from;
+        atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed),
+                              memory_order_relaxed);
+    }
 }
 
 /* Start a call: refused (AH_INTERRUPTED) or AH_OK. Every started call goes through ah_finish. */

@@ -35,10 +35,11 @@ static ah_status all_reduce_slots(ah_lane *lane, uint64_t signature, ah_op op, a
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)
-        in[r] = ah_slot_data(ah_slot_of(lane, r, lane->call->sequence), nbytes);
+        in[r] = ah_theirs(lane, r, nbytes);
     in[lane->rank] = x;
     lane->call->variant = AH_SLOTS;
     ah_fold(op, type, x, in, lane->size, count, (size_t)lane->size);
+    if (lane->size == 2) ah_read_slot(lane, 1 - lane->rank, nbytes);
     return AH_OK;
 }
 
@@ -111,9 +112,11 @@ static ah_status reduce_slots(ah_lane *lane, uint64_t signature, ah_op op, ah_ty
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)
-        in[r] = ah_slot_data(ah_slot_of(lane, r, lane->call->sequence), nbytes);
+        in[r] = ah_theirs(lane, r, nbytes);
     in[root] = mine;
     ah_fold(op, type, out, in, lane->size, count, (size_t)lane->size);
+    for (int r = 0; r < lane->size; r++)
+        if (r != root) ah_read_slot(lane, r, nbytes);
     return AH_OK;
 }
 
@@ -163,11 +166,11 @@ static ah_status reduce_scatter_slots(ah_lane *lane, uint64_t signature, ah_op o
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)
-        in[r] = ah_slot_data(ah_slot_of(lane, r, lane->call->sequence), total) +
-                (size_t)lane->rank * nbytes;
+        in[r] = ah_theirs(lane, r, total) + (size_t)lane->rank * nbytes;
     in[lane->rank] = mine[lane->rank];
     lane->call->variant = AH_SLOTS;
     ah_fold(op, type, out, in, lane->size, count, (size_t)lane->size);
+    if (lane->size == 2) ah_read_slot(lane, 1 - lane->rank, total);
     return AH_OK;
 }
 
