@@ -159,24 +159,26 @@ def test_calls_in_the_wake_of_a_wrong_proof_are_not_carried_out(
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    ("garbage", "why"),
     [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x00\xff" * 500,
-        PREFACE + b"\xff\xff\xff\xff",
-        PREFACE + (257).to_bytes(4, "big"),  # no hello is so long
-        PREFACE + framed(b"\xff" * 100),
-        PREFACE + framed(wire.LineHello(nonce=b"short").SerializeToString()),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not for this port"),
+        (b"\x00\xff" * 500, "not for this port"),
+        (PREFACE + b"\xff\xff\xff\xff", "4,294,967,295 bytes"),
+        (PREFACE + (257).to_bytes(4, "big"), "257 bytes"),  # no hello is so long
+        (PREFACE + framed(b"\xff" * 100), ""),
+        (PREFACE + framed(wire.LineHello(nonce=b"short").SerializeToString()), "nonce of 5 bytes"),
     ],
     ids=["http", "noise", "huge frame", "long hello", "no message", "short nonce"],
 )
 def test_garbage_is_refused_with_one_line_in_the_log(
-    daemon: Daemon, stranger: RawLine, garbage: bytes
+    daemon: Daemon, stranger: RawLine, garbage: bytes, why: str
 ) -> None:
     stranger.socket.sendall(garbage)
     assert stranger.is_closed()
     [said] = refusals(daemon, stranger)
     assert "WARNING" in said
+    assert why in said
+    assert "no hello within" not in said
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_length(daemon: Daemon, line: RawLine) -> None:
