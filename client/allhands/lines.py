@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _MOST = 32
 """Lines of one client; calls beyond that go by gRPC, which has room for any number."""
-OPENING_SECONDS = 1.0
+OPENING_SECONDS = 2.0
 """A firewall that swallows what comes for the port costs this much, once."""
 _FIRST_BYTES = 4096
 _MORE_BYTES = 1 << 20
