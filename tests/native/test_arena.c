@@ -849,6 +849,37 @@ static void stopped_writer(rank_state *me) {
     fail(me, "was never stopped while it wrote");
 }
 
+/* The same while it reads: what it has read when it goes on may be anything, and is not believed. */
+static void stopped_reader(rank_state *me) {
+    const world *w = me->world;
+    const size_t count = (size_t)4 << 20;
+    float *x = w->heap[me->rank], *out = x + count;
+    const void *in[] = {x, x};
+    for (int i = 0; i < 40; i++) {
+        pthread_t thread;
+        attack what = {NULL, {0, (long)(draw(&me->own) % 2000000)}, atomic_load(&w->pids[1])};
+        for (size_t k = 0; k < count; k++) x[k] = 1;
+        line_up(me, 100 + 2 * i);
+        if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();
+        ah_call call = next_call(me, me->rank == 0 ? 30 * MILLISECONDS : LONG_TIME);
+        ah_status status = 
+            ah_reduce_scatter(me->lane, &call, AH_SUM, AH_FLOAT32, in, out, count);
+        if (me->rank == 0) {
+            pthread_join(thread, NULL);
+            CHECK(me, status == AH_OK || (status == AH_TIMEOUT && call.waiting == 2));
+            if (status != AH_OK)
+                for (size_t k = 0; k < count; k++) x[k] = 7;
+            kill(what.process, SIGCONT);
+            if (status != AH_OK) tell(me, 99);
+        } else {
+            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.culprits == 1));
+            for (size_t k = 0; k < count && status == AH_OK; k++) CHECK(me, out[k] == 2);
+        }
+        line_up(me, 101 + 2 * i);
+    }
+    CHECK(me, atomic_load(&w->board[99])); /* else nothing was tried */
+}
+
 /* Attach finds out that a process is not the one it should be, although it has memory there. */
 static void wrong_process(rank_state *me) {
     const world *w = me->world;
@@ -931,6 +962,7 @@ int main(int argc, char **argv) {
         if (forks) run_world("wrong process", &two, wrong_process);
         two.limits = ah_default_limits(2);
         if (forks && heaps) run_world("stopped writer", &two, stopped_writer);
+        if (forks && heaps) run_world("stopped reader", &two, stopped_reader);
     }
     printf("test_arena: %s: all right\n", argv[1]);
     return 0;
