@@ -160,17 +160,34 @@ def test_a_wrong_result_gives_no_figure_and_names_who_lied(nbytes: int) -> None:
     assert f"element {nbytes // 4 - 1} of {nbytes // 4}" in results["liar"].failed
 
 
-def test_a_contender_that_does_nothing_after_the_first_call_is_caught() -> None:
-    # The honest result of the call before is still in the array.
-    results, _ = measured(64 << 10, lazy="x[:] = globals().setdefault('kept', x.copy())")
+def test_a_contender_that_gives_the_result_of_the_call_before_is_caught() -> None:
+    late = "now = x.copy(); x[:] = globals().get('kept', now); globals()['kept'] = now"
+    results, _ = measured(64 << 10, lazy=late)
     assert "WRONG RESULT" in results["lazy"].failed
+
+
+def test_a_contender_that_does_not_take_the_arguments_refuses_the_cell_and_stays() -> None:
+    refuse = "if x.size == 2: raise TypeError('cannot reduce this')"
+    with bench([Started("choosy", refuse)], 1) as running:  # type: ignore[list-item]
+        (first,) = running.measure(Cell("all_reduce", 1, 8), 0.0)
+        (second,) = running.measure(Cell("all_reduce", 1, 16), 0.0)
+    assert (first.refused, first.failed, first.summary) == ("cannot reduce this", None, None)
+    assert second.summary is not None
+
+
+def test_a_failure_is_told_once_and_the_contender_is_out() -> None:
+    with bench([Started("mortal", "sys.exit('gone')")], 1) as running:  # type: ignore[list-item]
+        (first,) = running.measure(Cell("all_reduce", 1, 8), 0.0)
+        (second,) = running.measure(Cell("all_reduce", 1, 16), 0.0)
+    assert "gone" in first.failed
+    assert second.failed == "it failed in an earlier cell"
 
 
 def test_a_contender_that_dies_is_out_with_its_last_words() -> None:
     results, _ = measured(8, honest="pass", mortal="sys.exit('no more memory')")
     assert results["honest"].summary is not None
     assert results["mortal"].summary is None
-    assert "a rank ended in turn" in results["mortal"].failed
+    assert "a rank ended in prepare" in results["mortal"].failed
     assert "no more memory" in results["mortal"].failed
 
 

@@ -153,9 +153,11 @@ class Gloo:
             case "all_reduce":
                 return lambda: dist.all_reduce(mine)
             case "all_gather":
-                return lambda: dist.all_gather_into_tensor(theirs, mine)
+                gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+                return lambda: gather(theirs, mine)
             case "reduce_scatter":
-                return lambda: dist.reduce_scatter_tensor(theirs, mine)
+                scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+                return lambda: scatter(theirs, mine)
             case "broadcast":
                 return lambda: dist.broadcast(mine, 0)
             case "all_to_all":

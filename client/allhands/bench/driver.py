@@ -69,6 +69,8 @@ class Bench:
     ) -> None:
         self._crews = dict(crews)
         self._failed = dict(failed)
+        self._told: set[str] = set()
+        """Whose failure stands in a result."""
         self._order = tuple(order)
         self._seeds = 0
         self._cpu: dict[str, float] = dict.fromkeys(crews, 0.0)
@@ -96,7 +98,7 @@ class Bench:
         series = self._rounds(cell, playing, budget)
         others = meter.others(self._cpu)
         for name, result in results.items():
-            result.failed = self._failed.get(name)
+            result.failed = self._excuse(name)
             result.others_cpu = others
             if name in series and result.failed is None:
                 one = series[name]
@@ -163,6 +165,15 @@ class Bench:
             return None
         self._cpu[crew.name] = sum(answer["cpu"] for answer in answers)
         return answers
+
+    def _excuse(self, name: str) -> str | None:
+        """Say why a contender has no times, at length only once."""
+        if name not in self._failed:
+            return None
+        if name in self._told:
+            return "it failed in an earlier cell"
+        self._told.add(name)
+        return self._failed[name]
 
     def _drop(self, name: str, why: str) -> None:
         self._failed[name] = why

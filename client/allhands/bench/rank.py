@@ -18,6 +18,7 @@ from allhands.bench.gate import Gate
 from allhands.bench.wire import Line, Message
 
 _CHECKED_ALWAYS_UP_TO = 4 << 20
+_UNKNOWN_TO_GLOO = "Invalid scalar type"
 
 
 class Seat:
@@ -36,6 +37,8 @@ class Seat:
         self._out.fill(0)
         self._call: Call = one.bind(cell, self._x, self._out)
         self._calls = 0
+        if self._takes_part:
+            self._try()
 
     def turn(self, warm: int, batches: int, calls: int) -> tuple[list[float], str | None]:
         """Make `warm` calls, then the timed ones; return their seconds, and what was wrong.
@@ -55,6 +58,21 @@ class Seat:
             times.append(took)
             wrong = wrong or said
         return times, wrong
+
+    def _try(self) -> None:
+        """Make one call, to see whether the contender takes arguments like these.
+
+        Raises:
+            Refused: it does not, on any rank.
+        """
+        try:
+            self._call()
+        except (TypeError, ValueError) as error:
+            raise Refused(str(error)) from error
+        except RuntimeError as error:
+            if _UNKNOWN_TO_GLOO not in str(error):
+                raise
+            raise Refused(f"gloo has no {self.cell.dtype}") from error
 
     def _one_by_one(self, warm: int, calls: int) -> tuple[list[float], str | None]:
         always = self._x.nbytes + self._out.nbytes <= _CHECKED_ALWAYS_UP_TO

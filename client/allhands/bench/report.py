@@ -136,13 +136,15 @@ def show(report: Report, console: Console) -> None:
         console.print(
             f"{name}: {', '.join(' '.join(pair) for pair in about.items())}", soft_wrap=True
         )
-    for name, why in failures(report).items():
-        console.print(f"{name} FAILED: {why}", soft_wrap=True, markup=False)
 
 
 def failures(report: Report) -> dict[str, str]:
     """Say which contenders failed, and how."""
-    return {row["contender"]: row["failed"] for row in report["rows"] if row["failed"]}
+    found: dict[str, str] = {}
+    for row in report["rows"]:
+        if row["failed"]:
+            found.setdefault(row["contender"], row["failed"])  # what follows from it says less
+    return found
 
 
 def _show_operation(report: Report, operation: str, dtype: str, console: Console) -> None:
