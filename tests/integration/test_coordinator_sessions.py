@@ -36,7 +36,7 @@ for event in stub.Session(iter(says.get, None), metadata=metadata):
 async def test_members_get_their_introduction_and_then_their_world(
     caller: Any, job_name: str
 ) -> None:
-    first = await caller.join(job_name, -1, 2, label="one", hosts_coordinator=True)
+    first = await caller.join(job_name, -1, 2, label="one", hosts_coordinator=True, data_port=4711)
     second = await caller.join(job_name, 1, 0, heartbeat_window=9.0)
     assert first.joined.rank == 0
     assert first.joined.address == "127.0.0.1:7"
@@ -49,6 +49,7 @@ async def test_members_get_their_introduction_and_then_their_world(
     assert (formed.epoch, formed.world_size) == (1, 2)
     assert [one.rank for one in formed.members] == [0, 1]
     assert formed.members[0].label == "one"
+    assert [one.data_port for one in formed.members] == [4711, 0]
     assert formed.members[0].hosts_coordinator
     assert formed.members[0].state == wire.MEMBER_STATE_JOINED
 
@@ -129,6 +130,7 @@ async def test_who_ends_its_half_without_leaving_is_lost(caller: Any, job_name: 
         wire.SessionRequest(),
         wire.SessionRequest(heartbeat=wire.Heartbeat()),
         wire.SessionRequest(join=wire.Join(job="j", world_size=1, host="h", port=0)),
+        wire.SessionRequest(join=wire.Join(job="j", host="h", port=1, data_port=1 << 16)),
         wire.SessionRequest(join=wire.Join(job="j", world_size=1, host="", port=1)),
         wire.SessionRequest(join=wire.Join(job="", world_size=1, host="h", port=1)),
     ],

@@ -366,6 +366,8 @@ class _Aside:
 
 def _share_targets(step: Round) -> bool:
     """Say whether two receives go into one span: they must land in the order listed, then."""
+    if len(step.recvs) < 2:
+        return False
     targets = [recv.span for recv in step.recvs]
     return any(
         first.overlaps(second) for at, first in enumerate(targets) for second in targets[:at]

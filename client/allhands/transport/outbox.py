@@ -56,6 +56,9 @@ class Outgoing:
         )
         pieces: list[bytes | memoryview] = [header.pack()]
         missing = length
+        if len(self.views) == 1 and length == self.total:
+            pieces.append(self.views.popleft())
+            missing = 0
         while missing:
             view = self.views[0]
             if len(view) > missing:

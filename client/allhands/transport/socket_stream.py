@@ -427,7 +427,17 @@ class SocketLink:
 
     def _write(self, frame: Frame) -> bool:
         """Begin a frame; return whether some of it is left for later."""
-        self._rest = [memoryview(piece) for piece in frame if len(piece)]
+        missing = sum(map(len, frame))
+        try:
+            missing -= (written := self._socket.sendmsg(frame[:_MOST_PIECES]))
+        except (BlockingIOError, InterruptedError):
+            written = 0
+        except OSError:
+            self._end(_WENT_AWAY)
+            return False
+        if not missing:
+            return False
+        self._rest = _behind([memoryview(piece) for piece in frame if len(piece)], written)
         self._push()
         if self._rest:
             self._loop.add_writer(self._socket, self._writable)
