@@ -146,11 +146,11 @@ class Process:
         for reader in self._readers:
             reader.start()
 
-    def expect(self, what: str) -> dict[str, Any]:
-        """Return the next thing told, which must be this one."""
+    def expect(self, *what: str) -> dict[str, Any]:
+        """Return the next thing told, which must be this one, or one of these."""
         told = self.lines.get(timeout=PATIENCE)
-        assert told is not None, f"ended instead of telling {what!r}: {''.join(self.errors)}"
-        assert told["what"] == what, told
+        assert told is not None, f"ended instead of telling {what}: {''.join(self.errors)}"
+        assert told["what"] in what, told
         return told
 
     def say(self, text: str = "") -> None:

@@ -152,6 +152,20 @@ class Session:
             return [Absent(one.rank, one.text) for one in said.absent]
         return None
 
+    async def all_present(self, ranks: Sequence[int]) -> bool:
+        """Ask whether these ranks are still members; False also when there is no answer."""
+        try:
+            job = await self._stub.DescribeJob(
+                wire.DescribeJobRequest(job=self.job),
+                timeout=_INQUIRY_SECONDS,
+                metadata=self._dial.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            logger.debug("not told who is present: %s", error.details())
+            return False
+        there = {one.rank for one in job.members if one.state == wire.MEMBER_STATE_JOINED}
+        return there.issuperset(ranks)
+
     async def leave(self, progress: Sequence[wire.Progress], error: str) -> None:
         """End the membership in order: others may still finish what this rank completed."""
         self._leaving = True
