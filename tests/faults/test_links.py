@@ -9,15 +9,7 @@ import pytest
 from harness import Job, Process
 
 ALIKE = """
-from allhands import worker
-
-def use(links):
-    '''Let the worlds that this process joins go over these links.'''
-    start = worker.Worker.start
-    worker.Worker.start = lambda config: start(config, links=links)
-
-use({links!r})
-ah.init_process_group(timeout=40)
+ah.init_process_group(timeout=40, backend={links!r})
 tell("here", pid=os.getpid())
 """
 
