@@ -18,7 +18,8 @@ from allhands.bench.gate import Gate
 from allhands.bench.wire import Line, Message
 
 _CHECKED_ALWAYS_UP_TO = 4 << 20
-_UNKNOWN_TO_GLOO = "Invalid scalar type"
+_REFUSALS = ("Invalid scalar type", "MPI_ERR_TYPE", "MPI_ERR_OP")
+"""What Gloo and MPI say to a type that they do not know."""
 
 
 class Seat:
@@ -35,10 +36,8 @@ class Seat:
         # Pages that were never written would be made by the kernel while the clock runs.
         self._x.fill(0)
         self._out.fill(0)
-        self._call: Call = one.bind(cell, self._x, self._out)
         self._calls = 0
-        if self._takes_part:
-            self._try()
+        self._call = self._ready()
 
     def turn(self, warm: int, batches: int, calls: int) -> tuple[list[float], str | None]:
         """Make `warm` calls, then the timed ones; return their seconds, and what was wrong.
@@ -59,20 +58,23 @@ class Seat:
             wrong = wrong or said
         return times, wrong
 
-    def _try(self) -> None:
+    def _ready(self) -> Call:
         """Make one call, to see whether the contender takes arguments like these.
 
         Raises:
             Refused: it does not, on any rank.
         """
         try:
-            self._call()
+            call = self._one.bind(self.cell, self._x, self._out)
+            if self._takes_part:
+                call()
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
         except RuntimeError as error:
-            if _UNKNOWN_TO_GLOO not in str(error):
+            if not any(sign in str(error) for sign in _REFUSALS):
                 raise
-            raise Refused(f"gloo has no {self.cell.dtype}") from error
+            raise Refused(f"its library takes no {self.cell.dtype}: {error}") from error
+        return call
 
     def _one_by_one(self, warm: int, calls: int) -> tuple[list[float], str | None]:
         always = self._x.nbytes + self._out.nbytes <= _CHECKED_ALWAYS_UP_TO
