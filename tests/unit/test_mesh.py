@@ -2,10 +2,10 @@
 
 import asyncio
 
-from allhands.transport.frame import Key
+from allhands.transport.frame import Frame, Key, whole
 from allhands.transport.inproc import InprocFabric, Switchboard
 from allhands.transport.mesh import Mesh
-from allhands.transport.outbox import EAGER, Outgoing
+from allhands.transport.outbox import EAGER, UNASKED, Outgoing
 
 
 class Silent:
@@ -16,12 +16,78 @@ class Silent:
     def link_broken(self, peer: int, reason: str) -> None: ...
 
 
+class Held:
+    """A fabric whose only link takes no frame before it is told to."""
+
+    def __init__(self) -> None:
+        self.room = asyncio.Event()
+        self.sent: list[bytes] = []
+        self.events: list[str] = []
+
+    async def dial(self, peer: int) -> "Held":
+        return self
+
+    def offer(self, frame: Frame) -> bool:
+        return False
+
+    async def send(self, frame: Frame) -> None:
+        self.events.append("send")
+        await self.room.wait()
+        self.sent.append(whole(frame))
+
+    def let_go(self) -> None:
+        self.events.append("let go")
+
+    async def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def test_memory_of_a_message_under_way_is_let_go_when_its_call_ends() -> None:
+    fabric, mesh = Held(), Mesh(Silent())
+    mesh.attach(fabric)
+    told: list[bool] = []
+    first, second = (
+        Outgoing(Key(1, 1, step), [memoryview(bytes(EAGER + 1))], 0, told.append) for step in (0, 1)
+    )
+    mesh.send(1, first)
+    mesh.send(1, second)
+    while not fabric.events:
+        await asyncio.sleep(0)
+    mesh.withdraw(1, second)  # not under way: nothing holds its memory
+    assert fabric.events == ["send"]
+    mesh.withdraw(1, first)
+    assert fabric.events == ["send", "let go"]
+    fabric.room.set()
+    async with asyncio.timeout(5):
+        await mesh.drain()
+    assert len(fabric.sent) == 1
+    await mesh.aclose()
+
+
+async def test_a_message_is_done_when_its_link_has_taken_it() -> None:
+    fabric, mesh = Held(), Mesh(Silent())
+    mesh.attach(fabric)
+    told: list[bool] = []
+    mesh.send(1, Outgoing(Key(1, 1), [memoryview(bytes(EAGER + 1))], 0, told.append))
+    while not fabric.events:
+        await asyncio.sleep(0)
+    assert told == []
+    fabric.room.set()
+    async with asyncio.timeout(5):
+        await mesh.drain()
+    assert told == [True]
+    await mesh.aclose()
+
+
 async def test_what_a_rank_that_left_never_took_in_does_not_hold_up_leaving() -> None:
     board = Switchboard()
     meshes = [Mesh(Silent()), Mesh(Silent())]
     for rank, mesh in enumerate(meshes):
         mesh.attach(InprocFabric(board, rank, mesh))
-    waiting = Outgoing(Key(1, 1), [memoryview(bytes(EAGER + 1))], 0, lambda _: None)
+    waiting = Outgoing(Key(1, 1), [memoryview(bytes(UNASKED + 1))], 0, lambda _: None)
     meshes[0].send(1, waiting)  # nobody ever asks for it
     await asyncio.sleep(0)
     meshes[0].part(1)

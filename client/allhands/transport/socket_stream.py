@@ -285,6 +285,9 @@ class _Inbound:
             self.end(reason)
         except OSError:
             self.end(_WENT_AWAY)
+        except BaseException:
+            self.end("what it sent could not be taken in")  # and a part of it is lost
+            raise
 
     def _read(self) -> tuple[int, int]:
         """Read once; return how many bytes came, and how many could have."""
