@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,10 +128,13 @@ class Cluster:
         }
         return {**kept, "XDG_RUNTIME_DIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
 
-    def start(self, script: str, **environment: str) -> Process:
-        """Start a Python process that runs `script` after the preamble above."""
+    def start(self, script: str, enter: Sequence[str] = (), **environment: str) -> Process:
+        """Start a Python process that runs `script` after the preamble above.
+
+        `enter` is a command that runs it elsewhere, such as on another host.
+        """
         child = subprocess.Popen(
-            [sys.executable, "-u", "-c", _PREAMBLE + textwrap.dedent(script)],
+            [*enter, sys.executable, "-u", "-c", _PREAMBLE + textwrap.dedent(script)],
             env={**self.environment, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
