@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Cluster, Job, Process
+from harness import Cluster, Job, Nursery, Process
 
 
 def pytest_configure() -> None:
@@ -18,21 +18,37 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Give a cluster; what it has started is gone after the test."""
-    runtime = tmp_path / "runtime"
-    runtime.mkdir(mode=0o700)
-    made = Cluster(runtime)
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Give the process that forks those of all tests."""
+    made = Nursery()
     yield made
     made.close()
 
 
 @pytest.fixture
-def job(cluster: Cluster) -> Job:
+def cluster(tmp_path: Path, nursery: Nursery) -> Iterator[Cluster]:
+    """Give a cluster; what it has started is gone after the test."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    made = Cluster(runtime, nursery)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def backend() -> str:
+    """Name what carries the calls; tests of several are parametrized by it."""
+    return "auto"
+
+
+@pytest.fixture
+def job(cluster: Cluster, backend: str) -> Job:
     """Give a function that runs a script in a world of `size` ranks at a daemon."""
 
     def start(size: int, script: str, **environment: str) -> list[Process]:
-        return cluster.world(size, script, ALLHANDS_URL=cluster.daemon() + "/job", **environment)
+        url = cluster.daemon() + "/job"
+        given = {"ALLHANDS_URL": url, "ALLHANDS_BACKEND": backend, **environment}
+        return cluster.world(size, script, **given)
 
     return start

@@ -1,5 +1,6 @@
 """Coordinators and rank processes for tests of whole jobs; all real."""
 
+import contextlib
 import json
 import os
 import queue
@@ -9,12 +10,16 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 Job = Callable[..., list["Process"]]
+
+BACKENDS = ("auto", "socket", "grpc")
+"""What carries the calls of ranks of one host; the first is shared memory."""
 
 PATIENCE = 60.0
 """Seconds that a test waits for what must come; none waits for time to pass."""
@@ -57,10 +62,79 @@ def failure(call):
 
 
 @dataclass
+class Child:
+    """A process of a nursery's, much as `subprocess.Popen` has its own."""
+
+    pid: int
+    stdin: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
+    status: "Future[int]"
+
+    def poll(self) -> int | None:
+        return self.status.result() if self.status.done() else None
+
+    def wait(self, timeout: float) -> int:
+        return self.status.result(timeout)
+
+    def send_signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and that is not known yet
+            if not self.status.done():
+                os.kill(self.pid, number)
+
+
+class Nursery:
+    """The process that forks those of the tests; see nursery.py. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._door, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", Path(__file__).with_name("nursery.py"), str(other.fileno())],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._started: queue.Queue[tuple[int, Future[int]]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self, **request: Any) -> Child:
+        """Fork a process that runs a `script`, or a `module` with `arguments`, in `environment`."""
+        pipes = [os.pipe() for _ in range(3)]
+        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+        socket.send_fds(self._door, [json.dumps(request).encode()], theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        pid, status = self._started.get(timeout=PATIENCE)
+        stdin, stdout, stderr = (
+            os.fdopen(descriptor, mode)
+            for descriptor, mode in ((pipes[0][1], "w"), (pipes[1][0], "r"), (pipes[2][0], "r"))
+        )
+        return Child(pid, stdin, stdout, stderr, status)
+
+    def close(self) -> None:
+        self._door.shutdown(socket.SHUT_WR)
+        self._process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        self._door.close()
+
+    def _read(self) -> None:
+        running: dict[int, Future[int]] = {}
+        while text := self._door.recv(4096):
+            told = json.loads(text)
+            if "started" in told:
+                running[told["started"]] = Future()
+                self._started.put((told["started"], running[told["started"]]))
+            else:
+                running.pop(told["ended"]).set_result(told["status"])
+
+
+@dataclass
 class Process:
     """A child that tells what happens to it in lines of JSON."""
 
-    child: subprocess.Popen[str]
+    child: Child
     lines: "queue.Queue[dict[str, Any] | None]" = field(default_factory=queue.Queue)
     errors: list[str] = field(default_factory=list)
 
@@ -72,15 +146,14 @@ class Process:
         for reader in self._readers:
             reader.start()
 
-    def expect(self, what: str) -> dict[str, Any]:
-        """Return the next thing told, which must be this one."""
+    def expect(self, *what: str) -> dict[str, Any]:
+        """Return the next thing told, which must be this one, or one of these."""
         told = self.lines.get(timeout=PATIENCE)
-        assert told is not None, f"ended instead of telling {what!r}: {''.join(self.errors)}"
-        assert told["what"] == what, told
+        assert told is not None, f"ended instead of telling {what}: {''.join(self.errors)}"
+        assert told["what"] in what, told
         return told
 
     def say(self, text: str = "") -> None:
-        assert self.child.stdin is not None
         self.child.stdin.write(text + "\n")
         self.child.stdin.flush()
 
@@ -94,20 +167,18 @@ class Process:
     def close(self) -> None:
         if self.child.poll() is None:
             self.child.send_signal(signal.SIGCONT)
-            self.child.kill()
+            self.child.send_signal(signal.SIGKILL)
         self.ended()
         for pipe in (self.child.stdin, self.child.stdout, self.child.stderr):
-            if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
     def _read_output(self) -> None:
-        assert self.child.stdout is not None
         for line in self.child.stdout:
             self.lines.put(json.loads(line))
         self.lines.put(None)
 
     def _read_errors(self) -> None:
-        assert self.child.stderr is not None
         self.errors.extend(self.child.stderr)
 
 
@@ -116,6 +187,7 @@ class Cluster:
     """Processes of one test, in a runtime directory of their own."""
 
     runtime: Path
+    nursery: Nursery
     started: list[Process] = field(default_factory=list)
 
     @property
@@ -128,18 +200,11 @@ class Cluster:
         }
         return {**kept, "XDG_RUNTIME_DIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
 
-    def start(self, script: str, enter: Sequence[str] = (), **environment: str) -> Process:
-        """Start a Python process that runs `script` after the preamble above.
-
-        `enter` is a command that runs it elsewhere, such as on another host.
-        """
-        child = subprocess.Popen(
-            [*enter, sys.executable, "-u", "-c", _PREAMBLE + textwrap.dedent(script)],
-            env={**self.environment, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    def start(self, script: str, **environment: str) -> Process:
+        """Start a Python process that runs `script` after the preamble above."""
+        child = self.nursery.start(
+            script=_PREAMBLE + textwrap.dedent(script),
+            environment={**self.environment, **environment},
         )
         process = Process(child)
         self.started.append(process)
@@ -154,17 +219,12 @@ class Cluster:
 
     def daemon(self) -> str:
         """Start `allhands serve` on a free port; return its URL."""
-        child = subprocess.Popen(
-            [sys.executable, "-m", "allhands.cli.main", "serve", "--listen", "127.0.0.1:0"],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        child = self.nursery.start(
+            module="allhands.cli.main",
+            arguments=["serve", "--listen", "127.0.0.1:0"],
+            environment=self.environment,
         )
-        process = Process(child)
-        self.started.append(process)
-        assert child.stderr is not None
+        self.started.append(Process(child))
         return self._url_of(child.pid)
 
     def _url_of(self, pid: int) -> str:

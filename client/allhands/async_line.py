@@ -14,9 +14,10 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from allhands.channel import Endpoint
-from allhands.key_calls import CallFailed, KeyCall, P, Q, too_late
-from allhands.lines import OPTIONS
+from allhands.key_calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
+from allhands.lines import OPTIONS, answer
 from allhands_proto import framing
+from allhands_proto.line_proof import new_nonce
 from allhands_proto.v1 import calls_pb2 as wire
 
 _BYTES_PER_FRAME = 256 * 1024
@@ -32,7 +33,7 @@ class AsyncLine(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._cutter = framing.FrameCutter()
-        self._welcome: asyncio.Future[wire.LineWelcome] = self._loop.create_future()
+        self._greetings: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self._is_known = False
         self._is_choked = False
         self._ids = itertools.count(1)
@@ -44,28 +45,40 @@ class AsyncLine(asyncio.Protocol):
         """Why the line is over, once it is."""
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, port: int, tls: ssl.SSLContext | None) -> "AsyncLine":
-        """Connect and show the token.
+    async def open(
+        cls, endpoint: Endpoint, port: CallsPort, tls: ssl.SSLContext | None
+    ) -> "AsyncLine":
+        """Connect, and prove that both sides know the secret.
 
         Raises:
-            OSError, framing.Malformed, DecodeError: no coordinator listens there.
-            CallFailed: it does not want this caller.
+            OSError, framing.Malformed, DecodeError: no coordinator, or another one, listens there.
+            CallFailed: it says that this side does not know it.
         """
         loop = asyncio.get_running_loop()
-        host = endpoint.address.host
-        _, line = await loop.create_connection(cls, host, port, ssl=tls)
+        _, line = await loop.create_connection(cls, endpoint.address.host, port.port, ssl=tls)
         try:
-            hello = wire.LineHello(token=endpoint.token or "").SerializeToString()
-            assert line._transport is not None
-            line._transport.write(framing.PREFACE + framing.framed(hello))
-            welcome = await line._welcome
+            await line._greet(port.secret)
         except BaseException:
             line.close("it was not opened")
             raise
-        if welcome.HasField("refused"):
-            line.close("it was refused")
-            raise CallFailed.refused(welcome.refused)
         return line
+
+    async def _greet(self, secret: bytes) -> None:
+        ours = new_nonce()
+        hello = wire.LineHello(nonce=ours).SerializeToString()
+        self._write(framing.PREFACE + framing.framed(hello))
+        challenge = wire.LineChallenge.FromString(await self._greeting())
+        self._write(framing.framed(answer(secret, ours, challenge).SerializeToString()))
+        welcome = wire.LineWelcome.FromString(await self._greeting())
+        if welcome.HasField("refused"):
+            raise CallFailed.refused(welcome.refused)
+        self._is_known = True
+
+    async def _greeting(self) -> bytes:
+        come = await self._greetings.get()
+        if isinstance(come, Exception):
+            raise come
+        return come
 
     async def call(self, call: KeyCall[Q, P], request: Q, timeout: float) -> P:
         """Make a call; it is under way before this first waits. Cancelled, it is withdrawn.
@@ -110,14 +123,13 @@ class AsyncLine(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for body in self._cutter.feed(data):
-                if self._welcome.done():
+                if self._is_known:
                     for reply in wire.Replies.FromString(body).replies:
                         self._replied(reply)
                 else:
-                    self._welcome.set_result(wire.LineWelcome.FromString(body))
+                    self._greetings.put_nowait(body)
         except (framing.Malformed, DecodeError) as error:
-            if not self._welcome.done():
-                self._welcome.set_exception(error)
+            self._greetings.put_nowait(error)
             self.close(f"the line carries something else: {error}")
 
     def pause_writing(self) -> None:
@@ -129,8 +141,7 @@ class AsyncLine(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         what = error or ConnectionError("the coordinator closed the connection")
-        if not self._welcome.done():
-            self._welcome.set_exception(what)
+        self._greetings.put_nowait(what)
         self._fail(grpc.StatusCode.UNAVAILABLE, f"the line broke: {what}")
 
     # ------------------------------------------------------------ inside
@@ -145,19 +156,23 @@ class AsyncLine(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._outgoing.append(message)
 
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
     def _flush(self) -> None:
         """Write what has been said, in frames of some size: messages put together are one."""
-        if self.failure is not None or self._transport is None:
+        if self.failure is not None:
             return
         outgoing, self._outgoing = self._outgoing, []
         begin = nbytes = 0
         for end, message in enumerate(outgoing):
             if nbytes and nbytes + len(message) > _BYTES_PER_FRAME:
-                self._transport.write(framing.framed(b"".join(outgoing[begin:end])))
+                self._write(framing.framed(b"".join(outgoing[begin:end])))
                 begin, nbytes = end, 0
             nbytes += len(message)
         if begin < len(outgoing):
-            self._transport.write(framing.framed(b"".join(outgoing[begin:])))
+            self._write(framing.framed(b"".join(outgoing[begin:])))
 
     def _arm(self, due: float) -> None:
         if self._timer is not None:

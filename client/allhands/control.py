@@ -13,7 +13,7 @@ import grpc
 from allhands import key_calls
 from allhands.channel import Dial, Endpoint, dial, find_coordinator, meaning, translate
 from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
-from allhands.key_calls import CallFailed, KeyCall, P, Q
+from allhands.key_calls import CallFailed, CallsPort, KeyCall, P, Q
 from allhands.lines import Lines
 from allhands.timeout import Timeout, seconds
 from allhands.values import encode
@@ -86,7 +86,7 @@ class Control:
         self._job = job
         self._timeout = seconds(timeout)
         find_port = partial(_calls_port, self._stub, self._dial.metadata)
-        self._lines = Lines(endpoint, find_port if use_lines else lambda _: 0)
+        self._lines = Lines(endpoint, find_port if use_lines else lambda _: None)
 
     def __enter__(self) -> Self:
         return self
@@ -288,14 +288,15 @@ class Control:
 
 def _calls_port(
     stub: coordinator_pb2_grpc.CoordinatorStub, metadata: tuple[tuple[str, str], ...], limit: float
-) -> int:
+) -> CallsPort | None:
     request = wire.DescribeCoordinatorRequest()
     try:
-        return stub.DescribeCoordinator(request, timeout=limit, metadata=metadata).calls_port
+        found = stub.DescribeCoordinator(request, timeout=limit, metadata=metadata)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return 0  # an older one
+            return None  # an older one
         raise
+    return key_calls.calls_port(found)
 
 
 def _job(job: wire.Job) -> JobStatus:

@@ -1,7 +1,7 @@
 """The key-value calls, as every caller of them sees them: their names on the wire and in errors."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
 import grpc
@@ -22,7 +22,7 @@ class KeyCall(Generic[Q, P]):
 
     method: str
     """Of the gRPC service."""
-    field: str
+    name: str
     """In calls.proto, of Call and of Reply."""
     doing: Callable[[Q], str]
     """Say what the caller wants, for an error's text."""
@@ -33,7 +33,7 @@ class KeyCall(Generic[Q, P]):
         call = calls.calls.add()
         call.id = id
         call.timeout = timeout
-        getattr(call, self.field).MergeFrom(request)
+        getattr(call, self.name).MergeFrom(request)
         return calls.SerializeToString()
 
     def answer(self, reply: calls_pb2.Reply) -> P:
@@ -44,7 +44,20 @@ class KeyCall(Generic[Q, P]):
         """
         if reply.HasField("refused"):
             raise CallFailed.refused(reply.refused)
-        return cast(P, getattr(reply, self.field))
+        return cast(P, getattr(reply, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class CallsPort:
+    """Where a coordinator takes lines, and what both sides of one prove that they know."""
+
+    port: int
+    secret: bytes = field(repr=False)
+
+
+def calls_port(found: wire.CoordinatorDescription) -> CallsPort | None:
+    """Read where lines are taken; None: nowhere."""
+    return CallsPort(found.calls_port, found.calls_secret) if found.calls_port else None
 
 
 class CallFailed(Exception):

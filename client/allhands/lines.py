@@ -20,15 +20,16 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from allhands.channel import Endpoint
-from allhands.key_calls import CallFailed, KeyCall, P, Q, too_late
+from allhands.key_calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
 from allhands_proto import framing
+from allhands_proto.line_proof import is_proof, new_nonce, prove
 from allhands_proto.v1 import calls_pb2 as wire
 
 logger = logging.getLogger(__name__)
 
 _MOST = 32
 """Lines of one client; calls beyond that go by gRPC, which has room for any number."""
-OPENING_SECONDS = 1.0
+OPENING_SECONDS = 2.0
 """A firewall that swallows what comes for the port costs this much, once."""
 _FIRST_BYTES = 4096
 _MORE_BYTES = 1 << 20
@@ -61,15 +62,18 @@ class Line:
         """Whether nothing has come that nobody asked for, such as the end."""
         return not self._poll.poll(0)
 
-    def greet(self, token: str, deadline: float) -> None:
-        """Show the token.
+    def greet(self, secret: bytes, deadline: float) -> None:
+        """Prove that both sides know the secret.
 
         Raises:
-            CallFailed: it is not the right one.
+            PermissionError: the other side does not.
+            CallFailed: it says that this one does not.
         """
-        hello = wire.LineHello(token=token).SerializeToString()
+        ours = new_nonce()
+        hello = wire.LineHello(nonce=ours).SerializeToString()
         body = self._exchange(framing.PREFACE + framing.framed(hello), deadline)
-        welcome = wire.LineWelcome.FromString(body)
+        proof = answer(secret, ours, wire.LineChallenge.FromString(body)).SerializeToString()
+        welcome = wire.LineWelcome.FromString(self._exchange(framing.framed(proof), deadline))
         if welcome.HasField("refused"):
             raise CallFailed.refused(welcome.refused)
 
@@ -120,16 +124,29 @@ class Line:
         self._socket.settimeout(_remaining(deadline))
 
 
+def answer(secret: bytes, nonce: bytes, challenge: wire.LineChallenge) -> wire.LineProof:
+    """Check a coordinator's proof for the hello with that nonce, and return the caller's.
+
+    Raises:
+        PermissionError: it does not know the secret.
+    """
+    if not is_proof(challenge.proof, secret, "coordinator", nonce, challenge.nonce):
+        raise PermissionError("somebody else listens there")
+    return wire.LineProof(proof=prove(secret, "caller", nonce, challenge.nonce))
+
+
 class Lines:
     """The lines of one client, which any of its threads may use.
 
-    `find_port` asks the coordinator, within so many seconds, for the port; 0 is none.
+    `find_port` asks the coordinator, within so many seconds, where it takes lines; None: nowhere.
     """
 
-    def __init__(self, endpoint: Endpoint, find_port: Callable[[float], int]) -> None:
+    def __init__(self, endpoint: Endpoint, find_port: Callable[[float], CallsPort | None]) -> None:
         self._endpoint = endpoint
         self._find_port = find_port
-        self._port: int | None = None
+        self._port: CallsPort | None = None
+        self._has_none = False
+        """No line is to be had, for good."""
         self._tls: ssl.SSLContext | None = None
         self._idle: deque[Line] = deque()
         self._all: set[Line] = set()
@@ -192,7 +209,6 @@ class Lines:
             if line.is_quiet:
                 return line
             self._drop(line)
-            self._port = None  # it may be another coordinator, with another port
         return None
 
     def _new_line(self, deadline: float) -> Line | None:
@@ -216,27 +232,46 @@ class Lines:
     def _opened(self, deadline: float) -> Line | None:
         if self._closed.is_set():
             raise CallFailed(grpc.StatusCode.CANCELLED, "this client has been closed")
-        if (port := self._port) is None:
-            port = self._port = self._find_port(deadline - time.monotonic())
-        if not port:
+        if self._has_none:
+            return None
+        if (port := self._port) is not None:
+            with contextlib.suppress(OSError, framing.Malformed, DecodeError):
+                return self._open(port, deadline)
+            # There may be another coordinator in the place of that one.
+        port = self._port = self._find_port(max(deadline - time.monotonic(), 0.0))
+        if port is None:
+            self._has_none = True
             return None
         try:
-            return self._open(port, min(deadline, time.monotonic() + OPENING_SECONDS))
+            return self._open(port, deadline)
         except (OSError, framing.Malformed, DecodeError) as error:
-            if time.monotonic() >= deadline:
-                raise too_late() from error
-            logger.warning(
+            logger.info(
                 "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
-                port,
+                port.port,
                 self._endpoint.address.target,
                 error,
             )
-            self._port = 0
+            self._has_none = True
             return None
 
-    def _open(self, port: int, deadline: float) -> Line:
+    def _open(self, port: CallsPort, deadline: float) -> Line:
+        """Connect.
+
+        Raises:
+            OSError, framing.Malformed, DecodeError: it cannot be done.
+            CallFailed: it is refused, or the caller's time is over.
+        """
+        limit = min(deadline, time.monotonic() + OPENING_SECONDS)
+        try:
+            return self._connected(port, limit)
+        except TimeoutError as error:
+            if limit == deadline:
+                raise too_late() from error
+            raise
+
+    def _connected(self, port: CallsPort, deadline: float) -> Line:
         host = self._endpoint.address.host
-        connected = socket.create_connection((host, port), _remaining(deadline))
+        connected = socket.create_connection((host, port.port), _remaining(deadline))
         try:
             for level, option, value in OPTIONS:
                 connected.setsockopt(level, option, value)
@@ -246,7 +281,7 @@ class Lines:
                 connected.settimeout(_remaining(deadline))
                 connected = self._tls.wrap_socket(connected, server_hostname=host)
             line = Line(connected)
-            line.greet(self._endpoint.token or "", deadline)
+            line.greet(port.secret, deadline)
         except BaseException:
             connected.close()
             raise

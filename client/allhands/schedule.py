@@ -23,6 +23,8 @@ class Area(enum.Enum):
     SCRATCH = "scratch"
     """The engine's memory, undefined at first, as long as `Schedule.scratch` says."""
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and asked for with every span
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -68,6 +69,7 @@ class Session:
         self._channel = channel
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         self._stream: Stream | None = None
+        self._unread: deque[wire.SessionEvent] = deque()  # of a batch
         self._tasks: list[asyncio.Task[None]] = []
         self._left = asyncio.Event()
         self._writing = asyncio.Lock()  # gRPC takes one write at a time
@@ -150,6 +152,20 @@ class Session:
             return [Absent(one.rank, one.text) for one in said.absent]
         return None
 
+    async def all_present(self, ranks: Sequence[int]) -> bool:
+        """Ask whether these ranks are still members; False also when there is no answer."""
+        try:
+            job = await self._stub.DescribeJob(
+                wire.DescribeJobRequest(job=self.job),
+                timeout=_INQUIRY_SECONDS,
+                metadata=self._dial.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            logger.debug("not told who is present: %s", error.details())
+            return False
+        there = {one.rank for one in job.members if one.state == wire.MEMBER_STATE_JOINED}
+        return there.issuperset(ranks)
+
     async def leave(self, progress: Sequence[wire.Progress], error: str) -> None:
         """End the membership in order: others may still finish what this rank completed."""
         self._leaving = True
@@ -177,9 +193,10 @@ class Session:
         stream: Stream = self._stub.Session(metadata=self._dial.metadata)
         self._stream = stream
         try:
+            request.takes_batches = True
             await stream.write(wire.SessionRequest(join=request))
-            self.joined = (await _event(stream)).joined
-            while not (event := await _event(stream)).HasField("formed"):
+            self.joined = (await self._event(stream)).joined
+            while not (event := await self._event(stream)).HasField("formed"):
                 await self._answer_while_forming(stream, event)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             raise await self._translated(stream, error) from error
@@ -247,7 +264,7 @@ class Session:
         assert self._stream is not None
         try:
             while True:
-                event = await _event(self._stream)
+                event = await self._event(self._stream)
                 self._dispatch(event, listener)
         except grpc.RpcError as error:
             if self._leaving:
@@ -317,15 +334,16 @@ class Session:
             async with self._writing:
                 await self._stream.write(request)
 
+    async def _event(self, stream: Stream) -> wire.SessionEvent:
+        """Return the next event.
 
-async def _event(stream: Stream) -> wire.SessionEvent:
-    """Read the next event.
-
-    Raises:
-        grpc.RpcError: the stream ended with an error.
-        CoordinatorUnavailable: it ended without one.
-    """
-    event = await stream.read()  # where an error ended the stream, this raises it
-    if isinstance(event, wire.SessionEvent):
-        return event
-    raise CoordinatorUnavailable("the coordinator ended the session")
+        Raises:
+            grpc.RpcError: the stream ended with an error.
+            CoordinatorUnavailable: it ended without one.
+        """
+        if not self._unread:
+            event = await stream.read()  # where an error ended the stream, this raises it
+            if not isinstance(event, wire.SessionEvent):
+                raise CoordinatorUnavailable("the coordinator ended the session")
+            self._unread.extend(event.batch or (event,))
+        return self._unread.popleft()

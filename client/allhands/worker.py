@@ -241,6 +241,9 @@ class Worker:
     ) -> Sequence[Absent] | None:
         return await self._session.absent(group, sequence, operation, waiting_on, timeout)
 
+    async def all_present(self, ranks: Sequence[int]) -> bool:
+        return await self._session.all_present(ranks)
+
     # ------------------------------------------------------------ mesh Listener
 
     def refused(self, peer: int, key: Key, call: str) -> None:

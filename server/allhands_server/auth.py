@@ -17,20 +17,12 @@ logger = logging.getLogger(__name__)
 _HEALTH = "/grpc.health.v1.Health/"  # what looks after the process has no token
 _SCHEME = "Bearer "
 _WITHOUT = "this coordinator wants its token: send the metadata 'authorization: Bearer TOKEN'"
-_WITHOUT_ON_LINE = "this coordinator wants its token: a line's hello shows it"
 _WRONG = "this is not the token of this coordinator"
 
 _FIRST_SECONDS = 3.0
 """How long a refusal waits for the request that it refuses."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
-
-
-def offence(token: str, offered: str) -> str | None:
-    """Say what is wrong with what somebody shows in place of the token; None: nothing."""
-    if hmac.compare_digest(offered.encode(), token.encode()):
-        return None
-    return _WRONG if offered else _WITHOUT_ON_LINE
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):

@@ -87,19 +87,29 @@ class SessionStream:
     def put(self, item: Notification | End) -> None:
         self._queue.put_nowait(item)
 
-    async def notifications(self) -> AsyncIterator[Notification]:
-        """Yield until the end, and wait without one: the session lives as long as its member.
+    async def batches(self) -> AsyncIterator[list[Notification]]:
+        """Yield what there is to say, as soon as there is something, all of it at once.
+
+        It waits without end for the end: the session lives as long as its member.
 
         Raises:
             Refused: the session ends for a reason that the member should hear.
         """
-        while True:
-            item = await self._queue.get()
-            if isinstance(item, End):
-                if item.refusal is not None:
-                    raise Refused(item.refusal.status, item.refusal.text)
-                return
-            yield item
+        end: End | None = None
+        while end is None:
+            items = [await self._queue.get()]
+            while not self._queue.empty():
+                items.append(self._queue.get_nowait())
+            batch = []
+            for item in items:
+                if isinstance(item, End):
+                    end = item
+                    break
+                batch.append(item)
+            if batch:
+                yield batch
+        if end.refusal is not None:
+            raise Refused(end.refusal.status, end.refusal.text)
 
 
 class Coordinator:

@@ -8,7 +8,6 @@ import secrets
 import socket
 import ssl
 from collections.abc import Sequence
-from functools import partial
 
 import grpc
 import grpc.aio
@@ -22,7 +21,6 @@ from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_se
 from allhands_server.addresses import local_host
 from allhands_server.auth import (
     TokenInterceptor,
-    offence,
     server_context,
     server_credentials,
 )
@@ -133,13 +131,15 @@ async def start(config: ServerConfig) -> RunningCoordinator:
     coordinator = Coordinator()
     server = grpc.aio.server(interceptors=[TokenInterceptor(token)], options=_OPTIONS)
     port = _bind(server, config)
-    lines = Lines(coordinator, partial(offence, token), _HANDSHAKE_SECONDS)
+    lines = Lines(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
     health_service = health.aio.HealthServicer()
     address = (local_host(config.host), port)
     posted = None
     try:
         await lines.listen(config.host, _line_tls(config))
-        service = CoordinatorService(coordinator, config.first_request_timeout, lines.port)
+        service = CoordinatorService(
+            coordinator, config.first_request_timeout, lines.port, lines.secret
+        )
         add_CoordinatorServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
         reflection.enable_server_reflection(

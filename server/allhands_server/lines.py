@@ -9,12 +9,13 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 
 from allhands_proto import framing
+from allhands_proto.line_proof import NONCE_BYTES, is_proof, new_nonce, prove
 from allhands_proto.v1 import calls_pb2 as wire
 from allhands_server import translation
 from allhands_server.config import authority
@@ -24,7 +25,7 @@ from allhands_server.machine.refusals import Refusal, Status
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_HELLO = 4096
+_LARGEST_HELLO = 256
 _LONGEST = 1e8  # seconds; event loops do not count much further
 _CALLS_PER_TURN = 256  # a millisecond or two: then the others get their turn
 _BYTES_PER_FRAME = 256 * 1024
@@ -33,6 +34,7 @@ _BYTES_UNREAD = 1024 * 1024
 _BACKLOG = 1024
 
 _UNAUTHENTICATED = translation.CODES["UNAUTHENTICATED"]
+_NO_PROOF = "this is no proof of the secret of its lines, which it tells to who has its token"
 _NONSENSE = Refusal(
     Status.INVALID_ARGUMENT,
     "a call names what it wants, a timeout that is none below zero, and an id that no other has",
@@ -47,19 +49,16 @@ _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
 )
 
-Offence = Callable[[str], str | None]
-"""Say what is wrong with a token that somebody shows; None: nothing."""
-
 
 class Lines:
     """The listener and its lines; lives on the coordinator's loop."""
 
-    def __init__(self, coordinator: Coordinator, offence: Offence, hello_timeout: float) -> None:
+    def __init__(self, coordinator: Coordinator, secret: bytes, hello_timeout: float) -> None:
         self._coordinator = coordinator
-        self._offence = offence
         self._hello_timeout = hello_timeout
         self._lines: set[Line] = set()
         self._server: asyncio.Server | None = None
+        self.secret = secret
         self.port = 0
 
     async def listen(self, host: str, tls: ssl.SSLContext | None) -> None:
@@ -96,21 +95,21 @@ class Lines:
             line.abort()
 
     def _line(self) -> "Line":
-        return Line(self._coordinator, self._offence, self._hello_timeout, self._lines)
+        return Line(self._coordinator, self.secret, self._hello_timeout, self._lines)
 
 
 class Line(asyncio.Protocol):
-    """One connection: preface, hello, then calls, carried out in their order."""
+    """One connection: preface, hello, proof, then calls, carried out in their order."""
 
     def __init__(
         self,
         coordinator: Coordinator,
-        offence: Offence,
+        secret: bytes,
         hello_timeout: float,
         lines: "set[Line]",
     ) -> None:
         self._coordinator = coordinator
-        self._offence = offence
+        self._secret = secret
         self._hello_timeout = hello_timeout
         self._lines = lines
         self._loop = asyncio.get_running_loop()
@@ -123,6 +122,7 @@ class Line(asyncio.Protocol):
         self._asked: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
         self._waiting: dict[int, int] = {}  # id -> ticket
         self._ready: deque[tuple[int, str, Any]] = deque()  # id, field of Reply, answer
+        self._nonces: tuple[bytes, bytes] | None = None  # the caller's, and ours
         self._is_known = False
         self._is_at_work = False
         self._is_choked = False
@@ -155,8 +155,8 @@ class Line(asyncio.Protocol):
             for body in self._cutter.feed(data):
                 if self._is_known:
                     self._todo.append(iter(wire.Calls.FromString(body).calls))
-                elif not self._greeted(body):
-                    return
+                else:
+                    self._greeted(body)
         except (framing.Malformed, DecodeError) as error:
             self._refuse(str(error))
             return
@@ -183,19 +183,30 @@ class Line(asyncio.Protocol):
 
     # ------------------------------------------------------------ coming and going
 
-    def _greeted(self, body: bytes) -> bool:
-        offence = self._offence(wire.LineHello.FromString(body).token)
-        if offence is not None:
-            refused = wire.Refused(code=_UNAUTHENTICATED, text=offence)
+    def _greeted(self, body: bytes) -> None:
+        if self._nonces is None:
+            self._challenge(wire.LineHello.FromString(body).nonce)
+        else:
+            self._let_in(wire.LineProof.FromString(body).proof, *self._nonces)
+
+    def _challenge(self, theirs: bytes) -> None:
+        if len(theirs) != NONCE_BYTES:
+            raise framing.Malformed(f"a nonce of {len(theirs)} bytes, not of {NONCE_BYTES}")
+        ours = new_nonce()
+        self._nonces = theirs, ours
+        proof = prove(self._secret, "coordinator", theirs, ours)
+        self._write(wire.LineChallenge(nonce=ours, proof=proof).SerializeToString())
+
+    def _let_in(self, proof: bytes, theirs: bytes, ours: bytes) -> None:
+        if not is_proof(proof, self._secret, "caller", theirs, ours):
+            refused = wire.Refused(code=_UNAUTHENTICATED, text=_NO_PROOF)
             self._write(wire.LineWelcome(refused=refused).SerializeToString())
-            self._refuse(offence)
-            return False
+            raise framing.Malformed(_NO_PROOF)
         assert self._hello_timer is not None
         self._hello_timer.cancel()
         self._cutter.largest = framing.LARGEST_FRAME
         self._is_known = True
         self._write(wire.LineWelcome().SerializeToString())
-        return True
 
     def _said_nothing(self) -> None:
         self._refuse(f"no hello within {self._hello_timeout:g} s")

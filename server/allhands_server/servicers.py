@@ -15,7 +15,7 @@ from allhands_server.addresses import worker_address
 from allhands_server.coordinator import Coordinator
 from allhands_server.key_calls import A, KeyCall, P, Q
 from allhands_server.machine import events
-from allhands_server.machine.effects import Notification, WorldFormed
+from allhands_server.machine.effects import MemberLeft, MemberLost, Notification, WorldFormed
 from allhands_server.machine.events import R, Request
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.values import AbsentRank, Verdict
@@ -24,6 +24,7 @@ VERDICT_KEY = "allhands-verdict-bin"
 # Bytes. A client takes 8 KiB of trailers by default; there a verdict grows by a third (base64), a
 # text threefold at worst (percent-encoding): see `translation.bounded_text`.
 _LARGEST_VERDICT = 3072
+_TOLD = 256
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -32,12 +33,18 @@ class CoordinatorService(CoordinatorServicer):
     """Translates; the coordinator decides."""
 
     def __init__(
-        self, coordinator: Coordinator, first_request_timeout: float, calls_port: int
+        self,
+        coordinator: Coordinator,
+        first_request_timeout: float,
+        calls_port: int,
+        calls_secret: bytes,
     ) -> None:
         self._coordinator = coordinator
-        self._calls_port = calls_port
+        self._description = wire.CoordinatorDescription(
+            calls_port=calls_port, calls_secret=calls_secret
+        )
         self._first_request_timeout = first_request_timeout
-        self._last_formed: tuple[WorldFormed, wire.SessionEvent] | None = None
+        self._told: dict[int, tuple[Notification, wire.SessionEvent]] = {}
 
     # ------------------------------------------------------------ sessions
 
@@ -46,13 +53,19 @@ class CoordinatorService(CoordinatorServicer):
     ) -> AsyncIterator[wire.SessionEvent]:
         try:
             join = await self._first_request(request_iterator, context)
+            address = worker_address(context.peer(), join.port)
         except Refused as refused:
             await _abort(context, refused.refusal)
-        stream = self._coordinator.join(join)
+        stream = self._coordinator.join(translation.join_from(join, address))
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
         try:
-            async for notification in stream.notifications():
-                yield self._session_event(notification)
+            async for batch in stream.batches():
+                events = [self._session_event(notification) for notification in batch]
+                if join.takes_batches and len(events) > 1:
+                    yield wire.SessionEvent(batch=events)
+                else:
+                    for event in events:
+                        yield event
         except Refused as refused:
             await _abort(context, refused.refusal)
         finally:
@@ -62,7 +75,7 @@ class CoordinatorService(CoordinatorServicer):
 
     async def _first_request(
         self, requests: AsyncIterator[wire.SessionRequest], context: Context
-    ) -> events.Join:
+    ) -> wire.Join:
         try:
             async with asyncio.timeout(self._first_request_timeout):
                 first = await anext(requests, None)
@@ -74,8 +87,7 @@ class CoordinatorService(CoordinatorServicer):
             raise Refused(Status.INVALID_ARGUMENT, f"no such port: {first.join.port}")
         if not 0 <= first.join.data_port < 65536:
             raise Refused(Status.INVALID_ARGUMENT, f"no such port: {first.join.data_port}")
-        address = worker_address(context.peer(), first.join.port)
-        return translation.join_from(first.join, address)
+        return first.join
 
     async def _listen(
         self, session: int, requests: AsyncIterator[wire.SessionRequest], context: Context
@@ -88,12 +100,17 @@ class CoordinatorService(CoordinatorServicer):
         self._coordinator.broke(session)
 
     def _session_event(self, notification: Notification) -> wire.SessionEvent:
-        if not isinstance(notification, WorldFormed):
+        if not isinstance(notification, WorldFormed | MemberLost | MemberLeft):
             return translation.session_event(notification)
-        # All members get the same list of all members: translate it once, not once for each.
-        if self._last_formed is None or self._last_formed[0] is not notification:
-            self._last_formed = (notification, translation.session_event(notification))
-        return self._last_formed[1]
+        # All members are told the same: translate it once, not once for each.
+        known = self._told.get(id(notification))
+        if known is None:
+            if len(self._told) >= _TOLD:
+                del self._told[next(iter(self._told))]
+            # With the notification itself: no other can have its id as long as it stands here.
+            known = (notification, translation.session_event(notification))
+            self._told[id(notification)] = known
+        return known[1]
 
     # ------------------------------------------------------------ requests
 
@@ -153,7 +170,7 @@ class CoordinatorService(CoordinatorServicer):
     async def DescribeCoordinator(
         self, request: wire.DescribeCoordinatorRequest, context: Context
     ) -> wire.CoordinatorDescription:
-        return wire.CoordinatorDescription(calls_port=self._calls_port)
+        return self._description
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
         jobs = await self._ask(events.ListJobs(), context)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from harness import Cluster, Job, free_port
+from harness import BACKENDS, Cluster, Job, free_port
 
 LOOP = """
 ah.init_process_group(timeout=40)
@@ -22,6 +22,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("length", [2, 16 << 20])
 def test_a_killed_rank_is_named_with_host_and_pid_by_every_survivor(job: Job, length: int) -> None:
     ranks = job(4, LOOP.format(length=length))
@@ -45,6 +46,7 @@ def test_the_death_of_the_rank_that_hosts_the_coordinator_is_named_too(cluster: 
         assert told["ranks"] == [0]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_stopped_rank_is_lost_after_the_window_and_learns_it_when_it_goes_on(job: Job) -> None:
     script = LOOP.format(length=2).replace("timeout=40", "timeout=40, heartbeat_window=1.0")
     ranks = job(3, script)
@@ -60,6 +62,7 @@ def test_a_stopped_rank_is_lost_after_the_window_and_learns_it_when_it_goes_on(j
     assert told["error"] in ("MembershipChanged", "PeerFailed"), told
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_rank_that_does_not_come_is_named_and_the_next_call_is_right(job: Job) -> None:
     ranks = job(
         3,
@@ -95,6 +98,7 @@ def test_a_rank_that_does_not_come_is_named_and_the_next_call_is_right(job: Job)
         assert rank.ended() == 0
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_an_interrupt_ends_a_blocked_call_at_once(job: Job) -> None:
     ranks = job(
         2,
@@ -116,6 +120,7 @@ def test_an_interrupt_ends_a_blocked_call_at_once(job: Job) -> None:
     assert ranks[0].ended() == 3
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_who_leaves_because_of_an_exception_says_which(job: Job) -> None:
     ranks = job(
         2,
@@ -134,6 +139,7 @@ def test_who_leaves_because_of_an_exception_says_which(job: Job) -> None:
     assert ranks[1].ended() == 1
 
 
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
 def test_what_was_sent_before_leaving_is_received(job: Job) -> None:
     ranks = job(
         2,
@@ -164,6 +170,7 @@ def test_what_was_sent_before_leaving_is_received(job: Job) -> None:
     assert "left the job" in told["text"]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_who_comes_to_a_call_that_another_gave_up_before_leaving_is_told_so(job: Job) -> None:
     ranks = job(
         2,

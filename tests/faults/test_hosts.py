@@ -2,6 +2,7 @@
 
 import os
 import signal
+import textwrap
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -29,8 +30,7 @@ def span(cluster: Cluster, hosts: tuple[Host, Host]) -> Span:
     def start(places: str, script: str) -> list[Process]:
         return [
             cluster.start(
-                script,
-                enter=hosts["ab".index(place)].enter,
+                ENTER.format(pid=pid_of(hosts["ab".index(place)])) + textwrap.dedent(script),
                 RANK=str(rank),
                 WORLD_SIZE=str(len(places)),
                 MASTER_ADDR=hosts["ab".index(places[0])].address,
@@ -44,8 +44,20 @@ def span(cluster: Cluster, hosts: tuple[Host, Host]) -> Span:
     return start
 
 
+def pid_of(host: Host) -> str:
+    """Return the process that holds the namespaces of a host."""
+    return host.enter[host.enter.index("--target") + 1]
+
+
 PORT = str(free_port())
 """Of loopback here; nobody else listens in those namespaces."""
+
+ENTER = """
+import ctypes
+for kind in ("net", "uts"):
+    with open(f"/proc/{pid}/ns/{{kind}}") as space:
+        assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0, ctypes.get_errno()
+"""
 
 EVERY_OPERATION = """
 ah.init_process_group(timeout=40)
@@ -181,6 +193,38 @@ def test_a_rank_that_does_not_come_is_named_on_both_hosts(span: Span, length: in
         assert "(step 7)" in told["text"]
     ranks[1].say()
     assert ranks[1].expect("late")["error"] == "CollectiveTimeout"
+    for rank in (0, 2, 3):
+        ranks[rank].say()
+    for rank in ranks:
+        assert rank.expect("sum")["right"]
+        assert rank.ended() == 0
+
+
+def test_who_comes_when_its_neighbour_has_given_the_call_up_is_told(span: Span) -> None:
+    ranks = span(
+        "aabb",
+        """
+        ah.init_process_group(timeout=40)
+        x = np.ones(1 << 20, np.float32)
+        if ah.get_rank() == 1:
+            hear()
+            tell("late", **failure(lambda: ah.all_reduce(x)))
+        else:
+            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5)))
+            hear()
+        y = np.full(1 << 20, ah.get_rank() + 1.0)
+        ah.all_reduce(y)
+        tell("sum", right=bool((y == 10).all()))
+        ah.destroy_process_group()
+        """,
+    )
+    for rank in (0, 2, 3):
+        assert ranks[rank].expect("late")["error"] == "CollectiveTimeout"
+    ranks[1].say()
+    told = ranks[1].expect("late")
+    assert (told["error"], told["ranks"]) == ("CollectiveTimeout", [0]), told
+    assert "rank 0 (host allhands-a" in told["text"]
+    assert "gave it up" in told["text"]
     for rank in (0, 2, 3):
         ranks[rank].say()
     for rank in ranks:

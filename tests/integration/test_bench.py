@@ -160,17 +160,34 @@ def test_a_wrong_result_gives_no_figure_and_names_who_lied(nbytes: int) -> None:
     assert f"element {nbytes // 4 - 1} of {nbytes // 4}" in results["liar"].failed
 
 
-def test_a_contender_that_does_nothing_after_the_first_call_is_caught() -> None:
-    # The honest result of the call before is still in the array.
-    results, _ = measured(64 << 10, lazy="x[:] = globals().setdefault('kept', x.copy())")
+def test_a_contender_that_gives_the_result_of_the_call_before_is_caught() -> None:
+    late = "now = x.copy(); x[:] = globals().get('kept', now); globals()['kept'] = now"
+    results, _ = measured(64 << 10, lazy=late)
     assert "WRONG RESULT" in results["lazy"].failed
+
+
+def test_a_contender_that_does_not_take_the_arguments_refuses_the_cell_and_stays() -> None:
+    refuse = "if x.size == 2: raise TypeError('cannot reduce this')"
+    with bench([Started("choosy", refuse)], 1) as running:  # type: ignore[list-item]
+        (first,) = running.measure(Cell("all_reduce", 1, 8), 0.0)
+        (second,) = running.measure(Cell("all_reduce", 1, 16), 0.0)
+    assert (first.refused, first.failed, first.summary) == ("cannot reduce this", None, None)
+    assert second.summary is not None
+
+
+def test_a_failure_is_told_once_and_the_contender_is_out() -> None:
+    with bench([Started("mortal", "sys.exit('gone')")], 1) as running:  # type: ignore[list-item]
+        (first,) = running.measure(Cell("all_reduce", 1, 8), 0.0)
+        (second,) = running.measure(Cell("all_reduce", 1, 16), 0.0)
+    assert "gone" in first.failed
+    assert second.failed == "it failed in an earlier cell"
 
 
 def test_a_contender_that_dies_is_out_with_its_last_words() -> None:
     results, _ = measured(8, honest="pass", mortal="sys.exit('no more memory')")
     assert results["honest"].summary is not None
     assert results["mortal"].summary is None
-    assert "a rank ended in turn" in results["mortal"].failed
+    assert "a rank ended in prepare" in results["mortal"].failed
     assert "no more memory" in results["mortal"].failed
 
 
@@ -267,6 +284,33 @@ def test_the_hosts_are_gone_afterwards() -> None:
     except netns.NoNamespaces as refusal:
         pytest.skip(str(refusal))
     assert not any(map(psutil.pid_exists, holders))
+
+
+_HOLDING = """
+import sys
+from allhands.bench import netns
+try:
+    with netns.two_hosts(None) as hosts:
+        print(*(host.enter[2] for host in hosts), flush=True)
+        sys.stdin.read()
+except netns.NoNamespaces as refusal:
+    print("refused:", refusal, flush=True)
+"""
+
+
+def test_the_hosts_are_gone_also_when_their_maker_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as maker:
+        assert maker.stdout is not None
+        said = maker.stdout.readline()
+        if said.startswith("refused"):
+            maker.wait()
+            pytest.skip(said)
+        holders = [psutil.Process(int(pid)) for pid in said.split()]
+        maker.kill()
+    _, alive = psutil.wait_procs(holders, timeout=30)
+    assert alive == []
 
 
 def test_ranks_of_two_hosts_are_measured(hosts: tuple[Host, Host]) -> None:

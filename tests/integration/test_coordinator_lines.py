@@ -14,6 +14,7 @@ from allhands.control import Control
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.until import until
 from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameCutter, framed
+from allhands_proto.line_proof import NONCE_BYTES, prove
 from allhands_proto.v1 import calls_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2 import (
@@ -24,6 +25,7 @@ from allhands_proto.v1.coordinator_pb2 import (
     WaitRequest,
 )
 
+_NONCE = bytes(range(NONCE_BYTES))
 _UNAUTHENTICATED, _INVALID, _TOO_LATE, _UNAVAILABLE = 16, 3, 4, 14
 
 
@@ -35,6 +37,7 @@ class RawLine:
             found = control._stub.DescribeCoordinator(
                 coordinator_pb2.DescribeCoordinatorRequest(), metadata=control._dial.metadata
             )
+        self.secret = found.calls_secret
         self.socket = socket.create_connection(("127.0.0.1", found.calls_port), timeout=20)
         self.name = f"127.0.0.1:{self.socket.getsockname()[1]}"
         self._cutter = FrameCutter()
@@ -44,14 +47,23 @@ class RawLine:
     def say(self, *calls: wire.Call) -> None:
         self.socket.sendall(framed(wire.Calls(calls=calls).SerializeToString()))
 
-    def greet(self, token: str) -> wire.LineWelcome:
-        self.socket.sendall(PREFACE + framed(wire.LineHello(token=token).SerializeToString()))
-        return wire.LineWelcome.FromString(self._body())
+    def greet(self) -> wire.LineWelcome:
+        """Say the hello, see the other side's proof, and show one."""
+        return self.prove(prove(self.secret, "caller", _NONCE, self.challenge().nonce))
+
+    def challenge(self) -> wire.LineChallenge:
+        hello = wire.LineHello(nonce=_NONCE).SerializeToString()
+        self.socket.sendall(PREFACE + framed(hello))
+        return wire.LineChallenge.FromString(self.body())
+
+    def prove(self, proof: bytes) -> wire.LineWelcome:
+        self.socket.sendall(framed(wire.LineProof(proof=proof).SerializeToString()))
+        return wire.LineWelcome.FromString(self.body())
 
     def hear(self, count: int) -> list[wire.Reply]:
         """Read so many replies."""
         while len(self._replies) < count:
-            self._replies += wire.Replies.FromString(self._body()).replies
+            self._replies += wire.Replies.FromString(self.body()).replies
         found, self._replies = self._replies[:count], self._replies[count:]
         return found
 
@@ -62,7 +74,7 @@ class RawLine:
                 pass
         return True
 
-    def _body(self) -> bytes:
+    def body(self) -> bytes:
         while (body := next(self._bodies, None)) is None:
             come = self.socket.recv(65536)
             assert come, "the line was closed"
@@ -79,9 +91,9 @@ def stranger(daemon: Daemon) -> Iterator[RawLine]:
 
 
 @pytest.fixture
-def line(stranger: RawLine, daemon: Daemon) -> RawLine:
+def line(stranger: RawLine) -> RawLine:
     """A line that was let in."""
-    assert not stranger.greet(daemon.notice.token).HasField("refused")
+    assert not stranger.greet().HasField("refused")
     return stranger
 
 
@@ -102,44 +114,71 @@ def refusals(daemon: Daemon, line: RawLine) -> list[str]:
 # ---------------------------------------------------------------- who is let in
 
 
-@pytest.mark.parametrize("token", ["", "wrong", "schön"])
-def test_a_line_without_the_token_is_refused(daemon: Daemon, stranger: RawLine, token: str) -> None:
-    refused = stranger.greet(token).refused
+@pytest.mark.parametrize("proof", ["nothing", "noise", "the other side's own", "another secret's"])
+def test_who_does_not_know_the_secret_is_refused(
+    daemon: Daemon, stranger: RawLine, proof: str
+) -> None:
+    challenge = stranger.challenge()
+    refused = stranger.prove(
+        {
+            "nothing": b"",
+            "noise": bytes(32),
+            "the other side's own": challenge.proof,
+            "another secret's": prove(bytes(32), "caller", _NONCE, challenge.nonce),
+        }[proof]
+    ).refused
     assert refused.code == _UNAUTHENTICATED
-    assert "token" in refused.text
     assert stranger.is_closed()
     [said] = refusals(daemon, stranger)
     assert refused.text in said
 
 
-def test_calls_in_the_wake_of_a_wrong_token_are_not_carried_out(
-    daemon: Daemon, stranger: RawLine, control: Control, job_name: str
+def test_a_proof_cannot_be_used_again(daemon: Daemon, stranger: RawLine) -> None:
+    proof = prove(stranger.secret, "caller", _NONCE, stranger.challenge().nonce)
+    another = RawLine(daemon)
+    another.challenge()
+    assert another.prove(proof).HasField("refused")
+    another.socket.close()
+    assert not stranger.prove(proof).HasField("refused")
+
+
+def test_a_coordinator_proves_that_it_is_the_one(stranger: RawLine) -> None:
+    challenge = stranger.challenge()
+    assert challenge.proof == prove(stranger.secret, "coordinator", _NONCE, challenge.nonce)
+
+
+def test_calls_in_the_wake_of_a_wrong_proof_are_not_carried_out(
+    stranger: RawLine, control: Control, job_name: str
 ) -> None:
     calls = wire.Calls(calls=[put(1, job_name, "key")]).SerializeToString()
-    hello = wire.LineHello(token="wrong").SerializeToString()
-    stranger.socket.sendall(PREFACE + framed(hello) + framed(calls))
+    hello = wire.LineHello(nonce=_NONCE).SerializeToString()
+    proof = wire.LineProof(proof=bytes(32)).SerializeToString()
+    stranger.socket.sendall(PREFACE + b"".join(map(framed, (hello, proof, calls))))
     assert stranger.is_closed()
     assert control.count() == 0
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    ("garbage", "why"),
     [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x00\xff" * 500,
-        PREFACE + b"\xff\xff\xff\xff",
-        PREFACE + (5000).to_bytes(4, "big"),  # no hello is so long
-        PREFACE + framed(b"\xff" * 100),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not for this port"),
+        (b"\x00\xff" * 500, "not for this port"),
+        (PREFACE + b"\xff\xff\xff\xff", "4,294,967,295 bytes"),
+        (PREFACE + (257).to_bytes(4, "big"), "257 bytes"),  # no hello is so long
+        (PREFACE + framed(b"\xff" * 100), ""),
+        (PREFACE + framed(wire.LineHello(nonce=b"short").SerializeToString()), "nonce of 5 bytes"),
     ],
-    ids=["http", "noise", "huge frame", "long hello", "no message"],
+    ids=["http", "noise", "huge frame", "long hello", "no message", "short nonce"],
 )
 def test_garbage_is_refused_with_one_line_in_the_log(
-    daemon: Daemon, stranger: RawLine, garbage: bytes
+    daemon: Daemon, stranger: RawLine, garbage: bytes, why: str
 ) -> None:
     stranger.socket.sendall(garbage)
     assert stranger.is_closed()
     [said] = refusals(daemon, stranger)
     assert "WARNING" in said
+    assert why in said
+    assert "no hello within" not in said
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_length(daemon: Daemon, line: RawLine) -> None:
@@ -156,12 +195,13 @@ def test_who_connects_and_says_nothing_is_dropped(daemon: Daemon, stranger: RawL
     assert re.search(r"no hello within \d", said)
 
 
-def test_a_hello_may_come_byte_by_byte(daemon: Daemon, stranger: RawLine) -> None:
-    hello = wire.LineHello(token=daemon.notice.token).SerializeToString()
-    for byte in PREFACE + framed(hello)[:-1]:
+def test_a_hello_may_come_byte_by_byte(stranger: RawLine) -> None:
+    hello = wire.LineHello(nonce=_NONCE).SerializeToString()
+    for byte in PREFACE + framed(hello):
         stranger.socket.sendall(bytes([byte]))
-    stranger.socket.sendall(framed(hello)[-1:])
-    assert not wire.LineWelcome.FromString(stranger._body()).HasField("refused")
+    challenge = wire.LineChallenge.FromString(stranger.body())
+    proof = prove(stranger.secret, "caller", _NONCE, challenge.nonce)
+    assert not stranger.prove(proof).HasField("refused")
 
 
 # ---------------------------------------------------------------- calls
@@ -300,7 +340,7 @@ def _resident(daemon: Daemon) -> int:
 def test_who_waits_hears_that_the_coordinator_goes_down(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         line = RawLine(daemon)
-        line.greet(daemon.notice.token)
+        line.greet()
         line.say(get(1, "j", "never"), put(2, "j", "k"))
         assert line.hear(1)[0].id == 2
         daemon.process.send_signal(signal.SIGTERM)
@@ -310,12 +350,13 @@ def test_who_waits_hears_that_the_coordinator_goes_down(tmp_path: Path) -> None:
         assert daemon.process.wait(10) == 0
 
 
-async def test_a_coordinator_tells_its_port_only_to_who_has_the_token(
+async def test_a_coordinator_tells_port_and_secret_only_to_who_has_the_token(
     call_at: Callable[..., Any], daemon: Daemon
 ) -> None:
     target = f"127.0.0.1:{daemon.notice.port}"
     request = coordinator_pb2.DescribeCoordinatorRequest()
     known = await call_at(target, daemon.notice.token).call("DescribeCoordinator", request)
     assert known.calls_port not in (0, daemon.notice.port)
+    assert len(known.calls_secret) == 32
     error = await call_at(target, None).refused("DescribeCoordinator", request)
     assert error.code().value[0] == _UNAUTHENTICATED

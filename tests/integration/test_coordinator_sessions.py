@@ -12,6 +12,9 @@ import pytest
 
 from allhands.testing.daemon import Daemon
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_server.coordinator import Coordinator
+from allhands_server.machine.effects import Joined, MemberLeft, WorldFormed
+from allhands_server.machine.events import Join, Leave
 
 # A worker in a process of its own: it joins, says so, and waits to be killed.
 _WORKER = """
@@ -33,7 +36,7 @@ for event in stub.Session(iter(says.get, None), metadata=metadata):
 async def test_members_get_their_introduction_and_then_their_world(
     caller: Any, job_name: str
 ) -> None:
-    first = await caller.join(job_name, -1, 2, label="one", hosts_coordinator=True)
+    first = await caller.join(job_name, -1, 2, label="one", hosts_coordinator=True, data_port=4711)
     second = await caller.join(job_name, 1, 0, heartbeat_window=9.0)
     assert first.joined.rank == 0
     assert first.joined.address == "127.0.0.1:7"
@@ -46,6 +49,7 @@ async def test_members_get_their_introduction_and_then_their_world(
     assert (formed.epoch, formed.world_size) == (1, 2)
     assert [one.rank for one in formed.members] == [0, 1]
     assert formed.members[0].label == "one"
+    assert [one.data_port for one in formed.members] == [4711, 0]
     assert formed.members[0].hosts_coordinator
     assert formed.members[0].state == wire.MEMBER_STATE_JOINED
 
@@ -126,6 +130,7 @@ async def test_who_ends_its_half_without_leaving_is_lost(caller: Any, job_name: 
         wire.SessionRequest(),
         wire.SessionRequest(heartbeat=wire.Heartbeat()),
         wire.SessionRequest(join=wire.Join(job="j", world_size=1, host="h", port=0)),
+        wire.SessionRequest(join=wire.Join(job="j", host="h", port=1, data_port=1 << 16)),
         wire.SessionRequest(join=wire.Join(job="j", world_size=1, host="", port=1)),
         wire.SessionRequest(join=wire.Join(job="", world_size=1, host="h", port=1)),
     ],
@@ -142,3 +147,29 @@ async def test_a_session_that_ends_before_it_began_is_refused(caller: Any) -> No
     session = await caller.open()
     await session.stream.done_writing()
     assert (await session.ending())[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_who_takes_batches_gets_what_is_said_at_once_in_one_message(
+    caller: Any, job_name: str
+) -> None:
+    join = wire.Join(job=job_name, world_size=1, host="h", pid=1, port=7, takes_batches=True)
+    session = await caller.open(wire.SessionRequest(join=join))
+    event = await session.stream.read()
+    assert event.WhichOneof("event") is None
+    assert [one.WhichOneof("event") for one in event.batch] == ["joined", "formed"]
+    await session.say(leave=wire.Leave())
+    assert (await session.hear("leave_accepted")).WhichOneof("event") == "leave_accepted"
+
+
+async def test_what_is_said_to_a_member_in_one_turn_goes_out_together() -> None:
+    coordinator = Coordinator()
+    streams = [
+        coordinator.join(Join("j", rank, 16, "h", 1, f"127.0.0.1:{5000 + rank}"))
+        for rank in range(16)
+    ]
+    for stream in streams[1:]:
+        coordinator.hear(stream.number, Leave())
+    batches = streams[0].batches()
+    batch = await anext(batches)
+    assert [type(one) for one in batch] == [Joined, WorldFormed, *[MemberLeft] * 15]
+    coordinator.close()

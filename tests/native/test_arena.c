@@ -473,6 +473,21 @@ static void skip_some(rank_state *me, uint64_t *common) {
     ah_lane_skip(me->lane, me->sequence);
 }
 
+/* That nothing which this world is for was left out. */
+static void check_variants(rank_state *me) {
+    const world *w = me->world;
+    const bool expected[] = {[AH_SLOTS] = true,
+                             [AH_STAGED] = !w->attach && !w->heaps,
+                             [AH_SWAP] = !w->heaps,
+                             [AH_MAILBOXES] = w->size > 2 && !w->heaps,
+                             [AH_DIRECT] = w->heaps,
+                             [AH_ATTACH] = w->attach};
+    for (int v = 0; v <= AH_ATTACH && w->size > 1 && w->rounds >= 60; v++)
+        if (v < (int)(sizeof expected / sizeof *expected) && expected[v] &&
+            !atomic_load(&w->board[800 + v]))
+            fail(me, "variant %d never occurred", v);
+}
+
 static void random_calls(rank_state *me) {
     uint64_t common = me->world->seed;
     plan *p = malloc(sizeof *p);
@@ -486,8 +501,11 @@ static void random_calls(rank_state *me) {
             fail(me, "operation %d: status %d, waiting %llx, culprits %llx", p->operation, status,
                  (unsigned long long)call.waiting, (unsigned long long)call.culprits);
         CHECK(me, call.culprits == 0 && call.waiting == 0);
+        atomic_store(&me->world->board[800 + call.variant], 1);
     }
     free(p);
+    line_up(me, 3);
+    check_variants(me);
 }
 
 /* ---- calls that are given up: what ends in AH_OK is right, and afterwards all is well */
@@ -496,6 +514,7 @@ typedef struct {
     ah_lane *lane; /* to interrupt; NULL: to kill the process */
     uint64_t sequence; /* up to which */
     struct timespec delay;
+    pid_t process;
 } attack;
 
 static void *attacker(void *given) {
@@ -517,7 +536,7 @@ static void troubled_calls(rank_state *me) {
         bool calm = i % 8 == 7; /* the call after trouble must do, whatever happened */
         pthread_t thread;
         bool attacked = !calm && draw(&me->own) % 6 == 0;
-        attack what = {me->lane, me->sequence + 1, {0, (long)(draw(&me->own) % 300000)}};
+        attack what = {me->lane, me->sequence + 1, {0, (long)(draw(&me->own) % 300000)}, 0};
         if (attacked && pthread_create(&thread, NULL, attacker, &what)) abort();
         if (!calm) dawdle(me, 3, 2 * MILLISECONDS);
         ah_call call = next_call(me, calm ? LONG_TIME : (int64_t)(draw(&me->own) % 1000000));
@@ -761,7 +780,7 @@ static void killed_peer(rank_state *me) {
     uint64_t common = me->world->seed;
     plan *p = malloc(sizeof *p);
     pthread_t thread;
-    attack what = {NULL, 0, {0, (long)(draw(&me->own) % 300000)}};
+    attack what = {NULL, 0, {0, (long)(draw(&me->own) % 300000)}, 0};
     ah_status status = AH_OK;
     if (me->rank == 0) tell(me, 900);
     hear(me, 900);
@@ -777,6 +796,88 @@ static void killed_peer(rank_state *me) {
     if (me->rank == 1) pthread_join(thread, NULL);
     free(p);
     exit(0);
+}
+
+static void *stopper(void *given) {
+    const attack *what = given;
+    nanosleep(&what->delay, NULL);
+    kill(what->process, SIGSTOP);
+    return NULL;
+}
+
+/* A rank is stopped while it may write to another's array; that one gives up, has its array back
+ * for good, and nothing is written to it when the stopped one goes on. */
+static void stopped_writer(rank_state *me) {
+    const world *w = me->world;
+    const size_t count = (size_t)4 << 20;
+    float *x = w->heap[me->rank];
+    bool unshared = false;
+    for (int i = 0; i < 60; i++) {
+        pthread_t thread;
+        attack what = {NULL, 0, {0, (long)(draw(&me->own) % 3000000)}, atomic_load(&w->pids[1])};
+        for (size_t k = 0; k < count; k++) x[k] = 1;
+        line_up(me, 100 + 4 * i);
+        if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();
+        ah_call call = next_call(me, me->rank == 0 ? 30 * MILLISECONDS : LONG_TIME);
+        ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, count);
+        if (me->rank == 0) {
+            pthread_join(thread, NULL);
+            CHECK(me, status == AH_OK || (status == AH_TIMEOUT && call.waiting == 2));
+            CHECK(me, status != AH_OK || !call.unshared);
+            if (status != AH_OK)
+                for (size_t k = 0; k < count; k++) x[k] = 7;
+            kill(what.process, SIGCONT);
+        } else {
+            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.culprits == 1));
+        }
+        line_up(me, 101 + 4 * i);
+        for (size_t k = 0; k < count; k++)
+            if (me->rank == 0) CHECK(me, x[k] == (status == AH_OK ? 2 : 7));
+        unshared |= call.unshared != NULL;
+        for (size_t k = 0; k < count; k++) x[k] = 1;
+        line_up(me, 102 + 4 * i);
+        call = next_call(me, LONG_TIME);
+        CHECK(me, ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, count) == AH_OK);
+        for (size_t k = 0; k < count; k++) CHECK(me, x[k] == 2);
+        if (me->rank == 0 && unshared) tell(me, 99);
+        line_up(me, 103 + 4 * i);
+        if (atomic_load(&w->board[99])) {
+            CHECK(me, call.variant == AH_SWAP); /* the one has no array in its heap any more */
+            return;
+        }
+    }
+    fail(me, "was never stopped while it wrote");
+}
+
+/* The same while it reads: what it has read when it goes on may be anything, and is not believed. */
+static void stopped_reader(rank_state *me) {
+    const world *w = me->world;
+    const size_t count = (size_t)4 << 20;
+    float *x = w->heap[me->rank], *out = x + count;
+    const void *in[] = {x, x};
+    for (int i = 0; i < 40; i++) {
+        pthread_t thread;
+        attack what = {NULL, {0, (long)(draw(&me->own) % 2000000)}, atomic_load(&w->pids[1])};
+        for (size_t k = 0; k < count; k++) x[k] = 1;
+        line_up(me, 100 + 2 * i);
+        if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();
+        ah_call call = next_call(me, me->rank == 0 ? 30 * MILLISECONDS : LONG_TIME);
+        ah_status status = 
+            ah_reduce_scatter(me->lane, &call, AH_SUM, AH_FLOAT32, in, out, count);
+        if (me->rank == 0) {
+            pthread_join(thread, NULL);
+            CHECK(me, status == AH_OK || (status == AH_TIMEOUT && call.waiting == 2));
+            if (status != AH_OK)
+                for (size_t k = 0; k < count; k++) x[k] = 7;
+            kill(what.process, SIGCONT);
+            if (status != AH_OK) tell(me, 99);
+        } else {
+            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.culprits == 1));
+            for (size_t k = 0; k < count && status == AH_OK; k++) CHECK(me, out[k] == 2);
+        }
+        line_up(me, 101 + 2 * i);
+    }
+    CHECK(me, atomic_load(&w->board[99])); /* else nothing was tried */
 }
 
 /* Attach finds out that a process is not the one it should be, although it has memory there. */
@@ -840,10 +941,8 @@ int main(int argc, char **argv) {
         run_world("troubled", &w, troubled_calls);
         w.attach = true;
         run_world("troubled, attached", &w, troubled_calls);
-#ifndef __SANITIZE_THREAD__ /* reading a heap whose owner gave up is a race that is found out later */
         w.heaps = true;
         run_world("troubled, heaps", &w, troubled_calls);
-#endif
         for (int k = 0; forks && k < 5; k++) {
             w.seed += 17;
             run_world("killed", &w, killed_peer);
@@ -861,6 +960,9 @@ int main(int argc, char **argv) {
         run_world("interrupts", &three, interrupts);
         run_world("ticks", &two, ticks);
         if (forks) run_world("wrong process", &two, wrong_process);
+        two.limits = ah_default_limits(2);
+        if (forks && heaps) run_world("stopped writer", &two, stopped_writer);
+        if (forks && heaps) run_world("stopped reader", &two, stopped_reader);
     }
     printf("test_arena: %s: all right\n", argv[1]);
     return 0;

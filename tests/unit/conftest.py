@@ -8,6 +8,7 @@ from allhands.transport import inbox, outbox
 
 CHUNK = 64
 EAGER = 32
+UNASKED = 48
 EAGER_BUDGET = 192
 
 
@@ -19,13 +20,17 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     wait until they are asked for, and several frames for each.
     """
     monkeypatch.setattr(select, "SMALL", 64)
+    monkeypatch.setattr(select, "PAIR", 64)
+    monkeypatch.setattr(select, "DOUBLED", 128)
+    monkeypatch.setattr(select, "MEDIUM", 160)
     monkeypatch.setattr(plan, "SLICE_BYTES", 320)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
     monkeypatch.setattr(phases, "SMALL", 64)
     monkeypatch.setattr(phases, "SLICE_BYTES", 240)
     monkeypatch.setattr(outbox, "CHUNK", CHUNK)
-    monkeypatch.setattr(executor, "EAGER", EAGER)
+    monkeypatch.setattr(outbox, "EAGER", EAGER)
+    for module in (outbox, executor):
+        monkeypatch.setattr(module, "UNASKED", UNASKED)
     for module in (outbox, inbox):
-        monkeypatch.setattr(module, "EAGER", EAGER)
         monkeypatch.setattr(module, "EAGER_BUDGET", EAGER_BUDGET)
     monkeypatch.setattr(inbox, "_CREDIT_STEP", EAGER_BUDGET // 4)

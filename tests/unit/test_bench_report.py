@@ -56,27 +56,27 @@ def test_a_ratio_says_how_many_times_longer_the_peer_takes() -> None:
     assert "ratios" not in rows["allhands"]
 
 
-def test_a_wrong_result_has_no_figure_in_the_table_and_is_told_below() -> None:
+def test_a_wrong_result_has_no_figure_in_the_table() -> None:
     text = shown(a_report(results()))
     line = next(line for line in text.splitlines() if "500 (400 to 600)" in line)
     assert "2.00 (1.00 to 3.00)" in line
     assert "refused" in line
     assert "failed" in line
     assert "250" in line
-    assert "mpich FAILED: WRONG RESULT on rank 1" in text
     assert "reads what another wrote at 40 GB/s, memory copies at 9 to 20 GB/s" in text
     assert "(not measured) ns from core to core" in text
 
 
-def test_failures_are_known_by_contender() -> None:
-    assert failures(a_report(results())) == {"mpich": "WRONG RESULT on rank 1"}
+def test_the_first_failure_of_a_contender_is_told() -> None:
+    later = [Result(Cell("barrier", 2, 0), "mpich", failed="it failed in an earlier cell")]
+    assert failures(a_report(results(), later)) == {"mpich": "WRONG RESULT on rank 1"}
 
 
 def test_several_runs_make_one_report() -> None:
     one = merged([a_report(results()), a_report(results("broadcast", 1024))])
     assert [row["operation"] for row in one["rows"]] == ["all_reduce"] * 4 + ["broadcast"] * 4
     assert len(one["machine"]) == 4
-    assert set(one["conventions"]) == {"all_reduce", "broadcast"}
+    assert set(one["conventions"]) == {"times", "all_reduce", "broadcast"}
 
 
 def test_runs_over_different_links_do_not_mix() -> None:

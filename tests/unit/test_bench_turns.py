@@ -3,7 +3,8 @@
 import itertools
 
 from allhands.bench import turns
-from allhands.bench.turns import Summary
+from allhands.bench.cell import Cell
+from allhands.bench.turns import Summary, Turn
 
 
 def test_every_contender_comes_first_and_after_every_place_equally_often() -> None:
@@ -17,12 +18,31 @@ def test_without_contenders_there_are_no_rounds() -> None:
     assert list(turns.rotations([])) == []
 
 
-def test_a_turn_has_as_many_calls_as_fit_and_one_at_least() -> None:
-    assert turns.calls_in_turn(float("inf"), 1.0, rewritten=False) == 1
-    assert turns.calls_in_turn(10.0, 1.0, rewritten=False) == 1
-    assert turns.calls_in_turn(1e-3, 0.1, rewritten=False) == 10
-    assert turns.calls_in_turn(1e-7, 1.0, rewritten=False) == 2000
-    assert turns.calls_in_turn(1e-7, 1.0, rewritten=True) == 20
+SMALL = Cell("all_reduce", 2, 8)
+LARGE = Cell("all_reduce", 2, 1 << 20)
+
+
+def test_the_first_turn_has_one_call_and_one_to_warm_up() -> None:
+    for cell in (SMALL, LARGE):
+        assert Turn.of(cell, float("inf"), 1.0) == Turn(warm=1, batches=1, calls=1)
+
+
+def test_a_turn_on_a_small_array_has_batches_of_a_millisecond() -> None:
+    assert Turn.of(SMALL, 1e-4, 0.2) == Turn(warm=50, batches=20, calls=10)
+
+
+def test_calls_that_take_longer_than_a_batch_are_batches_of_one() -> None:
+    assert Turn.of(SMALL, 4e-3, 0.2) == Turn(warm=1, batches=5, calls=1)
+    assert Turn.of(SMALL, 1.0, 0.2) == Turn(warm=1, batches=1, calls=1)
+
+
+def test_a_turn_on_a_rewritten_array_has_as_many_calls_as_fit() -> None:
+    assert Turn.of(LARGE, 2e-3, 0.2) == Turn(warm=2, batches=1, calls=10)
+    assert Turn.of(LARGE, 1e-6, 0.2) == Turn(warm=20, batches=1, calls=20)
+
+
+def test_very_large_arrays_need_no_warm_up() -> None:
+    assert Turn.of(Cell("broadcast", 2, 64 << 20), 0.05, 2.0) == Turn(warm=0, batches=1, calls=1)
 
 
 def test_five_rounds_come_before_the_end_of_the_budget() -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from allhands.transport.frame import FrameError, Header, Key, Kind
-from allhands.transport.inbox import Inbox, Incoming, Unlike
+from allhands.transport.inbox import Arrival, Inbox, Incoming, Unlike
 
-CHUNK, EAGER, BUDGET = 64, 32, 192
+CHUNK, EAGER, UNASKED, BUDGET = 64, 32, 48, 192
 """As the miniature world has them."""
 SIGNATURE = 5
 PEER, OTHER = 3, 4
@@ -16,10 +16,18 @@ pytestmark = pytest.mark.usefixtures("miniature")
 class Receive:
     """A receive, and what became of it."""
 
-    def __init__(self, total: int, signature: int = SIGNATURE) -> None:
+    def __init__(
+        self, total: int, signature: int = SIGNATURE, *, grain: int = 1, has_room: bool = False
+    ) -> None:
         self.data = bytearray(b"-" * total)
         self.ended: list[Unlike | None] = []
-        self.incoming = Incoming(total, signature, self._land, self.ended.append)
+        room = self._room if has_room else None
+        self.incoming = Incoming(
+            total, signature, self._land, self.ended.append, grain=grain, room=room
+        )
+
+    def _room(self, offset: int, length: int) -> memoryview:
+        return memoryview(self.data)[offset : offset + length]
 
     def _land(self, offset: int, payload: memoryview) -> None:
         self.data[offset : offset + len(payload)] = payload
@@ -40,8 +48,16 @@ class Receiver:
         self.replies: list[tuple[int, Header]] = []
         self.inbox = Inbox(lambda peer, header: self.replies.append((peer, header)))
 
-    def post(self, key: Key, total: int, signature: int = SIGNATURE) -> Receive:
-        receive = Receive(total, signature)
+    def post(
+        self,
+        key: Key,
+        total: int,
+        signature: int = SIGNATURE,
+        *,
+        grain: int = 1,
+        has_room: bool = False,
+    ) -> Receive:
+        receive = Receive(total, signature, grain=grain, has_room=has_room)
         self.inbox.post(PEER, key, receive.incoming)
         return receive
 
@@ -71,6 +87,21 @@ class Receiver:
             asked=asked,
         )
         self.inbox.accept(peer, header, memoryview(payload))
+
+    def open(
+        self,
+        key: Key,
+        length: int,
+        *,
+        total: int | None = None,
+        offset: int = 0,
+        asked: bool = False,
+        signature: int = SIGNATURE,
+    ) -> Arrival | None:
+        """Begin a frame whose payload comes later."""
+        whole = length if total is None else total
+        header = Header(Kind.DATA, key, signature, whole, offset, length, asked=asked)
+        return self.inbox.open(PEER, header)
 
     def say(self, kind: Kind, key: Key, total: int, *, peer: int = PEER) -> None:
         self.inbox.accept(peer, Header(kind, key, SIGNATURE, total), memoryview(b""))
@@ -244,13 +275,21 @@ def test_a_message_that_was_asked_for_may_come_on_top_of_a_full_budget(receiver:
 
 
 @pytest.mark.parametrize(
-    ("payload", "total", "offset"), [(b"x" * 33, 33, 0), (b"x" * 10, 20, 0), (b"x" * 10, 20, 10)]
+    ("key", "payload", "total", "offset"),
+    [
+        (KEY, b"x" * (UNASKED + 1), UNASKED + 1, 0),
+        (to_point(1), b"x" * (EAGER + 1), EAGER + 1, 0),
+        (KEY, b"x" * 10, 20, 0),
+        (KEY, b"x" * 10, 20, 10),
+    ],
 )
 def test_large_or_broken_messages_unasked_are_protocol_errors(
-    receiver: Receiver, payload: bytes, total: int, offset: int
+    receiver: Receiver, key: Key, payload: bytes, total: int, offset: int
 ) -> None:
     with pytest.raises(FrameError, match="unasked"):
-        receiver.data(KEY, payload, total=total, offset=offset)
+        receiver.open(key, len(payload), total=total, offset=offset)
+    with pytest.raises(FrameError, match="unasked"):
+        receiver.data(key, payload, total=total, offset=offset)
 
 
 def test_a_gap_in_a_message_is_a_protocol_error(receiver: Receiver) -> None:
@@ -363,3 +402,109 @@ def test_the_receive_of_a_withdrawn_message_takes_what_came_meanwhile(receiver: 
     receiver.say(Kind.WITHDRAW, to_point(1), 0)
     assert receive.got == b"0123456789"
     assert receiver.is_empty
+
+
+# ---------------------------------------------------------------- frames that come in pieces
+
+
+def feed(arrival: Arrival | None, payload: bytes) -> int:
+    assert arrival is not None
+    return arrival.feed(memoryview(payload))
+
+
+def test_a_payload_lands_as_it_comes(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 8)
+    arrival = receiver.open(KEY, 8)
+    assert feed(arrival, b"abc") == 3
+    assert bytes(receive.data) == b"abc-----"
+    assert receive.is_open
+    assert feed(arrival, b"defgh") == 5
+    assert receive.got == b"abcdefgh"
+    assert receiver.is_empty
+
+
+def test_frames_of_a_large_message_land_one_after_the_other(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 2 * CHUNK)
+    for at in (0, CHUNK):
+        arrival = receiver.open(KEY, CHUNK, total=2 * CHUNK, offset=at, asked=True)
+        feed(arrival, bytes([at]) * CHUNK)
+    assert receive.got == bytes(CHUNK) + bytes([CHUNK]) * CHUNK
+    assert receiver.answered() == [(PEER, Kind.CLEAR, KEY, 2 * CHUNK)]
+
+
+def test_elements_land_whole(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 12, grain=4)
+    arrival = receiver.open(KEY, 12)
+    assert feed(arrival, b"abc") == 0
+    assert feed(arrival, b"abcdef") == 4
+    assert bytes(receive.data) == b"abcd--------"
+    assert feed(arrival, b"efghijkl") == 8
+    assert receive.got == b"abcdefghijkl"
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, 10), (2, 8)])
+def test_a_frame_cut_within_an_element_is_a_protocol_error(
+    receiver: Receiver, offset: int, length: int
+) -> None:
+    receive = receiver.post(KEY, CHUNK, grain=4)
+    receive.incoming.missing = CHUNK - offset
+    with pytest.raises(FrameError, match="within an element"):
+        receiver.open(KEY, length, total=CHUNK, offset=offset, asked=True)
+
+
+def test_what_needs_no_change_is_written_where_it_belongs(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 2 * CHUNK, has_room=True)
+    for at in (0, CHUNK):
+        arrival = receiver.open(KEY, CHUNK, total=2 * CHUNK, offset=at, asked=True)
+        assert arrival is not None
+        room = arrival.room()
+        assert room is not None
+        assert len(room) == CHUNK
+        room[:5] = b"hello"
+        arrival.filled(5)
+        room = arrival.room()
+        assert room is not None
+        room[:] = b"!" * (CHUNK - 5)
+        arrival.filled(CHUNK - 5)
+    assert receive.got == (b"hello" + b"!" * (CHUNK - 5)) * 2
+
+
+def test_nothing_lands_after_the_receive_was_retracted_in_the_middle(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, UNASKED, has_room=True)
+    arrival = receiver.open(KEY, UNASKED)
+    feed(arrival, b"abc")
+    receiver.inbox.retract(receive.incoming)
+    assert arrival is not None
+    assert arrival.room() is None
+    assert feed(arrival, b"x" * (UNASKED - 3)) == UNASKED - 3
+    assert bytes(receive.data) == b"abc" + b"-" * (UNASKED - 3)
+    assert receive.is_open
+    assert receiver.answered() == [(PEER, Kind.CREDIT, Key(0, 0), UNASKED)]
+
+
+def test_the_rest_of_a_message_nobody_waits_for_any_more_goes_nowhere(receiver: Receiver) -> None:
+    arrival = receiver.open(KEY, CHUNK, total=2 * CHUNK, asked=True)
+    assert arrival is not None
+    assert arrival.room() is None
+    assert feed(arrival, bytes(CHUNK)) == CHUNK
+    assert receiver.is_empty
+
+
+def test_another_message_than_expected_is_told_before_it_has_come(receiver: Receiver) -> None:
+    receive = receiver.post(KEY, 8)
+    arrival = receiver.open(KEY, 8, signature=6)
+    assert receive.ended == [Unlike(PEER, KEY, 8)]
+    assert feed(arrival, b"x" * 8) == 8
+    assert bytes(receive.data) == b"-" * 8
+
+
+def test_what_nobody_has_posted_yet_is_to_be_gathered(receiver: Receiver) -> None:
+    assert receiver.open(KEY, UNASKED) is None
+    assert receiver.open(to_point(1), EAGER) is None
+
+
+def test_more_unasked_than_the_budget_is_refused_before_it_has_come(receiver: Receiver) -> None:
+    for number in range(4):
+        receiver.data(Key(1, number + 1), b"x" * UNASKED)
+    with pytest.raises(FrameError, match="more than 192 bytes unasked"):
+        receiver.open(Key(1, 9), 1)

@@ -1,11 +1,22 @@
 """What may be sent to one peer, and when."""
 
+from collections.abc import Callable
+
 import pytest
 
-from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind, unpack, whole
+from allhands.transport.frame import (
+    HEADER_BYTES,
+    Frame,
+    FrameError,
+    Header,
+    Key,
+    Kind,
+    unpack,
+    whole,
+)
 from allhands.transport.outbox import Outbox, Outgoing
 
-CHUNK, EAGER, BUDGET = 64, 32, 192
+CHUNK, EAGER, UNASKED, BUDGET = 64, 32, 48, 192
 """As the miniature world has them."""
 
 pytestmark = pytest.mark.usefixtures("miniature")
@@ -14,8 +25,8 @@ pytestmark = pytest.mark.usefixtures("miniature")
 class Sender:
     """An outbox, and what its messages were told."""
 
-    def __init__(self) -> None:
-        self.outbox = Outbox()
+    def __init__(self, offer: Callable[[Frame], bool] = lambda _: False) -> None:
+        self.outbox = Outbox(offer)
         self.told: dict[Key, bool] = {}
 
     def push(self, number: int, total: int, *, to_point: bool = False) -> Outgoing:
@@ -265,3 +276,81 @@ def test_control_goes_before_what_is_large(sender: Sender) -> None:
         Kind.DATA,
         Kind.DATA,
     ]
+
+
+# ---------------------------------------------------------------- unasked, but not copied
+
+
+def test_a_message_of_a_collective_of_one_frame_goes_unasked_in_its_turn(sender: Sender) -> None:
+    message = sender.push(1, UNASKED)
+    assert sender.told == {}
+    frame = sender.outbox.next_frame()
+    assert frame is not None
+    assert sender.told == {}
+    assert sender.outbox.is_given(message)
+    assert not sender.outbox.is_idle
+    sender.outbox.taken()
+    assert sender.told == {message.key: True}
+    assert unpack(whole(frame)) == Header(Kind.DATA, message.key, 5, UNASKED, 0, UNASKED)
+    assert sender.outbox.is_idle
+
+
+def test_to_a_point_it_waits_to_be_asked_for(sender: Sender) -> None:
+    sender.push(1, EAGER + 1, to_point=True)
+    assert [shape[0] for shape in sender.shapes()] == [Kind.ANNOUNCE]
+
+
+def test_what_is_withdrawn_before_its_turn_costs_no_budget(sender: Sender) -> None:
+    for number in range(4):
+        sender.outbox.withdraw(sender.push(number, UNASKED))
+    assert sender.shapes() == []
+    for number in range(4, 8):
+        sender.push(number, UNASKED)
+    assert [shape[0] for shape in sender.shapes()] == [Kind.DATA] * 4
+    sender.push(9, 1)
+    assert [shape[0] for shape in sender.shapes()] == [Kind.ANNOUNCE]
+
+
+def test_messages_of_one_call_go_one_after_the_other(sender: Sender) -> None:
+    def cleared(step: int, sequence: int) -> None:
+        message = Outgoing(
+            Key(1, sequence, step), [memoryview(bytes(2 * CHUNK))], 5, lambda _: None
+        )
+        sender.outbox.cleared(Header(Kind.CLEAR, message.key, 5, message.total))
+        sender.outbox.push(message)
+
+    cleared(0, 1)
+    cleared(1, 1)
+    cleared(0, 2)
+    assert [(it.key.sequence, it.key.step, it.offset) for it, _ in sender.frames()] == [
+        (1, 0, 0),
+        (2, 0, 0),
+        (1, 0, CHUNK),
+        (2, 0, CHUNK),
+        (1, 1, 0),
+        (1, 1, CHUNK),
+    ]
+
+
+# ---------------------------------------------------------------- links that take frames at once
+
+
+def test_a_link_that_takes_a_frame_at_once_gets_it_uncopied_and_in_order() -> None:
+    taken: list[bytes] = []
+    has_room = True
+
+    def offer(frame: Frame) -> bool:
+        if has_room:
+            taken.append(whole(frame))
+        return has_room
+
+    sender = Sender(offer)
+    first = sender.push(1, EAGER)
+    assert sender.told[first.key]
+    assert [unpack(one).key for one in taken] == [first.key]
+    has_room = False
+    second = sender.push(2, EAGER)
+    has_room = True
+    third = sender.push(3, EAGER)  # must not pass the second
+    assert len(taken) == 1
+    assert [it.key for it, _ in sender.frames()] == [second.key, third.key]

@@ -411,8 +411,12 @@ def test_no_pace_of_the_ranks_changes_a_result_or_blocks_it(
 
 
 def test_small_calls_take_few_rounds_and_large_ones_little_data() -> None:
-    assert select.select_all_reduce(4, select.SMALL).name == "doubling"
-    assert select.select_all_reduce(4, select.SMALL + 1).name == "ring"
+    for size, doubled in ((2, select.PAIR), (4, select.DOUBLED // 2), (9, select.DOUBLED // 4)):
+        assert select.select_all_reduce(size, doubled).name == "doubling"
+        assert select.select_all_reduce(size, doubled + 1).name != "doubling"
+    assert select.select_all_reduce(8, select.MEDIUM).name == "halving_doubling"
+    assert select.select_all_reduce(8, select.MEDIUM + 1).name == "ring"
+    assert select.select_all_reduce(9, select.MEDIUM).name == "ring"  # no power of two
     assert select.select_broadcast(4, select.SMALL + 1).name == "van_de_geijn"
     assert select.select_broadcast(2, select.SMALL + 1).name == "tree"
     assert select.select_all_gather(4, select.SMALL).name == "bruck"

@@ -15,9 +15,9 @@ from allhands.transport.frame import HEADER_BYTES, Header, Key, Kind, unpack, wh
 from allhands.transport.inbox import Inbox, Incoming, Unlike
 from allhands.transport.outbox import Outbox, Outgoing
 
-CHUNK, EAGER, BUDGET = 64, 32, 192
+CHUNK, EAGER, UNASKED, BUDGET = 64, 32, 48, 192
 """As the miniature world has them."""
-SIZES = (0, 1, 7, EAGER - 1, EAGER, EAGER + 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5 * CHUNK + 3)
+SIZES = (0, 1, 7, EAGER, EAGER + 1, UNASKED, UNASKED + 1, CHUNK, CHUNK + 1, 3 * CHUNK, 323)
 RANKS = 3
 PAIRS = tuple(permutations(range(RANKS), 2))
 
@@ -94,10 +94,12 @@ class Network:
             back = [*urgent, *self.wires[receiver, sender]]
             unasked = [header for header in map(unpack, there) if is_unasked(header)]
             credit = [header for header in map(unpack, back) if header.kind is Kind.CREDIT]
+            queued = [one for line in outbox._bulk.values() for one in line if not one.asked]
             held = inbox._held.get(sender, 0)
             assert 0 <= held <= BUDGET
             assert (
                 outbox._eager_room
+                + sum(one.total for one in queued)
                 + sum(header.length for header in unasked)
                 + held
                 + inbox._consumed.get(sender, 0)

@@ -48,8 +48,8 @@ class Heap:
         return block
 
     def _take_back(self, offset: int, nbytes: int) -> None:
-        self._segment.clear(offset, nbytes)
-        self._returned.append((offset, nbytes))
+        if self._segment.clear(offset, nbytes):
+            self._returned.append((offset, nbytes))
 
     def _insert(self, offset: int, nbytes: int) -> None:
         at = bisect.bisect(self._free, (offset, nbytes))

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { ROUND_TRIPS = 20000, SAMPLES = 15 };
+enum { ROUND_TRIPS = 5000, SAMPLES = 15 };
 
 static _Alignas(64) atomic_int line;
 

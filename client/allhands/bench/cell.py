@@ -13,6 +13,11 @@ CONVENTIONS = {
 }
 """The operations, each with what it does and what its bytes are."""
 
+TIMES = (
+    "seconds of the rank for which the call took longest; below 64 KiB the mean of a batch of "
+    "calls in a row, from there on of single calls on arrays that are rewritten before each"
+)
+
 REWRITTEN_FROM = 64 << 10
 """From so many bytes on the array is rewritten before every call, as it is in a real program."""
 

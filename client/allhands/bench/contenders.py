@@ -17,8 +17,9 @@ from allhands.bench.data import Array, carrier
 
 Call = Callable[[], object]
 
-ALLHANDS = ("allhands", "allhands-arena", "allhands-persistent", "allhands-grpc")
-"""allhands on any arrays; on its own; with calls made ready once; and over gRPC links only."""
+_BACKENDS = {"allhands-socket": "socket", "allhands-grpc": "grpc"}
+ALLHANDS = ("allhands", "allhands-arena", "allhands-persistent", *_BACKENDS)
+"""allhands on any arrays; on its own; with calls made ready once; over each kind of links alone."""
 MPI = ("openmpi", "mpich")
 PEERS = ("gloo", *MPI)
 
@@ -62,14 +63,14 @@ class Allhands:
         self._ah: Any = ah  # what only later releases have is asked for by name
         self._own_arrays = name == "allhands-arena"
         self._persistent = name == "allhands-persistent"
-        ah.init_process_group(backend="grpc" if name == "allhands-grpc" else "auto")
+        ah.init_process_group(backend=_BACKENDS.get(name, "auto"))
         self.rank, self.size = ah.get_rank(), ah.get_world_size()
         self.about = {"python": platform.python_version(), "numpy": np.__version__}
 
     def empty(self, elements: int, dtype: str) -> Array:
-        if self._own_arrays:
-            array: Array = self._ah.empty(elements, _numpy_type(dtype))
-            return array.view(carrier(dtype))
+        if self._own_arrays and elements:
+            array: Array = self._ah.empty(elements, carrier(dtype))
+            return array
         return np.empty(elements, carrier(dtype))
 
     def bind(self, cell: Cell, x: Array, out: Array) -> Call:
@@ -121,8 +122,8 @@ class Allhands:
         self._ah.barrier()
 
     def variant(self) -> str | None:
-        explain = getattr(self._ah.default_group(), "explain_last", None)
-        return None if explain is None else str(explain())
+        explain = getattr(self._ah.default_group(), "explain", None)
+        return None if explain is None else str(explain()) or None
 
     def close(self) -> None:
         self._ah.destroy_process_group()
@@ -152,9 +153,11 @@ class Gloo:
             case "all_reduce":
                 return lambda: dist.all_reduce(mine)
             case "all_gather":
-                return lambda: dist.all_gather_into_tensor(theirs, mine)
+                gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+                return lambda: gather(theirs, mine)
             case "reduce_scatter":
-                return lambda: dist.reduce_scatter_tensor(theirs, mine)
+                scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+                return lambda: scatter(theirs, mine)
             case "broadcast":
                 return lambda: dist.broadcast(mine, 0)
             case "all_to_all":

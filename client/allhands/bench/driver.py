@@ -1,5 +1,6 @@
 """Gives contenders their turns, cell by cell, and keeps what they took."""
 
+import os
 import statistics
 import tempfile
 import time
@@ -9,14 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allhands.bench import turns
+from allhands.bench import machine, turns
 from allhands.bench.cell import Cell
 from allhands.bench.crew import Crew, CrewFailed
 from allhands.bench.launches import HERE, Host, Launcher
-from allhands.bench.turns import Summary
-
-_WARM_UP_TO = 4 << 20
-"""Bytes up to which a turn begins with a call that is not timed: the others ran meanwhile."""
+from allhands.bench.turns import Summary, Turn
 
 
 @dataclass(slots=True)
@@ -30,6 +28,8 @@ class Result:
     """How many calls it made; every sample is the mean of some, or one."""
     variant: str | None = None
     """How it says that it did it."""
+    others_cpu: float = 0.0
+    """Part of all cores' time that went meanwhile to programs that have no part in this."""
     refused: str | None = None
     failed: str | None = None
 
@@ -45,6 +45,22 @@ class _Series:
     variant: str | None = None
 
 
+class _Meter:
+    """Finds out whether the machine was left to the contenders."""
+
+    def __init__(self, cpu: Mapping[str, float]) -> None:
+        self._begun, self._busy = time.monotonic(), machine.busy_seconds()
+        self._cpu = dict(cpu)
+        self._own = time.process_time()
+
+    def others(self, cpu: Mapping[str, float]) -> float:
+        """Return which part of all cores' time other programs took, given the crews' seconds."""
+        elapsed = time.monotonic() - self._begun
+        ours = sum(cpu.values()) - sum(self._cpu.values()) + time.process_time() - self._own
+        foreign = machine.busy_seconds() - self._busy - ours
+        return max(foreign, 0.0) / elapsed / (os.cpu_count() or 1)
+
+
 class Bench:
     """The crews of all contenders for one number of ranks."""
 
@@ -53,8 +69,12 @@ class Bench:
     ) -> None:
         self._crews = dict(crews)
         self._failed = dict(failed)
+        self._told: set[str] = set()
+        """Whose failure stands in a result."""
         self._order = tuple(order)
         self._seeds = 0
+        self._cpu: dict[str, float] = dict.fromkeys(crews, 0.0)
+        """CPU seconds of each crew's ranks, as of its latest answer."""
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
@@ -74,9 +94,12 @@ class Bench:
                 (one["refused"] for one in answers if one["refused"]), None
             )
         playing = [name for name in self._crews if results[name].refused is None]
+        meter = _Meter(self._cpu)
         series = self._rounds(cell, playing, budget)
+        others = meter.others(self._cpu)
         for name, result in results.items():
-            result.failed = self._failed.get(name)
+            result.failed = self._excuse(name)
+            result.others_cpu = others
             if name in series and result.failed is None:
                 one = series[name]
                 result.summary = Summary.of(one.times)
@@ -118,9 +141,8 @@ class Bench:
         series.times, series.calls = [], 0
 
     def _turn(self, cell: Cell, series: _Series, name: str, budget: float) -> None:
-        calls = turns.calls_in_turn(series.usual, budget, cell.rewritten)
-        warm = 1 if cell.nbytes <= _WARM_UP_TO else 0
-        order = {"do": "turn", "calls": calls, "warm": warm}
+        turn = Turn.of(cell, series.usual, budget)
+        order = {"do": "turn", **asdict(turn)}
         answers = self._ask(self._crews[name], order)
         if answers is None:
             return
@@ -132,15 +154,26 @@ class Bench:
         series.times += times
         series.known += times
         series.usual = statistics.median(series.known)
-        series.calls += calls
+        series.calls += turn.batches * turn.calls
         series.variant = answers[0]["variant"]
 
     def _ask(self, crew: Crew, order: dict[str, Any]) -> list[dict[str, Any]] | None:
         try:
-            return crew.ask(order)
+            answers = crew.ask(order)
         except CrewFailed as failure:
             self._drop(crew.name, str(failure))
             return None
+        self._cpu[crew.name] = sum(answer["cpu"] for answer in answers)
+        return answers
+
+    def _excuse(self, name: str) -> str | None:
+        """Say why a contender has no times, at length only once."""
+        if name not in self._failed:
+            return None
+        if name in self._told:
+            return "it failed in an earlier cell"
+        self._told.add(name)
+        return self._failed[name]
 
     def _drop(self, name: str, why: str) -> None:
         self._failed[name] = why

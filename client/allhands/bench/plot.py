@@ -28,7 +28,9 @@ def check() -> None:
 def plot(report: Report, path: Path) -> None:
     """Draw a report; the end of the file's name says in which format.
 
-    Every panel has its sizes below, microseconds on the left, and GB/s in a panel beside it.
+    For each operation, dtype and number of ranks one panel has the times by size, and the one
+    beside it the bytes of a rank's array by second. What is shaded lies between a tenth of the
+    times and nine tenths.
 
     Raises:
         NoPlot: no matplotlib, a format that it does not know, or no times in the report.
@@ -56,7 +58,11 @@ def plot(report: Report, path: Path) -> None:
                 if (row["operation"], row["dtype"], row["ranks"]) == (operation, dtype, ranks)
             ]
             pair = grid[line][2 * column], grid[line][2 * column + 1]
-            _panel(*pair, f"{operation}, {ranks} ranks, {dtype}", chosen, names)
+            if chosen:
+                _panel(*pair, f"{operation}, {ranks} ranks, {dtype}", chosen, names)
+            else:
+                for axes in pair:
+                    axes.set_axis_off()
     handles = {
         label: handle
         for axes in figure.axes
@@ -70,26 +76,43 @@ def plot(report: Report, path: Path) -> None:
 
 
 def _panel(latency: Any, bandwidth: Any, title: str, rows: list[Row], names: list[str]) -> None:
-    if not rows:
-        latency.set_axis_off()
-        bandwidth.set_axis_off()
-        return
-    for number, name in enumerate(names):
-        mine = sorted(
-            (row for row in rows if row["contender"] == name), key=lambda row: int(row["bytes"])
-        )
-        if not mine:
-            continue
-        sizes = [row["bytes"] for row in mine]
-        look = {"color": f"C{number}", "marker": "o", "markersize": 3}
-        latency.plot(sizes, [row["median"] * 1e6 for row in mine], label=name, **look)
-        spread = ([row[end] * 1e6 for row in mine] for end in ("low", "high"))
-        latency.fill_between(sizes, *spread, color=f"C{number}", alpha=0.15)
-        bandwidth.plot(sizes, [row["bytes"] / row["median"] / 1e9 for row in mine], **look)
     latency.set(title=title, ylabel="microseconds", yscale="log")
-    bandwidth.set(title=title, ylabel="GB/s of each rank's array", ylim=(0, None))
+    bandwidth.set(title=title, ylabel="GB/s of each rank's array")
+    colors = {name: f"C{number}" for number, name in enumerate(names)}
+    sizes = sorted({int(row["bytes"]) for row in rows})
+    if not any(sizes):
+        bandwidth.set_axis_off()
+        for row in rows:
+            micros = row["median"] * 1e6
+            latency.bar(row["contender"], micros, color=colors[row["contender"]])
+        return
+    for name in names:
+        mine = sorted((row for row in rows if row["contender"] == name), key=_nbytes)
+        if mine:
+            _lines(latency, bandwidth, name, colors[name], mine)
+    bandwidth.set_ylim(0, None)
     for axes in (latency, bandwidth):
-        if any(row["bytes"] for row in rows):
-            axes.set_xscale("log", base=2)
-            axes.set_xlabel("bytes")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [_size(nbytes) for nbytes in sizes])
         axes.grid(alpha=0.3)
+
+
+def _lines(latency: Any, bandwidth: Any, name: str, color: str, rows: list[Row]) -> None:
+    sizes = [row["bytes"] for row in rows]
+    look = {"color": color, "marker": "o", "markersize": 3}
+    latency.plot(sizes, [row["median"] * 1e6 for row in rows], label=name, **look)
+    spread = ([row[end] * 1e6 for row in rows] for end in ("low", "high"))
+    latency.fill_between(sizes, *spread, color=color, alpha=0.15)
+    bandwidth.plot(sizes, [row["bytes"] / row["median"] / 1e9 for row in rows], **look)
+
+
+def _nbytes(row: Row) -> int:
+    nbytes: int = row["bytes"]
+    return nbytes
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes % unit == 0:
+            return f"{nbytes // unit} {name}"
+    return f"{nbytes} B"

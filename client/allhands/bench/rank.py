@@ -18,6 +18,7 @@ from allhands.bench.gate import Gate
 from allhands.bench.wire import Line, Message
 
 _CHECKED_ALWAYS_UP_TO = 4 << 20
+_UNKNOWN_TO_GLOO = "Invalid scalar type"
 
 
 class Seat:
@@ -30,26 +31,50 @@ class Seat:
         self._data = Data(cell, one.rank, seed)
         self._x = one.empty(cell.elements, cell.dtype)
         self._out = one.empty(cell.output_elements, cell.dtype)
+        self._fresh = np.empty(0 if cell.rewritten else cell.elements, self._x.dtype)
         # Pages that were never written would be made by the kernel while the clock runs.
         self._x.fill(0)
         self._out.fill(0)
         self._call: Call = one.bind(cell, self._x, self._out)
         self._calls = 0
+        if self._takes_part:
+            self._try()
 
-    def turn(self, calls: int, warm: int) -> tuple[list[float], str | None]:
-        """Make `warm` calls and then `calls` timed ones; return their seconds, and what was wrong.
+    def turn(self, warm: int, batches: int, calls: int) -> tuple[list[float], str | None]:
+        """Make `warm` calls, then the timed ones; return their seconds, and what was wrong.
 
-        On rewritten arrays every call is timed by itself; else all are, and the mean is returned.
+        On rewritten arrays every call is timed by itself; else batches are, and their means are
+        returned.
         """
         if not self._takes_part:
             return [], None
-        if self.cell.operation == "barrier":
-            return self._barriers(calls, warm)
         if self.cell.rewritten:
-            return self._one_by_one(calls, warm)
-        return self._in_a_row(calls, warm)
+            return self._one_by_one(warm, batches * calls)
+        batch = self._barriers if self.cell.operation == "barrier" else self._in_a_row
+        _, wrong = batch(warm)
+        times = []
+        for _ in range(batches):
+            took, said = batch(calls)
+            times.append(took)
+            wrong = wrong or said
+        return times, wrong
 
-    def _one_by_one(self, calls: int, warm: int) -> tuple[list[float], str | None]:
+    def _try(self) -> None:
+        """Make one call, to see whether the contender takes arguments like these.
+
+        Raises:
+            Refused: it does not, on any rank.
+        """
+        try:
+            self._call()
+        except (TypeError, ValueError) as error:
+            raise Refused(str(error)) from error
+        except RuntimeError as error:
+            if _UNKNOWN_TO_GLOO not in str(error):
+                raise
+            raise Refused(f"gloo has no {self.cell.dtype}") from error
+
+    def _one_by_one(self, warm: int, calls: int) -> tuple[list[float], str | None]:
         always = self._x.nbytes + self._out.nbytes <= _CHECKED_ALWAYS_UP_TO
         times = []
         wrong = None
@@ -63,14 +88,13 @@ class Seat:
                 wrong = wrong or self._data.wrong(self._result(), scale)
         return times, wrong
 
-    def _in_a_row(self, calls: int, warm: int) -> tuple[list[float], str | None]:
+    def _in_a_row(self, calls: int) -> tuple[float, str | None]:
         # Sums in place of anything but zeros would outgrow every type; the last call, within the
         # time that is measured, is on random numbers.
         scale = self._next_scale()
-        fresh = np.empty_like(self._x)
-        self._data.fill(fresh, scale)
+        self._data.fill(self._fresh, scale)
         self._x.fill(0)
-        call, x = self._call, self._x
+        call, x, fresh = self._call, self._x, self._fresh
 
         def many() -> None:
             for _ in range(calls - 1):
@@ -78,24 +102,21 @@ class Seat:
             x[:] = fresh
             call()
 
-        for _ in range(warm):
-            call()
         took = self._timed(many)
-        return [took / calls], self._data.wrong(self._result(), scale)
+        return took / calls, self._data.wrong(self._result(), scale)
 
-    def _barriers(self, calls: int, warm: int) -> tuple[list[float], str | None]:
+    def _barriers(self, calls: int) -> tuple[float, str | None]:
+        call = self._call
+
         def many() -> None:
             for _ in range(calls):
                 call()
 
-        call = self._call
-        for _ in range(warm):
-            call()
         took = self._timed(many)
         number = self._gate.announce()
         call()
         early = self._gate.missing(number)
-        return [took / calls], f"ended before ranks {early} came" if early else None
+        return took / calls, f"ended before ranks {early} came" if early else None
 
     def _timed(self, act: Call) -> float:
         self._gate.wait(self.cell.participants)
@@ -124,8 +145,8 @@ class Rank:
         match order:
             case {"do": "prepare", "cell": cell, "seed": seed}:
                 return self._prepare(Cell(**cell), seed)
-            case {"do": "turn", "calls": calls, "warm": warm}:
-                return self._turn(calls, warm)
+            case {"do": "turn", "warm": warm, "batches": batches, "calls": calls}:
+                return self._turn(warm, batches, calls)
         raise ValueError(f"no rank knows how to obey {order}")
 
     def _prepare(self, cell: Cell, seed: int) -> Message:
@@ -133,13 +154,14 @@ class Rank:
         try:
             self._seat = Seat(self._one, self._gate, cell, seed)
         except Refused as refusal:
-            return {"refused": str(refusal)}
-        return {"refused": None}
+            return {"refused": str(refusal), "cpu": time.process_time()}
+        return {"refused": None, "cpu": time.process_time()}
 
-    def _turn(self, calls: int, warm: int) -> Message:
+    def _turn(self, warm: int, batches: int, calls: int) -> Message:
         assert self._seat is not None
-        times, wrong = self._seat.turn(calls, warm)
-        return {"times": times, "wrong": wrong, "variant": self._one.variant()}
+        times, wrong = self._seat.turn(warm, batches, calls)
+        cpu = time.process_time()
+        return {"times": times, "wrong": wrong, "variant": self._one.variant(), "cpu": cpu}
 
 
 def serve(line: Line, one: Contender, gate: Gate) -> None:

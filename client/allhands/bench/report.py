@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from allhands.bench.cell import CONVENTIONS
+from allhands.bench.cell import CONVENTIONS, TIMES
 from allhands.bench.contenders import ALLHANDS
 from allhands.bench.driver import Result
 
@@ -17,7 +17,9 @@ Report = dict[str, Any]
 Link = dict[str, Any]
 """What is between the ranks: its name, and between hosts what plain TCP does there."""
 
-_PIPE_WIDTH = 200
+_PIPE_WIDTH = 500
+_OTHERS = "CPU of others"
+"""Of all cores' time while a cell was measured: figures of a busy machine mean little."""
 
 
 def rows_of(results: Iterable[Result]) -> list[Row]:
@@ -36,6 +38,7 @@ def rows_of(results: Iterable[Result]) -> list[Row]:
                 **(asdict(summary) if summary else {}),
                 "calls": result.calls,
                 "variant": result.variant,
+                "others_cpu": result.others_cpu,
                 "refused": result.refused,
                 "failed": result.failed,
             }
@@ -67,7 +70,10 @@ def report(
         "link": link,
         "machine": [dict(one) for one in machine],
         "contenders": dict(contenders),
-        "conventions": {row["operation"]: CONVENTIONS[row["operation"]] for row in rows},
+        "conventions": {
+            "times": TIMES,
+            **{row["operation"]: CONVENTIONS[row["operation"]] for row in rows},
+        },
         "rows": list(rows),
     }
 
@@ -130,13 +136,15 @@ def show(report: Report, console: Console) -> None:
         console.print(
             f"{name}: {', '.join(' '.join(pair) for pair in about.items())}", soft_wrap=True
         )
-    for name, why in failures(report).items():
-        console.print(f"{name} FAILED: {why}", soft_wrap=True, markup=False)
 
 
 def failures(report: Report) -> dict[str, str]:
     """Say which contenders failed, and how."""
-    return {row["contender"]: row["failed"] for row in report["rows"] if row["failed"]}
+    found: dict[str, str] = {}
+    for row in report["rows"]:
+        if row["failed"]:
+            found.setdefault(row["contender"], row["failed"])  # what follows from it says less
+    return found
 
 
 def _show_operation(report: Report, operation: str, dtype: str, console: Console) -> None:
@@ -154,8 +162,8 @@ def _show_operation(report: Report, operation: str, dtype: str, console: Console
     table = Table(
         title=f"{operation}, {dtype}, {where}: microseconds, median (10 % to 90 %)\n{what}"
     )
-    for column in ("ranks", "bytes", *names, *(f"{peer} / {own}" for peer, own in pairs)):
-        table.add_column(column, justify="right")
+    for column in ("ranks", "bytes", *names, *(f"{peer} / {own}" for peer, own in pairs), _OTHERS):
+        table.add_column(column, justify="right", no_wrap=True)
     for (_, _, ranks, nbytes), found in places.items():
         ratios = [found.get(peer, {}).get("ratios", {}).get(own) for peer, own in pairs]
         table.add_row(
@@ -163,6 +171,7 @@ def _show_operation(report: Report, operation: str, dtype: str, console: Console
             f"{nbytes:,}",
             *(_figure(found.get(name)) for name in names),
             *("-" if ratio is None else _ratio(ratio) for ratio in ratios),
+            _others(found.values()),
         )
     console.print(table)
 
@@ -180,6 +189,11 @@ def _micros(seconds: float) -> str:
     return (
         f"{micros:,.2f}" if micros < 10 else f"{micros:,.1f}" if micros < 100 else f"{micros:,.0f}"
     )
+
+
+def _others(rows: Iterable[Row]) -> str:
+    known = [row["others_cpu"] for row in rows if row["others_cpu"] is not None]
+    return f"{max(known):.0%}" if known else "-"
 
 
 def _ratio(ratio: float) -> str:

@@ -1,7 +1,7 @@
 """`python -m allhands.bench.store`: the key-value store beside what people would use instead.
 
 All contenders take turns in one run, and check what they read. Three loads: one client with one
-call at a time (latency), eight such clients, and eight clients that keep 64 calls under way each.
+call at a time (latency), several such clients, and as many that keep 64 calls under way each.
 `server us` is CPU time of the server for a call: its inverse is calls a second and core.
 """
 
@@ -21,8 +21,7 @@ from rich.table import Table
 from allhands.bench.store_servers import SERVERS, Server, missing
 
 OPERATIONS = ("set", "get", "add")
-LOADS = ((1, 1), (8, 1), (8, 64))
-"""Clients, and calls that each keeps under way."""
+OUTSTANDING = 64
 
 _GRPC = "allhands by gRPC"
 _CAN = {  # alone, together
@@ -96,9 +95,8 @@ def contender(name: str, server: Server, clients: int) -> Iterator[Contender]:
         yield Contender(name, server, started)
 
 
-def run(vs: Sequence[str], rounds: int, seconds: float) -> list[dict[str, Any]]:
+def run(vs: Sequence[str], clients: int, rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Measure every cell `rounds` times, all contenders of a cell in turn; return the medians."""
-    clients = max(count for count, _ in LOADS)
     found: dict[tuple[int, int, str, str], list[dict[str, float]]] = {}
     with ExitStack() as stack:
         contenders = []
@@ -107,7 +105,7 @@ def run(vs: Sequence[str], rounds: int, seconds: float) -> list[dict[str, Any]]:
             for way in ("allhands", _GRPC) if name == "allhands" else (name,):
                 contenders.append(stack.enter_context(contender(way, server, clients)))
         for _ in range(rounds):
-            for count, outstanding in LOADS:
+            for count, outstanding in ((1, 1), (clients, 1), (clients, OUTSTANDING)):
                 for operation in OPERATIONS:
                     for one in contenders:
                         if one.can(operation, outstanding):
@@ -173,6 +171,7 @@ def main() -> None:
     parser.add_argument(
         "--vs", default=found, help=f"of {', '.join(others)}; default: those that are here"
     )
+    parser.add_argument("--clients", type=int, default=8, help="beside the load of a single one")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each load in each round")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -183,9 +182,9 @@ def main() -> None:
             parser.error(f"no contender {name!r}; there are: {', '.join(others)}")
         if (needed := missing(name)) is not None:
             parser.error(f"{name} needs {needed}")
-    if arguments.rounds < 1 or arguments.seconds <= 0:
-        parser.error("at least one round, of some length")
-    rows = run(vs, arguments.rounds, arguments.seconds)
+    if arguments.clients < 2 or arguments.rounds < 1 or arguments.seconds <= 0:
+        parser.error("at least two clients, and one round of some length")
+    rows = run(vs, arguments.clients, arguments.rounds, arguments.seconds)
     if arguments.output == "json":
         sys.stdout.write(json.dumps({"rows": rows}, indent=2) + "\n")
     else:

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from allhands.bench.cell import Cell
+
 FEWEST_ROUNDS = 5
 MOST_ROUNDS = 100
 _FEWEST_SLOW_ROUNDS = 3
@@ -11,8 +13,13 @@ _SLOW_FROM_BUDGETS = 3
 """Who takes so many times the budget gets the fewest rounds of all."""
 _LONGEST_TURN = 0.03
 _SHORTEST_TURN = 0.004
-_MOST_CALLS_IN_A_ROW = 2000
-_MOST_CALLS_ONE_BY_ONE = 20
+_BATCH = 0.001
+"""Seconds of a batch: short, so that what disturbs one leaves others alone."""
+_WARM_UP = 0.005
+"""Seconds: ranks that have just woken may share a core until the system spreads them."""
+_MOST_CALLS = 5000
+_MOST_ONE_BY_ONE = 20
+_NO_WARM_UP_FROM = 16 << 20
 
 
 def rotations(contenders: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -23,15 +30,31 @@ def rotations(contenders: Sequence[str]) -> Iterator[tuple[str, ...]]:
         start = (start + 1) % len(contenders)
 
 
-def calls_in_turn(usual: float, budget: float, rewritten: bool) -> int:
-    """Choose how many calls a contender makes in a turn, if it has so many seconds in all.
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a contender does in one of its turns."""
 
-    `usual` is what a call takes, in seconds; infinite before the first.
-    """
-    turn = budget / (2 * FEWEST_ROUNDS)
-    turn = min(max(turn, _SHORTEST_TURN), _LONGEST_TURN)
-    most = _MOST_CALLS_ONE_BY_ONE if rewritten else _MOST_CALLS_IN_A_ROW
-    return min(max(int(turn / max(usual, 1e-9)), 1), most)
+    warm: int
+    """Calls that are not timed; the others ran meanwhile."""
+    batches: int
+    calls: int
+    """Calls of each batch."""
+
+    @classmethod
+    def of(cls, cell: Cell, usual: float, budget: float) -> "Turn":
+        """Choose what fits into `budget` seconds for all turns of a contender in this cell.
+
+        `usual` is what a call takes, in seconds; infinite before the first.
+        """
+        seconds = min(max(budget / (2 * FEWEST_ROUNDS), _SHORTEST_TURN), _LONGEST_TURN)
+        usual = max(usual, 1e-9)
+        if cell.rewritten:
+            calls = min(max(int(seconds / usual), 1), _MOST_ONE_BY_ONE)
+            warm = min(max(int(_WARM_UP / usual), 1), _MOST_ONE_BY_ONE)
+            return cls(0 if cell.nbytes >= _NO_WARM_UP_FROM else warm, 1, calls)
+        calls = min(max(int(_BATCH / usual), 1), _MOST_CALLS)
+        warm = min(max(int(_WARM_UP / usual), 1), _MOST_CALLS)
+        return cls(warm, max(int(seconds / max(usual * calls, _BATCH)), 1), calls)
 
 
 def enough(rounds: int, spent: float, budget: float) -> bool:

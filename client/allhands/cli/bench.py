@@ -97,10 +97,8 @@ def bench_command(
 ) -> None:
     """Time collective operations; contenders take turns in one run, ranks are processes.
 
-    Every result is checked: who gets one wrong gets no figure, and the command fails. A time is
-    that of the rank for which the call took longest. Below 64 KiB it is the mean of many calls in
-    a row; from there on of single calls, on arrays that are rewritten before each. Ratios above 1
-    say how many times faster allhands was.
+    Every result is checked: who gets one wrong gets no figure, and the command fails. Ratios above
+    1 say how many times faster allhands was.
     """
     from rich.console import Console
 

@@ -39,7 +39,7 @@ _COMMANDS = {
         "status_command",
     ),
     "group": _Command("Show the members of a group with their progress.", "group", "group_command"),
-    "bench": _Command("Time all_reduce over links on this host.", "bench", "bench_command"),
+    "bench": _Command("Time operations, beside Gloo and MPI.", "bench", "bench_command"),
     "kv": _Command("Get, put, delete and list the keys of a job.", "kv", "kv_app"),
 }
 

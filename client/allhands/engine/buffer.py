@@ -14,13 +14,15 @@ class Buffer:
     def __init__(self, arrays: Sequence[Array], dtype: np.dtype[np.generic]) -> None:
         self.arrays = tuple(arrays)
         self.dtype = dtype
-        self.lengths = tuple(len(array) for array in self.arrays)
+        self.lengths = tuple(map(len, self.arrays))
 
     def __len__(self) -> int:
         return sum(self.lengths)
 
     def pieces(self, start: int, stop: int) -> list[Array]:
         """Return views of the elements [start, stop), as many as arrays they lie in."""
+        if len(self.arrays) == 1:
+            return [self.arrays[0][start:stop]] if start < stop else []
         found: list[Array] = []
         base = 0
         for array, length in zip(self.arrays, self.lengths, strict=True):

@@ -14,7 +14,7 @@ from allhands.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.mesh import Mesh
-from allhands.transport.outbox import EAGER, Outgoing
+from allhands.transport.outbox import UNASKED, Outgoing
 
 CONCURRENT_PARTS = 4
 """Slices of one call under way at once: enough to overlap network and reduction."""
@@ -210,7 +210,7 @@ class _Strand:
         # Small messages go first: they need no answer, and then their memory may be landed in.
         # Large ones go when they are asked for, so what this rank asks for is said before.
         for send, _, message in sends:
-            if message.total <= EAGER:
+            if message.total <= UNASKED:
                 execution.mesh.send(execution.peers[send.peer], message)
         waits = _share_targets(step)
         for recv in step.recvs:
@@ -222,7 +222,7 @@ class _Strand:
             posted = self._incoming(recv, waits, unsent)
             execution.mesh.post(execution.peers[recv.peer], key(recv.peer, True), posted)
         for send, _, message in sends:
-            if message.total > EAGER:
+            if message.total > UNASKED:
                 execution.mesh.send(execution.peers[send.peer], message)
 
     def _end_round(self) -> None:
@@ -366,6 +366,8 @@ class _Aside:
 
 def _share_targets(step: Round) -> bool:
     """Say whether two receives go into one span: they must land in the order listed, then."""
+    if len(step.recvs) < 2:
+        return False
     targets = [recv.span for recv in step.recvs]
     return any(
         first.overlaps(second) for at, first in enumerate(targets) for second in targets[:at]

@@ -118,7 +118,8 @@ class GroupEngine:
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._failure: Failure | None = None
-        self._failed = asyncio.Event()
+        self._heard = asyncio.Event()
+        """Set once the group has failed, or a rank has left it."""
         self._left: dict[int, tuple[int, str]] = {}
         self._history: dict[int, str] = {}
         self._answered: set[tuple[int, int]] = set()
@@ -192,7 +193,7 @@ class GroupEngine:
         """End the group: the current call, those queued, and all to come. The first one counts."""
         if self._failure is None:
             self._failure = failure
-            self._failed.set()
+            self._heard.set()
             self._wake(failure)
             if self.order.lane is not None:
                 self.order.lane.close()
@@ -204,6 +205,7 @@ class GroupEngine:
         What it has completed can still be ended here; nothing after that.
         """
         self._left[rank] = (completed, reason)
+        self._heard.set()
         self.exchanges.peer_left(rank, reason)
         if self._current is not None:
             gone = self._gone(self._current.work.sequence)
@@ -561,9 +563,10 @@ class GroupEngine:
         what = self._named(call.operation, sequence, label)
         asking = self._asking.pop(sequence, None)
         try:
-            if status == "abandoned":
-                # Perhaps because of a failure that this rank will hear of as well.
-                await _happens(self._failed, _HEARSAY_SECONDS)
+            if status == "abandoned" and not await self._registry.all_present(self.ranks):
+                # Because of a loss, probably, which this rank will hear of as well. It must not be
+                # waited for in vain: others may wait for this rank meanwhile, in their next call.
+                await _happens(self._heard, _HEARSAY_SECONDS)
             reason = self._failure or self._gone(sequence) or self._reasons.pop(sequence, None)
             if reason is not None:
                 raise reason(what)

@@ -7,15 +7,17 @@ messages are cut into frames anyway.
 `ordered` asks for the bits that do not depend on any of that; an AVG is then divided already.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from allhands.algorithms import select
 from allhands.engine.buffer import Array, Buffer
 from allhands.engine.executor import Part
+from allhands.schedule import Schedule
 
-SLICE_BYTES = 8 << 20
+SLICE_BYTES = 4 << 20
 """Of an array that is reduced whole."""
 BLOCK_SLICE_BYTES = 2 << 20
 """Of each block where a rank's scratch holds blocks."""
@@ -23,9 +25,9 @@ BLOCK_SLICE_BYTES = 2 << 20
 
 def all_reduce(rank: int, size: int, array: Array, ordered: bool = False) -> list[Part]:
     """In place on the 1-D `array`."""
-    choice = select.select_all_reduce(size, array.nbytes, ordered)
+    build = select.select_all_reduce(size, array.nbytes, ordered).build
     return [
-        Part(choice.build(rank, size, len(part)), _nothing(part), _one(part))
+        Part(_schedule(build, rank, size, len(part)), _nothing(part), _one(part))
         for part in _cut(array, SLICE_BYTES)
     ]
 
@@ -111,6 +113,14 @@ def barrier(rank: int, size: int) -> list[Part]:
     """Of nothing at all."""
     nothing = Buffer([], np.dtype(np.uint8))
     return [Part(select.select_barrier(size).build(rank, size), nothing, nothing)]
+
+
+@lru_cache(maxsize=64)
+def _schedule(
+    build: Callable[[int, int, int], Schedule], rank: int, size: int, length: int
+) -> Schedule:
+    """Build a schedule once for all slices and calls of one length."""
+    return build(rank, size, length)
 
 
 def _cut(array: Array, nbytes: int) -> list[Array]:

@@ -29,6 +29,9 @@ class Registry(Protocol):
     ) -> Sequence[Absent] | None:
         """Wait until `timeout` has passed, then say who is missing in a call; None: unknown."""
 
+    async def all_present(self, ranks: Sequence[int]) -> bool:
+        """Ask whether these ranks of the world are still in it; False also where nobody knows."""
+
 
 def timed_out(
     *,

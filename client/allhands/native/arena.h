@@ -56,6 +56,8 @@ typedef struct {
     uint64_t waiting;  /* ranks that had not come */
     uint64_t culprits; /* of a mismatch or an abandoned call */
     ah_variant variant;
+    void *unshared; /* a peer hangs where it could write to these pages: see ah_lane_unshare */
+    size_t unshared_bytes;
 } ah_call;
 
 typedef struct ah_lane ah_lane;
@@ -77,6 +79,12 @@ void ah_lane_interrupt(ah_lane *lane, uint64_t sequence);
 /* Say that this rank makes no more calls up to that number; all that it made have ended. Ranks that
  * number their calls alike with gaps skip each gap before the call behind it. */
 void ah_lane_skip(ah_lane *lane, uint64_t sequence);
+
+/* These pages of the own heap are ordinary memory from now on. A lane does so itself, and says so in
+ * `unshared`, when a call is given up while a peer that hangs could still write to the array: the
+ * array stays where it is, with other pages under it. Other lanes of the same heap must be told the
+ * same. An array in a heap should have its pages to itself. */
+void ah_lane_unshare(ah_lane *lane, const void *at, size_t nbytes);
 
 /* Whether cross-memory attach to every other rank works; asks the kernel, reads a word of each. */
 bool ah_lane_can_attach(ah_lane *lane);

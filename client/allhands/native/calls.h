@@ -24,6 +24,16 @@ static inline void ah_move(void *to, const void *from, size_t nbytes) {
     if (nbytes && to != from) memcpy(to, from, nbytes);
 }
 
+/* What `rank` has in its slot of this call, of so many bytes in all. */
+static inline const char *ah_theirs(const ah_lane *lane, int rank, size_t nbytes) {
+    return ah_slot_data(ah_slot_of(lane, rank, lane->call->sequence), nbytes);
+}
+
+/* After reading it, where no other rank does. Not worth it for a few lines. */
+static inline void ah_read_slot(const ah_lane *lane, int rank, size_t nbytes) {
+    if (nbytes > 4 * AH_LINE) ah_hand_back(ah_theirs(lane, rank, nbytes), nbytes);
+}
+
 /* The part of a step of `each` bytes out of `nbytes`. */
 static inline size_t ah_part(size_t nbytes, size_t each, uint64_t step) {
     size_t at = step * each;

@@ -68,10 +68,16 @@ typedef struct {
 
 INLINE f32 quiet_f32(f32 x) { return x == x ? x : __builtin_nanf(""); }
 INLINE f64 quiet_f64(f64 x) { return x == x ? x : __builtin_nan(""); }
-INLINE f32 least_f32(f32 a, f32 b) { return a < b || a != a ? a : b; }
-INLINE f64 least_f64(f64 a, f64 b) { return a < b || a != a ? a : b; }
-INLINE f32 greatest_f32(f32 a, f32 b) { return a > b || a != a ? a : b; }
-INLINE f64 greatest_f64(f64 a, f64 b) { return a > b || a != a ? a : b; }
+/* One condition a line is what compilers turn into vector code. */
+#define CHOICE(NAME, TYPE, BEFORE)                                                                 \
+    INLINE TYPE NAME(TYPE a, TYPE b) {                                                             \
+        const TYPE chosen = a BEFORE b ? a : b; /* b where either is NaN */                        \
+        return a == a ? chosen : a;                                                                \
+    }
+CHOICE(least_f32, f32, <)
+CHOICE(least_f64, f64, <)
+CHOICE(greatest_f32, f32, >)
+CHOICE(greatest_f64, f64, >)
 
 INLINE c64 product_of_c64(c64 a, c64 b) {
     return (c64){quiet_f32(a.re * b.re - a.im * b.im), quiet_f32(a.re * b.im + a.im * b.re)};
@@ -93,36 +99,53 @@ INLINE f32 of_bits(u32 bits) {
     return x;
 }
 
+/* By masks of signed integers: anything else compilers may make branches of. */
+INLINE i32 choose(bool condition, i32 yes, i32 no) {
+    const i32 mask = -(i32)condition;
+    return (yes & mask) | (no & ~mask);
+}
+
 /* bfloat16 is the upper half of a float32. */
 INLINE f32 bf16_to_f32(u16 half) { return of_bits((u32)half << 16); }
 INLINE u16 f32_to_bf16(f32 x) {
     const u32 bits = bits_of(x);
     const u32 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (u16)(x == x ? rounded : 0x7fc0);
+    return (u16)choose((i32)(bits & 0x7fffffff) <= 0x7f800000, (i32)rounded, 0x7fc0);
 }
 
-/* float16 has 10 bits of fraction for float32's 23, and exponents from 2^-14 to 2^15. */
+#if defined(__aarch64__) && defined(__ARM_FP16_FORMAT_IEEE)
+/* Every such processor converts. */
 INLINE f32 f16_to_f32(u16 half) {
-    const u32 magnitude = (u32)(half & 0x7fff) << 13;
-    const u32 sign = (u32)(half & 0x8000) << 16;
-    /* Both exponents are biased, by 15 and by 127. A product, not a sum of bits, since that also
-     * makes normal what is subnormal in float16. */
-    const f32 finite = of_bits(magnitude) * 0x1p112f;
-    const u32 bits = magnitude < 0x7c00u << 13 ? bits_of(finite) : magnitude | 0x7f800000;
-    return of_bits(sign | bits);
+    __fp16 x;
+    memcpy(&x, &half, sizeof x);
+    return x;
 }
 INLINE u16 f32_to_f16(f32 x) {
-    const u32 sign = bits_of(x) >> 16 & 0x8000;
-    const u32 magnitude = bits_of(x) & 0x7fffffff;
-    const u32 normal = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    /* Next to 0.5 a float32 is spaced as float16's subnormal numbers are: the sum rounds to that. */
-    const u32 subnormal = bits_of(of_bits(magnitude) + 0.5f) - bits_of(0.5f);
-    const u32 infinite = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-    const u32 half = magnitude < 113u << 23   ? subnormal
-                     : magnitude < 143u << 23 ? normal /* it may carry into 0x7c00, infinity */
-                                              : infinite;
-    return (u16)(magnitude > 0x7f800000 ? half : sign | half);
+    const __fp16 rounded = (__fp16)x;
+    u16 half;
+    memcpy(&half, &rounded, sizeof half);
+    return (u16)choose(x == x, half, 0x7e00);
 }
+#else
+/* float16 has 10 bits of fraction for float32's 23, and its exponent is biased by 15, not 127. */
+INLINE f32 f16_to_f32(u16 half) {
+    const i32 magnitude = (half & 0x7fff) << 13;
+    const u32 sign = (half & 0x8000u) << 16;
+    /* A product, not a sum of bits, since it also makes normal what is subnormal in float16. */
+    const i32 finite = (i32)bits_of(of_bits((u32)magnitude) * 0x1p112f);
+    return of_bits(sign | (u32)choose(magnitude < 0x7c00 << 13, finite, magnitude | 0x7f800000));
+}
+INLINE u16 f32_to_f16(f32 x) {
+    const i32 sign = (i32)(bits_of(x) >> 16 & 0x8000);
+    const i32 magnitude = (i32)(bits_of(x) & 0x7fffffff);
+    const i32 normal = (magnitude - (112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    /* From 0.5 on float32 is spaced as float16's subnormal numbers are: the sum rounds to that. */
+    const i32 tiny = (i32)(bits_of(of_bits((u32)magnitude) + 0.5f) - bits_of(0.5f));
+    const i32 finite = choose(magnitude < 113 << 23, tiny, normal); /* may carry into infinity */
+    const i32 number = choose(magnitude < 143 << 23, finite, 0x7c00) | sign;
+    return (u16)choose(magnitude <= 0x7f800000, number, 0x7e00);
+}
+#endif
 
 /* ---- the loops, and who can run which ---- */
 
@@ -146,7 +169,74 @@ typedef struct {
 #undef TARGET
 #undef NAMED
 
-static const loops *loops_of_this_processor(void) { return &loops_baseline; }
+#if defined(__x86_64__)
+#include "halves_avx2.h"
+#define NAMED(NAME) NAME##_avx2
+#include "loops.h"
+#undef TARGET
+#undef NAMED
+#endif
+
+static const loops *loops_of_this_processor(void) {
+#if defined(__clang__) && defined(__x86_64__)
+    /* Clang knows no F16C by name here. No processor has AVX2 without it. */
+    if (__builtin_cpu_supports("avx2")) return &loops_avx2;
+#elif defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return &loops_avx2;
+#endif
+    return &loops_baseline;
+}
+
+/* ---- past the caches ---- */
+
+/* Bytes from which a copy that will not be read soon is made past the caches. Targets that are in
+ * no cache gain from 16 KiB on, by half; below, the fence at the end costs as much. */
+enum { COPY_PAST = 16 << 10 };
+/* Bytes from which a result is that is no operand: so large that its beginning has left the caches
+ * by its end. From two operands in memory this takes a fifth off the time, from four a tenth. */
+enum { FOLD_PAST = 16 << 20 };
+enum { LINE = 64 };
+
+/* Whole lines, to an address that is a multiple of LINE. The stores are ordered by nothing but
+ * `publish_past`. ThreadSanitizer does not see these stores, so it gets others. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#include <emmintrin.h>
+static const bool can_store_past = true;
+static void store_past(void *to, const void *from, size_t nbytes) {
+    __m128i *out = to;
+    const __m128i *in = from;
+    for (const __m128i *end = in + nbytes / sizeof *in; in < end; in += 4, out += 4) {
+        _mm_prefetch((const char *)in + 2048, _MM_HINT_T0); /* past the end it does nothing */
+        const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
+        const __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
+        _mm_stream_si128(out, a);
+        _mm_stream_si128(out + 1, b);
+        _mm_stream_si128(out + 2, c);
+        _mm_stream_si128(out + 3, d);
+    }
+}
+static void publish_past(void) { _mm_sfence(); }
+#else
+static const bool can_store_past = false;
+static void store_past(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
+static void publish_past(void) {}
+#endif
+
+static size_t bytes_to_line(const void *address) { return -(uintptr_t)address % LINE; }
+
+void ah_copy(void *to, const void *from, size_t nbytes, bool once) {
+    if (nbytes == 0) return;
+    if (!can_store_past || !once || nbytes < COPY_PAST) {
+        memcpy(to, from, nbytes);
+        return;
+    }
+    const size_t head = bytes_to_line(to);
+    const size_t lines = (nbytes - head) / LINE * LINE;
+    memcpy(to, from, head);
+    store_past((char *)to + head, (const char *)from + head, lines);
+    memcpy((char *)to + head + lines, (const char *)from + head + lines, nbytes - head - lines);
+    publish_past();
+}
 
 /* ---- the interface ---- */
 
@@ -189,6 +279,13 @@ static void fold_block(const fold *fold, void *out, bool wide, void *scratch,
     }
 }
 
+static bool goes_past(const void *out, const void *const in[], int n, size_t size, size_t count) {
+    if (!can_store_past || count < FOLD_PAST / size || (uintptr_t)out % size != 0) return false;
+    for (int i = 0; i < n; i++)
+        if (out == in[i]) return false; /* its lines are in the cache, having been read */
+    return true;
+}
+
 void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, size_t count,
              size_t divisor) {
     const size_t size = ah_type_size(type);
@@ -201,7 +298,8 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
     const fold *fold = &loops->folds[op == AH_AVG ? AH_SUM : op][type];
     /* Sums of complex numbers are sums of their parts. */
     const size_t lanes = is_complex(type) && op != AH_PRODUCT ? 2 : 1;
-    if (op != AH_AVG && (n == 2 || n == 4)) {
+    const bool past = goes_past(out, in, n, size, count);
+    if (op != AH_AVG && (n == 2 || n == 4) && !past) {
         fold->loop[0][0][n == 4](out, in, count * lanes);
         return;
     }
@@ -215,18 +313,17 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
         in = twice;
         n = 2;
     }
-    _Alignas(64) u8 scratch[BLOCK];
+    _Alignas(LINE) u8 scratch[BLOCK], finished[BLOCK];
     const size_t block = BLOCK / (is_half(type) ? sizeof(f32) : size);
-    for (size_t done = 0; done < count; done += block) {
-        const size_t some = count - done < block ? count - done : block;
-        u8 *result = (u8 *)out + done * size;
+    size_t some = past ? bytes_to_line(out) / size : block; /* then all others begin a line */
+    for (size_t done = 0; done < count; done += some, some = block) {
+        if (some > count - done) some = count - done;
+        u8 *const there = (u8 *)out + done * size;
+        u8 *const result = past && some == block ? finished : there;
         fold_block(fold, op == AH_AVG ? scratch : result, op == AH_AVG, scratch, in, n, done * size,
                    some * lanes);
         if (op == AH_AVG) loops->divide[type](result, scratch, some, divisor);
+        if (result == finished) store_past(there, finished, some * size);
     }
-}
-
-void ah_copy(void *to, const void *from, size_t nbytes, bool once) {
-    (void)once;
-    if (nbytes != 0) memcpy(to, from, nbytes);
+    if (past) publish_past();
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "lend.h"
 #include "wait.h"
 
 /* ---- layout */
@@ -95,6 +96,17 @@ void ah_lane_skip(ah_lane *lane, uint64_t sequence) {
     ah_ring(lane, lane->others);
 }
 
+void ah_lane_unshare(ah_lane *lane, const void *at, size_t nbytes) {
+    int last = lane->unshared_count < AH_UNSHARED ? lane->unshared_count++ : AH_UNSHARED - 1;
+    uintptr_t from = (uintptr_t)at, to = from + nbytes;
+    if (lane->unshared[last].to) { /* the last place is taken: let it cover both */
+        if (lane->unshared[last].from < from) from = lane->unshared[last].from;
+        if (lane->unshared[last].to > to) to = lane->unshared[last].to;
+    }
+    lane->unshared[last].from = from;
+    lane->unshared[last].to = to;
+}
+
 /* ---- begin and end of a call */
 
 ah_status ah_start(ah_lane *lane, ah_call *call) {
@@ -103,6 +115,9 @@ ah_status ah_start(ah_lane *lane, ah_call *call) {
     lane->base = lane->put > lane->done ? lane->put : lane->done;
     call->waiting = call->culprits = 0;
     call->variant = AH_NONE;
+    call->unshared = NULL;
+    lane->lends = false;
+    lane->lent = NULL;
     return atomic_load(&lane->interrupted) >= call->sequence ? AH_INTERRUPTED : AH_OK;
 }
 
@@ -115,6 +130,7 @@ ah_status ah_finish(ah_lane *lane, ah_status status) {
         /* Our buffers may change from here on; who sees that they did sees the word: law 6. */
         atomic_thread_fence(memory_order_seq_cst);
         ah_ring(lane, lane->others);
+        ah_reclaim(lane);
     }
     ah_unpause(lane);
     lane->call = NULL;
@@ -190,6 +206,7 @@ ah_status ah_glance(ah_lane *lane, uint64_t signature) {
 
 void ah_post_terms(ah_lane *lane, ah_slot *slot, uint64_t signature, ah_terms terms) {
     if (lane->attach) terms.flags |= AH_CAN_ATTACH;
+    if (terms.flags & AH_IN_HEAP) lane->lends = true;
     terms.base = lane->base;
     lane->terms[lane->rank] = terms;
     memcpy(slot->small, &terms, sizeof terms);
@@ -238,6 +255,8 @@ uint64_t ah_locate(const ah_lane *lane, const void *at, size_t nbytes, uint64_t 
     if (!heap || address < heap || nbytes > lane->heap_bytes ||
         address - heap > lane->heap_bytes - nbytes)
         return 0;
+    for (int i = 0; i < lane->unshared_count; i++)
+        if (address < lane->unshared[i].to && address + nbytes > lane->unshared[i].from) return 0;
     *where = address - heap;
     return AH_IN_HEAP;
 }

@@ -94,6 +94,7 @@ typedef struct {
     const char *current; /* the operation under way; "" between calls */
     int64_t since_ns;
     unsigned generation;
+    int told;           /* of the own segment's unshared pages */
     int tries;          /* that are left of asking for cross-memory attach */
     size_t attach_min;
     bool closed;
@@ -275,6 +276,28 @@ static size_t own_bytes(const LaneObject *self)
     return nbytes;
 }
 
+static SegmentObject *own_segment(const LaneObject *self)
+{
+    return (SegmentObject *)PyTuple_GET_ITEM(self->segments, self->rank);
+}
+
+/* Learn from a call whether pages of the own heap have become ordinary memory, through it or
+ * meanwhile through another lane's call: then what peers wrote to this call's array may be lost. */
+static ah_status take_out(LaneObject *self, Running *running, ah_status status)
+{
+    SegmentObject *own = own_segment(self);
+    ah_call *call = &running->call;
+    if (call->unshared != NULL) {
+        if (!segment_unshare(own, call->unshared, call->unshared_bytes))
+            Py_FatalError("allhands: out of memory where a peer could write to wrong memory");
+        if (self->told == own->unshared_count - 1)
+            self->told++;
+    } else if (status == AH_OK && self->plan.kind == ALL_REDUCE &&
+               segment_is_unshared(own, self->told, self->plan.out[0], own_bytes(self)))
+        return AH_INTERRUPTED;
+    return status;
+}
+
 /* Begin the plan as call number `sequence`, by who holds the turn. */
 static void begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
                   int64_t deadline)
@@ -296,6 +319,11 @@ static void begin(LaneObject *self, Running *running, uint64_t sequence, int64_t
     self->begun = sequence;
     self->current = kind_names[plan->kind];
     self->since_ns = now;
+    for (const SegmentObject *own = own_segment(self); self->told < own->unshared_count;
+         self->told++) {
+        char *from = own->unshared[self->told].from;
+        ah_lane_unshare(self->lane, from, (size_t)(own->unshared[self->told].to - from));
+    }
     /* Others' memory can be looked at once they have lanes, which they have when they are here. */
     if (self->tries > 0 && self->completed > 0 && own_bytes(self) >= self->attach_min)
         self->tries = ah_lane_can_attach(self->lane) ? 0 : self->tries - 1;
@@ -316,6 +344,7 @@ static int end(LaneObject *self, Running *running, ah_status status, PyObject *l
     Plan *plan = &self->plan;
     unsigned long long sequence = running->call.sequence;
     self->variant = running->call.variant;
+    status = take_out(self, running, status);
     if (status == AH_OK) {
         self->completed = sequence;
         if (running->asked) {

@@ -44,6 +44,7 @@ static ah_status fold(ah_lane *lane, const reduction *what, uint64_t step) {
         int peer = (lane->rank + k) % lane->size;
         char *box = ah_box(lane, peer, lane->rank, step & 1);
         if (wanted(what, peer) && box != result) ah_copy(box, result, part.nbytes, false);
+        if (!wanted(what, peer)) ah_hand_back(box, part.nbytes);
     }
     ah_done(lane, step + 1);
     return AH_OK;

@@ -6,10 +6,6 @@
 
 static bool is_small(const ah_lane *lane, size_t nbytes) { return nbytes <= lane->limits.slot_max; }
 
-static const char *theirs(const ah_lane *lane, int rank, size_t nbytes) {
-    return ah_slot_data(ah_slot_of(lane, rank, lane->call->sequence), nbytes);
-}
-
 static uint64_t everybody(const ah_lane *lane) { return lane->others | AH_BIT(lane->rank); }
 
 /* ---- barrier */
@@ -35,6 +31,7 @@ typedef struct {
     char *const *outs;
     const char *const *ins;
     size_t nbytes;
+    bool only_reader;
 } moved;
 
 static void put_in(const ah_lane *lane, const void *given, uint64_t step) {
@@ -47,8 +44,10 @@ static void put_in(const ah_lane *lane, const void *given, uint64_t step) {
 static void take_out(const ah_lane *lane, const void *given, uint64_t step, int source) {
     const moved *what = given;
     size_t chunk = lane->limits.chunk;
-    ah_copy((what->outs ? what->outs[source] : what->out) + step * chunk,
-            ah_outbox_of(lane, source, step), ah_part(what->nbytes, chunk, step), false);
+    const char *box = ah_outbox_of(lane, source, step);
+    size_t part = ah_part(what->nbytes, chunk, step);
+    ah_copy((what->outs ? what->outs[source] : what->out) + step * chunk, box, part, false);
+    if (what->only_reader) ah_hand_back(box, part);
 }
 
 static ah_status broadcast_slots(ah_lane *lane, uint64_t signature, void *x, size_t nbytes,
@@ -61,8 +60,10 @@ static ah_status broadcast_slots(ah_lane *lane, uint64_t signature, void *x, siz
     ah_post(lane, slot, signature);
     if (lane->rank != root) status = ah_headers(lane, AH_BIT(root), signature);
     if (status == AH_OK) status = ah_glance(lane, signature);
-    if (status == AH_OK && lane->rank != root) ah_move(x, theirs(lane, root, nbytes), nbytes);
-    return status;
+    if (status != AH_OK || lane->rank == root) return status;
+    ah_move(x, ah_theirs(lane, root, nbytes), nbytes);
+    if (lane->size == 2) ah_read_slot(lane, root, nbytes);
+    return AH_OK;
 }
 
 static ah_status broadcast_large(ah_lane *lane, uint64_t signature, void *x, size_t nbytes,
@@ -74,7 +75,7 @@ static ah_status broadcast_large(ah_lane *lane, uint64_t signature, void *x, siz
     ah_status status = ah_meet(lane, signature, terms);
     if (status != AH_OK) return status;
     if (!ah_can_pull(lane, source, nbytes)) {
-        moved what = {.in = x, .out = x, .nbytes = nbytes};
+        moved what = {.in = x, .out = x, .nbytes = nbytes, .only_reader = lane->size == 2};
         ah_outbox outbox = {ah_steps(nbytes, lane->limits.chunk), source, readers, &what,
                             put_in, take_out};
         return ah_outbox_run(lane, &outbox);
@@ -110,9 +111,14 @@ static ah_status gather_slots(ah_lane *lane, uint64_t signature, const void *in,
     }
     ah_post(lane, slot, signature);
     status = ah_headers(lane, lane->others, signature);
-    for (int r = 0; r < lane->size && status == AH_OK; r++)
-        ah_move(out[r], r == root ? in : theirs(lane, r, nbytes), nbytes);
-    return status;
+    if (status != AH_OK) return status;
+    ah_move(out[root], in, nbytes);
+    for (int r = 0; r < lane->size; r++) {
+        if (r == root) continue;
+        ah_move(out[r], ah_theirs(lane, r, nbytes), nbytes);
+        ah_read_slot(lane, r, nbytes);
+    }
+    return AH_OK;
 }
 
 static ah_status gather_large(ah_lane *lane, uint64_t signature, const void *in, char *const out[],
@@ -126,7 +132,7 @@ static ah_status gather_large(ah_lane *lane, uint64_t signature, const void *in,
     bool pull = ah_can_pull(lane, sources, nbytes);
     if (lane->rank == root) ah_move(out[root], in, nbytes);
     if (!pull) {
-        moved what = {.in = in, .outs = out, .nbytes = nbytes};
+        moved what = {.in = in, .outs = out, .nbytes = nbytes, .only_reader = true};
         ah_outbox outbox = {ah_steps(nbytes, lane->limits.chunk), sources, readers, &what,
                             put_in, take_out};
         return ah_outbox_run(lane, &outbox);
@@ -169,8 +175,10 @@ static void put_parts(const ah_lane *lane, const void *given, uint64_t step) {
 
 static void take_part(const ah_lane *lane, const void *given, uint64_t step, int source) {
     const moved *what = given;
-    ah_copy(what->out + step * lane->box, ah_box(lane, source, lane->rank, step & 1),
-            ah_part(what->nbytes, lane->box, step), false);
+    const char *box = ah_box(lane, source, lane->rank, step & 1);
+    size_t part = ah_part(what->nbytes, lane->box, step);
+    ah_copy(what->out + step * lane->box, box, part, false);
+    ah_hand_back(box, part);
 }
 
 static ah_status scatter_slots(ah_lane *lane, uint64_t signature, const char *const in[], void *out,
@@ -186,7 +194,7 @@ static ah_status scatter_slots(ah_lane *lane, uint64_t signature, const char *co
     if (lane->rank != root) status = ah_headers(lane, AH_BIT(root), signature);
     if (status == AH_OK) status = ah_glance(lane, signature);
     if (status != AH_OK) return status;
-    const char *mine = theirs(lane, root, total) + (size_t)lane->rank * nbytes;
+    const char *mine = ah_theirs(lane, root, total) + (size_t)lane->rank * nbytes;
     ah_move(out, lane->rank == root ? in[root] : mine, nbytes);
     return AH_OK;
 }
@@ -261,9 +269,11 @@ static ah_status all_gather_slots(ah_lane *lane, uint64_t signature, const void 
     ah_move(ah_slot_data(slot, nbytes), in, nbytes);
     ah_post(lane, slot, signature);
     status = ah_headers(lane, lane->others, signature);
-    for (int r = 0; r < lane->size && status == AH_OK; r++)
-        ah_move(out[r], r == lane->rank ? in : theirs(lane, r, nbytes), nbytes);
-    return status;
+    if (status != AH_OK) return status;
+    for (int r = 0; r < lane->size; r++)
+        ah_move(out[r], r == lane->rank ? in : ah_theirs(lane, r, nbytes), nbytes);
+    if (lane->size == 2) ah_read_slot(lane, 1 - lane->rank, nbytes);
+    return AH_OK;
 }
 
 static ah_status all_gather_large(ah_lane *lane, uint64_t signature, const void *in,

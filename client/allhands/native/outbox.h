@@ -1,7 +1,7 @@
 /* One-way movement through staging: each source has an outbox of two parities.
  *
- * The one scheme in which a writer gets its own lines back, and so the slowest between processors
- * that are far apart: for what flows in one direction and cannot be read where it lies (pull.h).
+ * For what flows in one direction and cannot be read where it lies (pull.h). A writer gets its own
+ * lines back, which is slow unless the reader hands them back (ah_hand_back): a single one can.
  */
 #ifndef ALLHANDS_OUTBOX_H
 #define ALLHANDS_OUTBOX_H

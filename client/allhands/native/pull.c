@@ -1,5 +1,6 @@
 #include "pull.h"
 
+#include "lend.h"
 #include "wait.h"
 
 /* Between looks at interrupts. */
@@ -23,10 +24,11 @@ ah_status ah_pull(ah_lane *lane, int from, uint64_t where, void *to, size_t nbyt
     for (size_t at = 0; at < nbytes; at += PIECE) {
         size_t part = ah_min(PIECE, nbytes - at);
         ah_status status = AH_OK;
-        if (heap)
+        if (heap && (status = ah_enter(lane, AH_BIT(from))) == AH_OK) {
             ah_copy((char *)to + at, source + at, part, nbytes >= PIECE);
-        else
-            status = ah_attach(lane, from, where + at, (char *)to + at, part);
+            status = ah_exit(lane, AH_BIT(from));
+        }
+        if (!heap) status = ah_attach(lane, from, where + at, (char *)to + at, part);
         if (status == AH_OK) status = ah_breathe(lane);
         if (status != AH_OK) return status;
     }

@@ -6,6 +6,7 @@
 #include "calls.h"
 #include "direct.h"
 #include "exchange.h"
+#include "lend.h"
 #include "mailboxes.h"
 
 static uint64_t sign(const ah_call *call, int operation, ah_op op, ah_type type, size_t count,
@@ -38,10 +39,11 @@ static ah_status fold_slots(ah_lane *lane, uint64_t signature, ah_op op, ah_type
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)
-        in[r] = ah_slot_data(ah_slot_of(lane, r, lane->call->sequence), nbytes);
+        in[r] = ah_theirs(lane, r, nbytes);
     in[lane->rank] = x;
     lane->call->variant = AH_SLOTS;
     ah_fold(op, type, x, in, lane->size, count, (size_t)lane->size);
+    if (lane->size == 2) ah_read_slot(lane, 1 - lane->rank, nbytes);
     return AH_OK;
 }
 
@@ -71,13 +73,14 @@ static ah_status all_reduce_large(ah_lane *lane, uint64_t signature, ah_op op, a
     ah_status status = ah_room(lane, &slot);
     if (status != AH_OK) return status;
     terms.flags = ah_locate(lane, x, nbytes, &terms.where);
+    if (terms.flags & AH_IN_HEAP) ah_lend(lane, x, nbytes);
     if (pair) ah_exchange_open(lane, &exchange, !(terms.flags & AH_IN_HEAP), &terms);
     ah_post_terms(lane, slot, signature, terms);
     status = ah_meet_all(lane, signature);
     if (status != AH_OK) return status;
-    const char *in[AH_MAX_RANKS];
-    if (ah_direct_inputs(lane, nbytes, in))
-        return ah_direct_reduce(lane, op, type, in, x, nbytes, -1);
+    char *all[AH_MAX_RANKS];
+    if (ah_direct_inputs(lane, nbytes, all))
+        return ah_direct_all_reduce(lane, op, type, all, nbytes);
     if (!pair) return ah_mailboxes(lane, op, type, x, x, nbytes, -1);
     lane->call->variant = AH_SWAP;
     return ah_exchange_run(lane, &exchange);
@@ -139,9 +142,11 @@ static ah_status reduce_slots(ah_lane *lane, uint64_t signature, ah_op op, ah_ty
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)
-        in[r] = ah_slot_data(ah_slot_of(lane, r, lane->call->sequence), nbytes);
+        in[r] = ah_theirs(lane, r, nbytes);
     in[root] = mine;
     ah_fold(op, type, out, in, lane->size, count, (size_t)lane->size);
+    for (int r = 0; r < lane->size; r++)
+        if (r != root) ah_read_slot(lane, r, nbytes);
     return AH_OK;
 }
 
@@ -152,7 +157,7 @@ static ah_status reduce_large(ah_lane *lane, uint64_t signature, ah_op op, ah_ty
     terms.flags = ah_locate(lane, in, nbytes, &terms.where);
     ah_status status = ah_meet(lane, signature, terms);
     if (status != AH_OK) return status;
-    const char *all[AH_MAX_RANKS];
+    char *all[AH_MAX_RANKS];
     if (ah_direct_inputs(lane, nbytes, all))
         return ah_direct_reduce(lane, op, type, all, out, nbytes, root);
     return ah_mailboxes(lane, op, type, in, out, nbytes, root);
@@ -191,11 +196,11 @@ static ah_status reduce_scatter_slots(ah_lane *lane, uint64_t signature, ah_op o
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)
-        in[r] = ah_slot_data(ah_slot_of(lane, r, lane->call->sequence), total) +
-                (size_t)lane->rank * nbytes;
+        in[r] = ah_theirs(lane, r, total) + (size_t)lane->rank * nbytes;
     in[lane->rank] = mine[lane->rank];
     lane->call->variant = AH_SLOTS;
     ah_fold(op, type, out, in, lane->size, count, (size_t)lane->size);
+    if (lane->size == 2) ah_read_slot(lane, 1 - lane->rank, total);
     return AH_OK;
 }
 
@@ -218,10 +223,10 @@ static void fold_mine(const ah_lane *lane, const void *given, uint64_t step, cha
 
 static ah_status reduce_scatter_direct(ah_lane *lane, ah_op op, ah_type type, const void *mine,
                                        void *out, size_t nbytes) {
-    const char *in[AH_MAX_RANKS];
+    char *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++) {
         uint64_t *where = ah_slot_table(ah_slot_of(lane, r, lane->call->sequence), 0);
-        in[r] = r == lane->rank ? mine : ah_in_heap(lane, r, where[lane->rank], nbytes);
+        in[r] = r == lane->rank ? (char *)mine : ah_in_heap(lane, r, where[lane->rank], nbytes);
         if (!in[r]) return ah_await_end(lane, AH_BIT(r)); /* no rank of ours posts that */
     }
     return ah_direct_fold(lane, op, type, in, out, nbytes);

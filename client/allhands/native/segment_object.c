@@ -200,6 +200,28 @@ static PyObject *segment_is_retired(SegmentObject *self, PyObject *args)
     return PyBool_FromLong(entry != NULL && atomic_load(&entry->closed) != 0);
 }
 
+bool segment_unshare(SegmentObject *self, void *from, size_t nbytes)
+{
+    void *grown = PyMem_Realloc(self->unshared,
+                                ((size_t)self->unshared_count + 1) * sizeof *self->unshared);
+    if (grown == NULL)
+        return false;
+    self->unshared = grown;
+    self->unshared[self->unshared_count].from = from;
+    self->unshared[self->unshared_count].to = (char *)from + nbytes;
+    self->unshared_count++;
+    return true;
+}
+
+bool segment_is_unshared(const SegmentObject *self, int first, const void *at, size_t nbytes)
+{
+    const char *from = at, *to = from + nbytes;
+    for (int i = first; i < self->unshared_count; i++)
+        if (from < self->unshared[i].to && to > self->unshared[i].from)
+            return true;
+    return false;
+}
+
 /* Give pages back; they read as zeros afterwards. */
 static PyObject *segment_clear(SegmentObject *self, PyObject *args)
 {
@@ -210,9 +232,11 @@ static PyObject *segment_clear(SegmentObject *self, PyObject *args)
     if (offset < (Py_ssize_t)sizeof(Head) || nbytes < 0 || (size_t)offset % page ||
         (size_t)offset > self->nbytes || (size_t)nbytes > self->nbytes - (size_t)offset)
         return PyErr_Format(PyExc_ValueError, "no such part of the segment");
+    if (segment_is_unshared(self, 0, self->base + offset, (size_t)nbytes))
+        Py_RETURN_FALSE;
     if (madvise(self->base + offset, (size_t)nbytes, MADV_REMOVE) < 0)
         return PyErr_SetFromErrno(PyExc_OSError);
-    Py_RETURN_NONE;
+    Py_RETURN_TRUE;
 }
 
 static PyObject *segment_fd(SegmentObject *self, void *unused)
@@ -230,6 +254,7 @@ static PyObject *segment_nbytes(SegmentObject *self, void *unused)
 static void segment_dealloc(SegmentObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    PyMem_Free(self->unshared);
     if (self->base != NULL)
         munmap(self->base, self->nbytes);
     if (self->fd >= 0)
@@ -253,7 +278,7 @@ static PyMethodDef segment_methods[] = {
      "retire(group)\n--\n\nSay that the owner will not use the group's areas any more."},
     {"is_retired", (PyCFunction)segment_is_retired, METH_VARARGS, "is_retired(group)\n--\n\n"},
     {"clear", (PyCFunction)segment_clear, METH_VARARGS,
-     "clear(offset, nbytes)\n--\n\nGive pages back to the system."},
+     "clear(offset, nbytes)\n--\n\nGive pages back to the system; False: a peer hangs in them."},
     {NULL, NULL, 0, NULL},
 };
 

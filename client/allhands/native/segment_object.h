@@ -4,6 +4,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdbool.h>
 #include <structmember.h>
 
 typedef struct {
@@ -11,7 +12,18 @@ typedef struct {
     char *base;
     size_t nbytes;
     int fd; /* -1 when it is another process's */
+    /* Pages that are ordinary memory now, because a peer hangs where it could write to them. They
+     * are never given out again. */
+    struct {
+        char *from, *to;
+    } *unshared;
+    int unshared_count;
 } SegmentObject;
+
+/* Remember such pages; false: out of memory. */
+bool segment_unshare(SegmentObject *self, void *from, size_t nbytes);
+/* Whether any of them, from number `first` on, are among these. */
+bool segment_is_unshared(const SegmentObject *self, int first, const void *at, size_t nbytes);
 
 extern PyTypeObject *Segment_Type;
 extern PyTypeObject *Block_Type;

@@ -175,7 +175,7 @@ class AsyncCoordinatorStore:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             found = wire.CoordinatorDescription()  # an older one
-        if not (port := found.calls_port):
+        if (port := key_calls.calls_port(found)) is None:
             self._has_none = True
             return None
         try:
@@ -185,9 +185,9 @@ class AsyncCoordinatorStore:
             async with asyncio.timeout(OPENING_SECONDS):
                 return await AsyncLine.open(self._endpoint, port, tls)
         except (OSError, Malformed, DecodeError) as error:
-            logger.warning(
+            logger.info(
                 "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
-                port,
+                port.port,
                 self._dial.target,
                 error,
             )

@@ -93,6 +93,9 @@ class InprocRank:
         await asyncio.sleep(timeout)
         return self._judge(group, sequence, waiting_on)
 
+    async def all_present(self, ranks: Sequence[int]) -> bool:
+        return True
+
     # ------------------------------------------------------------ mesh Listener
 
     def refused(self, peer: int, key: Key, call: str) -> None:

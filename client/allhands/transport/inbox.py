@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from allhands.transport.frame import FrameError, Header, Key, Kind
-from allhands.transport.outbox import EAGER, EAGER_BUDGET
+from allhands.transport.outbox import EAGER_BUDGET, unasked
 
 _CREDIT_STEP = EAGER_BUDGET // 4
 
@@ -114,7 +114,7 @@ class Inbox:
             self._match(early, incoming)
             return
         self._posted[peer, key] = incoming
-        if incoming.total > EAGER:
+        if incoming.total > unasked(key):
             self._clear(peer, key, incoming)
 
     def post_open(self, source: int | None, group: int, tag: int, incoming: Incoming) -> None:
@@ -203,7 +203,7 @@ class Inbox:
 
     def _check_unasked(self, peer: int, header: Header) -> None:
         """Check that a message nobody asked for is one that may come so."""
-        if header.length < header.total or header.total > EAGER:
+        if header.length < header.total or header.total > unasked(header.key):
             raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
         if self._held.get(peer, 0) + header.length > EAGER_BUDGET:
             raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
@@ -257,7 +257,7 @@ class Inbox:
         if (unlike := _unlike(peer, header, posted)) is not None:
             del self._posted[peer, header.key]
             posted.done(unlike)
-        elif posted.total <= EAGER:
+        elif posted.total <= unasked(header.key):
             self._clear(peer, header.key, posted)  # larger ones were cleared when posted
 
     def _take(self, peer: int, header: Header, payload: memoryview, posted: Incoming) -> None:

@@ -253,6 +253,7 @@ class Mesh:
                 if frame is not None:
                     await lane.link.send(frame)
                     lane.outbox.taken()
+                    await asyncio.sleep(0)  # others want their turn, above all who reads
                     continue
                 lane.stir()
                 lane.wake.clear()

@@ -12,7 +12,10 @@ from typing import TypeAlias
 from allhands.transport.frame import CHUNK, Frame, FrameError, Header, Key, Kind, whole
 
 EAGER = 256 << 10
-"""Messages up to this many bytes go unasked; both ends rely on it."""
+"""Messages up to this many bytes go unasked, copied if they have to wait; both ends rely on it."""
+UNASKED = 512 << 10
+"""Those of collectives go unasked up to this many, one frame, when their turn comes: larger ones
+would too often come before their receive, and have to be held."""
 EAGER_BUDGET = 4 << 20
 """Bytes of unasked messages that may be with one peer, not yet taken in."""
 
@@ -53,6 +56,9 @@ class Outgoing:
         )
         pieces: list[bytes | memoryview] = [header.pack()]
         missing = length
+        if len(self.views) == 1 and length == self.total:
+            pieces.append(self.views.popleft())
+            missing = 0
         while missing:
             view = self.views[0]
             if len(view) > missing:
@@ -95,6 +101,9 @@ class Outbox:
             if self._urgent or not self._offer(frame):
                 self._urgent.append([whole(frame)])
             message.done(True)
+        elif message.total <= unasked(key) and message.total <= self._eager_room:
+            self._eager_room -= message.total
+            self._line_up(message)
         elif (clear := self._cleared.pop(key, None)) is not None:
             self._start(message, clear)
         else:
@@ -125,6 +134,8 @@ class Outbox:
             del self._waiting[message.key]
         elif message in self._bulk.get(_turn(message.key), ()):
             self._leave(message)
+            if not message.asked:
+                self._eager_room += message.total
         else:
             return  # it is out, or never came in
         if message.key.point_to_point:  # the receive is free for another message
@@ -183,6 +194,9 @@ class Outbox:
             message.done(False)
             return
         message.asked = True
+        self._line_up(message)
+
+    def _line_up(self, message: Outgoing) -> None:
         self._bulk.setdefault(_turn(message.key), deque()).append(message)
 
     def _leave(self, message: Outgoing) -> None:
@@ -190,6 +204,14 @@ class Outbox:
         self._bulk[turn].remove(message)
         if not self._bulk[turn]:
             del self._bulk[turn]
+
+
+def unasked(key: Key) -> int:
+    """Return up to how many bytes a message under this key needs not be asked for.
+
+    Those to a point must not pass each other, and so none of them waits for its turn.
+    """
+    return EAGER if key.point_to_point else UNASKED
 
 
 def _turn(key: Key) -> _Turn:

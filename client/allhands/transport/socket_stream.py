@@ -57,6 +57,14 @@ _READ = 256 << 10
 """Bytes read at once: what is reduced on its way stays in the cache."""
 _READ_AT_MOST = 1 << 20
 """Bytes read from one peer before others have their turn."""
+_NEAR_MICROSECONDS = 500
+"""Round trips shorter than this are of one host or one switch: 1 MiB keeps 16 Gbit/s busy."""
+_NEAR_BUFFER = 512 << 10
+"""The system takes it twice. 64 MiB of all_reduce between 2 namespaces, milliseconds: 29 to 37,
+with 128 KiB 72, with 768 KiB and more, or what the system chooses, 41 to 60."""
+_TCP_INFO_BYTES = 104
+_TCP_INFO_ROUND_TRIP = 68
+"""Where struct tcp_info has the smoothed round trip, in microseconds."""
 _MOST_PIECES = 512
 """Of one write; the system allows 1024."""
 _WENT_AWAY = "its process or connection went away"
@@ -263,9 +271,7 @@ class _Inbound:
             while total < _READ_AT_MOST and not self._is_over:
                 came, asked = self._read()
                 if came == 0:
-                    self.end(
-                        "its stream ended" if not self._sink and not self._left else _WENT_AWAY
-                    )
+                    self.end(_WENT_AWAY)
                     return
                 total += came
                 if came < asked:
@@ -406,8 +412,6 @@ class SocketLink:
             raise LinkBroken(self._reason)
         if self._write(frame):
             await self._all_written()
-        else:
-            await asyncio.sleep(0)  # others want their turn, above all who reads
         if self._reason is not None:
             raise LinkBroken(self._reason)
 
@@ -423,7 +427,17 @@ class SocketLink:
 
     def _write(self, frame: Frame) -> bool:
         """Begin a frame; return whether some of it is left for later."""
-        self._rest = [memoryview(piece) for piece in frame if len(piece)]
+        missing = sum(map(len, frame))
+        try:
+            missing -= (written := self._socket.sendmsg(frame[:_MOST_PIECES]))
+        except (BlockingIOError, InterruptedError):
+            written = 0
+        except OSError:
+            self._end(_WENT_AWAY)
+            return False
+        if not missing:
+            return False
+        self._rest = _behind([memoryview(piece) for piece in frame if len(piece)], written)
         self._push()
         if self._rest:
             self._loop.add_writer(self._socket, self._writable)
@@ -527,6 +541,7 @@ class SocketFabric:
             if isinstance(error, HandshakeError | OSError):
                 raise LinkBroken(f"who answers at {where}: {error}") from error
             raise
+        _fit_buffer(connection)
         link = SocketLink(connection, lambda reason: self._receiver.broken(peer, reason))
         self._links.append(link)
         return link
@@ -632,6 +647,17 @@ def _behind(pieces: Sequence[memoryview], written: int) -> list[memoryview]:
             return [piece[written:], *pieces[at + 1 :]]
         written -= len(piece)
     return []
+
+
+def _fit_buffer(connection: socket.socket) -> None:
+    """Give a connection over a short way a send buffer that stays in the cache.
+
+    Left to itself it grows to 4 MiB, filled in one go while nobody reads what comes in.
+    """
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    (round_trip,) = struct.unpack_from("I", info, _TCP_INFO_ROUND_TRIP)
+    if 0 < round_trip < _NEAR_MICROSECONDS:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_BUFFER)
 
 
 def _without_delay(connection: socket.socket) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from allhands_proto.v1 import coordinator_pb2 as allhands__proto_dot_v1_dot_coordinator__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61llhands_proto/v1/calls.proto\x12\x0b\x61llhands.v1\x1a#allhands_proto/v1/coordinator.proto\"\x1a\n\tLineHello\x12\r\n\x05token\x18\x01 \x01(\t\"4\n\x0bLineWelcome\x12%\n\x07refused\x18\x01 \x01(\x0b\x32\x14.allhands.v1.Refused\")\n\x05\x43\x61lls\x12 \n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x11.allhands.v1.Call\"\xc7\x04\n\x04\x43\x61ll\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07timeout\x18\x02 \x01(\x01\x12&\n\x03set\x18\x03 \x01(\x0b\x32\x17.allhands.v1.SetRequestH\x00\x12&\n\x03get\x18\x04 \x01(\x0b\x32\x17.allhands.v1.GetRequestH\x00\x12(\n\x04wait\x18\x05 \x01(\x0b\x32\x18.allhands.v1.WaitRequestH\x00\x12&\n\x03\x61\x64\x64\x18\x06 \x01(\x0b\x32\x17.allhands.v1.AddRequestH\x00\x12\x35\n\x0b\x63ompare_set\x18\x07 \x01(\x0b\x32\x1e.allhands.v1.CompareSetRequestH\x00\x12,\n\x06\x61ppend\x18\x08 \x01(\x0b\x32\x1a.allhands.v1.AppendRequestH\x00\x12\x31\n\tmulti_set\x18\t \x01(\x0b\x32\x1c.allhands.v1.MultiSetRequestH\x00\x12\x31\n\tmulti_get\x18\n \x01(\x0b\x32\x1c.allhands.v1.MultiGetRequestH\x00\x12,\n\x06\x64\x65lete\x18\x0b \x01(\x0b\x32\x1a.allhands.v1.DeleteRequestH\x00\x12(\n\x04list\x18\x0c \x01(\x0b\x32\x18.allhands.v1.ListRequestH\x00\x12*\n\x05\x63ount\x18\r \x01(\x0b\x32\x19.allhands.v1.CountRequestH\x00\x12)\n\x08withdraw\x18\x0e \x01(\x0b\x32\x15.allhands.v1.WithdrawH\x00\x42\x06\n\x04\x63\x61ll\"\n\n\x08Withdraw\".\n\x07Replies\x12#\n\x07replies\x18\x01 \x03(\x0b\x32\x12.allhands.v1.Reply\"\xa0\x04\n\x05Reply\x12\n\n\x02id\x18\x01 \x01(\x04\x12\'\n\x07refused\x18\x02 \x01(\x0b\x32\x14.allhands.v1.RefusedH\x00\x12$\n\x03set\x18\x03 \x01(\x0b\x32\x15.allhands.v1.SetReplyH\x00\x12$\n\x03get\x18\x04 \x01(\x0b\x32\x15.allhands.v1.GetReplyH\x00\x12&\n\x04wait\x18\x05 \x01(\x0b\x32\x16.allhands.v1.WaitReplyH\x00\x12$\n\x03\x61\x64\x64\x18\x06 \x01(\x0b\x32\x15.allhands.v1.AddReplyH\x00\x12\x33\n\x0b\x63ompare_set\x18\x07 \x01(\x0b\x32\x1c.allhands.v1.CompareSetReplyH\x00\x12*\n\x06\x61ppend\x18\x08 \x01(\x0b\x32\x18.allhands.v1.AppendReplyH\x00\x12/\n\tmulti_set\x18\t \x01(\x0b\x32\x1a.allhands.v1.MultiSetReplyH\x00\x12/\n\tmulti_get\x18\n \x01(\x0b\x32\x1a.allhands.v1.MultiGetReplyH\x00\x12*\n\x06\x64\x65lete\x18\x0b \x01(\x0b\x32\x18.allhands.v1.DeleteReplyH\x00\x12&\n\x04list\x18\x0c \x01(\x0b\x32\x16.allhands.v1.ListReplyH\x00\x12(\n\x05\x63ount\x18\r \x01(\x0b\x32\x17.allhands.v1.CountReplyH\x00\x42\x07\n\x05reply\"%\n\x07Refused\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61llhands_proto/v1/calls.proto\x12\x0b\x61llhands.v1\x1a#allhands_proto/v1/coordinator.proto\"\x1a\n\tLineHello\x12\r\n\x05nonce\x18\x01 \x01(\x0c\"-\n\rLineChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\"\x1a\n\tLineProof\x12\r\n\x05proof\x18\x01 \x01(\x0c\"4\n\x0bLineWelcome\x12%\n\x07refused\x18\x01 \x01(\x0b\x32\x14.allhands.v1.Refused\")\n\x05\x43\x61lls\x12 \n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x11.allhands.v1.Call\"\xc7\x04\n\x04\x43\x61ll\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07timeout\x18\x02 \x01(\x01\x12&\n\x03set\x18\x03 \x01(\x0b\x32\x17.allhands.v1.SetRequestH\x00\x12&\n\x03get\x18\x04 \x01(\x0b\x32\x17.allhands.v1.GetRequestH\x00\x12(\n\x04wait\x18\x05 \x01(\x0b\x32\x18.allhands.v1.WaitRequestH\x00\x12&\n\x03\x61\x64\x64\x18\x06 \x01(\x0b\x32\x17.allhands.v1.AddRequestH\x00\x12\x35\n\x0b\x63ompare_set\x18\x07 \x01(\x0b\x32\x1e.allhands.v1.CompareSetRequestH\x00\x12,\n\x06\x61ppend\x18\x08 \x01(\x0b\x32\x1a.allhands.v1.AppendRequestH\x00\x12\x31\n\tmulti_set\x18\t \x01(\x0b\x32\x1c.allhands.v1.MultiSetRequestH\x00\x12\x31\n\tmulti_get\x18\n \x01(\x0b\x32\x1c.allhands.v1.MultiGetRequestH\x00\x12,\n\x06\x64\x65lete\x18\x0b \x01(\x0b\x32\x1a.allhands.v1.DeleteRequestH\x00\x12(\n\x04list\x18\x0c \x01(\x0b\x32\x18.allhands.v1.ListRequestH\x00\x12*\n\x05\x63ount\x18\r \x01(\x0b\x32\x19.allhands.v1.CountRequestH\x00\x12)\n\x08withdraw\x18\x0e \x01(\x0b\x32\x15.allhands.v1.WithdrawH\x00\x42\x06\n\x04\x63\x61ll\"\n\n\x08Withdraw\".\n\x07Replies\x12#\n\x07replies\x18\x01 \x03(\x0b\x32\x12.allhands.v1.Reply\"\xa0\x04\n\x05Reply\x12\n\n\x02id\x18\x01 \x01(\x04\x12\'\n\x07refused\x18\x02 \x01(\x0b\x32\x14.allhands.v1.RefusedH\x00\x12$\n\x03set\x18\x03 \x01(\x0b\x32\x15.allhands.v1.SetReplyH\x00\x12$\n\x03get\x18\x04 \x01(\x0b\x32\x15.allhands.v1.GetReplyH\x00\x12&\n\x04wait\x18\x05 \x01(\x0b\x32\x16.allhands.v1.WaitReplyH\x00\x12$\n\x03\x61\x64\x64\x18\x06 \x01(\x0b\x32\x15.allhands.v1.AddReplyH\x00\x12\x33\n\x0b\x63ompare_set\x18\x07 \x01(\x0b\x32\x1c.allhands.v1.CompareSetReplyH\x00\x12*\n\x06\x61ppend\x18\x08 \x01(\x0b\x32\x18.allhands.v1.AppendReplyH\x00\x12/\n\tmulti_set\x18\t \x01(\x0b\x32\x1a.allhands.v1.MultiSetReplyH\x00\x12/\n\tmulti_get\x18\n \x01(\x0b\x32\x1a.allhands.v1.MultiGetReplyH\x00\x12*\n\x06\x64\x65lete\x18\x0b \x01(\x0b\x32\x18.allhands.v1.DeleteReplyH\x00\x12&\n\x04list\x18\x0c \x01(\x0b\x32\x16.allhands.v1.ListReplyH\x00\x12(\n\x05\x63ount\x18\r \x01(\x0b\x32\x17.allhands.v1.CountReplyH\x00\x42\x07\n\x05reply\"%\n\x07Refused\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,18 +34,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LINEHELLO']._serialized_start=83
   _globals['_LINEHELLO']._serialized_end=109
-  _globals['_LINEWELCOME']._serialized_start=111
-  _globals['_LINEWELCOME']._serialized_end=163
-  _globals['_CALLS']._serialized_start=165
-  _globals['_CALLS']._serialized_end=206
-  _globals['_CALL']._serialized_start=209
-  _globals['_CALL']._serialized_end=792
-  _globals['_WITHDRAW']._serialized_start=794
-  _globals['_WITHDRAW']._serialized_end=804
-  _globals['_REPLIES']._serialized_start=806
-  _globals['_REPLIES']._serialized_end=852
-  _globals['_REPLY']._serialized_start=855
-  _globals['_REPLY']._serialized_end=1399
-  _globals['_REFUSED']._serialized_start=1401
-  _globals['_REFUSED']._serialized_end=1438
+  _globals['_LINECHALLENGE']._serialized_start=111
+  _globals['_LINECHALLENGE']._serialized_end=156
+  _globals['_LINEPROOF']._serialized_start=158
+  _globals['_LINEPROOF']._serialized_end=184
+  _globals['_LINEWELCOME']._serialized_start=186
+  _globals['_LINEWELCOME']._serialized_end=238
+  _globals['_CALLS']._serialized_start=240
+  _globals['_CALLS']._serialized_end=281
+  _globals['_CALL']._serialized_start=284
+  _globals['_CALL']._serialized_end=867
+  _globals['_WITHDRAW']._serialized_start=869
+  _globals['_WITHDRAW']._serialized_end=879
+  _globals['_REPLIES']._serialized_start=881
+  _globals['_REPLIES']._serialized_end=927
+  _globals['_REPLY']._serialized_start=930
+  _globals['_REPLY']._serialized_end=1474
+  _globals['_REFUSED']._serialized_start=1476
+  _globals['_REFUSED']._serialized_end=1513
 # @@protoc_insertion_point(module_scope)

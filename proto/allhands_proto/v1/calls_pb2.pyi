@@ -6,11 +6,12 @@ and refusals, on the port that DescribeCoordinator tells.
 
 A line is one connection, with TLS where the coordinator's gRPC port has it. The caller sends the
 preface, `allhands-calls/1` and a line feed; from then on both sides send frames: four bytes of
-length, big-endian, and a message of so many bytes. The caller's first message is a LineHello,
-which is answered with a LineWelcome; those after it are Calls, answered with Replies. It need not
-wait for the welcome. Calls of one line are carried out in their order. A reply comes as soon as
-there is one: a wait does not hold up the calls behind it. When the line closes, what still waits
-is withdrawn.
+length, big-endian, and a message of so many bytes. First both prove that they know the secret
+that DescribeCoordinator tells as well, which itself stays off the line: where ports are mapped,
+somebody else may listen on this one. Caller: LineHello; coordinator: LineChallenge; caller:
+LineProof; coordinator: LineWelcome. After that the caller sends Calls, the coordinator Replies.
+Calls of one line are carried out in their order. A reply comes as soon as there is one: a wait
+does not hold up the calls behind it. When the line closes, what still waits is withdrawn.
 """
 
 from allhands_proto.v1 import coordinator_pb2 as _coordinator_pb2
@@ -33,20 +34,67 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class LineHello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOKEN_FIELD_NUMBER: _builtins.int
-    token: _builtins.str
+    NONCE_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    """16 random bytes"""
     def __init__(
         self,
         *,
-        token: _builtins.str = ...,
+        nonce: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LineHello: _TypeAlias = LineHello  # noqa: Y015
+
+@_typing.final
+class LineChallenge(_message.Message):
+    """A proof is the HMAC-SHA256 under the secret of the role, "coordinator" or "caller", and both
+    nonces, the caller's first.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NONCE_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    """16 random bytes"""
+    proof: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        nonce: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LineChallenge: _TypeAlias = LineChallenge  # noqa: Y015
+
+@_typing.final
+class LineProof(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROOF_FIELD_NUMBER: _builtins.int
+    proof: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LineProof: _TypeAlias = LineProof  # noqa: Y015
 
 @_typing.final
 class LineWelcome(_message.Message):

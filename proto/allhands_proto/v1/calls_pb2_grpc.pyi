@@ -6,11 +6,12 @@ and refusals, on the port that DescribeCoordinator tells.
 
 A line is one connection, with TLS where the coordinator's gRPC port has it. The caller sends the
 preface, `allhands-calls/1` and a line feed; from then on both sides send frames: four bytes of
-length, big-endian, and a message of so many bytes. The caller's first message is a LineHello,
-which is answered with a LineWelcome; those after it are Calls, answered with Replies. It need not
-wait for the welcome. Calls of one line are carried out in their order. A reply comes as soon as
-there is one: a wait does not hold up the calls behind it. When the line closes, what still waits
-is withdrawn.
+length, big-endian, and a message of so many bytes. First both prove that they know the secret
+that DescribeCoordinator tells as well, which itself stays off the line: where ports are mapped,
+somebody else may listen on this one. Caller: LineHello; coordinator: LineChallenge; caller:
+LineProof; coordinator: LineWelcome. After that the caller sends Calls, the coordinator Replies.
+Calls of one line are carried out in their order. A reply comes as soon as there is one: a wait
+does not hold up the calls behind it. When the line closes, what still waits is withdrawn.
 """
 
 from collections import abc as _abc

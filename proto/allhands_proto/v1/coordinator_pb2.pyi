@@ -107,6 +107,7 @@ class Join(_message.Message):
     HEARTBEAT_WINDOW_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     HOSTS_COORDINATOR_FIELD_NUMBER: _builtins.int
+    TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     DATA_PORT_FIELD_NUMBER: _builtins.int
     job: _builtins.str
@@ -123,6 +124,8 @@ class Join(_message.Message):
     label: _builtins.str
     hosts_coordinator: _builtins.bool
     """the coordinator lives in this very process"""
+    takes_batches: _builtins.bool
+    """it reads SessionEvent.batch"""
     memory: _builtins.str
     """how processes of its host find its shared memory; empty: none"""
     data_port: _builtins.int
@@ -139,12 +142,13 @@ class Join(_message.Message):
         heartbeat_window: _builtins.float = ...,
         label: _builtins.str = ...,
         hosts_coordinator: _builtins.bool = ...,
+        takes_batches: _builtins.bool = ...,
         memory: _builtins.str = ...,
         data_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_port", b"data_port", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "pid", b"pid", "port", b"port", "rank", b"rank", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_port", b"data_port", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "pid", b"pid", "port", b"port", "rank", b"rank", "takes_batches", b"takes_batches", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -314,6 +318,7 @@ class SessionEvent(_message.Message):
     PROBE_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     LEAVE_ACCEPTED_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
     @_builtins.property
@@ -328,6 +333,12 @@ class SessionEvent(_message.Message):
     def draining(self) -> Global___Draining: ...
     @_builtins.property
     def leave_accepted(self) -> Global___LeaveAccepted: ...
+    @_builtins.property
+    def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
+        """Events in their order, in place of one: when all members leave at once, each hears of all
+        others, and one message for each event would be a square of messages.
+        """
+
     def __init__(
         self,
         *,
@@ -338,10 +349,11 @@ class SessionEvent(_message.Message):
         probe: Global___Probe | None = ...,
         draining: Global___Draining | None = ...,
         leave_accepted: Global___LeaveAccepted | None = ...,
+        batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "probe", b"probe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "probe", b"probe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
@@ -1301,16 +1313,20 @@ class CoordinatorDescription(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLS_PORT_FIELD_NUMBER: _builtins.int
+    CALLS_SECRET_FIELD_NUMBER: _builtins.int
     calls_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
+    calls_secret: _builtins.bytes
+    """what both sides of a line prove that they know"""
     def __init__(
         self,
         *,
         calls_port: _builtins.int = ...,
+        calls_secret: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_port", b"calls_port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_port", b"calls_port", "calls_secret", b"calls_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

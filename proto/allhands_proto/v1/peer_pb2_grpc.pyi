@@ -3,8 +3,8 @@
 isort:skip_file
 The wire between workers.
 
-A link is one direction of traffic between two workers: the sender dials `Peer.Link` on the
-receiver. Both sides prove that they hold the secret of the job's incarnation:
+A link is one direction of traffic between two workers: the sender dials the receiver's data port,
+or `Peer.Link` at its gRPC port where the former cannot be reached. Both sides prove that they hold the secret of the job's incarnation:
 
   dialler  -> Hello            (nonce a)
   acceptor -> Challenge        (nonce b, proof over "accept", a, b and the hello)
@@ -12,6 +12,12 @@ receiver. Both sides prove that they hold the secret of the job's incarnation:
   acceptor -> Welcome
   dialler  -> frame, frame, …, a frame of kind bye
   acceptor -> OK once everything before the bye has been taken in
+
+That is the conversation over gRPC. On a raw socket each of the first four is preceded by eight
+bytes: magic "AL", version (1 byte, 1), what follows (1 byte: 0 that step, 1 the reason of a
+refusal in UTF-8), and its length (4 bytes, little-endian, 4096 at most). There the acceptor
+answers the dialler's bye by a bye of its own, and breaks off with a bye that has the reason as
+its payload.
 
 These four are protobuf messages, serialised by hand on a stream of raw bytes. A frame is not:
 it is a fixed little-endian header of 64 bytes, then the payload.

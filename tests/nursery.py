@@ -1,0 +1,89 @@
+"""A process that has imported everything and forks the processes of tests.
+
+Importing takes most of the time of a short job, so it is done once. A child has descriptors, an
+environment and an end of its own, as if it had been started alone.
+"""
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+_LARGEST_REQUEST = 1 << 17
+
+
+def _preload() -> None:
+    import numpy  # noqa: F401
+    import psutil  # noqa: F401
+
+    import allhands.aio
+    import allhands.api.sync
+    import allhands.cli.serve
+    import allhands.native_core
+    import allhands_server.daemon  # noqa: F401
+
+    allhands.native_core.find()
+
+
+def _serve(door: socket.socket) -> dict[str, Any] | None:
+    """Fork children as they are asked for; return in each what it is to do, at the end None."""
+    hearing, alarm = socket.socketpair()
+    hearing.setblocking(False)
+    alarm.setblocking(False)
+    signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([door, hearing], [], [])
+        if hearing in ready:
+            hearing.recv(4096)
+            _report(door)
+        if door not in ready:
+            continue
+        text, descriptors, _, _ = socket.recv_fds(door, _LARGEST_REQUEST, 3)
+        if not text:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for own in (door, hearing, alarm):
+                own.close()
+            for place, descriptor in enumerate(descriptors):
+                os.dup2(descriptor, place)
+                os.close(descriptor)
+            request: dict[str, Any] = json.loads(text)
+            return request
+        for descriptor in descriptors:
+            os.close(descriptor)
+        door.send(json.dumps({"started": pid}).encode())
+
+
+def _report(door: socket.socket) -> None:
+    """Tell of the children that have ended."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        door.send(json.dumps({"ended": pid, "status": code}).encode())
+
+
+if __name__ == "__main__":
+    _preload()
+    _request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if _request is not None:
+        os.environ.clear()
+        os.environ.update(_request["environment"])
+        if "module" in _request:
+            sys.argv = ["-m", *_request["arguments"]]
+            runpy.run_module(_request["module"], run_name="__main__", alter_sys=True)
+        else:
+            # At this level: an exception that leaves the script ends the interpreter as usual.
+            exec(compile(_request["script"], "<script>", "exec"), {"__name__": "__main__"})
