@@ -392,16 +392,9 @@ class GroupEngine:
             except MismatchFound:
                 await self._disagree(self._what(operation), work.sequence, operation.call)
             except Left as left:
-                # Perhaps because of a failure that this rank will hear of as well.
-                assert self._interrupt is not None
-                if not await _first(self._interrupt, timeout=_HEARSAY_SECONDS):
-                    raise self._given_up(
-                        self._what(operation),
-                        work.operation,
-                        work.sequence,
-                        work.label,
-                        left.ranks,
-                    ) from left
+                raise self._given_up(
+                    self._what(operation), work.operation, work.sequence, work.label, left.ranks
+                ) from left
         assert self._interrupt is not None
         failure = self._interrupt.result()
         if failure is not None:

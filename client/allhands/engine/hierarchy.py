@@ -7,13 +7,15 @@ from typing import Any
 
 from allhands.engine import plan
 from allhands.engine.executor import Execution, MismatchFound, Part
-from allhands.engine.island import Differ, Island
+from allhands.engine.island import Differ, Island, Left
 from allhands.engine.native import Native
 from allhands.engine.phases import Layout, Phase, Scratch, described, phases
 from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
+_HEARSAY_SECONDS = 0.5
+"""How long what made a neighbour give a call up may take to be heard of here."""
 _PHASE_BITS = 16
 """Each phase numbers its slices from its own number, shifted by so much."""
 
@@ -101,6 +103,7 @@ class Performance:
         self._underway: dict[int, tuple[Phase, Execution]] = {}
         self._ended: dict[int, asyncio.Event] = {phase.number: asyncio.Event() for phase in phases}
         self._calls = 0
+        self._missed: Sequence[int] = ()
 
     async def run(self) -> None:
         """Carry out all phases.
@@ -125,10 +128,15 @@ class Performance:
             )
         except Differ as error:
             raise MismatchFound(self._rank, Key(self._group, self._sequence)) from error
+        except Left as error:
+            # Perhaps at a deadline, or for a failure, that will end the call here as well.
+            self._missed = error.ranks
+            await asyncio.sleep(_HEARSAY_SECONDS)
+            raise
 
     def waiting_for(self) -> list[int]:
         """Return the ranks of the group that this call now waits for."""
-        found = set(self._island.waiting_for())
+        found = {*self._missed, *self._island.waiting_for()}
         for phase, execution in self._underway.values():
             found.update(phase.ranks[place] for place in execution.waiting_for())
         return sorted(found)

@@ -1,0 +1,271 @@
+"""Groups that span hosts: two network namespaces, with ranks in each that share memory."""
+
+import os
+import signal
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from allhands.bench import netns
+from allhands.bench.launches import Host
+from harness import Cluster, Process, free_port
+
+Span = Callable[..., list[Process]]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[tuple[Host, Host]]:
+    try:
+        with netns.two_hosts(None) as pair:
+            yield pair
+    except netns.NoNamespaces as refusal:
+        pytest.skip(str(refusal))
+
+
+@pytest.fixture
+def span(cluster: Cluster, hosts: tuple[Host, Host]) -> Span:
+    """Give a function that runs a script in a world whose ranks are on the hosts named."""
+
+    def start(places: str, script: str) -> list[Process]:
+        return [
+            cluster.start(
+                ENTER.format(pid=pid_of(hosts["ab".index(place)])) + textwrap.dedent(script),
+                RANK=str(rank),
+                WORLD_SIZE=str(len(places)),
+                MASTER_ADDR=hosts["ab".index(places[0])].address,
+                MASTER_PORT=PORT,
+                ALLHANDS_TOKEN="sesame",
+                ALLHANDS_INSECURE="1",
+            )
+            for rank, place in enumerate(places)
+        ]
+
+    return start
+
+
+def pid_of(host: Host) -> str:
+    """Return the process that holds the namespaces of a host."""
+    return host.enter[host.enter.index("--target") + 1]
+
+
+PORT = str(free_port())
+"""Of loopback here; nobody else listens in those namespaces."""
+
+ENTER = """
+import ctypes
+for kind in ("net", "uts"):
+    with open(f"/proc/{pid}/ns/{{kind}}") as space:
+        assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0, ctypes.get_errno()
+"""
+
+EVERY_OPERATION = """
+ah.init_process_group(timeout=40)
+me, size = ah.get_rank(), ah.get_world_size()
+said = set()
+
+def check(found, wanted, what):
+    assert np.array_equal(found, wanted), (what, length)
+
+def run(what, call):
+    work = call()
+    work.wait()
+    said.add((what, work.explain()))
+
+for length in (0, 1, 1000, 100_001, 2_000_003):
+    base = np.arange(length) % 11
+    total = base * (size * (size + 1) // 2)
+    for dtype in ("float32", "float16", "int64") if length < 1000_000 else ("float32",):
+        for op, wanted in ((ah.ReduceOp.SUM, total), (ah.ReduceOp.MAX, base * size)):
+            x = (base * (me + 1)).astype(dtype)
+            run("all_reduce", lambda: ah.all_reduce(x, op, async_op=True))
+            check(x, wanted, "all_reduce")
+    x = (base * (me + 1)).astype(np.float64)
+    ah.all_reduce(x, ah.ReduceOp.AVG)
+    check(x, total / size, "average")
+    for root in range(size):
+        x = base + me
+        run("broadcast", lambda: ah.broadcast(x, root, async_op=True))
+        check(x, base + root, "broadcast")
+        x = base * (me + 1)
+        run("reduce", lambda: ah.reduce(x, root, async_op=True))
+        check(x, total if me == root else base * (me + 1), "reduce")
+    out = np.zeros(size * length, np.int16)
+    mine = (base + me).astype(np.int16)
+    run("all_gather", lambda: ah.all_gather_into_tensor(out, mine, async_op=True))
+    check(out, np.concatenate([base + rank for rank in range(size)]), "all_gather")
+    share = np.zeros(length, np.int16)
+    run("reduce_scatter", lambda: ah.reduce_scatter_tensor(share, out, async_op=True))
+    check(share, (base + me) * size, "reduce_scatter")
+    run("barrier", lambda: ah.barrier(async_op=True))
+tell("said", all=sorted(said))
+ah.destroy_process_group()
+"""
+
+
+def explained(ranks: list[Process]) -> dict[str, set[str]]:
+    said: dict[str, set[str]] = {}
+    for rank in ranks:
+        for what, text in rank.expect("said")["all"]:
+            said.setdefault(what, set()).add(text)
+    for rank in ranks:
+        assert rank.ended() == 0, rank.errors
+    return said
+
+
+@pytest.mark.parametrize("places", ["aabb", "abab"])
+def test_even_hosts_share_memory_inside_and_rings_between(span: Span, places: str) -> None:
+    said = explained(span(places, EVERY_OPERATION))
+    assert said["all_reduce"] == {
+        "2 hosts of 2 ranks: all_reduce in shared memory, all_reduce across hosts",
+        "2 hosts of 2 ranks: all_reduce in shared memory, all_reduce across hosts, "
+        "reduce_scatter in shared memory, all_gather in shared memory",
+    }
+    for what in ("all_gather", "reduce_scatter", "broadcast", "reduce", "barrier"):
+        assert all(
+            text.startswith("2 hosts of 2 ranks: ") and "in shared memory" in text
+            for text in said[what]
+        ), said[what]
+
+
+def test_uneven_hosts_let_one_rank_each_speak(span: Span) -> None:
+    said = explained(span("aab", EVERY_OPERATION))
+    assert said["all_reduce"] == {
+        "2 hosts of 2/1 ranks: reduce in shared memory, all_reduce across hosts, "
+        "broadcast in shared memory",
+        "2 hosts of 2/1 ranks: reduce in shared memory, broadcast in shared memory",
+        "2 hosts of 2/1 ranks: all_reduce across hosts",
+    }
+    assert said["all_gather"] == {""}
+
+
+FOREVER = """
+ah.init_process_group(timeout=40)
+x = np.ones({length}, np.float32)
+ah.all_reduce(x)
+tell("running", pid=os.getpid())
+def forever():
+    while True:
+        ah.all_reduce(x)
+tell("failed", **failure(forever))
+hear()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+@pytest.mark.parametrize("length", [2, 4 << 20])
+def test_a_killed_rank_is_named_on_both_hosts(span: Span, length: int, victim: int) -> None:
+    ranks = span("aabb", FOREVER.format(length=length))
+    pids = [rank.expect("running")["pid"] for rank in ranks]
+    os.kill(pids[victim], signal.SIGKILL)
+    for survivor in (rank for at, rank in enumerate(ranks) if at != victim):
+        told = survivor.expect("failed")
+        assert told["error"] == "PeerFailed", told
+        assert told["ranks"] == [victim]
+        assert f"pid {pids[victim]}" in told["text"]
+        assert told["op"] is None or told["op"] == "all_reduce"
+
+
+@pytest.mark.parametrize("length", [2, 1 << 20])
+def test_a_rank_that_does_not_come_is_named_on_both_hosts(span: Span, length: int) -> None:
+    ranks = span(
+        "aabb",
+        f"""
+        ah.init_process_group(timeout=20)
+        x = np.ones({length}, np.float32)
+        if ah.get_rank() == 1:
+            hear()
+            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5)))
+        else:
+            tell("late", **failure(lambda: ah.all_reduce(x, timeout=1.5, label="step 7")))
+            hear()
+        y = np.full({length}, ah.get_rank() + 1.0)
+        ah.all_reduce(y)
+        tell("sum", right=bool((y == 10).all()))
+        ah.destroy_process_group()
+        """,
+    )
+    for rank in (0, 2, 3):
+        told = ranks[rank].expect("late")
+        assert told["error"] == "CollectiveTimeout", told
+        assert (told["op"], told["seq"], told["ranks"]) == ("all_reduce", 1, [1]), told
+        assert "(step 7)" in told["text"]
+    ranks[1].say()
+    assert ranks[1].expect("late")["error"] == "CollectiveTimeout"
+    for rank in (0, 2, 3):
+        ranks[rank].say()
+    for rank in ranks:
+        assert rank.expect("sum")["right"]
+        assert rank.ended() == 0
+
+
+def test_who_comes_when_its_neighbour_has_given_the_call_up_is_told(span: Span) -> None:
+    ranks = span(
+        "aabb",
+        """
+        ah.init_process_group(timeout=40)
+        x = np.ones(1 << 20, np.float32)
+        if ah.get_rank() == 1:
+            hear()
+            tell("late", **failure(lambda: ah.all_reduce(x)))
+        else:
+            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5)))
+            hear()
+        y = np.full(1 << 20, ah.get_rank() + 1.0)
+        ah.all_reduce(y)
+        tell("sum", right=bool((y == 10).all()))
+        ah.destroy_process_group()
+        """,
+    )
+    for rank in (0, 2, 3):
+        assert ranks[rank].expect("late")["error"] == "CollectiveTimeout"
+    ranks[1].say()
+    told = ranks[1].expect("late")
+    assert (told["error"], told["ranks"]) == ("CollectiveTimeout", [0]), told
+    assert "rank 0 (host allhands-a" in told["text"]
+    assert "gave it up" in told["text"]
+    for rank in (0, 2, 3):
+        ranks[rank].say()
+    for rank in ranks:
+        assert rank.expect("sum")["right"]
+        assert rank.ended() == 0
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+@pytest.mark.parametrize(
+    ("usual", "unusual"),
+    [
+        ("ah.all_reduce(np.ones(5))", "ah.all_reduce(np.ones(4))"),
+        ("ah.all_reduce(np.ones(1 << 20))", "ah.all_reduce(np.ones(1 << 20), ah.ReduceOp.MAX)"),
+        ("ah.barrier()", "ah.broadcast(np.ones(5), 1)"),
+        ("ah.all_reduce(np.ones(1 << 20))", "ah.all_to_all_single(np.ones(4), np.ones(4))"),
+    ],
+)
+def test_different_calls_are_told_apart_on_both_hosts(
+    span: Span, usual: str, unusual: str, odd: int
+) -> None:
+    ranks = span(
+        "aabb",
+        f"""
+        ah.init_process_group(timeout=20)
+        call = (lambda: {unusual}) if ah.get_rank() == {odd} else (lambda: {usual})
+        tell("different", **failure(call))
+        for length in (1, 100_000):
+            y = np.full(length, ah.get_rank() + 1.0)
+            ah.all_reduce(y)
+            assert (y == 10).all()
+        tell("sum")
+        ah.destroy_process_group()
+        """,
+    )
+    texts = []
+    for rank in ranks:
+        told = rank.expect("different")
+        assert told["error"] == "CollectiveMismatch", told
+        texts.append(told["text"].replace(" (this one)", "").split(": ", 1)[1])
+        assert "#1 of group 'world'" in told["text"]
+    assert len(set(texts)) == 1, texts
+    for rank in ranks:
+        rank.expect("sum")
+        assert rank.ended() == 0
