@@ -31,23 +31,33 @@ typedef struct {
     char *const *outs;
     const char *const *ins;
     size_t nbytes;
-    bool only_reader;
 } moved;
 
-static void put_in(const ah_lane *lane, const void *given, uint64_t step) {
+static void put_copies(const ah_lane *lane, const void *given, uint64_t step) {
     const moved *what = given;
-    size_t chunk = lane->limits.chunk;
-    ah_copy(ah_outbox_of(lane, lane->rank, step), what->in + step * chunk,
-            ah_part(what->nbytes, chunk, step), false);
+    size_t part = ah_part(what->nbytes, lane->box, step);
+    for (int k = 1; k < lane->size; k++) {
+        int peer = (lane->rank + k) % lane->size;
+        ah_copy(ah_box(lane, lane->rank, peer, step & 1), what->in + step * lane->box, part, false);
+    }
 }
 
-static void take_out(const ah_lane *lane, const void *given, uint64_t step, int source) {
+static void put_parts(const ah_lane *lane, const void *given, uint64_t step) {
     const moved *what = given;
-    size_t chunk = lane->limits.chunk;
-    const char *box = ah_outbox_of(lane, source, step);
-    size_t part = ah_part(what->nbytes, chunk, step);
-    ah_copy((what->outs ? what->outs[source] : what->out) + step * chunk, box, part, false);
-    if (what->only_reader) ah_hand_back(box, part);
+    size_t part = ah_part(what->nbytes, lane->box, step);
+    for (int k = 1; k < lane->size; k++) {
+        int peer = (lane->rank + k) % lane->size;
+        ah_copy(ah_box(lane, lane->rank, peer, step & 1), what->ins[peer] + step * lane->box, part,
+                false);
+    }
+}
+
+static void take_part(const ah_lane *lane, const void *given, uint64_t step, int source) {
+    const moved *what = given;
+    const char *box = ah_box(lane, source, lane->rank, step & 1);
+    size_t part = ah_part(what->nbytes, lane->box, step);
+    ah_copy(what->out + step * lane->box, box, part, false);
+    ah_hand_back(box, part);
 }
 
 static ah_status broadcast_slots(ah_lane *lane, uint64_t signature, void *x, size_t nbytes,
@@ -75,9 +85,9 @@ static ah_status broadcast_large(ah_lane *lane, uint64_t signature, void *x, siz
     ah_status status = ah_meet(lane, signature, terms);
     if (status != AH_OK) return status;
     if (!ah_can_pull(lane, source, nbytes)) {
-        moved what = {.in = x, .out = x, .nbytes = nbytes, .only_reader = lane->size == 2};
-        ah_outbox outbox = {ah_steps(nbytes, lane->limits.chunk), source, readers, &what,
-                            put_in, take_out};
+        moved what = {.in = x, .out = x, .nbytes = nbytes};
+        ah_outbox outbox = {ah_steps(nbytes, lane->box), source, readers, &what,
+                            put_copies, take_part};
         return ah_outbox_run(lane, &outbox);
     }
     if (lane->rank != root) {
@@ -97,6 +107,22 @@ ah_status ah_broadcast(ah_lane *lane, ah_call *call, void *x, size_t nbytes, int
 }
 
 /* ---- gather */
+
+static void put_in(const ah_lane *lane, const void *given, uint64_t step) {
+    const moved *what = given;
+    size_t chunk = lane->limits.chunk;
+    ah_copy(ah_outbox_of(lane, lane->rank, step), what->in + step * chunk,
+            ah_part(what->nbytes, chunk, step), false);
+}
+
+static void take_out(const ah_lane *lane, const void *given, uint64_t step, int source) {
+    const moved *what = given;
+    size_t chunk = lane->limits.chunk;
+    const char *box = ah_outbox_of(lane, source, step);
+    size_t part = ah_part(what->nbytes, chunk, step);
+    ah_copy(what->outs[source] + step * chunk, box, part, false);
+    ah_hand_back(box, part);
+}
 
 static ah_status gather_slots(ah_lane *lane, uint64_t signature, const void *in,
                               char *const out[], size_t nbytes, int root) {
@@ -132,7 +158,7 @@ static ah_status gather_large(ah_lane *lane, uint64_t signature, const void *in,
     bool pull = ah_can_pull(lane, sources, nbytes);
     if (lane->rank == root) ah_move(out[root], in, nbytes);
     if (!pull) {
-        moved what = {.in = in, .outs = out, .nbytes = nbytes, .only_reader = true};
+        moved what = {.in = in, .outs = out, .nbytes = nbytes};
         ah_outbox outbox = {ah_steps(nbytes, lane->limits.chunk), sources, readers, &what,
                             put_in, take_out};
         return ah_outbox_run(lane, &outbox);
@@ -162,24 +188,6 @@ ah_status ah_gather(ah_lane *lane, ah_call *call, const void *in, void *const ou
 }
 
 /* ---- scatter */
-
-static void put_parts(const ah_lane *lane, const void *given, uint64_t step) {
-    const moved *what = given;
-    size_t part = ah_part(what->nbytes, lane->box, step);
-    for (int k = 1; k < lane->size; k++) {
-        int peer = (lane->rank + k) % lane->size;
-        ah_copy(ah_box(lane, lane->rank, peer, step & 1), what->ins[peer] + step * lane->box, part,
-                false);
-    }
-}
-
-static void take_part(const ah_lane *lane, const void *given, uint64_t step, int source) {
-    const moved *what = given;
-    const char *box = ah_box(lane, source, lane->rank, step & 1);
-    size_t part = ah_part(what->nbytes, lane->box, step);
-    ah_copy(what->out + step * lane->box, box, part, false);
-    ah_hand_back(box, part);
-}
 
 static ah_status scatter_slots(ah_lane *lane, uint64_t signature, const char *const in[], void *out,
                                size_t nbytes, int root) {
@@ -283,14 +291,13 @@ static ah_status all_gather_large(ah_lane *lane, uint64_t signature, const void 
     uint64_t all = everybody(lane);
     moved what = {.in = in, .outs = out, .nbytes = nbytes};
     ah_exchange exchange = {ah_steps(nbytes, lane->box), &what, put_same, take_all};
-    bool pair = lane->size == 2;
     ah_pause(lane);
     ah_status status = ah_room(lane, &slot);
     if (status != AH_OK) return status;
     terms.flags = ah_locate(lane, in, nbytes, &terms.where);
     bool early = !(terms.flags & AH_IN_HEAP) &&
                  !(lane->attach && nbytes >= lane->limits.attach_min);
-    if (pair) ah_exchange_open(lane, &exchange, early, &terms);
+    ah_exchange_open(lane, &exchange, early, &terms);
     ah_post_terms(lane, slot, signature, terms);
     status = ah_meet_all(lane, signature);
     if (status != AH_OK) return status;
@@ -302,12 +309,8 @@ static ah_status all_gather_large(ah_lane *lane, uint64_t signature, const void 
         }
         return status == AH_OK ? ah_pulled(lane, all, all) : status;
     }
-    if (pair) {
-        lane->call->variant = AH_SWAP;
-        return ah_exchange_run(lane, &exchange);
-    }
-    ah_outbox outbox = {ah_steps(nbytes, lane->limits.chunk), all, all, &what, put_in, take_out};
-    return ah_outbox_run(lane, &outbox);
+    lane->call->variant = AH_SWAP;
+    return ah_exchange_run(lane, &exchange);
 }
 
 ah_status ah_all_gather(ah_lane *lane, ah_call *call, const void *in, void *const out[],
