@@ -54,6 +54,15 @@ _INEXACT: Final = "fc"
 """The kinds of dtype that round, and of which NumPy warns about what it computes."""
 
 
+def is_bfloat16(dtype: np.dtype[np.generic]) -> bool:
+    """Say whether it is the bfloat16 of ml_dtypes, which NumPy counts among no kind."""
+    return dtype.kind == "V" and dtype.name == "bfloat16" and dtype.itemsize == 2
+
+
+def _rounds(dtype: np.dtype[np.generic]) -> bool:
+    return dtype.kind in _INEXACT or is_bfloat16(dtype)
+
+
 def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
     """Refuse what cannot be reduced; the text says what to do.
 
@@ -65,14 +74,14 @@ def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
     dtype = np.dtype(dtype)
     _check_dtype(dtype)
     match op:
-        case ReduceOp.AVG if dtype.kind not in _INEXACT:
+        case ReduceOp.AVG if not _rounds(dtype):
             raise TypeError(f"AVG of {dtype} is not defined; use SUM and divide")
         case ReduceOp.MIN | ReduceOp.MAX if dtype.kind == "c":
             raise TypeError(
                 f"{op.name} of {dtype} is not defined: complex numbers have no order; "
                 "reduce the real and imaginary parts, or magnitudes"
             )
-        case ReduceOp.BAND | ReduceOp.BOR | ReduceOp.BXOR if dtype.kind in _INEXACT:
+        case ReduceOp.BAND | ReduceOp.BOR | ReduceOp.BXOR if _rounds(dtype):
             raise TypeError(
                 f"Cannot use ReduceOp.{op.name} with non-integral dtype {dtype}; "
                 "use a view of it as unsigned integers if its bits are meant"
@@ -85,7 +94,7 @@ def combine(op: ReduceOp, left: Array, right: Array, out: Array) -> None:
     All are of one dtype, which has passed `check`, and of one length.
     """
     ufunc = _UFUNCS[op]
-    if out.dtype.kind not in _INEXACT:
+    if not _rounds(out.dtype):
         ufunc(left, right, out=out)  # arrays of integers never warn
         return
     # 1 us a call. A shared errstate as decorator takes half, but before NumPy 2 threads that
@@ -100,12 +109,13 @@ def fold(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: int) -> N
     Half types are added up in float32 and rounded once; AVG is divided by `divisor`, before that.
     All are of one dtype, which has passed `check`, and of one length.
     """
-    wide = operands[0].astype(np.float32) if out.dtype == np.float16 else operands[0].copy()
+    is_half = out.dtype == np.float16 or is_bfloat16(out.dtype)
+    wide = operands[0].astype(np.float32) if is_half else operands[0].copy()
     for operand in operands[1:]:
         combine(op, wide, operand.astype(wide.dtype, copy=False), wide)
     finish(op, wide, divisor)
     with np.errstate(all="ignore"):
-        np.copyto(out, wide, casting="same_kind")
+        np.copyto(out, wide, casting="unsafe")  # from float32 to a half type, or none at all
 
 
 def finish(op: ReduceOp, array: Array, world_size: int) -> None:
@@ -124,7 +134,7 @@ def _check_dtype(dtype: np.dtype[np.generic]) -> None:
             f"cannot reduce {dtype.str}, whose byte order is not this machine's; "
             "convert it first: x.astype(x.dtype.newbyteorder('='))"
         )
-    if dtype in _DTYPES:
+    if dtype in _DTYPES or is_bfloat16(dtype):
         return
     if dtype.hasobject:
         raise TypeError(
@@ -139,5 +149,5 @@ def _check_dtype(dtype: np.dtype[np.generic]) -> None:
         )
     raise TypeError(
         f"cannot reduce {dtype}; reductions take bool, int8 to int64, uint8 to uint64, "
-        "float16 to float64, complex64 and complex128"
+        "float16 to float64, bfloat16, complex64 and complex128"
     )

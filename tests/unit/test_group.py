@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce as fold
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -79,7 +80,10 @@ async def test_all_reduce_knows_every_operation(op: ReduceOp) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "complex64", "complex128"],
+    [
+        *("bool", "int8", "uint16", "int32", "uint64", "float16", "float32"),
+        *("complex64", "complex128", ml_dtypes.bfloat16),
+    ],
 )
 async def test_all_reduce_takes_every_dtype(dtype: str) -> None:
     async with inproc_world(3) as world:
@@ -102,7 +106,7 @@ async def test_all_reduce_of_floats_gives_the_same_bits_everywhere(size: int) ->
             np.testing.assert_allclose(xs[0], exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT])
 async def test_deterministic_reductions_fold_in_the_order_of_ranks(
     dtype: str, op: ReduceOp
@@ -110,7 +114,7 @@ async def test_deterministic_reductions_fold_in_the_order_of_ranks(
     size, length = 5, 150
     rng = np.random.default_rng(5)
     given = [rng.standard_normal(length).astype(dtype) for _ in range(size)]
-    wide = "float32" if dtype == "float16" else dtype
+    wide = "float32" if np.dtype(dtype).itemsize == 2 else dtype
     ufunc = np.multiply if op is ReduceOp.PRODUCT else np.add
     expected = fold(ufunc, [x.astype(wide) for x in given])
     if op is ReduceOp.AVG:

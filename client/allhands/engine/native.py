@@ -9,7 +9,7 @@ import numpy as np
 
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.reduction import ReduceOp
+from allhands.reduction import ReduceOp, is_bfloat16
 
 if TYPE_CHECKING:
     from allhands._native import Lane
@@ -109,7 +109,7 @@ def _foreign(dtype: "np.dtype[np.generic] | None") -> int:
     if dtype is None:
         return 0
     plain = dtype.isbuiltin == 1 and dtype.isnative and dtype.kind in "biufc"
-    if plain and dtype.char not in "gG":
+    if (plain and dtype.char not in "gG") or is_bfloat16(dtype):
         return 0
     digest = hashlib.blake2b(str(dtype).encode(), digest_size=4).digest()
     return _FIRST_FOREIGN | int.from_bytes(digest)

@@ -128,8 +128,31 @@ static int64_t now_ns(void)
 
 /* ---------------------------------------------------------------- arrays */
 
+/* A type that a library has added to NumPy is known by its name alone. */
+static ah_type added_type(int number)
+{
+    static int bfloat16 = -1;
+    if (number == bfloat16)
+        return AH_BFLOAT16;
+    if (bfloat16 >= 0)
+        return AH_TYPES;
+    PyArray_Descr *descr = PyArray_DescrFromType(number);
+    if (descr == NULL) {
+        PyErr_Clear();
+        return AH_TYPES;
+    }
+    const char *name = strrchr(descr->typeobj->tp_name, '.');
+    name = name ? name + 1 : descr->typeobj->tp_name;
+    if (strcmp(name, "bfloat16") == 0 && PyDataType_ELSIZE(descr) == 2)
+        bfloat16 = number;
+    Py_DECREF(descr);
+    return number == bfloat16 ? AH_BFLOAT16 : AH_TYPES;
+}
+
 ah_type type_of_number(int number)
 {
+    if (number >= NPY_USERDEF)
+        return added_type(number);
     switch (number) {
     case NPY_BOOL: return AH_BOOL;
     case NPY_INT8: return AH_INT8;
