@@ -14,14 +14,25 @@ RUN if ! { python3 -c 'import ensurepip, venv' && command -v openssl; }; then \
     && python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later, please")'
 
 FROM python AS build
-RUN python3 -m venv /opt/allhands
+# What compiles the native core stays in this stage. A Python that is not Debian's has its headers.
+# hadolint ignore=DL3008
+RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))') \
+    && set -- \
+    && if ! command -v gcc; then set -- gcc libc6-dev; fi \
+    && if ! test -e "$headers/Python.h"; then set -- "$@" python3-dev; fi \
+    && if [ $# -gt 0 ]; then \
+        apt-get update \
+        && apt-get install --yes --no-install-recommends "$@" \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi \
+    && python3 -m venv /opt/allhands
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto proto
 COPY server server
 COPY client client
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /opt/allhands/bin/pip install --no-cache-dir .
+    ALLHANDS_NATIVE=require /opt/allhands/bin/pip install --no-cache-dir .
 
 FROM python
 # A fixed number, so that volumes keep their owner across builds. The directories are mount points.

@@ -12,6 +12,10 @@ PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 ARGS ?=
 
+# The native core is compiled into the package. Where there is a compiler, the tests want it.
+NATIVE := hatch_build.py $(wildcard client/allhands/native/*.[ch])
+ALLHANDS_NATIVE ?= $(if $(shell command -v gcc || command -v cc),require,1)
+
 SHELL_SCRIPTS := .ci/run $(wildcard container/*.sh) tests/container/run.sh
 
 .PHONY: help
@@ -25,6 +29,11 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
 	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: sanitize
+sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also under sanitizers
+	ALLHANDS_NATIVE_ROUNDS=$${ALLHANDS_NATIVE_ROUNDS:-200} \
+		$(BIN)/python -m pytest --durations=0 tests/unit/test_native_c.py $(ARGS)
 
 # ---------------------------------------------------------------- lint
 
@@ -64,6 +73,7 @@ test-container: $(VENV)/.has-dev ## Build the image and run the composition (roo
 .PHONY: clean
 clean: ## Remove .venv and every cache
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -f client/allhands/_native.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---------------------------------------------------------------- .venv
@@ -96,11 +106,20 @@ $(BIN)/python:
 		exit 1; \
 	fi
 
-$(VENV)/.has-examples: $(BIN)/python pyproject.toml
+# pip keeps to itself what is said while it builds.
+define tell_of_native_core
+@$(BIN)/python -c 'import allhands._native' 2>/dev/null || { \
+	echo "allhands is installed without its native core, so ranks of one host use links."; \
+	echo "To have it, install gcc and the headers of Python, then: make clean"; } >&2
+endef
+
+$(VENV)/.has-examples: $(BIN)/python pyproject.toml $(NATIVE)
 	$(PIP) install --editable '.[examples]'
+	$(tell_of_native_core)
 	@touch $@
 
 # The development extra includes that of the examples.
-$(VENV)/.has-dev: $(BIN)/python pyproject.toml
-	$(PIP) install --editable '.[dev]'
+$(VENV)/.has-dev: $(BIN)/python pyproject.toml $(NATIVE)
+	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --editable '.[dev]'
+	$(tell_of_native_core)
 	@touch $@ $(VENV)/.has-examples

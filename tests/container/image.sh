@@ -6,7 +6,7 @@ base=allhands-base
 export ALLHANDS_IMAGE=allhands-under-test
 
 import_base() {
-    local archive=$1/base-$codename.tar
+    local archive=$1/base-with-compiler-$codename.tar
     if [ ! -e "$archive" ]; then
         debootstrap_to "$archive.partial"
         mv "$archive.partial" "$archive"
@@ -16,7 +16,7 @@ import_base() {
 
 debootstrap_to() {
     local tree=$scratch/base
-    debootstrap --variant=minbase --include=python3,python3-venv,openssl \
+    debootstrap --variant=minbase --include=python3,python3-venv,python3-dev,openssl,gcc,libc6-dev \
         "$codename" "$tree" "$(mirror)" >"$scratch/debootstrap.log" \
         || { tail "$scratch/debootstrap.log" >&2; fail "debootstrap failed"; }
     tar --directory "$tree" --create --file "$1" --one-file-system \

@@ -1,6 +1,7 @@
 """The reductions in C give what NumPy gives; halves what float32 gives, rounded once."""
 
 import enum
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,22 +148,21 @@ def test_it_supports_what_may_be_reduced_and_nothing_else() -> None:
     assert supported == DEFINED
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 11, 64])
 @pytest.mark.parametrize(("op", "name"), DEFINED)
-def test_it_folds_as_numpy_does(op: ReduceOp, name: str, n: int) -> None:
-    rng = np.random.default_rng(n)
-    for count in (0, 1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 65, 1000, 2049, 4099):
+def test_it_folds_as_numpy_does(op: ReduceOp, name: str) -> None:
+    rng = np.random.default_rng(0)
+    counts = (0, 1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 65, 1000, 4099)
+    for n, count in itertools.product((1, 2, 3, 4, 5, 6, 7, 8, 11, 64), counts):
         operands = [values(name, count, rng) for _ in range(n)]
         kept = [operand.copy() for operand in operands]
         assert_same(folded(op, operands, n), expected(op, operands, n))
         assert [x.tobytes() for x in operands] == [x.tobytes() for x in kept]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize(("op", "name"), DEFINED)
-def test_the_result_may_take_the_place_of_any_operand(op: ReduceOp, name: str, n: int) -> None:
-    rng = np.random.default_rng(n)
-    for count in (1, 5, 33, 3001):
+def test_the_result_may_take_the_place_of_any_operand(op: ReduceOp, name: str) -> None:
+    rng = np.random.default_rng(0)
+    for n, count in itertools.product((1, 2, 3, 4, 5, 9), (1, 5, 33, 3001)):
         operands = [values(name, count, rng) for _ in range(n)]
         separate = folded(op, operands, n)
         for place in range(n):
@@ -171,30 +171,35 @@ def test_the_result_may_take_the_place_of_any_operand(op: ReduceOp, name: str, n
             assert copies[place].tobytes() == separate.tobytes()
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize(("op", "name"), DEFINED)
-def test_neither_alignment_nor_cuts_change_the_bits(op: ReduceOp, name: str, n: int) -> None:
-    rng = np.random.default_rng(n)
+def test_neither_alignment_nor_cuts_change_the_bits(op: ReduceOp, name: str) -> None:
+    rng = np.random.default_rng(0)
     count = 1234
-    operands = [values(name, count, rng) for _ in range(n)]
-    whole = folded(op, operands, n).tobytes()
+    for n in (2, 3, 4):
+        operands = [values(name, count, rng) for _ in range(n)]
+        whole = folded(op, operands, n).tobytes()
+        for offset in (1, 2, 4, 8, 31):
+            assert folded_at(offset, op, operands) == whole
+        for step in (1, 5, 16, 333):
+            cuts = [
+                folded(op, [x[at : at + step] for x in operands], n) for at in range(0, count, step)
+            ]
+            assert b"".join(cut.tobytes() for cut in cuts) == whole
+
+
+def folded_at(offset: int, op: ReduceOp, operands: Sequence[Array]) -> bytes:
+    """Fold copies at odd places, and see that nothing beside the result is written."""
     dtype = operands[0].dtype
-    for offset in (1, 2, 4, 8, 31):
-        shifted = [
-            np.frombuffer(bytearray(offset * (i + 1)) + x.tobytes(), np.uint8)[offset * (i + 1) :]
-            for i, x in enumerate(operands)
-        ]
-        room = np.full(count * dtype.itemsize + offset + 64, 0xA5, np.uint8)
-        out = room[offset : offset + count * dtype.itemsize].view(dtype)
-        fold(op, name, out, [x.view(dtype) for x in shifted], n)
-        assert out.tobytes() == whole
-        assert (room[:offset] == 0xA5).all()
-        assert (room[offset + out.nbytes :] == 0xA5).all()
-    for step in (1, 5, 16, 333):
-        cuts = [
-            folded(op, [x[at : at + step] for x in operands], n) for at in range(0, count, step)
-        ]
-        assert b"".join(cut.tobytes() for cut in cuts) == whole
+    copies = [
+        np.frombuffer(bytes(offset * i) + x.tobytes(), np.uint8)[offset * i :].view(dtype)
+        for i, x in enumerate(operands, start=1)
+    ]
+    room = np.full(operands[0].nbytes + offset + 64, 0xA5, np.uint8)
+    out = room[offset:-64].view(dtype)
+    fold(op, dtype.name, out, copies, len(operands))
+    assert (room[:offset] == 0xA5).all()
+    assert (room[-64:] == 0xA5).all()
+    return out.tobytes()
 
 
 @pytest.mark.parametrize("name", INEXACT)

@@ -47,14 +47,20 @@ bool ah_supports(ah_op op, ah_type type);
 /* out[i] = in[0][i] op in[1][i] op ... op in[n-1][i], folded from the left; n >= 1.
  *
  * `out` may be one of `in`, exactly; otherwise nothing overlaps. Any alignment that the type has in
- * NumPy. AVG divides the sum by `divisor`, once. Half types are folded in float32 and rounded once.
- * The bits of a result depend on the values and their order alone, never on count, alignment or how
- * a caller cuts an array.
+ * NumPy. AVG divides the sum by `divisor`, 1 or more, once. Half types are folded in float32 and
+ * rounded once, to the nearest, ties to even. With n of 1 elements are copied as they are, but for
+ * AVG.
+ *
+ * The bits of a result depend on the values and their order alone, never on count, alignment, the
+ * processor, or how a caller cuts an array. They are NumPy's, with two exceptions: every NaN that
+ * is computed is the quiet one without sign and payload; and a product of complex numbers rounds
+ * every step, where NumPy uses fused operations if the processor has them.
  */
 void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, size_t count,
              size_t divisor);
 
-/* Copy; `once` says that the target will not be read soon on this core (it may pass the caches by). */
+/* Copy; `once` says that the target will not be read soon on this core (it may pass the caches by).
+ * A release store after it publishes the copy, either way. */
 void ah_copy(void *to, const void *from, size_t nbytes, bool once);
 
 #endif

@@ -1,0 +1,103 @@
+"""The tests of the native core that are in C, as they are and under sanitizers.
+
+ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` gives them more time.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "client" / "allhands" / "native"
+TESTS = sorted((ROOT / "tests" / "native").glob("test_*.c"))
+
+ROUNDS = os.environ.get("ALLHANDS_NATIVE_ROUNDS", "10")
+RANKS_ARE = {"test_arena": ["threads", "forks"]}
+"""What plays the ranks, of the tests that have any."""
+
+FLAGS = ["-std=c11", "-fwrapv", "-ffp-contract=off", "-pthread", "-Wall", "-Wextra"]
+BUILDS = {
+    "plain": ["-O2"],
+    "thread": ["-g", "-O1", "-fsanitize=thread"],
+    "address": ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+}
+RUNS = [
+    pytest.param(build, test, ranks, id="-".join(filter(None, (test.stem, ranks, build))))
+    for build in BUILDS
+    for test in TESTS
+    for ranks in RANKS_ARE.get(test.stem, [""])
+    if build != "thread" or ranks == "threads"
+]
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+class Builder:
+    """Compiles the core once for each way to build it."""
+
+    def __init__(self, compiler: str, folder: Path) -> None:
+        self._compiler = compiler
+        self._folder = folder
+        self._objects: dict[str, list[str]] = {}
+
+    def test(self, build: str, source: Path) -> list[str]:
+        """Return the command that runs the test."""
+        if build not in self._objects:
+            self._objects[build] = self._compile_core(build)
+        program = self._folder / f"{source.stem}-{build}"
+        if not program.exists():
+            self._compile(build, "-o", str(program), str(source), *self._objects[build])
+        return [*self.runner(build), str(program)]
+
+    def runner(self, build: str) -> list[str]:
+        # The ThreadSanitizer of older compilers does not find its way in memory that the kernel
+        # lays out more randomly than they knew.
+        setarch = shutil.which("setarch")
+        return [setarch, "-R"] if build == "thread" and setarch else []
+
+    def why_not(self, build: str) -> str:
+        """Return why nothing can be built or run that way here; nothing if it can."""
+        source = self._folder / "nothing.c"
+        source.write_text("int main(void) { return 0; }\n")
+        program = self._folder / f"nothing-{build}"
+        made = run([self._compiler, *BUILDS[build], "-o", str(program), str(source)])
+        if made.returncode:
+            return made.stdout
+        ran = run([*self.runner(build), str(program)])
+        return ran.stdout if ran.returncode else ""
+
+    def _compile_core(self, build: str) -> list[str]:
+        objects = []
+        for source in sorted(NATIVE.glob("*.c")):
+            if source.stem == "module" or source.stem.endswith("_object"):
+                continue  # these are about Python
+            made = str(self._folder / f"{source.stem}-{build}.o")
+            self._compile(build, "-c", "-o", made, str(source))
+            objects.append(made)
+        return objects
+
+    def _compile(self, build: str, *arguments: str) -> None:
+        said = run([self._compiler, *FLAGS, *BUILDS[build], f"-I{NATIVE}", *arguments])
+        assert said.returncode == 0, said.stdout
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler: neither gcc nor cc is on PATH")
+    return Builder(compiler, tmp_path_factory.mktemp("native"))
+
+
+@pytest.mark.timeout(1200)  # compilers on busy machines; and `make sanitize` asks for much
+@pytest.mark.parametrize(("build", "test", "ranks"), RUNS)
+def test_the_core_passes_its_tests(builder: Builder, build: str, test: Path, ranks: str) -> None:
+    if reason := builder.why_not(build):
+        pytest.skip(f"cannot build with {' '.join(BUILDS[build])} here: {reason}")
+    said = run([*builder.test(build, test), *([ranks, ROUNDS] if ranks else [])])
+    assert said.returncode == 0, said.stdout
