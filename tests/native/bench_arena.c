@@ -168,8 +168,8 @@ static void measure(const job *j, int rank) {
     if (rank == 0) {
         qsort(times, (size_t)count, sizeof *times, by_size);
         double median = times[count / 2];
-        printf("%-14s %2d ranks %10zu B  %9.2f us  (%.2f-%.2f, %d)  %6.2f GB/s  %s\n", j->name, j->size,
-               j->nbytes, median, times[count / 10], times[count * 9 / 10], count,
+        printf("%-14s %2d ranks %10zu B  %9.2f us  (%.2f-%.2f, %d)  %6.2f GB/s  %s\n", j->name,
+               j->size, j->nbytes, median, times[count / 10], times[count * 9 / 10], count,
                (double)j->nbytes / median / 1000, variants[variant]);
         fflush(stdout);
     }
@@ -211,17 +211,22 @@ static void run(const char *name, int size, size_t nbytes) {
     munmap(j.pids, 4096);
 }
 
+static void limit(int which, size_t *limit, const char *value) {
+    options.custom[which] = true;
+    *limit = bytes_of(value);
+}
+
 static void option(const char *text) {
     const char *value = strchr(text, '=');
     if (!value++) exit(2);
     if (!strncmp(text, "heap", 4)) options.heap = atoi(value);
-    else if (!strncmp(text, "attach_min", 10)) options.custom[2] = true, options.limits.attach_min = bytes_of(value);
+    else if (!strncmp(text, "slot_max", 8)) limit(0, &options.limits.slot_max, value);
+    else if (!strncmp(text, "chunk", 5)) limit(1, &options.limits.chunk, value);
+    else if (!strncmp(text, "attach_min", 10)) limit(2, &options.limits.attach_min, value);
     else if (!strncmp(text, "attach", 6)) options.attach = atoi(value);
     else if (!strncmp(text, "huge", 4)) options.huge = atoi(value);
     else if (!strncmp(text, "pin", 3)) options.pin = atoi(value);
     else if (!strncmp(text, "seconds", 7)) options.seconds = atof(value);
-    else if (!strncmp(text, "slot_max", 8)) options.custom[0] = true, options.limits.slot_max = bytes_of(value);
-    else if (!strncmp(text, "chunk", 5)) options.custom[1] = true, options.limits.chunk = bytes_of(value);
     else if (!strcmp(text, "type=f16")) options.type = AH_FLOAT16;
     else if (!strcmp(text, "type=bf16")) options.type = AH_BFLOAT16;
     else if (!strcmp(text, "type=f64")) options.type = AH_FLOAT64;

@@ -137,6 +137,8 @@ static ah_status all_to_all(ah_lane *lane, uint64_t signature, const pieces *wha
             size_t nbytes = said(lane, r, SENT, lane->rank);
             const char *from = packed(lane, r, sum(lane, r, lane->size)) + sum(lane, r, lane->rank);
             ah_move(what->out[r], r == lane->rank ? what->in[r] : from, nbytes);
+            if (lane->size == 2 && r != lane->rank && nbytes > 4 * AH_LINE)
+                ah_hand_back(from, nbytes);
             continue;
         }
         large |= AH_BIT(r);

@@ -80,7 +80,7 @@ void ah_lane_interrupt(ah_lane *lane, uint64_t sequence);
  * number their calls alike with gaps skip each gap before the call behind it. */
 void ah_lane_skip(ah_lane *lane, uint64_t sequence);
 
-/* These pages of the own heap are ordinary memory from now on. A lane does so itself, and says so in
+/* These pages of the own heap are ordinary memory from now on. A lane does so itself, and tells in
  * `unshared`, when a call is given up while a peer that hangs could still write to the array: the
  * array stays where it is, with other pages under it. Other lanes of the same heap must be told the
  * same. An array in a heap should have its pages to itself. */

@@ -15,7 +15,8 @@ static bool read_from(const ah_lane *lane, int rank, uint64_t address, void *to,
                             {(void *)(uintptr_t)address, nbytes}};
     unsigned long parts = nbytes ? 2 : 1;
     ssize_t got = process_vm_readv(lane->pid[rank], here, parts, there, parts, 0);
-    return got == (ssize_t)(sizeof nonce + nbytes) && nonce == atomic_load(&lane->area[rank]->nonce);
+    return got == (ssize_t)(sizeof nonce + nbytes) &&
+           nonce == atomic_load(&lane->area[rank]->nonce);
 }
 
 bool ah_lane_can_attach(ah_lane *lane) {

@@ -1,9 +1,9 @@
 /* Reductions of arrays that lie in heaps which all ranks map: read where they are, no staging in.
  *
  * Each rank folds its slice of all arrays. In an all-reduce it writes the result into all of them:
- * the reader of a line is its next writer here too, which alone makes it twice as fast as exchanging
- * and, between processors that are far apart, eight times as fast as letting each rank fetch the
- * results into its own array. lend.h has how that stays safe when a rank hangs.
+ * the reader of a line is its next writer here too. That makes it twice as fast as the exchange and,
+ * between processors that are far apart, eight times as fast as letting each rank fetch the results
+ * into its own array. lend.h has how that stays safe when a rank hangs.
  */
 #ifndef ALLHANDS_DIRECT_H
 #define ALLHANDS_DIRECT_H
@@ -14,7 +14,7 @@
  * answer on all ranks. */
 bool ah_direct_inputs(const ah_lane *lane, size_t nbytes, char *in[]);
 
-/* x[own rank] is the own array; what others do with it must be allowed by ah_lend before posting. */
+/* x[own rank] is the own array; that others write to it is allowed by ah_lend, before posting. */
 ah_status ah_direct_all_reduce(ah_lane *lane, ah_op op, ah_type type, char *const x[],
                                size_t nbytes);
 

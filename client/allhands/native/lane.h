@@ -2,8 +2,8 @@
  *
  * Laws of the shared memory, on which every variant rests:
  *
- * 1. Every word has one writer at a time, flags the rank whose area holds them (but for the doorbell,
- *    see wait.h).
+ * 1. Every word has one writer at a time, and flags have only the rank whose area holds them (but
+ *    for the doorbell, see wait.h).
  *    Nothing is ever locked, so a rank that dies leaves nothing locked.
  * 2. A rank posts each call in the slot of that call's number, data first, the number last
  *    (release). Who reads that number in it (acquire) sees the data.
@@ -43,10 +43,10 @@ typedef struct {
 typedef struct {
     _Alignas(2 * AH_LINE) _Atomic uint32_t bell;      /* see wait.h */
     _Alignas(2 * AH_LINE) _Atomic uint64_t abandoned; /* last call that this rank gave up */
-    _Atomic uint64_t nonce, nonce_at; /* who attaches finds the one at the other, or the wrong process */
+    _Atomic uint64_t nonce, nonce_at; /* the one lies at the other, in the right process */
     _Alignas(2 * AH_LINE) _Atomic uint64_t inside; /* call in which it touches others' heaps now */
     _Alignas(2 * AH_LINE) _Atomic uint64_t put; /* steps put into staging (or ready in its heap) */
-    _Atomic uint64_t done;                      /* steps that this rank has used up of the others' */
+    _Atomic uint64_t done; /* steps that this rank has used up of the others' */
     _Alignas(2 * AH_LINE) char end[];
 } ah_area;
 

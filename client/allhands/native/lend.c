@@ -38,7 +38,7 @@ static bool anyone_inside(const ah_lane *lane, bool of_this_process) {
     return false;
 }
 
-/* Private pages in the place of shared ones. Whoever else has the heap mapped keeps the old ones. */
+/* Private pages in the place of shared ones. Who else has the heap mapped keeps the old ones. */
 static bool exchange_pages(char *from, size_t nbytes) {
     void *copy = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) return false;

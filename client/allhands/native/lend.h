@@ -7,8 +7,8 @@
  *
  * A rank that is stopped, or killed, inside stays inside. Who may only read does no harm (nobody
  * believes it, see ah_exit). Who may write could spoil the array much later, when it goes on: so
- * the array's owner exchanges the pages under it for private ones of the same content, and that part
- * of the heap is ordinary memory from then on.
+ * the array's owner exchanges the pages under it for private ones of the same content, and that
+ * part of the heap is ordinary memory from then on.
  */
 #ifndef ALLHANDS_LEND_H
 #define ALLHANDS_LEND_H

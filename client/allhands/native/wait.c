@@ -13,9 +13,9 @@ enum { AWAKE, ASLEEP };
 #define MICROSECONDS INT64_C(1000)
 
 /* How long to do what, while nothing comes: first spin, about two microseconds, in which the shell
- * holds on to what it holds; then yield; then sleep. Where spinning is vain because the awaited rank
- * has no processor (its own fell to others, or there are too few), yield at once, and only try now
- * and then whether spinning does again. */
+ * holds on to what it holds; then yield; then sleep. Where spinning is vain because the awaited
+ * rank has no processor (its own fell to others, or there are too few), yield at once, and only
+ * try now and then whether spinning does again. */
 #define SPINS 64
 #define TRY_AGAIN 64
 #define SOON 4 /* yields that show that the processor was what the other lacked */
@@ -54,7 +54,7 @@ static uint64_t missing(const ah_lane *lane, uint64_t ranks, ah_goal goal) {
 
 uint64_t ah_gave_up(const ah_lane *lane, uint64_t ranks) {
     uint64_t gone = 0;
-    /* Pairs with the fence in ah_finish: a word that is still behind was so during all our reads. */
+    /* Pairs with the fence in ah_finish: a word still behind was so during all our reads. */
     atomic_thread_fence(memory_order_acquire);
     for (uint64_t rest = ranks; rest; rest &= rest - 1) {
         int rank = __builtin_ctzll(rest);
