@@ -136,9 +136,9 @@ async def test_what_replaces_another_value_waits_as_well() -> None:
 async def test_receives_into_one_place_land_in_the_order_listed(reduce: bool) -> None:
     whole = span(0, 1)
     both = Round(recvs=tuple(Recv(peer, whole, reduce) for peer in (0, 2)))
-    rank = Rank(np.array([1.0], np.float32), both)
+    rank = Rank(np.array([1e8], np.float32), both)
     rank.come(1, [-1e8])
-    rank.come(0, [1e8])
+    rank.come(0, [1.0])
     assert rank.ended.done()
     # In float32, 1 is lost beside 1e8.
     assert rank.x.tolist() == ([0.0] if reduce else [-1e8])
