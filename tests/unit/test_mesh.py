@@ -20,10 +20,10 @@ class Held:
     """A fabric whose only link takes no frame before it is told to."""
 
     def __init__(self) -> None:
+        self.begun = asyncio.Event()
         self.room = asyncio.Event()
         self.sent: list[bytes] = []
         self.events: list[str] = []
-        self.sending = asyncio.Event()
 
     async def dial(self, peer: int) -> "Held":
         return self
@@ -33,7 +33,7 @@ class Held:
 
     async def send(self, frame: Frame) -> None:
         self.events.append("send")
-        self.sending.set()
+        self.begun.set()
         await self.room.wait()
         self.sent.append(whole(frame))
 
@@ -56,7 +56,8 @@ async def test_memory_of_a_message_under_way_is_let_go_when_its_call_ends() -> N
     )
     mesh.send(1, first)
     mesh.send(1, second)
-    await fabric.sending.wait()
+    async with asyncio.timeout(5):
+        await fabric.begun.wait()
     mesh.withdraw(1, second)  # not under way: nothing holds its memory
     assert fabric.events == ["send"]
     mesh.withdraw(1, first)
@@ -73,7 +74,8 @@ async def test_a_message_is_done_when_its_link_has_taken_it() -> None:
     mesh.attach(fabric)
     told: list[bool] = []
     mesh.send(1, Outgoing(Key(1, 1), [memoryview(bytes(EAGER + 1))], 0, told.append))
-    await fabric.sending.wait()
+    async with asyncio.timeout(5):
+        await fabric.begun.wait()
     assert told == []
     fabric.room.set()
     async with asyncio.timeout(5):
