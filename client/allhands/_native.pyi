@@ -56,9 +56,10 @@ class Lane:
     under way or an argument is not plain (then the careful way tells what is wrong). They raise
     what `on_failure` raises.
 
-    `on_failure(status, sequence, operation, dtype, count, op, root, waiting, culprits, timeout,
-    label)` must raise; sets of ranks are bits. `on_slow(sequence, operation, waiting, deadline)`
-    tells of a call that has been blocked for a while, with waiting 0 when it has ended.
+    `on_failure(status, sequence, operation, dtype, count, op, root, shares, waiting, culprits,
+    timeout, label)` must raise; sets of ranks are bits, shares as in `record`. `on_slow(sequence,
+    operation, waiting, deadline)` tells of a call that has been blocked for a while, with waiting 0
+    when it has ended.
     """
 
     taken: int
@@ -132,8 +133,17 @@ class Lane:
     def last(self) -> tuple[int, str, int, str] | None:
         """Return sequence, operation, bytes and variant of the latest call that ended."""
 
-    def record(self, sequence: int, /) -> tuple[str, np.dtype[Any] | None, int, int, int] | None:
-        """Return operation, dtype, count, op and root of a recent call; None: too long ago."""
+    def record(
+        self, sequence: int, /
+    ) -> tuple[str, np.dtype[Any] | None, int, int, int, list[int] | None] | None:
+        """Return operation, dtype, count, op, root and shares of a recent call; None: too old.
+
+        Shares are the bytes given to each rank, then those expected from each, of the latest call
+        if ranks may differ in them; else None.
+        """
+
+    def give_up(self, sequence: int, /) -> None:
+        """Tell the others not to wait for this rank in calls up to that number; in order."""
 
     def interrupt(self, sequence: int, /) -> None:
         """End calls up to that number early, one that runs now included."""

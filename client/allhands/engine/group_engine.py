@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -66,6 +66,8 @@ class Operation:
     timeout: float
     deadline: float
     """On the monotonic clock."""
+    cancelled: bool = False
+    """Whether it is to be passed over when it would begin."""
 
 
 @dataclass(slots=True)
@@ -143,9 +145,14 @@ class GroupEngine:
     def position(self) -> Position:
         """Where this rank is in the group."""
         lane = self.order.lane
-        if lane is None or (progress := lane.progress())[0] < self._position.sequence:
+        if lane is None:
             return self._position
-        return Position(*progress)
+        shared = Position(*lane.progress())
+        if shared.sequence >= self._position.sequence:
+            return shared
+        # The next one waits for its turn, or was passed over.
+        completed = max(shared.completed, self._position.completed)
+        return replace(self._position, completed=completed)
 
     # ------------------------------------------------------------ calls
 
@@ -164,9 +171,7 @@ class GroupEngine:
         if operation is self._current:
             self._wake(cancelled)
         elif operation in self._queue:
-            self._queue.remove(operation)
-            self._history[operation.work.sequence] = "a call that it cancelled"
-            self.order.give_back()
+            operation.cancelled = True
             operation.work.fail(cancelled(repr(operation.work)))
 
     async def idle(self) -> None:
@@ -249,7 +254,20 @@ class GroupEngine:
     async def _run_queue(self) -> None:
         while self._queue:
             operation = self._queue.popleft()
-            await self._run(operation)
+            if operation.cancelled:
+                await self._pass_over(operation)
+            else:
+                await self._run(operation)
+
+    async def _pass_over(self, operation: Operation) -> None:
+        """Leave out a call that was cancelled before it began; its number is used up."""
+        sequence = operation.work.sequence
+        self._history[sequence] = "a call that it cancelled"
+        self._history.pop(sequence - _HISTORY, None)
+        if (lane := self.order.lane) is not None:
+            await self._aside.run(partial(lane.give_up, sequence))
+        self._position.sequence = self._position.ended = sequence
+        self.order.give_back()
 
     async def _run(self, operation: Operation) -> None:
         """Carry out one call and settle its work."""
@@ -404,13 +422,19 @@ class GroupEngine:
     async def _ask(
         self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float
     ) -> Sequence[Absent] | None:
-        return await self._registry.absent(
+        absent = await self._registry.absent(
             self.name,
             sequence,
             operation,
             [self.ranks[rank] for rank in waiting_for],
             deadline - time.monotonic(),
         )
+        # The coordinator may not have heard yet that this rank has begun, or another; who waits
+        # knows of some that they have not.
+        found = [one for one in absent or () if one.rank != self.ranks[self.rank]]
+        awaited = {self.ranks[rank] for rank in waiting_for}
+        certain = [one for one in found if one.rank in awaited]
+        return None if absent is None else certain or found
 
     async def _disagree(self, what: str, sequence: int, call: Call) -> NoReturn:
         """Tell all ranks what this one called, collect what they called, and raise."""
@@ -499,6 +523,8 @@ class GroupEngine:
             )
         for completed, _ in self._left.values():
             self.order.lane.limit(completed)
+        if ended := self._position.ended:  # before there was a lane in which others could see it
+            await self._aside.run(partial(self.order.lane.give_up, ended))
 
     async def _run_shared(self, operation: Operation, lane: "Lane") -> None:
         run = partial(
@@ -538,13 +564,14 @@ class GroupEngine:
         count: int,
         op: int,
         root: int,
+        shares: list[int] | None,
         waiting: int,
         culprits: int,
         timeout: float,
         label: str | None,
     ) -> None:
         """Raise, on the thread of a call, what its failure means."""
-        call = call_of(operation, dtype, count, op, root)
+        call = call_of(operation, dtype, count, op, root, shares)
         judging = self._judge(
             status, sequence, call, _places(waiting), _places(culprits), timeout, label
         )

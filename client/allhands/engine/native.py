@@ -40,7 +40,7 @@ class Native:
         """What the other ranks are told of it."""
         detail = ""
         if self.send is not None and self.recv is not None:
-            detail = f"gives {list(self.send)}, expects {list(self.recv)}"
+            detail = _ragged(self.send, self.recv)
         return Call(
             self.kind,
             "" if self.dtype is None else str(self.dtype),
@@ -82,17 +82,32 @@ class Native:
 
 
 def call_of(
-    kind: str, dtype: "np.dtype[np.generic] | None", count: int, op: int, root: int
+    kind: str,
+    dtype: "np.dtype[np.generic] | None",
+    count: int,
+    op: int,
+    root: int,
+    shares: Sequence[int] | None,
 ) -> Call:
-    """Describe a call as other ranks are told of it."""
+    """Describe a call as other ranks are told of it; what is given is what a lane records."""
     counts = dtype is not None and kind not in ("all_to_all", "all_to_all_single")
+    detail = ""
+    if dtype is not None and shares is not None:
+        counted = [nbytes // dtype.itemsize for nbytes in shares]
+        half = len(counted) // 2
+        detail = _ragged(counted[:half], counted[half:])
     return Call(
         kind,
         "" if dtype is None else str(dtype),
         count if counts else None,
         OPS[op].name if op >= 0 else "",
         root if root >= 0 else None,
+        detail,
     )
+
+
+def _ragged(send: Sequence[int], recv: Sequence[int]) -> str:
+    return f"gives {list(send)}, expects {list(recv)}"
 
 
 OPS = tuple(ReduceOp)

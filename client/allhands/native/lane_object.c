@@ -69,7 +69,6 @@ typedef struct {
 typedef struct {
     uint64_t sequence;
     Kind kind;
-    int type_number; /* -1: none */
     int op;
     int root;
     size_t count;
@@ -102,6 +101,7 @@ typedef struct {
     Plan plan; /* of the call that runs; too large for the stack of a fast call */
     ah_variant variant; /* of the call that ended last */
     Record records[RECORDS];
+    PyObject *dtypes[RECORDS]; /* of the same calls; NULL: none */
 } LaneObject;
 
 /* How a call that runs and the hooks find each other. */
@@ -353,12 +353,49 @@ static void begin(LaneObject *self, Running *running, uint64_t sequence, int64_t
     self->records[sequence % RECORDS] = (Record){
         .sequence = sequence,
         .kind = plan->kind,
-        .type_number = plan->dtype ? ((PyArray_Descr *)plan->dtype)->type_num : -1,
         .op = plan->op,
         .root = plan->root,
         .count = plan->count,
         .nbytes = own_bytes(self),
     };
+    Py_XSETREF(self->dtypes[sequence % RECORDS], Py_XNewRef(plan->dtype));
+}
+
+/* What a rank gives to and expects from each, in bytes, where ranks may differ in that; else None. */
+static PyObject *shares(const LaneObject *self, Kind kind)
+{
+    if (kind != ALL_TO_ALL && kind != ALL_TO_ALL_SINGLE)
+        Py_RETURN_NONE;
+    PyObject *both = PyList_New(0);
+    for (int at = 0; both != NULL && at < 2 * self->size; at++) {
+        const size_t *nbytes = at < self->size ? self->plan.send : self->plan.recv;
+        PyObject *one = PyLong_FromSize_t(nbytes[at % self->size]);
+        if (one == NULL || PyList_Append(both, one) < 0)
+            Py_CLEAR(both);
+        Py_XDECREF(one);
+    }
+    return both;
+}
+
+/* Set the exception of a call that failed. */
+static void complain(LaneObject *self, const Running *running, ah_status status, PyObject *label)
+{
+    /* The description is taken before others may have the turn, and with it the plan. */
+    static const char *const names[] = {"ok", "timeout", "interrupted", "mismatch", "abandoned"};
+    const Plan *plan = &self->plan;
+    PyObject *ragged = shares(self, plan->kind);
+    if (ragged == NULL)
+        return;
+    PyObject *done = PyObject_CallFunction(
+        self->on_failure, "sKsOniiNKKdO", names[status], (unsigned long long)running->call.sequence,
+        kind_names[plan->kind], plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count,
+        plan->op, plan->root, ragged, (unsigned long long)running->call.waiting,
+        (unsigned long long)running->call.culprits, (double)running->timeout / NANOSECONDS,
+        label ? label : Py_None);
+    if (done != NULL) {
+        Py_DECREF(done);
+        PyErr_SetString(PyExc_SystemError, "a call that failed must raise");
+    }
 }
 
 /* End what was begun; -1 with an exception set unless it ended well. */
@@ -375,20 +412,8 @@ static int end(LaneObject *self, Running *running, ah_status status, PyObject *l
                                                    kind_names[plan->kind], 0, 0.0);
             Py_XDECREF(done);
         }
-    } else if (!PyErr_Occurred()) {
-        /* The description is taken before others may have the turn, and with it the plan. */
-        static const char *const names[] = {"ok", "timeout", "interrupted", "mismatch",
-                                            "abandoned"};
-        PyObject *done = PyObject_CallFunction(
-            self->on_failure, "sKsOniiKKdO", names[status], sequence, kind_names[plan->kind],
-            plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count, plan->op, plan->root,
-            (unsigned long long)running->call.waiting, (unsigned long long)running->call.culprits,
-            (double)running->timeout / NANOSECONDS, label ? label : Py_None);
-        if (done != NULL) {
-            Py_DECREF(done);
-            PyErr_SetString(PyExc_SystemError, "a call that failed must raise");
-        }
-    }
+    } else if (!PyErr_Occurred())
+        complain(self, running, status, label);
     self->ended = sequence;
     self->current = "";
     if (status != AH_OK)
@@ -404,19 +429,29 @@ static int run(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t dea
     return end(self, &running, carry_out(self, &running.call), label);
 }
 
-static void finish_pending(LaneObject *self);
+static int finish_pending(LaneObject *self);
 
 /* ---------------------------------------------------------------- calls on the caller's thread */
 
-/* Take the turn at once, if nobody else has a call here and nothing speaks against it. */
-static bool enter(LaneObject *self)
+static bool is_open(const LaneObject *self)
 {
-    if (self->closed || self->queued != 0 || self->taken >= self->limit ||
-        self->generation != generation || !PyThread_acquire_lock(self->turn, NOWAIT_LOCK))
-        return false;
-    if (self->pending != NULL)
-        finish_pending(self);
-    return true;
+    return !self->closed && self->queued == 0 && self->taken < self->limit &&
+           self->generation == generation;
+}
+
+/* Take the turn at once, if nobody else has a call here and nothing speaks against it: 1. Else 0,
+ * or -1 with an exception that is for whoever calls. */
+static int enter(LaneObject *self)
+{
+    if (!is_open(self) || !PyThread_acquire_lock(self->turn, NOWAIT_LOCK))
+        return 0;
+    if (self->pending == NULL)
+        return 1;
+    /* That takes time, in which others may have taken a number. */
+    int entered = finish_pending(self) < 0 ? -1 : is_open(self);
+    if (entered <= 0)
+        PyThread_release_lock(self->turn);
+    return entered;
 }
 
 /* Turn down what is not plain: the careful way looks again and says what is wrong. */
@@ -468,7 +503,10 @@ static int rank_of(LaneObject *self, PyObject *given)
         PyErr_Format(PyExc_TypeError, "wants %d arguments, has %zd", (wanted), nargs);             \
         return NULL;                                                                               \
     }                                                                                              \
-    if (!enter(self))                                                                              \
+    int entered = enter(self);                                                                     \
+    if (entered < 0)                                                                               \
+        return NULL;                                                                               \
+    if (!entered)                                                                                  \
         Py_RETURN_FALSE;                                                                           \
     Plan *plan = &self->plan;                                                                      \
     plan->op = plan->root = -1;                                                                    \
@@ -663,6 +701,18 @@ static bool sizes(PyObject *given, size_t itemsize, size_t nbytes[], int size)
     return true;
 }
 
+/* Wait for the turn, and for what was started before; -1 with an exception: without the turn. */
+static int await_turn(LaneObject *self)
+{
+    Py_BEGIN_ALLOW_THREADS
+    PyThread_acquire_lock(self->turn, WAIT_LOCK);
+    Py_END_ALLOW_THREADS
+    if (self->pending == NULL || finish_pending(self) == 0)
+        return 0;
+    PyThread_release_lock(self->turn);
+    return -1;
+}
+
 static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"sequence", "kind",    "dtype",   "typesig", "op",      "root",
@@ -681,15 +731,13 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     bool now = sequence == 0;
     if (now) {
-        if (!enter(self))
+        int entered = enter(self);
+        if (entered < 0)
+            return NULL;
+        if (!entered)
             Py_RETURN_FALSE;
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        PyThread_acquire_lock(self->turn, WAIT_LOCK);
-        Py_END_ALLOW_THREADS
-        if (self->pending != NULL)
-            finish_pending(self);
-    }
+    } else if (await_turn(self) < 0)
+        return NULL;
     Plan *plan = &self->plan;
     plan->kind = KINDS;
     for (int at = 0; at < KINDS; at++)
@@ -780,12 +828,12 @@ static PyObject *lane_record(LaneObject *self, PyObject *given)
     const Record *record = &self->records[sequence % RECORDS];
     if (sequence == 0 || record->sequence != sequence)
         Py_RETURN_NONE;
-    PyObject *dtype = record->type_number < 0 ? Py_NewRef(Py_None)
-                                              : (PyObject *)PyArray_DescrFromType(record->type_number);
-    if (dtype == NULL)
+    PyObject *dtype = self->dtypes[sequence % RECORDS];
+    PyObject *ragged = sequence == self->begun ? shares(self, record->kind) : Py_NewRef(Py_None);
+    if (ragged == NULL)
         return NULL;
-    return Py_BuildValue("sNnii", kind_names[record->kind], dtype, (Py_ssize_t)record->count,
-                         record->op, record->root);
+    return Py_BuildValue("sOniiN", kind_names[record->kind], dtype ? dtype : Py_None,
+                         (Py_ssize_t)record->count, record->op, record->root, ragged);
 }
 
 static PyObject *lane_interrupt(LaneObject *self, PyObject *given)
@@ -828,11 +876,21 @@ static PyObject *lane_close(LaneObject *self, PyObject *unused)
 static PyObject *lane_idle(LaneObject *self, PyObject *unused)
 {
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS
-    PyThread_acquire_lock(self->turn, WAIT_LOCK);
-    Py_END_ALLOW_THREADS
-    if (self->pending != NULL)
-        finish_pending(self);
+    if (await_turn(self) < 0)
+        return NULL;
+    PyThread_release_lock(self->turn);
+    Py_RETURN_NONE;
+}
+
+/* Tell the others that they wait in vain for this rank in calls up to that number. */
+static PyObject *lane_give_up(LaneObject *self, PyObject *given)
+{
+    unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred() || await_turn(self) < 0)
+        return NULL;
+    ah_call call = {.sequence = sequence};
+    ah_lane_interrupt(self->lane, sequence);
+    ah_barrier(self->lane, &call); /* interrupted before it begins, whatever it would have been */
     PyThread_release_lock(self->turn);
     Py_RETURN_NONE;
 }
@@ -938,6 +996,8 @@ static void lane_dealloc(LaneObject *self)
         PyThread_free_lock(self->turn);
     Py_XDECREF(self->segments);
     Py_XDECREF(self->ops);
+    for (int at = 0; at < RECORDS; at++)
+        Py_XDECREF(self->dtypes[at]);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -959,6 +1019,7 @@ static PyMethodDef lane_methods[] = {
     {"progress", (PyCFunction)lane_progress, METH_NOARGS, NULL},
     {"last", (PyCFunction)lane_last, METH_NOARGS, NULL},
     {"record", (PyCFunction)lane_record, METH_O, NULL},
+    {"give_up", (PyCFunction)lane_give_up, METH_O, NULL},
     {"interrupt", (PyCFunction)lane_interrupt, METH_O, NULL},
     {"skip", (PyCFunction)lane_skip, METH_O, NULL},
     {"limit", (PyCFunction)lane_limit, METH_O, NULL},
@@ -1002,6 +1063,7 @@ typedef struct Persistent {
     LaneObject *lane;
     PyObject *work;  /* of a call that went the other way */
     PyObject *error; /* of one that was finished on the way of another call */
+    PyObject *dtype; /* of x, when it was looked at */
     int64_t timeout;
     State state;
     Plan plan;
@@ -1025,22 +1087,33 @@ static int finish(PersistentObject *self)
     return end(lane, &self->running, status, self->label == Py_None ? NULL : self->label);
 }
 
-/* Another call comes: the one that was started goes first, as on all ranks. */
-static void finish_pending(LaneObject *lane)
+/* Another call comes: the one that was started goes first, as on all ranks. What goes wrong is for
+ * who waits for that one; but Ctrl-C is for this caller: -1. */
+static int finish_pending(LaneObject *lane)
 {
     PersistentObject *pending = lane->pending;
+    PyObject *type = NULL, *value = NULL, *traceback = NULL;
     Plan kept = lane->plan;
+    pending->state = ENDED;
     if (finish(pending) < 0) {
-        PyObject *type, *traceback;
-        PyErr_Fetch(&type, &pending->error, &traceback);
-        PyErr_NormalizeException(&type, &pending->error, &traceback);
-        Py_XDECREF(type);
-        Py_XDECREF(traceback);
         pending->state = FAILED;
-    } else
-        pending->state = ENDED;
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            PyErr_Fetch(&type, &value, &traceback);
+            complain(lane, &pending->running, AH_INTERRUPTED,
+                     pending->label == Py_None ? NULL : pending->label);
+        }
+        PyObject *error_type, *error_traceback;
+        PyErr_Fetch(&error_type, &pending->error, &error_traceback);
+        PyErr_NormalizeException(&error_type, &pending->error, &error_traceback);
+        Py_XDECREF(error_type);
+        Py_XDECREF(error_traceback);
+    }
     lane->plan = kept;
     Py_DECREF(pending);
+    if (type == NULL)
+        return 0;
+    PyErr_Restore(type, value, traceback);
+    return -1;
 }
 
 static bool bind(PersistentObject *self)
@@ -1062,6 +1135,7 @@ static bool bind(PersistentObject *self)
     if (x == NULL || self->plan.op < 0)
         return true;
     typed(&self->plan, x);
+    self->dtype = Py_NewRef(self->plan.dtype);
     self->plan.kind = ALL_REDUCE;
     self->plan.root = -1;
     self->plan.count = (size_t)PyArray_SIZE(x);
@@ -1079,9 +1153,13 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
     if (self->state != RESTING)
         return PyErr_Format(PyExc_RuntimeError, "started already: wait() for it first");
     PyArrayObject *x = (PyArrayObject *)self->x;
-    if (bind(self) && self->plan.out[0] != NULL && self->plan.out[0] == PyArray_DATA(x) &&
-        self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE) &&
-        enter(self->lane)) {
+    bool same = bind(self) && self->plan.out[0] != NULL &&
+                self->plan.out[0] == PyArray_DATA(x) && self->dtype == (PyObject *)PyArray_DESCR(x) &&
+                self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
+    int entered = same ? enter(self->lane) : 0;
+    if (entered < 0)
+        return NULL;
+    if (entered) {
         LaneObject *lane = self->lane;
         Plan *plan = &lane->plan;
         plan->kind = ALL_REDUCE;
@@ -1209,6 +1287,7 @@ static void persistent_dealloc(PersistentObject *self)
     Py_XDECREF(self->x);
     Py_XDECREF(self->op);
     Py_XDECREF(self->label);
+    Py_XDECREF(self->dtype);
     Py_XDECREF(self->lane);
     type->tp_free(self);
     Py_DECREF(type);
