@@ -255,8 +255,7 @@ def test_a_call_says_how_it_was_carried_out(job: Job) -> None:
         for one in said["small"]:
             assert one == ["slots"] * everything["small"]
         for one in said["middle"]:
-            several = "swap" if size == 2 else "staged"
-            moved = ["staged", "staged", "staged", several, several, "swap", "swap"]
+            moved = ["staged"] * 3 + ["swap"] * 4
             assert one == [*moved, *reduced[size]]
         for one in said["large"]:
             assert one == [*["attach"] * 7, *reduced[size]]
