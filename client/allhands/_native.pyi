@@ -143,13 +143,13 @@ class Lane:
         """
 
     def give_up(self, sequence: int, /) -> None:
-        """Tell the others not to wait for this rank in calls up to that number; in order."""
+        """Tell the others not to wait for this rank in calls up to that number; in order.
+
+        Ranks that number their calls with gaps have to say so of each gap.
+        """
 
     def interrupt(self, sequence: int, /) -> None:
         """End calls up to that number early, one that runs now included."""
-
-    def skip(self, sequence: int, /) -> None:
-        """Say that no calls up to that number will come, where ranks number calls with gaps."""
 
     def limit(self, sequence: int, /) -> None:
         """Turn down fast calls above that number."""

@@ -410,9 +410,18 @@ class GroupEngine:
             except MismatchFound:
                 await self._disagree(self._what(operation), work.sequence, operation.call)
             except Left as left:
-                raise self._given_up(
-                    self._what(operation), work.operation, work.sequence, work.label, left.ranks
-                ) from left
+                assert self._interrupt is not None
+                if not await self._registry.all_present(self.ranks):
+                    # Because of a loss, probably, which this rank will hear of as well.
+                    await _first(self._interrupt, timeout=_HEARSAY_SECONDS)
+                if not self._interrupt.done():
+                    raise self._given_up(
+                        self._what(operation),
+                        work.operation,
+                        work.sequence,
+                        work.label,
+                        left.ranks,
+                    ) from left
         assert self._interrupt is not None
         failure = self._interrupt.result()
         if failure is not None:

@@ -119,7 +119,7 @@ class Island:
 
         def run() -> None:
             if index == 0:
-                lane.skip(first)  # what earlier calls, or others under their numbers, left over
+                lane.give_up(first)  # what earlier calls, or others under their numbers, left over
             number = first + 1 + index
             native.run(lane, number, timeout, deadline + _OVERTIME, None, signature)
 
@@ -156,6 +156,7 @@ class Island:
         count: int,
         op: int,
         root: int,
+        shares: list[int] | None,
         waiting: int,
         culprits: int,
         timeout: float,

@@ -76,8 +76,8 @@ void ah_lane_free(ah_lane *lane);
  * thread, at any time. */
 void ah_lane_interrupt(ah_lane *lane, uint64_t sequence);
 
-/* Say that this rank makes no more calls up to that number; all that it made have ended. Ranks that
- * number their calls alike with gaps skip each gap before the call behind it. */
+/* Say that this rank makes no calls up to that number any more; those that it made have ended.
+ * Ranks that number their calls with gaps skip each gap before the call behind it. */
 void ah_lane_skip(ah_lane *lane, uint64_t sequence);
 
 /* These pages of the own heap are ordinary memory from now on. A lane does so itself, and tells in

@@ -845,15 +845,6 @@ static PyObject *lane_interrupt(LaneObject *self, PyObject *given)
     Py_RETURN_NONE;
 }
 
-static PyObject *lane_skip(LaneObject *self, PyObject *given)
-{
-    unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred())
-        return NULL;
-    ah_lane_skip(self->lane, sequence);
-    Py_RETURN_NONE;
-}
-
 static PyObject *lane_limit(LaneObject *self, PyObject *given)
 {
     unsigned long long limit = PyLong_AsUnsignedLongLong(given);
@@ -888,9 +879,8 @@ static PyObject *lane_give_up(LaneObject *self, PyObject *given)
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
     if (PyErr_Occurred() || await_turn(self) < 0)
         return NULL;
-    ah_call call = {.sequence = sequence};
-    ah_lane_interrupt(self->lane, sequence);
-    ah_barrier(self->lane, &call); /* interrupted before it begins, whatever it would have been */
+    ah_lane_interrupt(self->lane, sequence); /* a call that was started, too */
+    ah_lane_skip(self->lane, sequence);
     PyThread_release_lock(self->turn);
     Py_RETURN_NONE;
 }
@@ -1021,7 +1011,6 @@ static PyMethodDef lane_methods[] = {
     {"record", (PyCFunction)lane_record, METH_O, NULL},
     {"give_up", (PyCFunction)lane_give_up, METH_O, NULL},
     {"interrupt", (PyCFunction)lane_interrupt, METH_O, NULL},
-    {"skip", (PyCFunction)lane_skip, METH_O, NULL},
     {"limit", (PyCFunction)lane_limit, METH_O, NULL},
     {"close", (PyCFunction)lane_close, METH_NOARGS, NULL},
     {"idle", (PyCFunction)lane_idle, METH_NOARGS, NULL},
