@@ -4,6 +4,7 @@ Importing takes most of the time of a short job, so it is done once. A child has
 environment and an end of its own, as if it had been started alone.
 """
 
+import ctypes
 import json
 import os
 import runpy
@@ -14,6 +15,7 @@ import sys
 from typing import Any
 
 _LARGEST_REQUEST = 1 << 17
+_PR_SET_PDEATHSIG = 1
 
 
 def _preload() -> None:
@@ -48,6 +50,7 @@ def _serve(door: socket.socket) -> dict[str, Any] | None:
             return None
         pid = os.fork()
         if pid == 0:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # tests may be killed
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for own in (door, hearing, alarm):

@@ -21,6 +21,9 @@ def fold(
     """Write ins[0] op ins[1] op ... to `out`, which may be one of them; all contiguous."""
 
 def copy(to: NDArray[Any], source: NDArray[Any], once: bool, /) -> None: ...
+def default_limits(size: int, /) -> Limits:
+    """Return what was measured to be best for a group of `size` ranks."""
+
 def area_bytes(size: int, limits: Limits, /) -> int:
     """Return how much of each rank's segment a group of `size` ranks takes."""
 

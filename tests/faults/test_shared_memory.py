@@ -120,15 +120,15 @@ def test_a_stopped_rank_times_others_out_and_later_calls_are_right(
 ) -> None:
     text = f"""
     ah.all_reduce(np.ones(1))
-    store, over, step, last, errors = ah.store(), threading.Event(), 0, None, set()
+    store, over, step, last, errors = ah.store(), threading.Event(), 0, None, []
     threading.Thread(target=lambda: (hear(), over.set()), daemon=True).start()
     while last is None or step < last:
         one = case("{name}", me, n, {length}, seed=step, make={make})
-        said = outcome(one, timeout=0.5)
+        said = outcome(one, timeout=30 if step < 3 else 0.5)
         assert not said["wrong"], (step, said)
-        if said["error"] and not errors:
+        if 1 in said["ranks"] and not errors:
             tell("timeout", **said)
-        errors |= {{said["error"]}} - {{None}}
+            errors.append(said["error"])
         step += 1
         if me == 0 and step == 3:
             tell("busy")
@@ -137,7 +137,7 @@ def test_a_stopped_rank_times_others_out_and_later_calls_are_right(
             store.set("last", str(last))
         elif last is None and store.check(["last"]):
             last = int(store.get("last"))
-    tell("recovered", errors=list(errors), latest=said["error"])
+    tell("recovered", latest=said["error"], text=said["text"])
     ah.destroy_process_group()
     """
     ranks = job(size, script(text))
@@ -146,15 +146,12 @@ def test_a_stopped_rank_times_others_out_and_later_calls_are_right(
     said = [rank.expect("timeout") for at, rank in enumerate(ranks) if at != 1]
     for one in said:
         assert one["error"] == "CollectiveTimeout", one
-    assert any(one["ranks"] == [1] for one in said), [(one["ranks"], one["text"]) for one in said]
+        assert one["ranks"] == [1]
     os.kill(ranks[1].child.pid, signal.SIGCONT)
     ranks[0].say("over")
-    for at, rank in enumerate(ranks):
-        told = rank.expect("recovered", *(["timeout"] if at == 1 else []))
-        if told["what"] == "timeout":
-            told = rank.expect("recovered")
+    for rank in ranks:
+        told = rank.expect("recovered")
         assert told["latest"] is None, told
-        assert set(told["errors"]) <= {"CollectiveTimeout"}, told
     finished(ranks)
 
 
@@ -355,20 +352,21 @@ def test_an_interrupt_reaches_a_call_that_waits_for_one_started_before(job: Job)
 
 def test_cancelled_works_end_and_others_are_told_in_order(job: Job) -> None:
     text = """
+    ah.barrier()
     if me == 0:
-        works = [ah.all_reduce(np.ones(3), async_op=True) for _ in range(3)]
+        works = [ah.all_reduce(np.ones(1_000_000), async_op=True) for _ in range(3)]
         works[1].cancel()
         tell("second", **failure(works[1].wait))
         works[0].cancel()
         tell("first", **failure(works[0].wait))
         hear()
-        tell("third", **failure(works[2].wait), sum=works[2].result().tolist())
+        tell("third", **failure(works[2].wait), sum=works[2].result()[-3:].tolist())
     else:
         hear()
         for what in ("first", "second"):
-            tell(what, **failure(lambda: ah.all_reduce(np.ones(3))))
-        x = np.ones(3)
-        tell("third", **failure(lambda: ah.all_reduce(x)), sum=x.tolist())
+            tell(what, **failure(lambda: ah.all_reduce(np.ones(1_000_000))))
+        x = np.ones(1_000_000)
+        tell("third", **failure(lambda: ah.all_reduce(x)), sum=x[-3:].tolist())
     x = np.ones(3)
     ah.all_reduce(x)
     tell("next", sum=x.tolist())

@@ -859,7 +859,7 @@ static void stopped_reader(rank_state *me) {
     const void *in[] = {x, x};
     for (int i = 0; i < 40; i++) {
         pthread_t thread;
-        attack what = {NULL, {0, (long)(draw(&me->own) % 2000000)}, atomic_load(&w->pids[1])};
+        attack what = {NULL, 0, {0, (long)(draw(&me->own) % 2000000)}, atomic_load(&w->pids[1])};
         for (size_t k = 0; k < count; k++) x[k] = 1;
         line_up(me, 100 + 2 * i);
         if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();

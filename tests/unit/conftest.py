@@ -23,7 +23,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "PAIR", 64)
     monkeypatch.setattr(select, "DOUBLED", 128)
     monkeypatch.setattr(select, "MEDIUM", 160)
-    monkeypatch.setattr(plan, "SLICE_BYTES", 320)
+    monkeypatch.setattr(plan, "SLICE_BYTES", 80)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
     monkeypatch.setattr(phases, "SMALL", 64)
     monkeypatch.setattr(phases, "SLICE_BYTES", 240)

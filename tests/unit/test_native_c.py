@@ -5,6 +5,7 @@ ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` give
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,7 @@ ROUNDS = os.environ.get("ALLHANDS_NATIVE_ROUNDS", "10")
 RANKS_ARE = {"test_arena": ["threads", "forks"]}
 """What plays the ranks, of the tests that have any."""
 
-FLAGS = ["-std=c11", "-fwrapv", "-ffp-contract=off", "-pthread", "-Wall", "-Wextra"]
+FLAGS = ["-std=c11", "-fwrapv", "-ffp-contract=off", "-pthread", "-Wall", "-Wextra", "-Werror"]
 BUILDS = {
     "plain": ["-O2"],
     "thread": ["-g", "-O1", "-fsanitize=thread"],
@@ -33,8 +34,22 @@ RUNS = [
 ]
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def run(command: list[str], timeout: float = 600) -> tuple[int, str]:
+    """Return how it ended, and what it said. Late, it is killed with all that it has started."""
+    with subprocess.Popen(
+        command,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+            said += f"\nkilled after {timeout:.0f} s"
+    return process.returncode, said
 
 
 class Builder:
@@ -65,11 +80,10 @@ class Builder:
         source = self._folder / "nothing.c"
         source.write_text("int main(void) { return 0; }\n")
         program = self._folder / f"nothing-{build}"
-        made = run([self._compiler, *BUILDS[build], "-o", str(program), str(source)])
-        if made.returncode:
-            return made.stdout
-        ran = run([*self.runner(build), str(program)])
-        return ran.stdout if ran.returncode else ""
+        status, said = run([self._compiler, *BUILDS[build], "-o", str(program), str(source)])
+        if status == 0:
+            status, said = run([*self.runner(build), str(program)])
+        return said or f"exit status {status}" if status else ""
 
     def _compile_core(self, build: str) -> list[str]:
         objects = []
@@ -82,8 +96,8 @@ class Builder:
         return objects
 
     def _compile(self, build: str, *arguments: str) -> None:
-        said = run([self._compiler, *FLAGS, *BUILDS[build], f"-I{NATIVE}", *arguments])
-        assert said.returncode == 0, said.stdout
+        status, said = run([self._compiler, *FLAGS, *BUILDS[build], f"-I{NATIVE}", *arguments])
+        assert status == 0, said
 
 
 @pytest.fixture(scope="module")
@@ -99,5 +113,5 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 def test_the_core_passes_its_tests(builder: Builder, build: str, test: Path, ranks: str) -> None:
     if reason := builder.why_not(build):
         pytest.skip(f"cannot build with {' '.join(BUILDS[build])} here: {reason}")
-    said = run([*builder.test(build, test), *([ranks, ROUNDS] if ranks else [])])
-    assert said.returncode == 0, said.stdout
+    status, said = run([*builder.test(build, test), *([ranks, ROUNDS] if ranks else [])])
+    assert status == 0, said

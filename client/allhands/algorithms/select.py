@@ -27,10 +27,10 @@ from allhands.schedule import Schedule
 SMALL = 64 * 1024
 # Of all_reduce, over raw sockets, 4 ranks on 2 cores, microseconds by ring, doubling and
 # halving-doubling: 128 KiB 3,900, 2,900, 3,500; 512 KiB 5,100, 4,000, 4,000; 1 MiB 7,700, 7,600,
-# 6,600; 4 MiB 19,000, 22,000, 13,600.
+# 6,600; 4 MiB 19,000, 22,000, 13,600; 64 MiB by ring 150,000, by halving-doubling 122,000.
 DOUBLED = 1 << 20
 """Bytes that doubling may send, all rounds together."""
-MEDIUM = 4 << 20
+MEDIUM = 64 << 20
 # Two ranks send as much by doubling as by a ring, in one round of two: 512 KiB 1,600 to 1,460 us,
 # 4 MiB 3,900 to 2,350. Above that the ring's reductions, half of doubling's, count.
 PAIR = 4 << 20

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from allhands.arena.grounds import PAGE, Grounds
 from allhands.arena.heap import Heap
-from allhands.limits import Limits
+from allhands.limits import Limits, terms
 
 if TYPE_CHECKING:
     from allhands._native import Segment
@@ -115,15 +115,16 @@ class Arena:
         Ranks are those of the world, this process's among them; `group` is its hash. Either way
         the others learn of it.
         """
-        nbytes = 0
+        nbytes, limits = 0, (0, 0, 0)
         if all(rank in self._segments for rank in ranks) and len(ranks) <= self._native.MAX_RANKS:
-            area = self._native.area_bytes(len(ranks), self.limits.as_tuple())
+            limits = self.limits.settled(self._native.default_limits(len(ranks)))
+            area = self._native.area_bytes(len(ranks), limits)
             nbytes = -(-area // PAGE) * PAGE
         if not nbytes or self._next + nbytes > self._heap_offset:
             self._own.publish(group, 0, 0)
             return None
         offset = self._next
-        if not self._own.publish(group, offset, self.limits.terms):
+        if not self._own.publish(group, offset, terms(limits)):
             return None
         self._next += nbytes
         return Grounds(
@@ -131,12 +132,12 @@ class Arena:
             segments=tuple(self._segments[rank] for rank in ranks),
             own=self._own,
             nbytes=nbytes,
-            terms=self.limits.terms,
+            terms=terms(limits),
             lane=partial(
                 self._native.Lane,
                 pids=tuple(self._pids[rank] for rank in ranks),
                 heap_offset=self._heap_offset,
                 heap_bytes=self._heap_bytes,
-                limits=self.limits.as_tuple(),
+                limits=limits,
             ),
         )

@@ -4,7 +4,7 @@ _SHARED = {
     "nothing": "nothing had to move",
     "slots": "every rank's data lay in its slot, in one round",
     "staged": "data was copied into staging buffers and out of them",
-    "swap": "two ranks swapped the ownership of staging buffers, chunk by chunk",
+    "swap": "each two ranks swapped the ownership of staging buffers, chunk by chunk",
     "mailboxes": "each pair of ranks passed boxes to and fro, chunk by chunk",
     "direct": "all arrays lie in shared memory (ah.empty) and were used where they are",
     "attach": "ranks read one another's memory (process_vm_readv)",

@@ -1319,7 +1319,21 @@ static PyObject *area_bytes(PyObject *unused, PyObject *args)
     return PyLong_FromSize_t(ah_area_bytes(size, &limits));
 }
 
+static PyObject *default_limits(PyObject *unused, PyObject *given)
+{
+    (void)unused;
+    long size = PyLong_AsLong(given);
+    if (PyErr_Occurred())
+        return NULL;
+    if (size < 1 || size > AH_MAX_RANKS)
+        return PyErr_Format(PyExc_ValueError, "no group that shares memory has %ld ranks", size);
+    ah_limits limits = ah_default_limits((int)size);
+    return Py_BuildValue("nnn", (Py_ssize_t)limits.slot_max, (Py_ssize_t)limits.chunk,
+                         limits.attach_min == SIZE_MAX ? -1 : (Py_ssize_t)limits.attach_min);
+}
+
 static PyMethodDef functions[] = {
+    {"default_limits", default_limits, METH_O, NULL},
     {"area_bytes", area_bytes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
