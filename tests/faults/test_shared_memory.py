@@ -324,6 +324,10 @@ def test_others_learn_that_a_call_was_interrupted(job: Job, length: int) -> None
 
 def test_an_interrupt_reaches_a_call_that_waits_for_one_started_before(job: Job) -> None:
     text = """
+    def tell_when_inside(thread):
+        until(lambda: sys._current_frames()[thread].f_code.co_name == "all_reduce")
+        tell("called")
+
     ah.barrier()
     x, y = np.ones(3), np.ones(3)
     call = ah.all_reduce_init(x)
@@ -331,7 +335,7 @@ def test_an_interrupt_reaches_a_call_that_waits_for_one_started_before(job: Job)
         call.start()
         try:
             # It cannot begin before the one that was started has ended.
-            threading.Timer(0, lambda: tell("called")).start()
+            threading.Thread(target=tell_when_inside, args=(threading.get_ident(),)).start()
             ah.all_reduce(y)
         except KeyboardInterrupt:
             tell("interrupted")
