@@ -94,6 +94,8 @@ class GroupEngine:
         self.timeout = timeout
         self.deterministic = deterministic
         self.order = Order()
+        self.explanation = ""
+        """How the latest call in phases was carried out."""
         self.exchanges = Exchanges(self.hash, self.ranks, rank, mesh, registry)
         self._mesh = mesh
         self._position = Position()
@@ -310,7 +312,8 @@ class GroupEngine:
         await self._begin(operation)
         await self._carry_out(operation, performance.run(), performance.waiting_for)
         operation.finish()
-        operation.work.explained(hierarchy.described(phases))
+        self.explanation = hierarchy.described(phases)
+        operation.work.explained(self.explanation)
 
     async def _begin(self, operation: Operation) -> None:
         """Say that a call begins here that may take messages; raise if a peer is in another."""
