@@ -81,10 +81,10 @@ class Group:
         return self.order.taken
 
     def explain(self) -> str:
-        """Say how the latest call over shared memory was carried out; "" if there was none."""
+        """Say how the latest call that shared memory helped was carried out; "": there was none."""
         lane = self.order.lane
         last = None if lane is None else lane.last()
-        return "" if last is None else explain.shared(last)
+        return self._engine.explanation if last is None else explain.shared(last)
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"

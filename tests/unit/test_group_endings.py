@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import numpy as np
 import pytest
 
-from allhands.engine import group_engine
+from allhands.engine import endings, group_engine
 from allhands.engine.verdict import Absent
 from allhands.engine.work import Work
 from allhands.errors import (
@@ -176,7 +176,7 @@ async def test_ranks_that_wait_for_another_root_learn_it_long_before_the_deadlin
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch, operation: str, length: int, odd: int
 ) -> None:
     """The two roots wait, and nothing need be sent between them."""
-    monkeypatch.setattr(group_engine, "_ASK_AFTER", 0.01)
+    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
     roots = [odd if rank == odd else (odd + 1) % 3 for rank in range(3)]
     ended = await outcomes(
         ROOTED[operation](group, length, roots[group.rank]) for group in three.groups
@@ -192,7 +192,7 @@ async def test_ranks_that_wait_for_another_root_learn_it_long_before_the_deadlin
 async def test_two_ranks_that_wait_for_each_other_in_unlike_calls_learn_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_engine, "_ASK_AFTER", 0.01)
+    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
     async with inproc_world(2) as world:
         first, second = world.groups
         x = np.arange(3)
@@ -205,7 +205,7 @@ async def test_two_ranks_that_wait_for_each_other_in_unlike_calls_learn_it(
 async def test_a_rank_that_was_done_answers_who_waits_in_another_call(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_engine, "_ASK_AFTER", 0.01)
+    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
     await results([three.groups[0].reduce(ones(2), 1)])
     ended = await outcomes(
         [three.groups[1].broadcast(ones(2), 0), three.groups[2].broadcast(ones(2), 0)]
@@ -219,7 +219,7 @@ async def test_a_rank_that_was_done_answers_who_waits_in_another_call(
 async def test_a_rank_that_comes_late_with_another_call_gets_the_table_too(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_engine, "_MISMATCH_SECONDS", 0.05)
+    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 0.05)
     early = [three.groups[0].all_reduce(ones(4)), three.groups[2].all_reduce(ones(5))]
     first, second = await outcomes(early)
     assert isinstance(first, CollectiveMismatch)
@@ -320,7 +320,7 @@ async def test_time_in_the_queue_counts(three: InprocWorld) -> None:
 async def test_a_call_that_waited_long_may_still_end_well(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_engine, "_ASK_AFTER", 0.01)
+    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
     early = [group.barrier(timeout=5) for group in three.groups[:2]]
     await asyncio.wait([asyncio.wrap_future(work.get_future()) for work in early], timeout=0.05)
     assert await results([*early, three.groups[2].barrier()]) == [None] * 3

@@ -42,6 +42,7 @@ async def test_all_reduce_gives_everybody_the_sum(hosts: str) -> None:
             await results(works)
             assert_equal(xs, [wanted] * len(hosts))
             assert "hosts of" in works[0].explain()
+            assert world.groups[0].explain() == works[0].explain()
 
 
 @pytest.mark.parametrize("op", ReduceOp)

@@ -24,6 +24,10 @@ class Aside:
 
     async def run(self, act: Callable[[], T]) -> T:
         """Run `act` there and wait for it; when this is cancelled, it still runs to its end."""
+        return await self.begin(act)
+
+    def begin(self, act: Callable[[], T]) -> "asyncio.Future[T]":
+        """Run `act` there, soon; return what ends as it does."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -47,7 +51,7 @@ class Aside:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         self._jobs.put(job)
-        return await future
+        return future
 
     def close(self) -> None:
         """Let the thread end when it has done its jobs. Idempotent; not waited for."""

@@ -1,6 +1,7 @@
 """How a group that spans hosts carries out a call: phases within hosts, and phases between them."""
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -14,8 +15,8 @@ from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
-_HEARSAY_SECONDS = 0.5
-"""How long what made a neighbour give a call up may take to be heard of here."""
+_NEAR_SECONDS = 0.2
+"""Neighbours that give a call up so soon before its deadline here have come to theirs."""
 _PHASE_BITS = 16
 """Each phase numbers its slices from its own number, shifted by so much."""
 
@@ -129,9 +130,9 @@ class Performance:
         except Differ as error:
             raise MismatchFound(self._rank, Key(self._group, self._sequence)) from error
         except Left as error:
-            # Perhaps at a deadline, or for a failure, that will end the call here as well.
             self._missed = error.ranks
-            await asyncio.sleep(_HEARSAY_SECONDS)
+            if self._deadline - time.monotonic() < _NEAR_SECONDS:
+                await asyncio.sleep(_NEAR_SECONDS)  # the call ends first: at its own deadline
             raise
 
     def waiting_for(self) -> list[int]:

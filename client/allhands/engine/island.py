@@ -124,7 +124,7 @@ class Island:
             native.run(lane, number, timeout, deadline + _OVERTIME, None, signature)
 
         self._awaited = [rank for rank in self.ranks if rank != self.ranks[self._place]]
-        running = asyncio.ensure_future(self._aside.run(run))
+        running = self._aside.begin(run)
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:

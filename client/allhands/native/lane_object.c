@@ -879,7 +879,6 @@ static PyObject *lane_give_up(LaneObject *self, PyObject *given)
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
     if (PyErr_Occurred() || await_turn(self) < 0)
         return NULL;
-    ah_lane_interrupt(self->lane, sequence); /* a call that was started, too */
     ah_lane_skip(self->lane, sequence);
     PyThread_release_lock(self->turn);
     Py_RETURN_NONE;

@@ -1,0 +1,214 @@
+"""What a group's calls end in when they do not end well, as far as this rank knows the others."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import NoReturn
+
+from allhands.engine import verdict
+from allhands.engine.call import Call
+from allhands.engine.verdict import Absent, Failure, Registry
+from allhands.errors import AllhandsError
+from allhands.transport.frame import Key
+from allhands.transport.mesh import Mesh
+
+ASK_AFTER = 1.0
+"""Seconds of being blocked after which the coordinator is asked for a verdict at the deadline."""
+_HEARSAY_SECONDS = 0.5
+"""How long what made a peer give a call up may take to be heard of here."""
+_MISMATCH_SECONDS = 0.5
+"""How long the calls of all ranks are collected before a mismatch is raised."""
+_HISTORY = 64
+"""Calls that can still be named to a peer that comes late with another one."""
+
+
+class Endings:
+    """Who has failed, who has left after which call, who called what; lives on the loop."""
+
+    def __init__(
+        self,
+        name: str,
+        ranks: Sequence[int],
+        rank: int,
+        group: int,
+        mesh: Mesh,
+        registry: Registry,
+    ) -> None:
+        self._name = name
+        self._ranks = tuple(ranks)
+        self._rank = rank
+        self._group = group
+        self._mesh = mesh
+        self._registry = registry
+        self._failure: Failure | None = None
+        self._left: dict[int, tuple[int, str]] = {}
+        self._heard = asyncio.Event()
+        """Set once the group has failed, or a rank has left it."""
+        self._history: dict[int, str] = {}
+        self._answered: set[tuple[int, int]] = set()
+        self._refusals: dict[int, dict[int, str]] = {}
+        self._refused = asyncio.Event()
+
+    # ------------------------------------------------------------ what is known
+
+    def fail(self, failure: Failure) -> bool:
+        """Take in what ends the group; say whether it is the first, which counts."""
+        if self._failure is not None:
+            return False
+        self._failure = failure
+        self._heard.set()
+        return True
+
+    def leave(self, rank: int, completed: int, reason: str) -> None:
+        """Take in that a rank of the world left after call number `completed`."""
+        self._left[rank] = (completed, reason)
+        self._heard.set()
+
+    def reason(self, sequence: int) -> Failure | None:
+        """Return why a call cannot end well, if that is known: the group's failure, or `gone`."""
+        return self._failure or self.gone(sequence)
+
+    def gone(self, sequence: int) -> Failure | None:
+        """Return the failure of a call that needs a rank which has left before it."""
+        for rank, (completed, reason) in self._left.items():
+            if sequence > completed:
+                return partial(
+                    verdict.peer_failed, name=self._registry.name(rank), rank=rank, reason=reason
+                )
+        return None
+
+    def limits(self) -> list[int]:
+        """Return after which calls ranks have left."""
+        return [completed for completed, _ in self._left.values()]
+
+    # ------------------------------------------------------------ who called what
+
+    def begin(self, sequence: int, call: str) -> None:
+        """Remember what this rank calls under a number."""
+        self._history[sequence] = call
+        self._history.pop(sequence - _HISTORY, None)
+
+    def said(self, sequence: int) -> str | None:
+        """Return what this rank called under a number, if that is not long ago."""
+        return self._history.get(sequence)
+
+    def conclude(self, sequence: int) -> None:
+        """Forget what others called up to a number."""
+        self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
+
+    def refused(self, rank: int, sequence: int, call: str) -> None:
+        """Take in what a rank of the group called under a number."""
+        self._refusals.setdefault(sequence, {})[rank] = call
+        self._refused.set()
+
+    def is_refused(self, sequence: int) -> bool:
+        """Say whether a rank is known to have made another call."""
+        return sequence in self._refusals
+
+    def answer(self, peer: int, sequence: int, call: str) -> None:
+        """Say once to a rank of the world what this one called."""
+        if (peer, sequence) not in self._answered:
+            self._answered.add((peer, sequence))
+            self._mesh.refuse(peer, Key(self._group, sequence), call)
+
+    # ------------------------------------------------------------ errors
+
+    def named(self, operation: str, sequence: int, label: str | None) -> str:
+        """Name a call, for people."""
+        shown = f" ({label})" if label else ""
+        return f"{operation} #{sequence}{shown} of group {self._name!r}"
+
+    async def disagree(self, what: str, sequence: int, call: Call) -> NoReturn:
+        """Tell all ranks what this one called, collect what they called, and raise."""
+        mine = str(call)
+        for peer in self._ranks:
+            if peer != self._ranks[self._rank]:
+                self.answer(peer, sequence, mine)
+        table = self._refusals.setdefault(sequence, {})
+        until = time.monotonic() + _MISMATCH_SECONDS
+        while len(table) < len(self._ranks) - 1:
+            self._refused.clear()
+            if not await first(self._refused.wait(), timeout=until - time.monotonic()):
+                break
+        raise verdict.mismatch(what, self._rank, {**table, self._rank: mine})
+
+    async def hear_why(self) -> None:
+        """Wait for what made ranks give a call up, if this rank will probably hear of it too."""
+        if not await self._registry.all_present(self._ranks):
+            # They may wait for this rank meanwhile, in their next call: so not in vain.
+            await first(self._heard.wait(), timeout=_HEARSAY_SECONDS)
+
+    def given_up(
+        self, operation: str, sequence: int, label: str | None, culprits: Sequence[int]
+    ) -> AllhandsError:
+        """Return the error of a call that ranks of the group gave up."""
+        ranks = [self._ranks[rank] for rank in culprits]
+        names = [self._registry.name(rank) for rank in ranks]
+        what = self.named(operation, sequence, label)
+        return verdict.given_up(what, operation, sequence, label, names, ranks)
+
+    def ask(
+        self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float
+    ) -> "asyncio.Task[Sequence[Absent] | None]":
+        """Ask the coordinator who is missing in a call; it says so at the deadline."""
+        return asyncio.create_task(self._ask(sequence, operation, waiting_for, deadline))
+
+    def timed_out(
+        self,
+        operation: str,
+        sequence: int,
+        label: str | None,
+        timeout: float,
+        asking: "asyncio.Task[Sequence[Absent] | None] | None",
+        waiting_for: Sequence[int],
+    ) -> AllhandsError:
+        """Return the error of a call whose deadline has passed; ranks are those of the group."""
+        return verdict.timed_out(
+            what=self.named(operation, sequence, label),
+            operation=operation,
+            sequence=sequence,
+            label=label,
+            timeout=timeout,
+            absent=asking.result() if asking is not None and asking.done() else None,
+            waiting_on=[self._ranks[rank] for rank in waiting_for],
+            registry=self._registry,
+        )
+
+    async def _ask(
+        self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float
+    ) -> Sequence[Absent] | None:
+        awaited = [self._ranks[rank] for rank in waiting_for]
+        absent = await self._registry.absent(
+            self._name, sequence, operation, awaited, deadline - time.monotonic()
+        )
+        # The coordinator may not have heard yet that this rank has begun, or another; who waits
+        # knows of some that they have not.
+        found = [one for one in absent or () if one.rank != self._ranks[self._rank]]
+        certain = [one for one in found if one.rank in awaited]
+        return None if absent is None else certain or found
+
+
+async def first(*awaited: Awaitable[object], timeout: float) -> bool:
+    """Wait until one of them is done; say whether that happened in time.
+
+    Tasks and futures go on if it did not; coroutines are cancelled.
+    """
+    futures = [asyncio.ensure_future(one) for one in awaited]
+    try:
+        done, _ = await asyncio.wait(
+            futures, timeout=max(timeout, 0), return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        for one, future in zip(awaited, futures, strict=True):
+            if one is not future:
+                future.cancel()
+    return bool(done)
+
+
+async def stop(task: "asyncio.Task[object]") -> None:
+    """End a task and see its outcome."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

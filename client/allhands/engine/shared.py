@@ -1,0 +1,229 @@
+"""A group's calls over memory that all its ranks share: its lane, and how a call there ends."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from allhands.arena.grounds import Grounds
+from allhands.engine import explain
+from allhands.engine.aside import Aside
+from allhands.engine.call import Call
+from allhands.engine.endings import ASK_AFTER, Endings, first, stop
+from allhands.engine.native import OPS, Native, call_of
+from allhands.engine.order import Order
+from allhands.engine.verdict import Absent, Failure
+from allhands.errors import AllhandsError
+
+if TYPE_CHECKING:
+    from allhands._native import Lane
+
+logger = logging.getLogger(__name__)
+
+_JUDGE_SECONDS = 10.0
+"""More than any judgement takes: who waits for one should not outlive the loop that makes it."""
+_WAIT_SECONDS = 0.1
+"""How long the thread that waits for entries looks at one rank's."""
+
+
+class Shared:
+    """Lives on the loop; calls run on the thread beside it, or on the threads of callers."""
+
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        order: Order,
+        aside: Aside,
+        endings: Endings,
+        grounds: Grounds | None,
+        timeout: float,
+    ) -> None:
+        self._name = name
+        self._rank = rank
+        self._order = order
+        self._aside = aside
+        self._endings = endings
+        self._grounds = grounds
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._reasons: dict[int, Failure] = {}
+        self._asking: dict[int, asyncio.Task[Sequence[Absent] | None]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is yet to be found out whether the ranks share memory."""
+        return self._grounds is not None and self._order.lane is None
+
+    def missing(self) -> list[int]:
+        """Return the ranks of the group that have not said whether they take part."""
+        return [] if self._grounds is None else self._grounds.missing()
+
+    async def settle(self, ended: int) -> None:
+        """Find out, as all ranks will; make the lane. Calls up to `ended` are over here."""
+        grounds = self._grounds
+        assert grounds is not None
+        while missing := grounds.missing():
+            await self._aside.run(partial(grounds.wait, missing[0], _WAIT_SECONDS))
+        if refusal := grounds.refusal():
+            logger.warning("group %r talks over links: %s", self._name, refusal)
+            self._grounds = None
+            return
+        with self._order.lock:
+            taken, queued = self._order.counted()
+            self._order.lane = grounds.lane(
+                rank=self._rank,
+                timeout=self._timeout,
+                ops=OPS,
+                on_failure=self._on_failure,
+                on_slow=self._on_slow,
+                taken=taken,
+                queued=queued,
+            )
+        for completed in self._endings.limits():
+            self._order.lane.limit(completed)
+        if ended:  # before there was a lane in which others could see it
+            await self._aside.run(partial(self._order.lane.give_up, ended))
+
+    async def run(
+        self,
+        lane: "Lane",
+        native: Native,
+        sequence: int,
+        timeout: float,
+        deadline: float,
+        label: str | None,
+    ) -> str:
+        """Run a call from the queue; return how it was carried out."""
+        await self._aside.run(partial(native.run, lane, sequence, timeout, deadline, label))
+        last = lane.last()
+        return "" if last is None else explain.shared(last)
+
+    async def pass_over(self, sequence: int) -> None:
+        """Tell the others that a call will not be made here."""
+        if (lane := self._order.lane) is not None:
+            await self._aside.run(partial(lane.give_up, sequence))
+
+    def said(self, sequence: int) -> str | None:
+        """Return what this rank called under a number, if that is not long ago."""
+        lane = self._order.lane
+        record = None if lane is None else lane.record(sequence)
+        return None if record is None else str(call_of(*record))
+
+    # ------------------------------------------------------------ ends
+
+    def interrupt(self, sequence: int, failure: Failure | None) -> None:
+        """End a call from the queue, because of what is given, or of what others called."""
+        if (lane := self._order.lane) is not None:
+            if failure is not None:
+                self._reasons[sequence] = failure
+            lane.interrupt(sequence)
+
+    def interrupt_current(self, sequence: int) -> None:
+        """End the call with that number if it is under way on a caller's thread."""
+        if (lane := self._order.lane) is not None and sequence == lane.progress()[0]:
+            lane.interrupt(sequence)
+
+    def limit(self, completed: int) -> None:
+        """End what needs a rank that left after call number `completed`."""
+        if (lane := self._order.lane) is not None:
+            lane.limit(completed)
+            if (begun := lane.progress()[0]) > completed:
+                lane.interrupt(begun)
+
+    def fail(self) -> None:
+        """End what runs, and turn down all to come."""
+        if self._order.lane is not None:
+            self._order.lane.close()
+
+    async def idle(self) -> None:
+        """Return when no call runs."""
+        if (lane := self._order.lane) is not None:
+            await self._aside.run(lane.idle)
+
+    def close(self) -> None:
+        """Give the group's part of the memory up; every call has ended."""
+        for asking in self._asking.values():
+            asking.cancel()
+        self._order.lane = None  # it says goodbye in the memory that is given back next
+        if self._grounds is not None:
+            self._grounds.close()
+
+    # ------------------------------------------------------------ on the thread of a call
+
+    def _on_slow(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
+        """Learn that a call has been blocked for a while, or has ended."""
+        self._loop.call_soon_threadsafe(self._watch, sequence, operation, waiting, deadline)
+
+    def _on_failure(
+        self,
+        status: str,
+        sequence: int,
+        operation: str,
+        dtype: "np.dtype[np.generic] | None",
+        count: int,
+        op: int,
+        root: int,
+        shares: list[int] | None,
+        waiting: int,
+        culprits: int,
+        timeout: float,
+        label: str | None,
+    ) -> None:
+        """Raise what the failure of a call means."""
+        call = call_of(operation, dtype, count, op, root, shares)
+        judging = self._judge(
+            status, sequence, call, _places(waiting), _places(culprits), timeout, label
+        )
+        asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
+
+    # ------------------------------------------------------------ on the loop
+
+    def _watch(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
+        if waiting:
+            self._asking[sequence] = self._endings.ask(
+                sequence, operation, _places(waiting), deadline
+            )
+        elif (asked := self._asking.pop(sequence, None)) is not None:
+            asked.cancel()
+
+    async def _judge(
+        self,
+        status: str,
+        sequence: int,
+        call: Call,
+        waiting: Sequence[int],
+        culprits: Sequence[int],
+        timeout: float,
+        label: str | None,
+    ) -> NoReturn:
+        endings = self._endings
+        what = endings.named(call.operation, sequence, label)
+        asking = self._asking.pop(sequence, None)
+        try:
+            if status == "abandoned":
+                await endings.hear_why()
+            reason = endings.reason(sequence) or self._reasons.pop(sequence, None)
+            if reason is not None:
+                raise reason(what)
+            if status == "mismatch" or endings.is_refused(sequence):
+                await endings.disagree(what, sequence, call)
+            if status == "abandoned":
+                raise endings.given_up(call.operation, sequence, label, culprits)
+            if status == "interrupted":
+                raise AllhandsError(f"{what} was interrupted")
+            if asking is not None:
+                await first(asking, timeout=ASK_AFTER)
+            raise endings.timed_out(call.operation, sequence, label, timeout, asking, waiting)
+        finally:
+            if asking is not None:
+                await stop(asking)
+            endings.conclude(sequence)
+
+
+def _places(bits: int) -> list[int]:
+    """Return the ranks of a set."""
+    return [rank for rank in range(bits.bit_length()) if bits >> rank & 1]
