@@ -12,7 +12,7 @@ from allhands.transport.grpc_stream import GrpcLink
 from allhands.transport.handshake import Identity
 from allhands.transport.link import Fabric, LinkBroken, Receiver
 from allhands.transport.ports import Ports
-from allhands.transport.socket_stream import SocketLink
+from allhands.transport.socket_link import SocketLink
 
 
 @dataclass

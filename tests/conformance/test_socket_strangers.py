@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from allhands.testing.link_suite import Recorder, frame
-from allhands.transport import handshake, socket_stream
+from allhands.transport import handshake, socket_greeting, socket_stream
 from allhands.transport.frame import CHUNK, HEADER_BYTES, Header, Key, Kind
 from allhands.transport.handshake import Identity
 from allhands.transport.link import LinkBroken, Unreachable
@@ -169,7 +169,7 @@ async def test_who_stops_within_its_greeting_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
     half: bytes,
 ) -> None:
-    monkeypatch.setattr(socket_stream, "STEP_SECONDS", 0.2)
+    monkeypatch.setattr(socket_greeting, "STEP_SECONDS", 0.2)
     stranger = await Stranger.at(worker.port)
     stranger.writer.write(half)
     await worker.is_well()  # whom it does not keep waiting
@@ -181,7 +181,7 @@ async def test_who_stops_within_its_greeting_is_dropped(
 async def test_who_stops_before_its_proof_is_dropped(
     worker: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_stream, "STEP_SECONDS", 0.2)
+    monkeypatch.setattr(socket_greeting, "STEP_SECONDS", 0.2)
     stranger = await Stranger.at(worker.port)
     stranger.writer.write(packed(hello().SerializeToString()))
     await stranger.step()

@@ -27,7 +27,8 @@ def test_who_is_killed_in_the_middle_of_a_message_is_named_at_its_other_end(
     x = np.ones(16 << 20, np.float32)  # 64 MiB: more than the network holds
     if ah.get_rank() == VICTIM:
         ah.barrier()
-        # The first part of the message, not the last.
+        hear()
+        # It stops itself: the first part of the message may go, not the last.
         if VICTIM == 1:
             ah.irecv(x, 0)
         else:
@@ -36,15 +37,18 @@ def test_who_is_killed_in_the_middle_of_a_message_is_named_at_its_other_end(
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
         ah.barrier()
+        tell("ready")
         tell("failed", **failure(lambda: ah.send(x, 1) if VICTIM else ah.recv(x, 0)))
         tell("next", **failure(lambda: ah.all_reduce(x)))
     """
     body = textwrap.dedent(script).replace("VICTIM", str(victim))
     ranks = job(2, ALIKE.format(links=links) + body)
     pids = members(ranks)
+    survivor = ranks[1 - victim]
+    survivor.expect("ready")
+    ranks[victim].say()
     ranks[victim].expect("stopped")
     os.kill(pids[victim], signal.SIGKILL)
-    survivor = ranks[1 - victim]
     for what in ("failed", "next"):
         told = survivor.expect(what)
         assert told["error"] == "PeerFailed", told

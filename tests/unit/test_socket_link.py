@@ -9,7 +9,7 @@ import pytest
 from allhands.testing.link_suite import frame
 from allhands.transport.frame import CHUNK, HEADER_BYTES
 from allhands.transport.link import LinkBroken
-from allhands.transport.socket_stream import SocketLink
+from allhands.transport.socket_link import SocketLink
 
 
 class Slow:

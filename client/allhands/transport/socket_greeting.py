@@ -1,0 +1,76 @@
+"""The handshake's steps on a raw socket: one preamble of eight bytes before each.
+
+Nothing is read beyond a step, nothing longer than any step is taken in, and nobody is waited for
+longer than a step takes.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from allhands.transport.handshake import HandshakeError
+
+STEP_SECONDS = 3.0
+"""For one step, of which no part waits for anything but the network."""
+
+_PREAMBLE = struct.Struct("<2sBBI")
+_MAGIC = b"AL"
+_VERSION = 1
+_STEP, _REFUSAL = 0, 1
+_LARGEST_STEP = 4096
+
+M = TypeVar("M", bound=Message)
+
+
+async def say(connection: socket.socket, step: Message) -> None:
+    async with asyncio.timeout(STEP_SECONDS):
+        packed = _packed(step.SerializeToString(), _STEP)
+        await asyncio.get_running_loop().sock_sendall(connection, packed)
+
+
+async def hear(connection: socket.socket, step: M, seconds: float | None = None) -> M:
+    """Read one step of a handshake, and not a byte more, in so many seconds.
+
+    Raises:
+        HandshakeError: something else came, or nothing.
+        TimeoutError, OSError: as the names say.
+    """
+    async with asyncio.timeout(STEP_SECONDS if seconds is None else seconds):
+        magic, version, kind, nbytes = _PREAMBLE.unpack(await _exactly(connection, _PREAMBLE.size))
+        if magic != _MAGIC or version != _VERSION or kind not in (_STEP, _REFUSAL):
+            raise HandshakeError("not a greeting of this protocol")
+        if nbytes > _LARGEST_STEP:
+            raise HandshakeError(f"{nbytes} bytes are too many for a greeting")
+        text = await _exactly(connection, nbytes)
+    if kind == _REFUSAL:
+        raise HandshakeError(text.decode(errors="replace"))
+    try:
+        step.ParseFromString(text)
+    except DecodeError as error:
+        raise HandshakeError("not a greeting of this protocol") from error
+    return step
+
+
+def refuse(connection: socket.socket, reason: str) -> None:
+    """Say why, to whoever still listens."""
+    with contextlib.suppress(OSError):
+        connection.send(_packed(f"link refused: {reason}".encode(), _REFUSAL))
+
+
+async def _exactly(connection: socket.socket, nbytes: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    text = b""
+    while len(text) < nbytes:
+        came = await loop.sock_recv(connection, nbytes - len(text))
+        if not came:
+            raise HandshakeError("the stream ended within the handshake")
+        text += came
+    return text
+
+
+def _packed(text: bytes, kind: int) -> bytes:
+    return _PREAMBLE.pack(_MAGIC, _VERSION, kind, len(text[:_LARGEST_STEP])) + text[:_LARGEST_STEP]
