@@ -1,6 +1,7 @@
 """Heap: the part of a process's segment from which arrays are given to users."""
 
 import bisect
+import os
 import threading
 import weakref
 from collections import deque
@@ -24,13 +25,19 @@ class Heap:
         """(offset, bytes) of what is free, in order, never two that touch."""
         self._returned: deque[tuple[int, int]] = deque()
         """Blocks that were collected: that may happen in the middle of anything."""
+        self._pid = os.getpid()
 
     def allocate(self, nbytes: int) -> "Block":
         """Return zeroed memory, from a page's beginning.
 
         Raises:
             MemoryError: so much is not free in one piece.
+            RuntimeError: this is a forked child; its parent would give out the same.
         """
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "this process was forked from a rank: it cannot take of that rank's shared memory"
+            )
         wanted = max(-(-nbytes // PAGE), 1) * PAGE
         with self._lock:
             while self._returned:
@@ -48,6 +55,8 @@ class Heap:
         return block
 
     def _take_back(self, offset: int, nbytes: int) -> None:
+        if os.getpid() != self._pid:
+            return  # what a forked child lets go of is still its parent's
         self._segment.clear(offset, nbytes)
         self._returned.append((offset, nbytes))
 
