@@ -4,6 +4,13 @@ The public names are listed in `__init__.pyi`; each is imported when first used,
 which need no arrays answer at once.
 """
 
+import os
+
 import lazy_loader
+
+# Before anything imports gRPC, which reads it only then. Its own way with forks starts its threads
+# anew in every forked child of a rank, where they crash (grpcio 1.85: in half of the children). A
+# child is no rank; without this it is let alone.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
