@@ -180,6 +180,7 @@ class Worker:
         engine = self._engines.get(name)
         if engine is not None:
             await engine.idle()
+            engine.fail(lambda what: AllhandsError(f"{what} cannot run: the group was destroyed"))
             engine.close()
             del self._engines[name]
             await self._session.close_group(name)

@@ -172,6 +172,7 @@ class GroupEngine:
         self._aside.close()
         for asking in self._asking.values():
             asking.cancel()
+        self.order.lane = None  # it says goodbye in the memory that is given back next
         if self._grounds is not None:
             self._grounds.close()
 
