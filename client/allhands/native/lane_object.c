@@ -1013,9 +1013,8 @@ static int finish_pending(LaneObject *lane)
     PersistentObject *pending = lane->pending;
     PyObject *type = NULL, *value = NULL, *traceback = NULL;
     Plan kept = lane->plan;
-    pending->state = ENDED;
-    if (finish(pending) < 0) {
-        pending->state = FAILED;
+    bool failed = finish(pending) < 0;
+    if (failed) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             PyErr_Fetch(&type, &value, &traceback);
             complain(lane, &pending->running, AH_INTERRUPTED,
@@ -1027,6 +1026,7 @@ static int finish_pending(LaneObject *lane)
         Py_XDECREF(error_type);
         Py_XDECREF(error_traceback);
     }
+    pending->state = failed ? FAILED : ENDED; /* not before: who waits looks at it */
     lane->plan = kept;
     Py_DECREF(pending);
     if (type == NULL)
