@@ -720,3 +720,37 @@ def test_a_forked_child_is_told_that_it_is_no_rank_and_its_parent_goes_on(job: J
     call.wait()
     """
     told(job(2, script(MEMORY + textwrap.dedent(text))))
+
+
+def test_a_call_behind_a_prepared_one_does_not_overtake_what_was_queued(job: Job) -> None:
+    text = """
+    ah.barrier()
+    x, y, z = (np.full(3, float(at)) for at in (1, 2, 3))
+    call = ah.all_reduce_init(x)
+    main = threading.main_thread().ident
+    works = []
+
+    def queue():
+        until(lambda: sys._current_frames()[main].f_code is ah.all_reduce.__code__)
+        works.append(ah.all_reduce(z, async_op=True))
+        tell("queued")
+
+    if me == 0:
+        thread = threading.Thread(target=queue)
+        thread.start()
+        call.start()
+        ah.all_reduce(y)  # has no number before the prepared one has ended
+        thread.join()
+        works[0].wait()
+    else:
+        hear()
+        call.start()
+        ah.all_reduce(z)
+        ah.all_reduce(y)
+    call.wait()
+    fine([x[0], y[0], z[0]] != [2, 4, 6], x, y, z)
+    """
+    ranks = job(2, script(text))
+    ranks[0].expect("queued")
+    ranks[1].say()
+    told(ranks)
