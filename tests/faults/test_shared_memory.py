@@ -282,6 +282,54 @@ def test_different_calls_are_refused_with_one_table_and_nothing_is_written(
     finished(ranks)
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("ah.broadcast(x, 1)", "ah.broadcast(x, 0)"),
+        ("ah.scatter(x, [x] * 3, 1)", "ah.broadcast(x, 0)"),
+        ("ah.gather(x.view('f4,f4'), None, 2)", "ah.gather(x, outs, 0)"),
+        ("ah.reduce(x, 2, ah.ReduceOp.MAX)", "ah.reduce(x, 0)"),
+    ],
+)
+def test_who_went_on_from_another_call_is_in_the_table_of_those_who_come_later(
+    job: Job, first: str, then: str
+) -> None:
+    text = f"""
+    ah.barrier()
+    x = np.full(4, float(me))
+    outs = [np.zeros(4) for _ in range(3)] if me == 0 else None
+    if me == 1:
+        {first}  # waits for nobody
+        tell("ended")
+        hear()
+    else:
+        hear()
+        try:
+            {then}
+        except ah.CollectiveMismatch as error:
+            kept = bool((x == me).all() and not (outs and any(map(np.any, outs))))
+            table = {{str(rank): said for rank, said in error.table.items()}}
+            tell("refused", table=table, kept=kept)
+    z = np.ones(3)
+    ah.all_reduce(z)
+    tell("next", z=z.tolist())
+    ah.destroy_process_group()
+    """
+    ranks = job(3, script(text))
+    ranks[1].expect("ended")
+    ranks[0].say()
+    ranks[2].say()
+    told = [ranks[at].expect("refused") for at in (0, 2)]
+    assert [one["kept"] for one in told] == [True, True]
+    assert told[0]["table"] == told[1]["table"]
+    assert sorted(told[0]["table"]) == ["0", "1", "2"]
+    assert told[0]["table"]["1"].startswith(first[3:].partition("(")[0])
+    ranks[1].say()
+    for rank in ranks:
+        assert rank.expect("next")["z"] == [3.0] * 3
+    finished(ranks)
+
+
 # ---------------------------------------------------------------- interrupts and cancellation
 
 
