@@ -165,9 +165,8 @@ class Process:
         return status
 
     def close(self) -> None:
-        if self.child.poll() is None:
-            self.child.send_signal(signal.SIGCONT)
-            self.child.send_signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # nobody is left
+            os.killpg(self.child.pid, signal.SIGKILL)
         self.ended()
         for pipe in (self.child.stdin, self.child.stdout, self.child.stderr):
             with contextlib.suppress(BrokenPipeError):

@@ -4,6 +4,7 @@ Importing takes most of the time of a short job, so it is done once. A child has
 environment and an end of its own, as if it had been started alone.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -50,6 +51,7 @@ def _serve(door: socket.socket) -> dict[str, Any] | None:
             return None
         pid = os.fork()
         if pid == 0:
+            os.setpgid(0, 0)  # so that it can be ended with all that it starts
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # tests may be killed
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -62,6 +64,8 @@ def _serve(door: socket.socket) -> dict[str, Any] | None:
             return request
         for descriptor in descriptors:
             os.close(descriptor)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)  # whichever of the two is first
         door.send(json.dumps({"started": pid}).encode())
 
 

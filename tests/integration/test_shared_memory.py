@@ -1,12 +1,13 @@
 """Calls of ranks that share memory: right over every face, for every array, and said so."""
 
 import json
+import os
 import textwrap
 from typing import Any
 
 import pytest
 
-from harness import Job, Process
+from harness import Cluster, Job, Process
 
 USE = """
 import asyncio
@@ -280,4 +281,479 @@ def test_calls_over_links_say_nothing_of_shared_memory(job: Job) -> None:
     ranks = job(2, script(text))
     for rank in ranks:
         assert rank.expect("said")["said"] == ["", "", "", [2.0] * 4]
+    told(ranks)
+
+
+# ---------------------------------------------------------------- arrays in shared memory
+
+MEMORY = """
+import gc
+
+def blocks():
+    '''Return the bytes that this process's own shared memory takes.'''
+    found = [os.stat(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_ours(fd)]
+    assert len(found) == 1, found
+    return found[0].st_blocks * 512
+
+def is_ours(fd):
+    try:
+        return "memfd:allhands" in os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:  # that of the listing itself
+        return False
+
+def mapped():
+    '''Return how many segments this process has open or mapped.'''
+    gc.collect()
+    maps = sum("memfd:allhands" in line for line in open("/proc/self/maps"))
+    return maps + sum(map(is_ours, os.listdir("/proc/self/fd")))
+"""
+
+
+def test_views_of_shared_arrays_are_used_where_they_are(job: Job) -> None:
+    text = """
+    table = ah.empty((n + 1, 10_000), np.float32)
+    table[...] = me
+    ah.all_reduce(table[1])
+    tell("view", said=variant())
+    fine(not (table[1] == sum(range(n))).all() or not (table[[0, 2]] == me).all(), table)
+    ah.all_gather_into_tensor(np.empty((n, 20_000), np.float32), table[:2])
+    tell("rows", said=variant())
+    tall = ah.empty((20_000, 2), np.float32)
+    tall[...] = me
+    out = np.empty((n, 20_000), np.float32)
+    ah.all_gather_into_tensor(out, tall[:, 1])
+    fine(not (out == np.arange(n)[:, None]).all(), out)
+    tell("column", said=variant())
+    mixed = np.full(10_000, me, np.float32) if me == 1 else table[0]
+    ah.all_reduce(mixed)
+    tell("mixed", said=variant())
+    fine(not (mixed == sum(range(n))).all(), mixed)
+    """
+    ranks = job(3, script(text))
+    for rank in ranks:
+        assert rank.expect("view")["said"] == "direct"
+        assert rank.expect("rows")["said"] == "direct"
+        assert rank.expect("column")["said"] in ("attach", "staged")
+        assert rank.expect("mixed")["said"] == "mailboxes"
+    told(ranks)
+
+
+def test_the_memory_of_a_shared_array_goes_back_when_nobody_holds_it(job: Job) -> None:
+    text = """
+    ah.all_reduce(np.ones(3))
+    before = blocks()
+    x = ah.empty(8 << 20)  # 64 MiB
+    fine(blocks() - before > 1 << 20, "taken before it is touched")
+    x[:] = 7
+    fine(blocks() - before < 64 << 20, "not where it should be")
+    ah.all_reduce(x)
+    view = x[5:9].reshape(2, 2).T
+    address = x.ctypes.data
+    del x
+    fine(blocks() - before < 64 << 20, "gone although a view is held")
+    fine(not (view == 7 * n).all(), view)
+    del view
+    ah.barrier()
+    fine(blocks() - before > 1 << 20, "not given back", blocks() - before)
+    again = ah.empty(8 << 20)
+    fine(again.ctypes.data != address or again.any(), "not used again, or not zero")
+    del again
+    many = [ah.empty(1 + at * 1000, np.uint8) for at in range(50)]
+    for at, array in enumerate(many):
+        array[:] = at
+    del many[::2]
+    more = [ah.empty(3000, np.uint8) for _ in range(100)]
+    fine(any(array.any() for array in more), "not zero")
+    fine(any((array != 2 * at + 1).any() for at, array in enumerate(many)), "given out twice")
+    del many, more
+    fine(blocks() - before > 1 << 20, "not given back", blocks() - before)
+    said = [failure(lambda: ah.empty(*what))["error"] for what in ((1 << 60,), (3, object))]
+    fine(said != ["MemoryError", "TypeError"], said)
+    fine(ah.empty(0).size or ah.empty((3, 0)).size or ah.empty(()).shape, "empty")
+    """
+    told(job(2, script(MEMORY + textwrap.dedent(text))))
+
+
+def test_worlds_come_and_go_in_one_process_and_leave_nothing(job: Job) -> None:
+    text = """
+    kept = []
+    for again in range(4):
+        if again:
+            ah.init_process_group(timeout=30, job=f"again-{again}")
+        x = ah.empty(20_000)
+        x[:] = me + again
+        ah.all_reduce(x)
+        fine(variant() != "direct", variant())
+        group = ah.new_group(list(range(n))[::-1])
+        ah.broadcast(x, 1, group=group)
+        call = ah.all_reduce_init(x)
+        kept.append(x)
+        del x, group, call
+        ah.destroy_process_group()
+    until(lambda: mapped() == 2 * len(kept))  # their own memory, open and mapped
+    for again, x in enumerate(kept):
+        fine(not (x == sum(range(n)) + again * n).all(), "unreadable", again)
+    del x
+    kept.clear()
+    until(lambda: mapped() == 0)
+    tell("done", faults=faults)
+    """
+    told(job(2, USE + textwrap.dedent(MEMORY) + textwrap.dedent(text)))
+
+
+# ---------------------------------------------------------------- prepared calls
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_a_prepared_call_is_made_again_and_again(job: Job) -> None:
+    text = """
+    for length in (1, 1_000, 100_000):
+        x, y = np.empty(length), np.empty(length)
+        call, other = ah.all_reduce_init(x), ah.all_reduce_init(y, ah.ReduceOp.MAX, label="other")
+        for step in range(200 if length < 100_000 else 5):
+            x[:], y[:] = step + me, step - me
+            call.start()
+            if step % 3 == 1:  # others come between
+                z = np.full(7, float(me))
+                ah.all_reduce(z)
+                fine(not (z == sum(range(n))).all(), "between", z)
+            if step % 5 == 2:
+                works = [ah.broadcast(np.full(3, float(me)), 1, async_op=True) for _ in range(3)]
+                fine(any((work.result() != 1).any() for work in works), "broadcast")
+            if step % 2:
+                other.start()
+            call.wait()
+            fine(not (x == n * step + sum(range(n))).all(), "prepared", step, x)
+            if step % 2:
+                other.wait()
+                fine(not (y == step).all(), "max", step, y)
+    """
+    told(job(3, script(text)))
+
+
+def test_a_prepared_call_that_is_misused_says_so_and_the_group_goes_on(job: Job) -> None:
+    text = """
+    ah.barrier()
+    x = np.ones(3)
+    call = ah.all_reduce_init(x)
+    fine("not started" not in failure(call.wait)["text"], "waited before")
+    call.start()
+    fine("started already" not in failure(call.start)["text"], "started twice")
+    call.wait()
+    fine("not started" not in failure(call.wait)["text"], "waited twice")
+    fine(not (x == n).all(), x)
+    for change in ("resize", "dtype", "readonly"):
+        x = np.ones(4)
+        call = ah.all_reduce_init(x)
+        call.start()
+        call.wait()
+        if change == "resize":
+            x.resize(1 << 16, refcheck=False)
+            x[:] = 1
+            call.start()
+            call.wait()
+            fine(not (x == n).all(), "resized", x)
+        elif change == "dtype":
+            x.dtype = np.int64
+            x[:] = -3
+            call.start()
+            call.wait()
+            fine(not (x == -3 * n).all(), "of another dtype", x)
+        else:
+            x.flags.writeable = False
+            said = failure(call.start)
+            fine(said["error"] != "ValueError", said)
+    bad = ([1.0], x[::2], x.astype("S3"))
+    said = [failure(lambda: ah.all_reduce_init(one))["error"] for one in bad]
+    fine(said != ["TypeError", "ValueError", "TypeError"], said)
+    dropped = np.full(5, float(me))
+    call = ah.all_reduce_init(dropped)
+    call.start()
+    del call
+    z = np.ones(3)
+    ah.all_reduce(z)
+    fine(not (z == n).all() or not (dropped == sum(range(n))).all(), z, dropped)
+    call = ah.all_reduce_init(z)
+    call.start()
+    del call  # and is finished by leaving
+    """
+    told(job(2, script(text)))
+
+
+def test_a_prepared_call_that_fails_can_be_made_again(job: Job) -> None:
+    text = """
+    ah.barrier()
+    x = np.ones(3)
+    call = ah.all_reduce_init(x, timeout=0.2, label="mine")
+    if me == 0:
+        call.start()
+        said = failure(call.wait)
+        fine(said["error"] != "CollectiveTimeout" or "mine" not in said["text"], said)
+        tell("late")
+        hear()
+    else:
+        hear()
+        call.start()
+        call.wait()  # what rank 0 gave is there
+    x[:] = 1
+    call = ah.all_reduce_init(x)
+    call.start()
+    call.wait()
+    fine(not (x == n).all(), x)
+    call.start()
+    if me == 0:
+        said = failure(lambda: ah.all_reduce(np.ones(2)))
+    else:
+        said = failure(lambda: ah.all_reduce(np.ones(4)))
+    fine(said["error"] != "CollectiveMismatch", said)
+    call.wait()
+    fine(not (x == n * n).all(), x)
+    """
+    ranks = job(2, script(text))
+    ranks[0].expect("late")
+    for rank in ranks:
+        rank.say()
+    told(ranks)
+
+
+# ---------------------------------------------------------------- limits and who can share
+
+
+def test_limits_choose_how_a_call_is_carried_out(job: Job) -> None:
+    text = """
+    ah.all_reduce(np.ones(1))
+    said = []
+    for name, nbytes in (("all_reduce", 500), ("all_reduce", 1000), ("broadcast", 100_000)):
+        one = case(name, me, n, nbytes // 4)
+        one.run(ah)
+        fine(one.wrong(), name, nbytes)
+        said.append(variant())
+    tell("said", said=said)
+    """
+    slots = {"ALLHANDS_ARENA_SLOT_MAX": "600"}
+    never = {"ALLHANDS_ARENA_ATTACH_MIN": "-1"}
+    chunk = {"ALLHANDS_ARENA_CHUNK": "4096"}
+    for given, want in (
+        ({}, ["slots", "slots", "attach"]),
+        (slots, ["slots", "swap", "attach"]),
+        ({**slots, **never, **chunk}, ["slots", "swap", "staged"]),
+    ):
+        ranks = job(2, script(text), **given)
+        for rank in ranks:
+            assert rank.expect("said")["said"] == want
+        told(ranks)
+
+
+def test_ranks_with_other_limits_talk_over_links_and_say_so(cluster: Cluster) -> None:
+    text = script(
+        """
+        for seed, name in enumerate(EVERY):
+            one = case(name, me, n, 5_000, seed=seed, make=shared)
+            one.run(ah)
+            fine(one.wrong(), name)
+        tell("said", said=ah.default_group().explain())
+        pair = ah.new_group([1, 2])
+        if me:
+            x = np.ones(3)
+            ah.all_reduce(x, group=pair)
+            fine(not (x == 2).all(), x)
+            tell("pair", said=pair.explain())
+        """
+    )
+    url = cluster.daemon() + "/job"
+    ranks = [
+        cluster.start(
+            text,
+            RANK=str(rank),
+            WORLD_SIZE="3",
+            ALLHANDS_URL=url,
+            ALLHANDS_ARENA_CHUNK="65536" if rank else "4096",
+        )
+        for rank in range(3)
+    ]
+    assert [rank.expect("said")["said"] for rank in ranks] == ["", "", ""]
+    for rank in ranks[1:]:
+        assert "slots" in rank.expect("pair")["said"]
+    told(ranks)
+    for rank in ranks:
+        assert "group 'world' talks over links" in "".join(rank.errors)
+        assert "ALLHANDS_ARENA_" in "".join(rank.errors)
+
+
+def test_who_insists_on_shared_memory_that_cannot_be_is_told_why(cluster: Cluster) -> None:
+    url = cluster.daemon() + "/job"
+    text = """
+    tell("told", **failure(lambda: ah.init_process_group(timeout=5, backend="shm")))
+    os._exit(0)
+    """
+    ranks = [
+        cluster.start(
+            text if not rank else text.replace('"shm"', '"socket"'),
+            RANK=str(rank),
+            WORLD_SIZE="2",
+            ALLHANDS_URL=url,
+        )
+        for rank in range(2)
+    ]
+    said = ranks[0].expect("told")
+    assert said["error"] == "AllhandsError", said
+    assert "cannot share memory" in said["text"]
+    assert "backend='auto'" in said["text"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
+def test_ranks_in_two_network_namespaces_do_without_shared_memory(cluster: Cluster) -> None:
+    url = cluster.daemon() + "/job"
+    text = """
+    import ctypes
+    if os.environ["RANK"] == "1":
+        door = os.open("/proc/self/ns/net", os.O_RDONLY)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())  # CLONE_NEWNET
+        from allhands.arena import arena
+        key = arena.host_key()
+        assert libc.setns(door, 0) == 0, os.strerror(ctypes.get_errno())
+        assert key != arena.host_key()
+        arena.host_key = lambda: key  # as seen from there; the sockets must stay reachable
+    backend = os.environ["WANTED"]
+    said = failure(lambda: ah.init_process_group(timeout=10, backend=backend))
+    if said["error"]:
+        tell("refused", **said)
+        os._exit(0)
+    x = np.ones(3)
+    ah.all_reduce(x)
+    tell("done", x=x.tolist(), said=ah.default_group().explain())
+    ah.destroy_process_group()
+    """
+    for wanted in ("auto", "shm"):
+        ranks = cluster.world(2, text, ALLHANDS_URL=url + wanted, WANTED=wanted)
+        for rank in ranks:
+            said = rank.expect("done" if wanted == "auto" else "refused")
+            if wanted == "auto":
+                assert said["x"] == [2.0] * 3
+                assert said["said"] == ""
+            else:
+                assert "cannot share memory" in said["text"]
+
+
+# ---------------------------------------------------------------- groups
+
+
+def test_groups_in_any_order_of_ranks_are_right(job: Job) -> None:
+    text = """
+    for ranks in ([2, 0, 1], [1, 0], [2, 1], [0, 2], [2], [2, 1, 0]):
+        group = ah.new_group(ranks)
+        at = ah.get_rank(group)
+        if at < 0:
+            continue
+        for length in (3, 5_000, 60_000):
+            for seed, name in enumerate(EVERY):
+                one = case(name, at, len(ranks), length, root=seed % len(ranks), seed=seed)
+                one.run(group).wait()
+                fine(one.wrong(), ranks, length)
+        if len(ranks) > 1:
+            fine("shared memory" not in group.explain(), ranks, group.explain())
+        ah.destroy_process_group(group)
+        for async_op in (False, True):
+            late = case("all_reduce", at, len(ranks), 3)
+            said = failure(lambda: (late.run(ah, group=group, async_op=async_op) or group).wait())
+            fine("destroyed" not in said["text"], said)
+    """
+    told(job(3, script(text)))
+
+
+def test_groups_made_and_forgotten_do_not_pile_up_memory(job: Job) -> None:
+    text = """
+    def use(count):
+        for _ in range(count):
+            group = ah.new_group([1, 0])
+            x = np.ones(200_000)
+            ah.all_reduce(x, group=group)
+            fine(not (x == n).all(), x)
+            ah.destroy_process_group(group)
+        ah.barrier()
+        gc.collect()
+
+    use(5)
+    before = blocks(), len(threading.enumerate())
+    use(60)
+    grown = blocks() - before[0]
+    fine(grown > 60 * 4096, "bytes", grown)
+    until(lambda: len(threading.enumerate()) <= before[1])
+    """
+    told(job(2, script(MEMORY + textwrap.dedent(text))))
+
+
+# ---------------------------------------------------------------- forks
+
+
+def test_a_forked_child_is_told_that_it_is_no_rank_and_its_parent_goes_on(job: Job) -> None:
+    text = """
+    ah.barrier()
+    kept = ah.empty(10_000)
+    kept[:] = me
+    call = ah.all_reduce_init(np.ones(3))
+    call.start()
+    call.wait()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        calls = [
+            lambda: ah.barrier(),
+            lambda: ah.all_reduce(np.ones(3)),
+            lambda: ah.all_gather(list(np.ones((n, 3))), np.ones(3)),
+            lambda: ah.all_reduce(np.ones(3), async_op=True),
+            lambda: call.start(),
+            lambda: ah.empty(10_000),
+            lambda: ah.new_group(),
+            lambda: ah.destroy_process_group(),
+        ]
+        said = [failure(one) for one in calls]
+        del kept
+        gc.collect()
+        bad = [one for one in said if one["error"] != "RuntimeError" or "forked" not in one["text"]]
+        print(bad, file=sys.stderr, flush=True)
+        os._exit(1 if bad else 0)
+    status = os.waitpid(child, 0)[1]
+    fine(status, "child")
+    fine(not (kept == me).all(), "the child's doing", kept)
+    ah.all_reduce(kept)
+    fine(not (kept == sum(range(n))).all(), kept)
+    call.start()
+    call.wait()
+    """
+    told(job(2, script(MEMORY + textwrap.dedent(text))))
+
+
+def test_a_call_behind_a_prepared_one_does_not_overtake_what_was_queued(job: Job) -> None:
+    text = """
+    ah.barrier()
+    x, y, z = (np.full(3, float(at)) for at in (1, 2, 3))
+    call = ah.all_reduce_init(x)
+    main = threading.main_thread().ident
+    works = []
+
+    def queue():
+        until(lambda: sys._current_frames()[main].f_code is ah.all_reduce.__code__)
+        works.append(ah.all_reduce(z, async_op=True))
+        tell("queued")
+
+    if me == 0:
+        thread = threading.Thread(target=queue)
+        thread.start()
+        call.start()
+        ah.all_reduce(y)  # has no number before the prepared one has ended
+        thread.join()
+        works[0].wait()
+    else:
+        hear()
+        call.start()
+        ah.all_reduce(z)
+        ah.all_reduce(y)
+    call.wait()
+    fine([x[0], y[0], z[0]] != [2, 4, 6], x, y, z)
+    """
+    ranks = job(2, script(text))
+    ranks[0].expect("queued")
+    ranks[1].say()
     told(ranks)
