@@ -333,7 +333,7 @@ def test_views_of_shared_arrays_are_used_where_they_are(job: Job) -> None:
     for rank in ranks:
         assert rank.expect("view")["said"] == "direct"
         assert rank.expect("rows")["said"] == "direct"
-        assert rank.expect("column")["said"] in ("attach", "staged")
+        assert rank.expect("column")["said"] != "direct"
         assert rank.expect("mixed")["said"] == "mailboxes"
     told(ranks)
 
@@ -531,11 +531,12 @@ def test_limits_choose_how_a_call_is_carried_out(job: Job) -> None:
     tell("said", said=said)
     """
     slots = {"ALLHANDS_ARENA_SLOT_MAX": "600"}
+    attach = {"ALLHANDS_ARENA_ATTACH_MIN": "65536"}
     never = {"ALLHANDS_ARENA_ATTACH_MIN": "-1"}
     chunk = {"ALLHANDS_ARENA_CHUNK": "4096"}
     for given, want in (
-        ({}, ["slots", "slots", "attach"]),
-        (slots, ["slots", "swap", "attach"]),
+        ({}, ["slots", "slots", "staged"]),
+        ({**slots, **attach}, ["slots", "swap", "attach"]),
         ({**slots, **never, **chunk}, ["slots", "swap", "staged"]),
     ):
         ranks = job(2, script(text), **given)
