@@ -407,17 +407,17 @@ def test_cancelled_works_end_and_others_are_told_in_order(job: Job) -> None:
     text = """
     ah.barrier()
     if me == 0:
-        works = [ah.all_reduce(np.ones(1_000_000), async_op=True) for _ in range(8)]
-        for work in works[6::-1]:
+        works = [ah.all_reduce(np.ones(100_000), async_op=True) for _ in range(24)]
+        for work in works[22::-1]:
             work.cancel()
             tell("ended", **failure(work.wait))
         hear()
-        tell("last", **failure(works[7].wait), sum=works[7].result()[-3:].tolist())
+        tell("last", **failure(works[23].wait), sum=works[23].result()[-3:].tolist())
     else:
         hear()
-        for _ in range(7):
-            tell("ended", **failure(lambda: ah.all_reduce(np.ones(1_000_000))))
-        x = np.ones(1_000_000)
+        for _ in range(23):
+            tell("ended", **failure(lambda: ah.all_reduce(np.ones(100_000))))
+        x = np.ones(100_000)
         tell("last", **failure(lambda: ah.all_reduce(x)), sum=x[-3:].tolist())
     x = np.ones(3)
     ah.all_reduce(x)
@@ -425,13 +425,13 @@ def test_cancelled_works_end_and_others_are_told_in_order(job: Job) -> None:
     ah.destroy_process_group()
     """
     ranks = job(2, script(text))
-    for _ in range(7):
+    for _ in range(23):
         told = ranks[0].expect("ended")
         assert told["error"] == "AllhandsError", told
         assert "cancelled" in told["text"]
     for rank in ranks:
         rank.say()
-    for _ in range(7):
+    for _ in range(23):
         told = ranks[1].expect("ended")
         assert told["error"] == "CollectiveTimeout", told
         assert told["ranks"] == [0]

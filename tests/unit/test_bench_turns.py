@@ -28,17 +28,17 @@ def test_the_first_turn_has_one_call_and_one_to_warm_up() -> None:
 
 
 def test_a_turn_on_a_small_array_has_batches_of_a_millisecond() -> None:
-    assert Turn.of(SMALL, 1e-4, 0.2) == Turn(warm=50, batches=20, calls=10)
+    assert Turn.of(SMALL, 1e-4, 0.2) == Turn(warm=100, batches=20, calls=10)
 
 
 def test_calls_that_take_longer_than_a_batch_are_batches_of_one() -> None:
-    assert Turn.of(SMALL, 4e-3, 0.2) == Turn(warm=1, batches=5, calls=1)
+    assert Turn.of(SMALL, 4e-3, 0.2) == Turn(warm=2, batches=5, calls=1)
     assert Turn.of(SMALL, 1.0, 0.2) == Turn(warm=1, batches=1, calls=1)
 
 
 def test_a_turn_on_a_rewritten_array_has_as_many_calls_as_fit() -> None:
-    assert Turn.of(LARGE, 2e-3, 0.2) == Turn(warm=2, batches=1, calls=10)
-    assert Turn.of(LARGE, 1e-6, 0.2) == Turn(warm=20, batches=1, calls=20)
+    assert Turn.of(LARGE, 2e-3, 0.2) == Turn(warm=5, batches=1, calls=10)
+    assert Turn.of(LARGE, 1e-6, 0.2) == Turn(warm=200, batches=1, calls=200)
 
 
 def test_very_large_arrays_need_no_warm_up() -> None:

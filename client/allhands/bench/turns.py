@@ -15,10 +15,10 @@ _LONGEST_TURN = 0.03
 _SHORTEST_TURN = 0.004
 _BATCH = 0.001
 """Seconds of a batch: short, so that what disturbs one leaves others alone."""
-_WARM_UP = 0.005
+_WARM_UP = 0.01
 """Seconds: ranks that have just woken may share a core until the system spreads them."""
 _MOST_CALLS = 5000
-_MOST_ONE_BY_ONE = 20
+_MOST_ONE_BY_ONE = 200
 _NO_WARM_UP_FROM = 16 << 20
 
 

@@ -15,6 +15,9 @@
 #include "kernels.h"
 
 #define AH_MAX_RANKS 64 /* sets of ranks are bits of a uint64_t */
+/* Slots of a rank, a power of two: one more than the calls that a root may be ahead of its readers,
+ * which need the processor less often the more they find. */
+#define AH_RING 16
 
 typedef enum {
     AH_OK,

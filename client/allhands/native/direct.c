@@ -114,7 +114,7 @@ ah_status ah_direct_reduce(ah_lane *lane, ah_op op, ah_type type, char *const in
     reduction what = {op, type, in, out, nbytes, steps, root};
     ah_status status = AH_OK;
     lane->call->variant = AH_DIRECT;
-    lane->tidy = false; /* boxes are used */
+    ah_unsettle(lane);
     for (uint64_t step = 0; step <= steps && status == AH_OK; step++) {
         if (step < steps) status = give(lane, &what, step);
         if (step > 0 && status == AH_OK && lane->rank == root) status = take(lane, &what, step - 1);

@@ -28,7 +28,7 @@ void ah_exchange_open(ah_lane *lane, const ah_exchange *exchange, bool early, ah
     terms->flags |= AH_TIDY;
     terms->phase = lane->phase;
     if (!early || !exchange->steps) return;
-    lane->tidy = false; /* until this call has ended well */
+    ah_unsettle(lane); /* until this call has ended well */
     put(lane, exchange, lane->phase, 0);
     ah_put(lane, 1);
     terms->flags |= AH_EARLY;
@@ -42,7 +42,7 @@ ah_status ah_exchange_run(ah_lane *lane, const ah_exchange *exchange) {
         agreed &= (terms->flags & AH_TIDY) && terms->phase == own->phase;
         ready &= (terms->flags & AH_EARLY) != 0;
     }
-    lane->tidy = false;
+    ah_unsettle(lane);
     if (!agreed) { /* a step that was put early is void: count from behind it */
         for (int r = 0; r < lane->size; r++)
             if (lane->terms[r].flags & AH_EARLY) lane->terms[r].base++;

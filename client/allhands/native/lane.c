@@ -34,12 +34,11 @@ size_t ah_area_bytes(int size, const ah_limits *limits) {
     return ah_up(staging_of(limits) + 2 * (size_t)size * box_of(size, limits), 4096);
 }
 
-/* Two ranks: the exchange is as fast as slots from 4 KiB on. More: a slot saves a second meeting,
- * which costs microseconds where ranks outnumber processors. Attach saves a copy, but is a system
+/* A slot saves a second meeting, and the exchange of two ranks is as fast from 16 KiB on. Attach saves a copy, but is a system
  * call for each piece and walks page tables: staging is faster as long as data fits into caches. */
 ah_limits ah_default_limits(int size) {
     return (ah_limits){
-        .slot_max = size > 2 ? 8192 : 4096,
+        .slot_max = 8192,
         .chunk = size > 2 ? (size_t)1 << 20 : (size_t)256 << 10,
         .attach_min = (size_t)8 << 20,
     };
@@ -66,7 +65,8 @@ ah_lane *ah_lane_new(int rank, int size, void *const areas[], const pid_t pids[]
     lane->stride = stride_of(limits);
     lane->staging = staging_of(limits);
     lane->box = box_of(size, limits);
-    lane->vain = size > processors();
+    lane->crowded = size > processors();
+    lane->came_from = -1;
     for (int r = 0; r < size; r++) {
         lane->area[r] = areas[r];
         lane->heap[r] = heaps ? heaps[r] : NULL;
@@ -128,7 +128,7 @@ ah_status ah_finish(ah_lane *lane, ah_status status) {
     ah_call *call = lane->call;
     if (status != AH_OK) {
         if (status == AH_ABANDONED) call->culprits = ah_gave_up(lane, lane->others);
-        lane->tidy = false; /* others may go on in this call, in staging memory too */
+        ah_unsettle(lane); /* others may go on in this call, in staging memory too */
         atomic_store(&lane->area[lane->rank]->abandoned, call->sequence);
         /* Our buffers may change from here on; who sees that they did sees the word: law 6. */
         atomic_thread_fence(memory_order_seq_cst);

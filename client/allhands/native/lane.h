@@ -29,7 +29,6 @@
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "atomics take locks here");
 
 #define AH_LINE 64
-#define AH_RING 4 /* slots of a rank; a power of two */
 #define AH_UNSHARED 8
 
 typedef struct {
@@ -43,6 +42,8 @@ typedef struct {
 typedef struct {
     _Alignas(2 * AH_LINE) _Atomic uint32_t bell;      /* see wait.h */
     _Alignas(2 * AH_LINE) _Atomic uint64_t abandoned; /* last call that this rank gave up */
+    _Atomic int32_t cpu;              /* where this rank last waited, + 1; see spread.h */
+    _Atomic int64_t delayed;          /* when it last yielded there for long */
     _Atomic uint64_t nonce, nonce_at; /* the one lies at the other, in the right process */
     _Alignas(2 * AH_LINE) _Atomic uint64_t inside; /* call in which it touches others' heaps now */
     _Alignas(2 * AH_LINE) _Atomic uint64_t put; /* steps put into staging (or ready in its heap) */
@@ -77,6 +78,9 @@ struct ah_lane {
     size_t stride;  /* from slot to slot */
     size_t staging; /* where staging begins in each area */
     size_t box;     /* bytes of one box of staging */
+    bool crowded;      /* more ranks than processors */
+    int64_t next_move; /* to another processor: not before */
+    int came_from;  /* the one left last */
     int vain;       /* spinning was, so many waits ago; 0: it is not */
     bool attach;
 
@@ -87,6 +91,7 @@ struct ah_lane {
     uint64_t base;      /* own, in this call */
     uint64_t phase;     /* running number of the exchange's next step */
     bool tidy;
+    bool returned; /* every box that this rank wrote last is back: see mailboxes.h */
 
     ah_call *call; /* in progress */
     bool lends;    /* others may touch our heap in it */
@@ -114,6 +119,9 @@ static inline size_t ah_min(size_t a, size_t b) { return a < b ? a : b; }
 static inline ah_slot *ah_slot_of(const ah_lane *lane, int rank, uint64_t sequence) {
     return (ah_slot *)(lane->area[rank]->end + (sequence & (AH_RING - 1)) * lane->stride);
 }
+
+/* Staging is used, or may be by others: no box can be taken for free before a call is met. */
+static inline void ah_unsettle(ah_lane *lane) { lane->tidy = lane->returned = false; }
 
 /* Three tables of a number per rank: where, bytes sent, bytes received. */
 static inline uint64_t *ah_slot_table(ah_slot *slot, int which) {

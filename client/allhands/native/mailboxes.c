@@ -62,18 +62,27 @@ static ah_status take(ah_lane *lane, const reduction *what, uint64_t step) {
     return AH_OK;
 }
 
+void ah_mailboxes_open(ah_lane *lane, const void *in, size_t nbytes) {
+    if (!lane->returned || !nbytes) return;
+    reduction what = {.in = in, .nbytes = nbytes, .root = -1};
+    lane->returned = false;
+    put(lane, &what, 0);
+}
+
 ah_status ah_mailboxes(ah_lane *lane, ah_op op, ah_type type, const char *in, char *out,
                        size_t nbytes, int root) {
     reduction what = {op, type, in, out, nbytes, root};
     uint64_t steps = (nbytes + lane->limits.chunk - 1) / lane->limits.chunk;
-    lane->tidy = false;
+    bool early = lane->put > lane->base; /* ah_mailboxes_open has put the first step */
+    ah_unsettle(lane);
     lane->call->variant = AH_MAILBOXES;
-    ah_status status = steps ? put(lane, &what, 0) : AH_OK;
+    ah_status status = steps && !early ? put(lane, &what, 0) : AH_OK;
     for (uint64_t step = 0; step < steps && status == AH_OK; step++) {
         if (step + 1 < steps) status = put(lane, &what, step + 1);
         if (status == AH_OK) status = fold(lane, &what, step);
         if (status == AH_OK) status = take(lane, &what, step);
         if (status == AH_OK) status = ah_breathe(lane);
     }
+    lane->returned = status == AH_OK && root < 0;
     return status;
 }

@@ -29,7 +29,7 @@ ah_status ah_outbox_run(ah_lane *lane, const ah_outbox *outbox) {
     bool source = outbox->sources & AH_BIT(lane->rank);
     bool reader = outbox->readers & AH_BIT(lane->rank);
     ah_status status = AH_OK;
-    lane->tidy = false;
+    ah_unsettle(lane);
     lane->call->variant = AH_STAGED;
     /* A reader that is a source too puts one step ahead of what it takes. */
     for (uint64_t step = 0; step <= outbox->steps && status == AH_OK; step++) {

@@ -74,7 +74,10 @@ static ah_status all_reduce_large(ah_lane *lane, uint64_t signature, ah_op op, a
     if (status != AH_OK) return status;
     terms.flags = ah_locate(lane, x, nbytes, &terms.where);
     if (terms.flags & AH_IN_HEAP) ah_lend(lane, x, nbytes);
-    if (pair) ah_exchange_open(lane, &exchange, !(terms.flags & AH_IN_HEAP), &terms);
+    if (pair)
+        ah_exchange_open(lane, &exchange, !(terms.flags & AH_IN_HEAP), &terms);
+    else if (!(terms.flags & AH_IN_HEAP))
+        ah_mailboxes_open(lane, x, nbytes);
     ah_post_terms(lane, slot, signature, terms);
     status = ah_meet_all(lane, signature);
     if (status != AH_OK) return status;

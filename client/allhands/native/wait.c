@@ -8,14 +8,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "spread.h"
+
 enum { AWAKE, ASLEEP };
 
 #define MICROSECONDS INT64_C(1000)
 
 /* How long to do what, while nothing comes: first spin, about two microseconds, in which the shell
  * holds on to what it holds; then yield; then sleep. Where spinning is vain because the awaited
- * rank has no processor (its own fell to others, or there are too few), yield at once, and only
- * try now and then whether spinning does again. */
+ * rank has no processor (its own fell to others), yield at once, and only try now and then whether
+ * spinning does again. Where ranks outnumber processors, who awaits one that waits for this very
+ * processor yields at once; who awaits none of those lets them rest, for they could do nothing. */
 #define SPINS 64
 #define TRY_AGAIN 64
 #define SOON 4 /* yields that show that the processor was what the other lacked */
@@ -114,8 +117,9 @@ static void sleep_until(ah_lane *lane, uint64_t left, ah_goal goal, int64_t unti
 
 static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
     ah_call *call = lane->call;
-    bool spun = !lane->vain || ++lane->vain > TRY_AGAIN;
-    for (int spin = 0; spun && spin < SPINS; spin++) {
+    bool spun = lane->crowded || !lane->vain || ++lane->vain > TRY_AGAIN;
+    uint64_t near = lane->crowded ? ah_neighbours(lane) : 0;
+    for (int spin = 0; spun && spin < SPINS && !(left & near); spin++) {
         relax();
         if (!(left = missing(lane, left, goal))) {
             lane->vain = 0;
@@ -124,6 +128,7 @@ static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
     }
     ah_pause(lane);
     int64_t start = ah_now(), now = start;
+    if (lane->crowded) ah_spread(lane, now);
     for (int turn = 0;; turn++) {
         uint64_t gone = ah_gave_up(lane, left);
         /* What they published before they gave up is visible now, so this look is the last. */
@@ -136,13 +141,16 @@ static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
         if (interrupted(lane, now, left)) return AH_INTERRUPTED;
         if (now >= call->deadline) return AH_TIMEOUT;
         if (now - start < YIELD) {
+            int64_t before = now;
             sched_yield();
+            now = ah_now();
+            if (lane->crowded && now - before > AH_DELAY) ah_delayed(lane, now);
         } else {
             int64_t until = call->deadline;
             if (call->tick && lane->next_tick < until) until = lane->next_tick;
             sleep_until(lane, left, goal, until, now);
+            now = ah_now();
         }
-        now = ah_now();
     }
 }
 
