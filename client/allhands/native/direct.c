@@ -110,7 +110,7 @@ static ah_status take(ah_lane *lane, const reduction *what, uint64_t step) {
 
 ah_status ah_direct_reduce(ah_lane *lane, ah_op op, ah_type type, char *const in[], char *out,
                            size_t nbytes, int root) {
-    uint64_t steps = ah_steps(nbytes, lane->limits.chunk);
+    uint64_t steps = ah_steps(nbytes, ah_step_bytes(lane, nbytes));
     reduction what = {op, type, in, out, nbytes, steps, root};
     ah_status status = AH_OK;
     lane->call->variant = AH_DIRECT;

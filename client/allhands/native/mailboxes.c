@@ -1,5 +1,6 @@
 #include "mailboxes.h"
 
+#include "calls.h"
 #include "slices.h"
 #include "wait.h"
 
@@ -72,7 +73,7 @@ void ah_mailboxes_open(ah_lane *lane, const void *in, size_t nbytes) {
 ah_status ah_mailboxes(ah_lane *lane, ah_op op, ah_type type, const char *in, char *out,
                        size_t nbytes, int root) {
     reduction what = {op, type, in, out, nbytes, root};
-    uint64_t steps = (nbytes + lane->limits.chunk - 1) / lane->limits.chunk;
+    uint64_t steps = ah_steps(nbytes, ah_step_bytes(lane, nbytes));
     bool early = lane->put > lane->base; /* ah_mailboxes_open has put the first step */
     ah_unsettle(lane);
     lane->call->variant = AH_MAILBOXES;
