@@ -4,6 +4,7 @@ ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` give
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -88,8 +89,8 @@ class Builder:
     def _compile_core(self, build: str) -> list[str]:
         objects = []
         for source in sorted(NATIVE.glob("*.c")):
-            if source.stem == "module" or source.stem.endswith("_object"):
-                continue  # these are about Python
+            if re.search(r"\bPy[A-Z_]", source.read_text()):
+                continue  # the shell around the core
             made = str(self._folder / f"{source.stem}-{build}.o")
             self._compile(build, "-c", "-o", made, str(source))
             objects.append(made)

@@ -1,0 +1,239 @@
+#define _GNU_SOURCE
+#include "lane_state.h"
+
+#include <time.h>
+
+#define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
+#define ASK_AFTER_NS NANOSECONDS /* being blocked so long is worth the coordinator's attention */
+
+const char *const lane_kind_names[KINDS] = {
+    "barrier",        "all_reduce",            "reduce",     "broadcast",
+    "gather",         "scatter",               "all_gather", "all_gather_into_tensor",
+    "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+};
+
+int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * NANOSECONDS + now.tv_nsec;
+}
+
+static void pause_python(void *owner)
+{
+    Running *running = owner;
+    running->saved = PyEval_SaveThread();
+}
+
+static void resume_python(void *owner)
+{
+    Running *running = owner;
+    PyEval_RestoreThread(running->saved);
+    running->saved = NULL;
+}
+
+static bool tick_python(void *owner, uint64_t waiting)
+{
+    Running *running = owner;
+    LaneObject *self = running->self;
+    PyEval_RestoreThread(running->saved);
+    bool interrupted = PyErr_CheckSignals() < 0;
+    if (!interrupted && !running->asked && now_ns() >= running->ask_at) {
+        running->asked = true;
+        PyObject *done =
+            PyObject_CallFunction(self->on_slow, "KsKd", (unsigned long long)running->call.sequence,
+                                  lane_kind_names[self->plan.kind], (unsigned long long)waiting,
+                                  (double)running->call.deadline / NANOSECONDS);
+        interrupted = done == NULL;
+        Py_XDECREF(done);
+    }
+    running->saved = PyEval_SaveThread();
+    return interrupted;
+}
+
+static uint64_t mixed(uint64_t value)
+{
+    value += 0x9e3779b97f4a7c15u; /* splitmix64 (Steele, Lea & Flood 2014) */
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ value >> 27) * 0x94d049bb133111ebu;
+    return value ^ value >> 31;
+}
+
+static uint64_t signature(const Plan *plan)
+{
+    uint64_t names = (uint64_t)plan->kind | (uint64_t)(plan->op + 1) << 8 |
+                     (uint64_t)(plan->root + 1) << 16;
+    return mixed(mixed(names ^ plan->typesig << 24) + plan->count);
+}
+
+static ah_status carry_out(LaneObject *self, ah_call *call)
+{
+    Plan *plan = &self->plan;
+    ah_lane *lane = self->lane;
+    size_t nbytes = plan->count * plan->itemsize;
+    switch (plan->kind) {
+    case BARRIER:
+        return ah_barrier(lane, call);
+    case ALL_REDUCE:
+        return ah_all_reduce(lane, call, plan->op, plan->type, plan->out[0], plan->count);
+    case REDUCE:
+        return ah_reduce(lane, call, plan->op, plan->type, plan->in[0], plan->out[0], plan->count,
+                         plan->root);
+    case BROADCAST:
+        return ah_broadcast(lane, call, plan->out[0], nbytes, plan->root);
+    case GATHER:
+        return ah_gather(lane, call, plan->in[0], plan->out, nbytes, plan->root);
+    case SCATTER:
+        return ah_scatter(lane, call, plan->in, plan->out[0], nbytes, plan->root);
+    case ALL_GATHER:
+    case ALL_GATHER_INTO_TENSOR:
+        return ah_all_gather(lane, call, plan->in[0], plan->out, nbytes);
+    case REDUCE_SCATTER:
+    case REDUCE_SCATTER_TENSOR:
+        return ah_reduce_scatter(lane, call, plan->op, plan->type, plan->in, plan->out[0],
+                                 plan->count);
+    case ALL_TO_ALL:
+    case ALL_TO_ALL_SINGLE:
+        return ah_all_to_all(lane, call, plan->in, plan->send, plan->out, plan->recv);
+    case KINDS:
+        break;
+    }
+    Py_UNREACHABLE();
+}
+
+/* What this rank brings to the call that runs: its array, or its block, or all that it sends. */
+static size_t own_bytes(const LaneObject *self)
+{
+    const Plan *plan = &self->plan;
+    size_t nbytes = plan->count * plan->itemsize;
+    if (plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE)
+        for (int rank = 0; rank < self->size; rank++)
+            nbytes += plan->send[rank];
+    return nbytes;
+}
+
+static SegmentObject *own_segment(const LaneObject *self)
+{
+    return (SegmentObject *)PyTuple_GET_ITEM(self->segments, self->rank);
+}
+
+/* Learn from a call whether pages of the own heap have become ordinary memory, through it or
+ * meanwhile through another lane's call: then what peers wrote to this call's array may be lost. */
+static ah_status take_out(LaneObject *self, Running *running, ah_status status)
+{
+    SegmentObject *own = own_segment(self);
+    ah_call *call = &running->call;
+    if (call->unshared != NULL) {
+        if (!segment_unshare(own, call->unshared, call->unshared_bytes))
+            Py_FatalError("allhands: out of memory where a peer could write to wrong memory");
+        if (self->told == own->unshared_count - 1)
+            self->told++;
+    } else if (status == AH_OK && self->plan.kind == ALL_REDUCE &&
+               segment_is_unshared(own, self->told, self->plan.out[0], own_bytes(self)))
+        return AH_INTERRUPTED;
+    return status;
+}
+
+void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
+                  int64_t deadline)
+{
+    Plan *plan = &self->plan;
+    int64_t now = now_ns();
+    int64_t ask = timeout / 2 < ASK_AFTER_NS ? timeout / 2 : ASK_AFTER_NS;
+    *running = (Running){.self = self, .timeout = timeout, .ask_at = now + ask};
+    running->call = (ah_call){
+        .sequence = sequence,
+        .signature = signature(plan),
+        .deadline = deadline ? deadline : now + timeout,
+        .pause = pause_python,
+        .resume = resume_python,
+        .tick = tick_python,
+        .tick_ns = timeout / 4 < TICK_NS ? timeout / 4 : TICK_NS,
+        .owner = running,
+    };
+    self->begun = sequence;
+    self->current = lane_kind_names[plan->kind];
+    self->since_ns = now;
+    for (const SegmentObject *own = own_segment(self); self->told < own->unshared_count;
+         self->told++) {
+        char *from = own->unshared[self->told].from;
+        ah_lane_unshare(self->lane, from, (size_t)(own->unshared[self->told].to - from));
+    }
+    /* Others' memory can be looked at once they have lanes, which they have when they are here. */
+    if (self->tries > 0 && self->completed > 0 && own_bytes(self) >= self->attach_min)
+        self->tries = ah_lane_can_attach(self->lane) ? 0 : self->tries - 1;
+    self->records[sequence % RECORDS] = (Record){
+        .sequence = sequence,
+        .kind = plan->kind,
+        .op = plan->op,
+        .root = plan->root,
+        .count = plan->count,
+        .nbytes = own_bytes(self),
+    };
+    Py_XSETREF(self->dtypes[sequence % RECORDS], Py_XNewRef(plan->dtype));
+}
+
+PyObject *lane_shares(const LaneObject *self, Kind kind)
+{
+    if (kind != ALL_TO_ALL && kind != ALL_TO_ALL_SINGLE)
+        Py_RETURN_NONE;
+    PyObject *both = PyList_New(0);
+    for (int at = 0; both != NULL && at < 2 * self->size; at++) {
+        const size_t *nbytes = at < self->size ? self->plan.send : self->plan.recv;
+        PyObject *one = PyLong_FromSize_t(nbytes[at % self->size]);
+        if (one == NULL || PyList_Append(both, one) < 0)
+            Py_CLEAR(both);
+        Py_XDECREF(one);
+    }
+    return both;
+}
+
+void lane_complain(LaneObject *self, const Running *running, ah_status status, PyObject *label)
+{
+    /* The description is taken before others may have the turn, and with it the plan. */
+    static const char *const names[] = {"ok", "timeout", "interrupted", "mismatch", "abandoned"};
+    const Plan *plan = &self->plan;
+    PyObject *ragged = lane_shares(self, plan->kind);
+    if (ragged == NULL)
+        return;
+    PyObject *done = PyObject_CallFunction(
+        self->on_failure, "sKsOniiNKKdO", names[status], (unsigned long long)running->call.sequence,
+        lane_kind_names[plan->kind], plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count,
+        plan->op, plan->root, ragged, (unsigned long long)running->call.waiting,
+        (unsigned long long)running->call.culprits, (double)running->timeout / NANOSECONDS,
+        label ? label : Py_None);
+    if (done != NULL) {
+        Py_DECREF(done);
+        PyErr_SetString(PyExc_SystemError, "a call that failed must raise");
+    }
+}
+
+int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *label)
+{
+    Plan *plan = &self->plan;
+    unsigned long long sequence = running->call.sequence;
+    self->variant = running->call.variant;
+    status = take_out(self, running, status);
+    if (status == AH_OK) {
+        self->completed = sequence;
+        if (running->asked) {
+            PyObject *done = PyObject_CallFunction(self->on_slow, "Ksid", sequence,
+                                                   lane_kind_names[plan->kind], 0, 0.0);
+            Py_XDECREF(done);
+        }
+    } else if (!PyErr_Occurred())
+        lane_complain(self, running, status, label);
+    self->ended = sequence;
+    self->current = "";
+    if (status != AH_OK)
+        self->since_ns = now_ns();
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int lane_perform(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+               PyObject *label)
+{
+    Running running;
+    lane_begin(self, &running, sequence, timeout, deadline);
+    return lane_end(self, &running, carry_out(self, &running.call), label);
+}

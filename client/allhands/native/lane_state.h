@@ -1,0 +1,140 @@
+/* What the files of Lane share: its state, a call's plan, and how a call is begun and ended.
+ *
+ * lane_object.c has the type, and calls from the queue; lane_calls.c those on the caller's thread;
+ * lane_run.c begins and ends either; persistent_object.c has those that were prepared.
+ */
+#ifndef ALLHANDS_LANE_STATE_H
+#define ALLHANDS_LANE_STATE_H
+
+#include "lane_object.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "arena.h"
+#include "segment_object.h"
+
+#define NANOSECONDS 1000000000LL
+#define RECORDS 64
+
+typedef enum {
+    BARRIER,
+    ALL_REDUCE,
+    REDUCE,
+    BROADCAST,
+    GATHER,
+    SCATTER,
+    ALL_GATHER,
+    ALL_GATHER_INTO_TENSOR,
+    REDUCE_SCATTER,
+    REDUCE_SCATTER_TENSOR,
+    ALL_TO_ALL,
+    ALL_TO_ALL_SINGLE,
+    KINDS
+} Kind;
+
+extern const char *const lane_kind_names[KINDS];
+
+/* What one call does, checked: everything that the collectives of arena.h want to know. */
+typedef struct {
+    Kind kind;
+    ah_type type;      /* of what is reduced */
+    uint64_t typesig;  /* equal on all ranks exactly when their dtypes are */
+    int op;
+    int root;
+    size_t count;      /* elements of the array, or of each rank's block */
+    size_t itemsize;
+    const void *in[AH_MAX_RANKS];
+    void *out[AH_MAX_RANKS];
+    size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS]; /* bytes; only of all_to_all */
+    PyObject *dtype;   /* borrowed; NULL: none */
+} Plan;
+
+/* What a call was, for people and for peers that made another one. */
+typedef struct {
+    uint64_t sequence;
+    Kind kind;
+    int op;
+    int root;
+    size_t count;
+    size_t nbytes; /* of what this rank brought */
+} Record;
+
+struct Persistent;
+
+typedef struct {
+    PyObject_HEAD
+    ah_lane *lane;
+    PyObject *segments; /* what keeps the areas mapped */
+    PyObject *ops;
+    PyObject *on_failure, *on_slow;
+    PyThread_type_lock turn; /* held by the call that runs */
+    int rank, size;
+    int64_t timeout_ns;
+    uint64_t taken;     /* number of the latest call that has one */
+    uint64_t limit;     /* calls above need a rank that has left */
+    Py_ssize_t queued;  /* calls that have a number and not ended, but for those of fast callers */
+    uint64_t begun, ended, completed;
+    const char *current; /* the operation under way; "" between calls */
+    int64_t since_ns;
+    unsigned generation;
+    int told;           /* of the own segment's unshared pages */
+    int tries;          /* that are left of asking for cross-memory attach */
+    size_t attach_min;
+    bool closed;
+    struct Persistent *pending; /* a call that was started and not finished yet */
+    Plan plan; /* of the call that runs; too large for the stack of a fast call */
+    ah_variant variant; /* of the call that ended last */
+    Record records[RECORDS];
+    PyObject *dtypes[RECORDS]; /* of the same calls; NULL: none */
+} LaneObject;
+
+/* How a call that runs and the hooks find each other. */
+typedef struct {
+    LaneObject *self;
+    ah_call call;
+    PyThreadState *saved;
+    int64_t timeout;
+    int64_t ask_at;
+    bool asked;
+} Running;
+
+extern PyTypeObject *Lane_Type;
+extern unsigned lane_generation; /* counts forks: a child shares the memory, but is no member */
+
+int64_t now_ns(void);
+
+/* ---- lane_run.c: by who holds the turn */
+
+/* Begin the plan as call number `sequence`. */
+void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
+                int64_t deadline);
+/* End what was begun; -1 with an exception set unless it ended well. */
+int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *label);
+/* Set the exception of a call that failed. */
+void lane_complain(LaneObject *self, const Running *running, ah_status status, PyObject *label);
+/* Carry the plan out, from its beginning to its end; as lane_end. */
+int lane_perform(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+                 PyObject *label);
+/* What a rank gives to and expects from each, in bytes, where ranks may differ in that; else None. */
+PyObject *lane_shares(const LaneObject *self, Kind kind);
+
+/* ---- lane_calls.c */
+
+/* Take the turn at once, if nobody else has a call here and nothing speaks against it: 1. Else 0,
+ * or -1 with an exception that is for whoever calls. */
+int lane_enter(LaneObject *self);
+int lane_op_index(LaneObject *self, PyObject *op);
+/* The methods named after collectives. */
+typedef PyObject *LaneCall(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+LaneCall lane_barrier, lane_all_reduce, lane_reduce, lane_broadcast, lane_all_gather_into_tensor,
+    lane_reduce_scatter_tensor, lane_all_to_all_single;
+
+/* ---- persistent_object.c */
+
+/* Another call comes: the one that was started goes first, as on all ranks. What goes wrong is for
+ * who waits for that one; but Ctrl-C is for this caller: -1. */
+int lane_finish_pending(LaneObject *self);
+int add_persistent_type(PyObject *module);
+
+#endif

@@ -1,0 +1,270 @@
+#include "arrays.h"
+
+typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
+
+/* An all_reduce whose arguments were looked at once. */
+typedef struct Persistent {
+    PyObject_HEAD
+    PyObject *order; /* has the lane, sooner or later */
+    PyObject *x, *op, *fallback, *label;
+    LaneObject *lane;
+    PyObject *work;  /* of a call that went the other way */
+    PyObject *error; /* of one that was finished on the way of another call */
+    PyObject *dtype; /* of x, when it was looked at */
+    int64_t timeout;
+    State state;
+    Plan plan;
+    size_t nbytes;
+    Running running;
+} PersistentObject;
+
+static PyTypeObject *Persistent_Type;
+
+static int finish(PersistentObject *self)
+{
+    LaneObject *lane = self->lane;
+    lane->pending = NULL;
+    lane->plan.kind = self->plan.kind; /* for the hooks; the rest stays where it is */
+    lane->plan.dtype = self->plan.dtype;
+    lane->plan.count = self->plan.count;
+    lane->plan.op = self->plan.op;
+    lane->plan.root = self->plan.root;
+    ah_status status = ah_all_reduce_finish(lane->lane, self->plan.op, self->plan.type,
+                                            self->plan.out[0], self->plan.count);
+    return lane_end(lane, &self->running, status, self->label == Py_None ? NULL : self->label);
+}
+
+int lane_finish_pending(LaneObject *lane)
+{
+    PersistentObject *pending = lane->pending;
+    PyObject *type = NULL, *value = NULL, *traceback = NULL;
+    Plan kept = lane->plan;
+    bool failed = finish(pending) < 0;
+    if (failed) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            PyErr_Fetch(&type, &value, &traceback);
+            lane_complain(lane, &pending->running, AH_INTERRUPTED,
+                     pending->label == Py_None ? NULL : pending->label);
+        }
+        PyObject *error_type, *error_traceback;
+        PyErr_Fetch(&error_type, &pending->error, &error_traceback);
+        PyErr_NormalizeException(&error_type, &pending->error, &error_traceback);
+        Py_XDECREF(error_type);
+        Py_XDECREF(error_traceback);
+    }
+    pending->state = failed ? FAILED : ENDED; /* not before: who waits looks at it */
+    lane->plan = kept;
+    Py_DECREF(pending);
+    if (type == NULL)
+        return 0;
+    PyErr_Restore(type, value, traceback);
+    return -1;
+}
+
+static bool bind(PersistentObject *self)
+{
+    if (self->lane != NULL)
+        return true;
+    PyObject *lane = PyObject_GetAttrString(self->order, "lane");
+    if (lane == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    if (!PyObject_TypeCheck(lane, Lane_Type)) {
+        Py_DECREF(lane);
+        return false;
+    }
+    self->lane = (LaneObject *)lane;
+    PyArrayObject *x = plain_array(self->x, true);
+    self->plan.op = lane_op_index(self->lane, self->op);
+    if (x == NULL || self->plan.op < 0)
+        return true;
+    plan_type(&self->plan, x);
+    self->dtype = Py_NewRef(self->plan.dtype);
+    self->plan.kind = ALL_REDUCE;
+    self->plan.root = -1;
+    self->plan.count = (size_t)PyArray_SIZE(x);
+    self->plan.out[0] = PyArray_DATA(x);
+    self->nbytes = (size_t)PyArray_NBYTES(x);
+    if (!ah_supports(self->plan.op, self->plan.type) ||
+        !ah_all_reduce_splits(self->lane->lane, self->plan.type, self->plan.count))
+        self->plan.out[0] = NULL;
+    return true;
+}
+
+static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->state != RESTING)
+        return PyErr_Format(PyExc_RuntimeError, "started already: wait() for it first");
+    PyArrayObject *x = (PyArrayObject *)self->x;
+    bool same = bind(self) && self->plan.out[0] != NULL &&
+                self->plan.out[0] == PyArray_DATA(x) && self->dtype == (PyObject *)PyArray_DESCR(x) &&
+                self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
+    int entered = same ? lane_enter(self->lane) : 0;
+    if (entered < 0)
+        return NULL;
+    if (entered) {
+        LaneObject *lane = self->lane;
+        Plan *plan = &lane->plan;
+        plan->kind = ALL_REDUCE;
+        plan->type = self->plan.type;
+        plan->typesig = self->plan.typesig;
+        plan->op = self->plan.op;
+        plan->root = -1;
+        plan->count = self->plan.count;
+        plan->itemsize = self->plan.itemsize;
+        plan->dtype = self->plan.dtype;
+        lane_begin(lane, &self->running, ++lane->taken, self->timeout ? self->timeout : lane->timeout_ns,
+              0);
+        ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op,
+                                               plan->type, self->plan.out[0], plan->count);
+        int failed = 0;
+        if (status == AH_OK) {
+            self->state = POSTED;
+            lane->pending = (PersistentObject *)Py_NewRef((PyObject *)self);
+        } else
+            failed = lane_end(lane, &self->running, status, self->label == Py_None ? NULL : self->label);
+        PyThread_release_lock(lane->turn);
+        if (failed)
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    if ((self->work = PyObject_CallNoArgs(self->fallback)) == NULL)
+        return NULL;
+    self->state = QUEUED;
+    Py_RETURN_NONE;
+}
+
+static PyObject *persistent_wait(PersistentObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->state == POSTED) {
+        PyThread_type_lock turn = self->lane->turn;
+        if (!PyThread_acquire_lock(turn, NOWAIT_LOCK)) {
+            Py_BEGIN_ALLOW_THREADS
+            PyThread_acquire_lock(turn, WAIT_LOCK);
+            Py_END_ALLOW_THREADS
+        }
+        if (self->state == POSTED) {
+            self->state = RESTING;
+            int failed = finish(self);
+            PyThread_release_lock(turn);
+            Py_DECREF(self); /* the lane's */
+            if (failed)
+                return NULL;
+            Py_RETURN_TRUE;
+        }
+        PyThread_release_lock(turn);
+    }
+    State state = self->state;
+    self->state = RESTING;
+    switch (state) {
+    case ENDED:
+        Py_RETURN_TRUE;
+    case FAILED: {
+        PyObject *error = self->error;
+        self->error = NULL;
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+        return NULL;
+    }
+    case QUEUED: {
+        PyObject *work = self->work;
+        self->work = NULL;
+        PyObject *result = PyObject_CallMethod(work, "wait", NULL);
+        Py_DECREF(work);
+        return result;
+    }
+    default:
+        return PyErr_Format(PyExc_RuntimeError, "not started: start() it first");
+    }
+}
+
+static PyObject *persistent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *order, *x, *op, *fallback, *label;
+    double timeout;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)
+        return PyErr_Format(PyExc_TypeError, "arguments by position only");
+    if (!PyArg_ParseTuple(args, "OO!OOdO", &order, &PyArray_Type, &x, &op, &fallback, &timeout,
+                          &label))
+        return NULL;
+    PersistentObject *self = (PersistentObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->order = Py_NewRef(order);
+    self->x = Py_NewRef(x);
+    self->op = Py_NewRef(op);
+    self->fallback = Py_NewRef(fallback);
+    self->label = Py_NewRef(label);
+    self->timeout = (int64_t)(timeout * NANOSECONDS);
+    return (PyObject *)self;
+}
+
+static int persistent_traverse(PersistentObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->order);
+    Py_VISIT(self->x);
+    Py_VISIT(self->op);
+    Py_VISIT(self->fallback);
+    Py_VISIT(self->lane);
+    Py_VISIT(self->work);
+    Py_VISIT(self->error);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int persistent_clear(PersistentObject *self)
+{
+    Py_CLEAR(self->fallback);
+    Py_CLEAR(self->work);
+    Py_CLEAR(self->error);
+    return 0;
+}
+
+static void persistent_dealloc(PersistentObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    persistent_clear(self);
+    Py_XDECREF(self->order);
+    Py_XDECREF(self->x);
+    Py_XDECREF(self->op);
+    Py_XDECREF(self->label);
+    Py_XDECREF(self->dtype);
+    Py_XDECREF(self->lane);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef persistent_methods[] = {
+    {"start", (PyCFunction)persistent_start, METH_NOARGS, NULL},
+    {"wait", (PyCFunction)persistent_wait, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot persistent_slots[] = {
+    {Py_tp_doc, "A call whose arguments were looked at once; described in _native.pyi."},
+    {Py_tp_new, persistent_new},
+    {Py_tp_dealloc, persistent_dealloc},
+    {Py_tp_traverse, persistent_traverse},
+    {Py_tp_clear, persistent_clear},
+    {Py_tp_methods, persistent_methods},
+    {0, NULL},
+};
+
+static PyType_Spec persistent_spec = {
+    .name = "allhands._native.Persistent",
+    .basicsize = sizeof(PersistentObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = persistent_slots,
+};
+
+int add_persistent_type(PyObject *module)
+{
+    Persistent_Type = (PyTypeObject *)PyType_FromSpec(&persistent_spec);
+    if (Persistent_Type == NULL)
+        return -1;
+    return PyModule_AddObjectRef(module, "Persistent", (PyObject *)Persistent_Type);
+}
