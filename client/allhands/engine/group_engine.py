@@ -4,9 +4,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NoReturn
 
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
@@ -29,6 +29,10 @@ from allhands.transport.mesh import Mesh
 
 logger = logging.getLogger(__name__)
 
+_HERE_BYTES = 64 << 10
+_HERE_SECONDS = 0.002
+"""How long a call may keep the loop from all else: most small ones end within a tenth of it."""
+
 
 @dataclass(slots=True)
 class Operation:
@@ -49,6 +53,15 @@ class Operation:
     """On the monotonic clock."""
     cancelled: bool = False
     """Whether it is to be passed over when it would begin."""
+
+
+@dataclass(slots=True)
+class Begun:
+    """A call over links that has begun."""
+
+    agrees: bool
+    """Whether no peer is known to be in another call."""
+    execution: Execution | None = None
 
 
 @dataclass(slots=True)
@@ -133,6 +146,49 @@ class GroupEngine:
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run_queue(), name=f"group {self.name}")
 
+    def goes_here(self, native: Native) -> bool:
+        """Say whether a call is worth the caller's own thread, if it `is_next`."""
+        if self._hierarchy is not None:
+            return False
+        return sum(array.nbytes for array in (*native.sources, *native.targets)) <= _HERE_BYTES
+
+    def is_next(self, sequence: int) -> bool:
+        """Say whether the call with that number could begin at once, and go over links."""
+        return (
+            sequence == self._position.ended + 1
+            and not self._queue
+            and (self._runner is None or self._runner.done())
+            and not self._shared.is_open
+            and self.order.lane is None
+        )
+
+    def run_here(self, operation: Operation) -> bool:
+        """Carry out a call that `is_next` where the loop is lent; say whether the loop goes on.
+
+        A call that does not end here within moments, or not well, ends on the loop.
+        """
+        self._enter(operation)
+        begun = Begun(self._agrees(operation))
+        try:
+            if begun.agrees and self._endings.reason(operation.work.sequence) is None:
+                execution = begun.execution = self._execution(operation)
+                ended, interrupt = execution.begin(operation.parts()), self._interrupt
+                assert interrupt is not None
+                self._mesh.pump(lambda: ended.done() or interrupt.done(), _HERE_SECONDS)
+                if ended.done() and not interrupt.done() and ended.exception() is None:
+                    operation.finish()
+                    self._leave(operation, None)
+                    return False
+        except Exception as error:  # whatever it is belongs to the caller
+            if begun.execution is not None:
+                begun.execution.stop()
+            self._leave(operation, error)
+            return False
+        self._runner = asyncio.create_task(
+            self._run_queue(operation, begun), name=f"group {self.name}"
+        )
+        return True
+
     def cancel(self, operation: Operation) -> None:
         """End a call early."""
 
@@ -212,12 +268,18 @@ class GroupEngine:
 
     # ------------------------------------------------------------ inside
 
-    async def _run_queue(self) -> None:
+    async def _run_queue(
+        self, operation: Operation | None = None, begun: "Begun | None" = None
+    ) -> None:
+        """Run what is queued, after a call that has begun elsewhere."""
+        if operation is not None:
+            await self._run(operation, begun)
         while self._queue:
             operation = self._queue.popleft()
             if operation.cancelled:
                 await self._pass_over(operation)
             else:
+                self._enter(operation)
                 await self._run(operation)
 
     async def _pass_over(self, operation: Operation) -> None:
@@ -228,23 +290,46 @@ class GroupEngine:
         self._position.sequence = self._position.ended = sequence
         self.order.give_back()
 
-    async def _run(self, operation: Operation) -> None:
-        """Carry out one call and settle its work."""
-        work = operation.work
-        position = self._position
+    def _enter(self, operation: Operation) -> None:
+        """Make a call the current one."""
+        work, position = operation.work, self._position
         position.sequence = work.sequence
         position.operation = work.operation
         position.since = time.monotonic()
         self._current = operation
         self._interrupt = asyncio.get_running_loop().create_future()
-        self._endings.begin(work.sequence, str(operation.call))
+        self._endings.begin(work.sequence, operation.call)
+
+    def _leave(self, operation: Operation, error: BaseException | None) -> None:
+        """Settle the work of the current call, which is over."""
+        work, position = operation.work, self._position
+        self._current = None
+        self._interrupt = None
+        self._mesh.conclude(self.hash, work.sequence)
+        self._endings.conclude(work.sequence)
+        position.ended = work.sequence
+        position.operation = ""
+        position.since = time.monotonic()
+        self.order.give_back()
+        if error is None:
+            position.completed = work.sequence
+            work.succeed(operation.result)
+        else:
+            logger.debug("%s failed: %s", work, error)
+            work.fail(error)
+
+    async def _run(self, operation: Operation, begun: "Begun | None" = None) -> None:
+        """Carry out the current call and settle its work."""
+        work = operation.work
         error: BaseException | None = None
         try:
             if (failure := self._endings.reason(work.sequence)) is not None:
                 raise failure(self._what(operation))
             if self._shared.is_open:
-                settling = self._shared.settle(position.ended)
-                await self._carry_out(operation, settling, self._shared.missing)
+                settling = self._shared.settle(self._position.ended)
+                await self._carry_out(
+                    operation, asyncio.create_task(settling), self._shared.missing
+                )
             if self.order.lane is not None:
                 work.explained(
                     await self._shared.run(
@@ -256,10 +341,12 @@ class GroupEngine:
                         work.label,
                     )
                 )
+            elif begun is not None:
+                await self._run_linked(operation, begun)
             elif self._hierarchy is None or not (
                 phases := self._hierarchy.phases(operation.native)
             ):
-                await self._run_linked(operation)
+                await self._run_linked(operation, Begun(self._agrees(operation)))
             else:
                 await self._run_phases(operation, self._hierarchy, phases)
         except asyncio.CancelledError:
@@ -267,37 +354,33 @@ class GroupEngine:
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
             error = raised
         finally:
-            self._current = None
-            self._interrupt = None
-            self._mesh.conclude(self.hash, work.sequence)
-            self._endings.conclude(work.sequence)
-            position.ended = work.sequence
-            position.operation = ""
-            position.since = time.monotonic()
-            self.order.give_back()
-        if error is None:
-            position.completed = work.sequence
-            work.succeed(operation.result)
-        else:
-            logger.debug("%s failed: %s", work, error)
-            work.fail(error)
+            if begun is not None and begun.execution is not None:
+                begun.execution.stop()
+            self._leave(operation, error)
 
-    async def _run_linked(self, operation: Operation) -> None:
-        sequence, signature = operation.work.sequence, operation.call.signature
-        execution = Execution(
+    async def _run_linked(self, operation: Operation, begun: "Begun") -> None:
+        if not begun.agrees:
+            await self._disagree(operation)
+        if begun.execution is None:
+            begun.execution = self._execution(operation)
+            begun.execution.begin(operation.parts())
+        execution = begun.execution
+        try:
+            await self._carry_out(operation, execution.ended, execution.waiting_for)
+        finally:
+            execution.stop()
+        operation.finish()
+
+    def _execution(self, operation: Operation) -> Execution:
+        return Execution(
             self._mesh,
             peers=self.ranks,
             rank=self.rank,
             group=self.hash,
-            sequence=sequence,
-            signature=signature,
+            sequence=operation.work.sequence,
+            signature=operation.call.signature,
             reduce=operation.reduce,
         )
-        await self._begin(operation)
-        parts = operation.parts()
-        if any(part.schedule.rounds for part in parts):
-            await self._carry_out(operation, execution.run(parts), execution.waiting_for)
-        operation.finish()
 
     async def _run_phases(
         self, operation: Operation, hierarchy: Hierarchy, phases: Sequence[Phase]
@@ -309,29 +392,32 @@ class GroupEngine:
             timeout=operation.timeout,
             deadline=operation.deadline,
         )
-        await self._begin(operation)
-        await self._carry_out(operation, performance.run(), performance.waiting_for)
+        if not self._agrees(operation):
+            await self._disagree(operation)
+        performing = asyncio.create_task(performance.run())
+        await self._carry_out(operation, performing, performance.waiting_for)
         operation.finish()
         self.explanation = hierarchy.described(phases)
         operation.work.explained(self.explanation)
 
-    async def _begin(self, operation: Operation) -> None:
-        """Say that a call begins here that may take messages; raise if a peer is in another."""
+    def _agrees(self, operation: Operation) -> bool:
+        """Say that a call begins here that may take messages; False: a peer is in another."""
+        sequence, signature = operation.work.sequence, operation.call.signature
+        is_other = self._mesh.begin(self.hash, sequence, signature)
+        return not (is_other or self._endings.is_refused(sequence))
+
+    async def _disagree(self, operation: Operation) -> NoReturn:
         sequence = operation.work.sequence
-        if self._mesh.begin(
-            self.hash, sequence, operation.call.signature
-        ) or self._endings.is_refused(sequence):
-            await self._endings.disagree(self._what(operation), sequence, operation.call)
+        await self._endings.disagree(self._what(operation), sequence, operation.call)
 
     async def _carry_out(
         self,
         operation: Operation,
-        what_it_does: Coroutine[Any, Any, None],
+        carrying: "asyncio.Future[None]",
         waiting_for: Callable[[], Sequence[int]],
     ) -> None:
         """Wait for what a call does until it is done, interrupted, or out of time."""
         work, signature = operation.work, operation.call.signature
-        carrying = asyncio.create_task(what_it_does)
         asking: asyncio.Task[Sequence[Absent] | None] | None = None
         assert self._interrupt is not None
         try:
@@ -360,7 +446,7 @@ class GroupEngine:
             if asking is not None:
                 await stop(asking)
 
-    async def _ended(self, operation: Operation, carrying: "asyncio.Task[None]") -> None:
+    async def _ended(self, operation: Operation, carrying: "asyncio.Future[None]") -> None:
         """Raise what ended a call, if anything but its success did."""
         work = operation.work
         assert self._interrupt is not None
@@ -369,7 +455,7 @@ class GroupEngine:
                 carrying.result()
                 return
             except MismatchFound:
-                await self._endings.disagree(self._what(operation), work.sequence, operation.call)
+                await self._disagree(operation)
             except Left as left:
                 await self._endings.hear_why()
                 if not self._interrupt.done():
@@ -379,7 +465,7 @@ class GroupEngine:
         failure = self._interrupt.result()
         if failure is not None:
             raise failure(self._what(operation))
-        await self._endings.disagree(self._what(operation), work.sequence, operation.call)
+        await self._disagree(operation)
 
     def _said(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
