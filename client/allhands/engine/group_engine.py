@@ -148,9 +148,10 @@ class GroupEngine:
 
     def goes_here(self, native: Native) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""
-        if self._hierarchy is not None:
-            return False
-        return sum(array.nbytes for array in (*native.sources, *native.targets)) <= _HERE_BYTES
+        nbytes = sum(array.nbytes for array in (*native.sources, *native.targets))
+        return nbytes <= _HERE_BYTES and (
+            self._hierarchy is None or not self._hierarchy.phases(native)
+        )
 
     def is_next(self, sequence: int) -> bool:
         """Say whether the call with that number could begin at once, and go over links."""

@@ -114,6 +114,8 @@ class Work:
 
     def _has_ended(self, seconds: float) -> bool:
         """Wait a while for the end; say whether it has come."""
+        if self._future.done():
+            return True
         with contextlib.suppress(TimeoutError):
             self._future.exception(max(seconds, 0))
         return self._future.done()
