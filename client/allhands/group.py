@@ -105,7 +105,11 @@ class Group:
         root = self._member(src, "src")
         native = Native("broadcast", array.dtype, array.size, targets=[array], root=root)
         return self._start(
-            native, lambda rank, size: plan.broadcast(rank, size, array, root), x, timeout, label
+            native,
+            lambda rank, size: plan.broadcast(rank, size, array, root, self._engine.wire),
+            x,
+            timeout,
+            label,
         )
 
     def all_reduce(
@@ -122,7 +126,9 @@ class Group:
         native = Native("all_reduce", array.dtype, array.size, targets=[array], op=op)
         return self._start(
             native,
-            lambda rank, size: plan.all_reduce(rank, size, array, self.deterministic),
+            lambda rank, size: plan.all_reduce(
+                rank, size, array, self.deterministic, self._engine.wire
+            ),
             x,
             timeout,
             label,
@@ -243,7 +249,7 @@ class Group:
         native = Native("all_gather", source.dtype, source.size, [source], targets)
         return self._start(
             native,
-            lambda rank, size: plan.all_gather(rank, size, source, targets),
+            lambda rank, size: plan.all_gather(rank, size, source, targets, self._engine.wire),
             outputs,
             timeout,
             label,
@@ -262,7 +268,7 @@ class Group:
         native = Native("all_gather_into_tensor", source.dtype, source.size, [source], [target])
         return self._start(
             native,
-            lambda rank, size: plan.all_gather(rank, size, source, [target]),
+            lambda rank, size: plan.all_gather(rank, size, source, [target], self._engine.wire),
             output,
             timeout,
             label,

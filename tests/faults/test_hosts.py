@@ -1,6 +1,7 @@
 """Groups that span hosts: two network namespaces, with ranks in each that share memory."""
 
 import os
+import re
 import signal
 import textwrap
 from collections.abc import Callable, Iterator
@@ -271,4 +272,31 @@ def test_different_calls_are_told_apart_on_both_hosts(
     assert len(set(texts)) == 1, texts
     for rank in ranks:
         rank.expect("sum")
+        assert rank.ended() == 0
+
+
+def test_ranks_on_different_hosts_measure_their_links_and_agree(span: Span) -> None:
+    ranks = span(
+        "aab",
+        """
+        ah.init_process_group(timeout=20)
+        groups = [None, ah.new_group([0, 2])]
+        works = [
+            ah.all_reduce(np.ones(9), group=group, async_op=True)
+            for group in groups
+            if group is None or ah.get_rank() != 1
+        ]
+        for work in works:
+            work.wait()
+        tell("said", texts=[work.explain() for work in works])
+        ah.destroy_process_group()
+        """,
+    )
+    texts = {text for rank in ranks for text in rank.expect("said")["texts"]}
+    assert len(texts) == 1, texts
+    assert re.fullmatch(
+        r"doubling over links, where a message takes \d+ us and streams run at \d+ MB/s",
+        texts.pop(),
+    )
+    for rank in ranks:
         assert rank.ended() == 0

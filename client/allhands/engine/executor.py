@@ -37,6 +37,8 @@ class Part:
     schedule: Schedule
     input: Buffer
     output: Buffer
+    name: str = ""
+    """Of the algorithm, for people."""
 
 
 class Execution:

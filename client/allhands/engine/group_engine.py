@@ -6,8 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NoReturn
 
+from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call, group_hash
@@ -77,6 +79,13 @@ class Position:
     since: float = field(default_factory=time.monotonic)
 
 
+@lru_cache(maxsize=64)
+def over_links(algorithm: str, wire: Wire | None) -> str:
+    """Say how a call was carried out; for people."""
+    measured = "" if wire is None else f", where a message takes {wire}"
+    return f"{algorithm} over links{measured}"
+
+
 class GroupEngine:
     """Runs the calls of a group one after the other, on the loop; point to point beside them."""
 
@@ -106,6 +115,8 @@ class GroupEngine:
         self.hash = group_hash(name)
         self.timeout = timeout
         self.deterministic = deterministic
+        self.wire: Wire | None = None
+        """What the links of the world were measured to be, the same on every rank."""
         self.order = Order()
         self.explanation = ""
         """How the latest call in phases was carried out."""
@@ -173,7 +184,7 @@ class GroupEngine:
         try:
             if begun.agrees and self._endings.reason(operation.work.sequence) is None:
                 execution = begun.execution = self._execution(operation)
-                ended, interrupt = execution.begin(operation.parts()), self._interrupt
+                ended, interrupt = execution.begin(self._parts(operation)), self._interrupt
                 assert interrupt is not None
                 self._mesh.pump(lambda: ended.done() or interrupt.done(), _HERE_SECONDS)
                 if ended.done() and not interrupt.done() and ended.exception() is None:
@@ -364,13 +375,19 @@ class GroupEngine:
             await self._disagree(operation)
         if begun.execution is None:
             begun.execution = self._execution(operation)
-            begun.execution.begin(operation.parts())
+            begun.execution.begin(self._parts(operation))
         execution = begun.execution
         try:
             await self._carry_out(operation, execution.ended, execution.waiting_for)
         finally:
             execution.stop()
         operation.finish()
+
+    def _parts(self, operation: Operation) -> Sequence[Part]:
+        """Return what a call is over links, and note how that is explained."""
+        parts = operation.parts()
+        operation.work.explained(over_links(parts[0].name, self.wire))
+        return parts
 
     def _execution(self, operation: Operation) -> Execution:
         return Execution(
@@ -392,6 +409,7 @@ class GroupEngine:
             signature=operation.call.signature,
             timeout=operation.timeout,
             deadline=operation.deadline,
+            wire=self.wire,
         )
         if not self._agrees(operation):
             await self._disagree(operation)

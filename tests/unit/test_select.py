@@ -1,0 +1,95 @@
+"""Which algorithm a call takes, by size and by what was measured of the links."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from allhands.algorithms import cost, select
+from allhands.algorithms.cost import Wire
+from allhands.gauge import gauge
+from allhands.testing.inproc_world import inproc_world
+
+NEAR = Wire(50e-6, 1.2e9)
+FAR = Wire(10e-3, 1.2e9)
+SLOW = Wire(50e-6, 12e6)
+WIRES = (NEAR, FAR, SLOW)
+SIZES = [2**power for power in range(3, 31)]
+WORLDS = (2, 3, 4, 5, 8, 13, 64)
+
+
+def limit(size: int, wire: Wire | None, short: str) -> int:
+    """Return the first number of bytes for which all_reduce is not `short`."""
+    return next(
+        nbytes
+        for nbytes in SIZES
+        if select.select_all_reduce(size, nbytes, wire=wire).name != short
+    )
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("size", WORLDS)
+def test_all_reduce_takes_what_costs_least(size: int, wire: Wire) -> None:
+    models = {
+        "doubling": cost.doubling,
+        "halving_doubling": cost.halving_doubling,
+        "ring": cost.ring,
+    }
+    for nbytes in SIZES:
+        chosen = select.select_all_reduce(size, nbytes, wire=wire).name
+        costs = {name: model(wire, size, nbytes) for name, model in models.items()}
+        if nbytes > select.MEDIUM:
+            assert chosen != "halving_doubling"
+            del costs["halving_doubling"]
+        assert costs[chosen] == min(costs.values())
+
+
+def test_the_farther_the_longer_few_rounds_pay() -> None:
+    for size in (2, 4, 8):
+        assert limit(size, NEAR, "doubling") < limit(size, FAR, "doubling")
+    # Two ranks send as much either way; more of them send less by halves, the sooner the slower.
+    assert limit(2, SLOW, "doubling") == limit(2, NEAR, "doubling")
+    assert limit(8, SLOW, "doubling") < limit(8, NEAR, "doubling")
+
+
+def test_without_a_measurement_thresholds_decide() -> None:
+    assert limit(2, None, "doubling") == 2 * select.PAIR
+    assert limit(4, None, "doubling") == select.DOUBLED
+    for is_ordered, wire in ((True, None), (True, FAR)):
+        assert select.select_all_reduce(4, 8, is_ordered, wire).name == "ordered"
+
+
+@pytest.mark.parametrize(
+    ("choose", "short", "long"),
+    [
+        (select.select_broadcast, "tree", "van_de_geijn"),
+        (select.select_all_gather, "bruck", "ring"),
+    ],
+)
+def test_other_calls_weigh_rounds_against_bytes_too(
+    choose: Callable[[int, int, Wire | None], select.Choice[...]], short: str, long: str
+) -> None:
+    def last_short(wire: Wire | None) -> int:
+        names = [choose(8, nbytes, wire).name for nbytes in SIZES]
+        assert names == sorted(names, key=[short, long].index)
+        return names.count(short)
+
+    assert 0 < last_short(NEAR) < last_short(FAR)
+    assert last_short(None) == SIZES.index(select.SMALL) + 1
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+async def test_all_ranks_agree_on_what_was_measured(size: int) -> None:
+    async with inproc_world(size) as world:
+        engines = [rank.engines["world"] for rank in world.ranks]
+        wires = await asyncio.gather(*map(gauge, engines))
+        assert len(set(wires)) == 1
+        assert wires[0].latency > 0
+        assert wires[0].bandwidth > 0
+        for engine in engines:
+            engine.wire = FAR
+        works = [group.barrier() for group in world.groups]
+        await asyncio.gather(*(asyncio.wrap_future(work.get_future()) for work in works))
+        assert {work.explain() for work in works} == {
+            "dissemination over links, where a message takes 10000 us and streams run at 1200 MB/s"
+        }
