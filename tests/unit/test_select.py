@@ -1,13 +1,24 @@
 """Which algorithm a call takes, by size and by what was measured of the links."""
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import pytest
 
-from allhands.algorithms import cost, select
+from allhands.algorithms import (
+    bruck,
+    cost,
+    doubling,
+    halving,
+    ring,
+    select,
+    tree,
+    van_de_geijn,
+)
 from allhands.algorithms.cost import Wire
 from allhands.gauge import gauge
+from allhands.schedule import Schedule
 from allhands.testing.inproc_world import inproc_world
 
 NEAR = Wire(50e-6, 1.2e9)
@@ -25,6 +36,38 @@ def limit(size: int, wire: Wire | None, short: str) -> int:
         for nbytes in SIZES
         if select.select_all_reduce(size, nbytes, wire=wire).name != short
     )
+
+
+LENGTH = 64 * 3 * 5 * 13 * 4
+"""Elements, of a byte each; divided evenly by all of WORLDS."""
+
+MODELS: list[tuple[Callable[[Wire, int, int], float], Callable[[int, int], Schedule]]] = [
+    (cost.doubling, lambda rank, size: doubling.all_reduce(rank, size, LENGTH)),
+    (cost.halving_doubling, lambda rank, size: halving.all_reduce(rank, size, LENGTH)),
+    (cost.ring, lambda rank, size: ring.all_reduce(rank, size, LENGTH)),
+    (cost.tree, lambda rank, size: tree.broadcast(rank, size, LENGTH, 0)),
+    (cost.scattered, lambda rank, size: van_de_geijn.broadcast(rank, size, LENGTH, 0)),
+    (cost.bruck, lambda rank, size: bruck.all_gather(rank, size, [LENGTH // size] * size)),
+    (cost.circle, lambda rank, size: ring.all_gather(rank, size, [LENGTH // size] * size)),
+]
+
+
+@pytest.mark.parametrize(("model", "build"), MODELS)
+@pytest.mark.parametrize("size", WORLDS)
+def test_the_model_counts_what_schedules_do(
+    size: int,
+    model: Callable[[Wire, int, int], float],
+    build: Callable[[int, int], Schedule],
+) -> None:
+    every = [build(rank, size).rounds for rank in range(size)]
+    assert model(Wire(1.0, math.inf), size, 0) == len(every[0])
+    sent = sum(
+        max(sum(len(send.span) for send in step.sends) for step in steps)
+        for steps in zip(*every, strict=True)
+    )
+    # A scatter along a tree sends less from round to round, which the model does not halve.
+    tolerance = 0.3 if model is cost.scattered else 1e-3
+    assert model(Wire(0.0, 1.0), size, LENGTH) == pytest.approx(sent, rel=tolerance)
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -37,15 +37,19 @@ def rounds_of(size: int) -> int:
 
 
 def doubling(wire: Wire, size: int, nbytes: int) -> float:
-    rounds = rounds_of(size) + _folding(size)
-    return wire.seconds(rounds, rounds * nbytes, rounds_of(size) * nbytes)
+    power, folding = _folded(size)
+    rounds = rounds_of(power) + folding
+    return wire.seconds(rounds, rounds * nbytes, (rounds_of(power) + folding / 2) * nbytes)
 
 
 def halving_doubling(wire: Wire, size: int, nbytes: int) -> float:
-    power = 1 << size.bit_length() - 1
+    power, folding = _folded(size)
     share = nbytes * (power - 1) / power
-    rounds = 2 * rounds_of(power) + _folding(size)
-    return wire.seconds(rounds, 2 * share + _folding(size) * nbytes, share)
+    return wire.seconds(
+        2 * rounds_of(power) + folding,
+        2 * share + folding * nbytes,
+        share + folding / 2 * nbytes,
+    )
 
 
 def ring(wire: Wire, size: int, nbytes: int) -> float:
@@ -53,9 +57,10 @@ def ring(wire: Wire, size: int, nbytes: int) -> float:
     return wire.seconds(2 * (size - 1), 2 * share, share)
 
 
-def _folding(size: int) -> int:
-    """Return the rounds that make a power of two of `size`, and those after it."""
-    return 0 if size.bit_count() == 1 else 2
+def _folded(size: int) -> tuple[int, int]:
+    """Return the largest power of two up to `size`, and the rounds that come in addition then."""
+    power = 1 << size.bit_length() - 1
+    return power, 0 if power == size else 2
 
 
 # ---------------------------------------------------------------- broadcast of `nbytes`

@@ -191,10 +191,12 @@ class GroupEngine:
                     operation.finish()
                     self._leave(operation, None)
                     return False
-        except Exception as error:  # whatever it is belongs to the caller
+        except BaseException as error:  # whatever it is belongs to the caller
             if begun.execution is not None:
                 begun.execution.stop()
             self._leave(operation, error)
+            if not isinstance(error, Exception):
+                raise
             return False
         self._runner = asyncio.create_task(
             self._run_queue(operation, begun), name=f"group {self.name}"
