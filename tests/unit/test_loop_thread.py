@@ -1,12 +1,14 @@
 """The loop's thread, and the loop lent to others: one owner at a time, and no rest for it."""
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from allhands import loop_thread
 from allhands.loop_thread import LoopThread
 
 PATIENCE = 20.0
@@ -56,19 +58,27 @@ def test_nothing_runs_on_it_meanwhile_and_everything_soon_afterwards(
         ran.clear()
 
 
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no pause between two borrowers be long enough for the thread to take the loop."""
+    monkeypatch.setattr(loop_thread, "PARK_SECONDS", 0.2)
+
+
 def test_what_others_call_comes_to_its_turn_while_it_is_lent_again_and_again(
-    thread: LoopThread,
+    steady: None, thread: LoopThread
 ) -> None:
     over = threading.Event()
 
+    never = threading.Event()
+
     def keep_borrowing() -> None:
         while not over.is_set():
-            thread.lend(lambda: False)
+            thread.lend(lambda: never.wait(0.0005))  # False
 
     borrower = threading.Thread(target=keep_borrowing)
     borrower.start()
     try:
-        for _ in range(200):
+        for _ in range(50):
             came = threading.Event()
             thread.call(came.set)
             assert came.wait(PATIENCE)
@@ -80,6 +90,41 @@ def test_what_others_call_comes_to_its_turn_while_it_is_lent_again_and_again(
     finally:
         over.set()
         borrower.join()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the thread leave a loop that it has lent alone until somebody rings."""
+    monkeypatch.setattr(loop_thread, "PARK_SECONDS", 60.0)
+    monkeypatch.setattr(loop_thread, "TURN_SECONDS", 60.0)
+
+
+def test_it_is_taken_back_at_once_where_there_is_something_to_do(
+    patient: None, thread: LoopThread
+) -> None:
+    ran = threading.Event()
+
+    def act() -> bool:
+        thread.loop.call_soon(ran.set)
+        return True
+
+    borrow(thread, act)
+    assert ran.wait(PATIENCE)
+    ran.clear()
+    borrow(thread, lambda: False)
+    thread.call(ran.set)
+    assert ran.wait(PATIENCE)
+    borrow(thread, lambda: False)
+    assert thread.run(asyncio.sleep(0, "ran")) == "ran"
+    borrow(thread, lambda: False)  # and `stop` ends it
+
+
+def test_a_forked_child_gets_nothing(patient: None, thread: LoopThread) -> None:
+    borrow(thread, lambda: False)
+    child = os.fork()
+    if not child:
+        os._exit(thread.lend(lambda: False))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_it_has_one_owner_at_a_time(thread: LoopThread) -> None:
