@@ -39,6 +39,12 @@ class Caller(Protocol):
     def call(self, act: Callable[..., object], *arguments: object) -> None:
         """Call a function there, soon; calls keep their order."""
 
+    def lend(self, act: Callable[[], bool]) -> bool:
+        """Call a short function here as if on the loop; return whether that was possible.
+
+        It says whether the loop has something to do because of it.
+        """
+
 
 class Group:
     """The ranks that call together; made by `init_process_group`, `new_group` or `aio.connect`."""
@@ -99,7 +105,11 @@ class Group:
         root = self._member(src, "src")
         native = Native("broadcast", array.dtype, array.size, targets=[array], root=root)
         return self._start(
-            native, lambda rank, size: plan.broadcast(rank, size, array, root), x, timeout, label
+            native,
+            lambda rank, size: plan.broadcast(rank, size, array, root, self._engine.wire),
+            x,
+            timeout,
+            label,
         )
 
     def all_reduce(
@@ -116,7 +126,9 @@ class Group:
         native = Native("all_reduce", array.dtype, array.size, targets=[array], op=op)
         return self._start(
             native,
-            lambda rank, size: plan.all_reduce(rank, size, array, self.deterministic),
+            lambda rank, size: plan.all_reduce(
+                rank, size, array, self.deterministic, self._engine.wire
+            ),
             x,
             timeout,
             label,
@@ -237,7 +249,7 @@ class Group:
         native = Native("all_gather", source.dtype, source.size, [source], targets)
         return self._start(
             native,
-            lambda rank, size: plan.all_gather(rank, size, source, targets),
+            lambda rank, size: plan.all_gather(rank, size, source, targets, self._engine.wire),
             outputs,
             timeout,
             label,
@@ -256,7 +268,7 @@ class Group:
         native = Native("all_gather_into_tensor", source.dtype, source.size, [source], [target])
         return self._start(
             native,
-            lambda rank, size: plan.all_gather(rank, size, source, [target]),
+            lambda rank, size: plan.all_gather(rank, size, source, [target], self._engine.wire),
             output,
             timeout,
             label,
@@ -432,26 +444,37 @@ class Group:
         """Give a checked call its number and hand it to the loop, in one step."""
         seconds = self._seconds(timeout)
         call = native.call
+        with self.order.lock:
+            operation = self._numbered(native, call, build, result, seconds, label)
+            self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
+        return operation.work
+
+    def _numbered(
+        self,
+        native: Native,
+        call: Call,
+        build: Callable[[int, int], list[Part]],
+        result: Result,
+        seconds: float,
+        label: str | None,
+    ) -> Operation:
+        """Give a call its number, with the order's lock held."""
 
         def finish_links() -> None:
             if native.op is not None and native.targets and not self.deterministic:
                 finish(native.op, native.targets[0], self.size)
 
-        with self.order.lock:
-            work = Work(call, self.order.take(), label, self.name)
-            operation = Operation(
-                work,
-                call,
-                native,
-                lambda: build(self.rank, self.size),
-                native.op or ReduceOp.SUM,
-                finish_links,
-                result,
-                seconds,
-                time.monotonic() + seconds,
-            )
-            self._hand_over(work, self._engine.submit, self._engine.cancel, operation)
-        return work
+        return Operation(
+            Work(call, self.order.take(), label, self.name),
+            call,
+            native,
+            lambda: build(self.rank, self.size),
+            native.op or ReduceOp.SUM,
+            finish_links,
+            result,
+            seconds,
+            time.monotonic() + seconds,
+        )
 
     def _exchange(
         self,
@@ -576,4 +599,26 @@ class _Here(Group):
                 work.explained(self.explain())
                 work.succeed(result)
                 return work
+        elif self._engine.goes_here(native):
+            seconds, call = self._seconds(timeout), native.call
+            begun: list[Work] = []
+
+            def begin() -> bool:
+                with self.order.lock:
+                    operation = self._numbered(native, call, build, result, seconds, label)
+                    work = operation.work
+                    begun.append(work)
+                    work.own(lambda: self._thread.call(self._engine.cancel, operation))
+                    if not self._engine.is_next(work.sequence):
+                        self._thread.call(self._engine.submit, operation)
+                        return True
+                return self._engine.run_here(operation)
+
+            try:
+                if self._thread.lend(begin):
+                    return begun[0]
+            except BaseException:  # Ctrl-C came meanwhile
+                for work in begun:
+                    work.abandon()
+                raise
         return super()._start(native, build, result, timeout, label)

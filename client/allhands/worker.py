@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from allhands import native_core
+from allhands.algorithms.cost import Wire
 from allhands.announcement import announce_end
 from allhands.arena.arena import Announcement, Arena
 from allhands.channel import dial
@@ -25,6 +26,7 @@ from allhands.errors import (
     MembershipChanged,
     Unauthenticated,
 )
+from allhands.gauge import gauge
 from allhands.meeting import Meeting, meet, own_address
 from allhands.session import Session
 from allhands.transport.frame import Key
@@ -36,6 +38,8 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 logger = logging.getLogger(__name__)
 
 WORLD = "world"
+_LINKS = "world/links"
+"""The group over which links are measured."""
 _SECOND_OPINION = 1.5
 """Seconds that the coordinator has to say what became of a peer whose link broke."""
 _LAST_WORDS = 2.0
@@ -68,6 +72,7 @@ class Worker:
         self._opinions: dict[int, asyncio.Task[None]] = {}
         self._closed = False
         self._arena: Arena | None = None
+        self._wire: Wire | None = None
         self.world: GroupEngine
         """Of the group of all ranks."""
 
@@ -122,6 +127,11 @@ class Worker:
         worker._mesh.attach(ports.fabric(identity, session.members, worker._mesh, worker.name))
         worker.world = await worker.open_group(WORLD, range(len(session.members)))
         session.start(worker)
+        try:
+            await worker._gauge()
+        except BaseException as error:
+            await worker.leave(f"{type(error).__name__}: {error}")
+            raise
         logger.info(
             "joined job %s as rank %d of %d, epoch %d",
             config.job,
@@ -165,6 +175,7 @@ class Worker:
             layout=layout,
             allocate=self._scratch,
         )
+        engine.wire = self._wire
         self._engines[name] = engine
         for rank, reason in self._gone.items():
             self._fail(engine, rank, reason)
@@ -327,6 +338,14 @@ class Worker:
             self.member_lost(host.rank, "it went away, and the coordinator that it hosted with it")
 
     # ------------------------------------------------------------ inside
+
+    async def _gauge(self) -> None:
+        """Measure the links of a world on several hosts; on one host thresholds are known."""
+        if len({member.host for member in self.members.values()}) > 1:
+            engine = await self.open_group(_LINKS, range(len(self.members)))
+            self._wire = self.world.wire = await gauge(engine)
+            await self.close_group(_LINKS)
+            logger.info("links of job %s: %s", self.config.job, self._wire)
 
     def _layout(self, ranks: Sequence[int]) -> Layout | None:
         """Return how a group lies on its hosts, if that matters: all its ranks see the same."""

@@ -280,7 +280,7 @@ def test_calls_over_links_say_nothing_of_shared_memory(job: Job) -> None:
     """
     ranks = job(2, script(text))
     for rank in ranks:
-        assert rank.expect("said")["said"] == ["", "", "", [2.0] * 4]
+        assert rank.expect("said")["said"] == ["", "", "doubling over links", [2.0] * 4]
     told(ranks)
 
 

@@ -344,3 +344,70 @@ def test_the_job_goes_on_while_strangers_knock(cluster: Cluster) -> None:
     for rank in ranks:
         rank.say()
     assert [told["x"] for told in results(ranks)] == [[2.0] * 3] * 2
+
+
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
+def test_small_calls_on_several_threads_pass_beside_large_ones(job: Job, backend: str) -> None:
+    ranks = job(
+        3,
+        """
+        ah.init_process_group(timeout=40)
+        size = ah.get_world_size()
+        groups = [ah.new_group(range(size)) for _ in range(3)]
+        wrong = []
+
+        def small(group, seed):
+            rng = np.random.default_rng(seed)
+            for turn in range(400):
+                x = np.full(int(rng.integers(1, 300)), turn, np.int64)
+                if rng.integers(4):
+                    ah.all_reduce(x, group=group)
+                else:
+                    ah.all_reduce(x, group=group, async_op=True).wait()
+                if (x != size * turn).any():
+                    wrong.append((seed, turn))
+
+        def large(group):
+            for turn in range(6):
+                x = np.full(700_000, turn, np.float32)
+                ah.all_reduce(x, group=group)
+                if (x != size * turn).any():
+                    wrong.append(("large", turn))
+
+        threads = [threading.Thread(target=small, args=(groups[at], at)) for at in range(2)]
+        threads.append(threading.Thread(target=large, args=(groups[2],)))
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert not wrong, wrong[:5]
+        tell("done")
+        ah.destroy_process_group()
+        """,
+    )
+    results(ranks)
+
+
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
+def test_a_call_that_waits_for_its_peer_lets_the_loop_go(job: Job, backend: str) -> None:
+    ranks = job(
+        2,
+        """
+        ah.init_process_group(timeout=30, heartbeat_window=1.0)
+        x = np.ones(4, np.float32)
+        ah.all_reduce(x)
+        if ah.get_rank() == 0:
+            tell("waiting", **failure(lambda: ah.all_reduce(x, timeout=0.5)))
+            ah.all_reduce(x)
+        else:
+            hear()
+            ah.all_reduce(x)  # whose messages are here
+            ah.all_reduce(x)
+        tell("done")
+        ah.destroy_process_group()
+        """,
+    )
+    told = ranks[0].expect("waiting")
+    assert (told["error"], told["seq"], told["ranks"]) == ("CollectiveTimeout", 2, [1])
+    ranks[1].say()
+    results(ranks)

@@ -25,6 +25,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "MEDIUM", 160)
     monkeypatch.setattr(plan, "SLICE_BYTES", 80)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
+    monkeypatch.setattr(phases, "FLAT", -1)
     monkeypatch.setattr(phases, "SMALL", 64)
     monkeypatch.setattr(phases, "SLICE_BYTES", 240)
     monkeypatch.setattr(outbox, "CHUNK", CHUNK)

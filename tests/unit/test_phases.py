@@ -248,6 +248,24 @@ def test_what_layers_do_not_help_goes_over_links(shape: Sequence[int]) -> None:
             assert phases(layout, Native("reduce_scatter", INT, 12, blocks, [x]), Scratch()) == []
 
 
+def test_what_is_small_goes_over_links_whatever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("allhands.engine.phases.FLAT", 8 * 24)
+    layout = laid_out((2, 2))[0]
+
+    def is_flat(kind: str, count: int, blocks: int = 1) -> bool:
+        arrays = [np.zeros(count, INT) for _ in range(blocks)]
+        inputs, outputs = ([arrays[0]], arrays) if kind == "all_gather" else (arrays, [arrays[0]])
+        return not phases(
+            layout, Native(kind, INT, count, inputs, outputs, ReduceOp.SUM, 0), Scratch()
+        )
+
+    for kind in ("all_reduce", "reduce", "broadcast"):
+        assert (is_flat(kind, 24), is_flat(kind, 25)) == (True, False)
+    for kind in ("all_gather", "reduce_scatter"):
+        assert (is_flat(kind, 6, 4), is_flat(kind, 7, 4)) == (True, False)
+    assert not phases(layout, Native("barrier"), Scratch())
+
+
 def test_an_average_is_a_sum_until_the_end() -> None:
     x = np.zeros(60)
     calls = [

@@ -1,6 +1,8 @@
 """Which algorithm a call takes: a pure choice, so that ranks agree without talking.
 
-Everything the choice looks at must be the same on every rank of the call.
+Everything the choice looks at must be the same on every rank of the call. Where the `wire` was
+measured the model of `cost` decides, else thresholds do that were measured between the ranks of
+one host.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +12,7 @@ from typing import Generic, ParamSpec
 
 from allhands.algorithms import (
     bruck,
+    cost,
     dissemination,
     doubling,
     flat,
@@ -20,6 +23,7 @@ from allhands.algorithms import (
     tree,
     van_de_geijn,
 )
+from allhands.algorithms.cost import Wire
 from allhands.schedule import Schedule
 
 # Up to here the number of rounds decides, above it the amount of data. Over gRPC on one host a
@@ -59,21 +63,41 @@ Exchange = Choice[[int, int, Sequence[int], Sequence[int]]]
 """build(rank, size, send_counts, recv_counts)"""
 
 
-def select_all_reduce(size: int, nbytes: int, is_ordered: bool = False) -> Whole:
+_DOUBLING: Whole = Choice("doubling", doubling.all_reduce)
+_HALVING: Whole = Choice("halving_doubling", halving.all_reduce)
+_RING: Whole = Choice("ring", ring.all_reduce)
+
+
+def select_all_reduce(
+    size: int, nbytes: int, is_ordered: bool = False, wire: Wire | None = None
+) -> Whole:
     """Choose for an array of `nbytes`."""
     if is_ordered:
         return Choice("ordered", ordered.all_reduce)
+    if wire is not None:
+        costs = {
+            _DOUBLING: cost.doubling(wire, size, nbytes),
+            _HALVING: cost.halving_doubling(wire, size, nbytes),
+            _RING: cost.ring(wire, size, nbytes),
+        }
+        if nbytes > MEDIUM:  # so much at once, in ever other pairs, a network may not bear
+            del costs[_HALVING]
+        return min(costs, key=lambda choice: costs[choice])
     rounds = (size - 1).bit_length()  # doubling sends the whole array in each
     if nbytes * rounds <= (PAIR if size == 2 else DOUBLED):
-        return Choice("doubling", doubling.all_reduce)
+        return _DOUBLING
     if nbytes <= MEDIUM and size.bit_count() == 1:
-        return Choice("halving_doubling", halving.all_reduce)
-    return Choice("ring", ring.all_reduce)
+        return _HALVING
+    return _RING
 
 
-def select_broadcast(size: int, nbytes: int) -> Rooted:
+def select_broadcast(size: int, nbytes: int, wire: Wire | None = None) -> Rooted:
     """Choose for an array of `nbytes`; two ranks have nothing to pass on."""
-    if nbytes <= SMALL or size <= 2:
+    if wire is not None:
+        is_short = cost.tree(wire, size, nbytes) <= cost.scattered(wire, size, nbytes)
+    else:
+        is_short = nbytes <= SMALL
+    if is_short or size <= 2:
         return Choice("tree", tree.broadcast)
     return Choice("van_de_geijn", van_de_geijn.broadcast)
 
@@ -85,9 +109,13 @@ def select_reduce(size: int, nbytes: int, is_ordered: bool = False) -> Rooted:
     return Choice("tree", tree.reduce)
 
 
-def select_all_gather(size: int, nbytes: int) -> Blocks:
+def select_all_gather(size: int, nbytes: int, wire: Wire | None = None) -> Blocks:
     """Choose for a result of `nbytes`, all blocks together."""
-    if nbytes <= SMALL:
+    if wire is not None:
+        is_short = cost.bruck(wire, size, nbytes) < cost.circle(wire, size, nbytes)
+    else:
+        is_short = nbytes <= SMALL
+    if is_short:
         return Choice("bruck", bruck.all_gather)
     return Choice("ring", ring.all_gather)
 

@@ -8,7 +8,6 @@ group's; `label` is a name of yours for the call, for people who look.
 The default world is the only global state of the package.
 """
 
-import contextlib
 import itertools
 import os
 import threading
@@ -560,10 +559,7 @@ def _end(work: Work, async_op: bool) -> Work | None:
     try:
         work.wait()
     except KeyboardInterrupt:
-        work.cancel()
-        # Until it is over the arrays are the call's; that takes one turn of its loop.
-        with contextlib.suppress(Exception):
-            work.get_future().exception(timeout=1.0)
+        work.abandon()
         raise
     return None
 

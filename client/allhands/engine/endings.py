@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from allhands.engine import verdict
 from allhands.engine.call import Call
@@ -12,6 +12,8 @@ from allhands.engine.verdict import Absent, Failure, Registry
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
+
+T = TypeVar("T")
 
 ASK_AFTER = 1.0
 """Seconds of being blocked after which the coordinator is asked for a verdict at the deadline."""
@@ -45,7 +47,7 @@ class Endings:
         self._left: dict[int, tuple[int, str]] = {}
         self._heard = asyncio.Event()
         """Set once the group has failed, or a rank has left it."""
-        self._history: dict[int, str] = {}
+        self._history: dict[int, Call | str] = {}
         self._answered: set[tuple[int, int]] = set()
         self._refusals: dict[int, dict[int, str]] = {}
         self._refused = asyncio.Event()
@@ -84,18 +86,20 @@ class Endings:
 
     # ------------------------------------------------------------ who called what
 
-    def begin(self, sequence: int, call: str) -> None:
+    def begin(self, sequence: int, call: Call | str) -> None:
         """Remember what this rank calls under a number."""
         self._history[sequence] = call
         self._history.pop(sequence - _HISTORY, None)
 
     def said(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
-        return self._history.get(sequence)
+        call = self._history.get(sequence)
+        return None if call is None else str(call)
 
     def conclude(self, sequence: int) -> None:
         """Forget what others called up to a number."""
-        self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
+        if self._refusals:
+            self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
 
     def refused(self, rank: int, sequence: int, call: str) -> None:
         """Take in what a rank of the group called under a number."""
@@ -195,6 +199,8 @@ async def first(*awaited: Awaitable[object], timeout: float) -> bool:
     Tasks and futures go on if it did not; coroutines are cancelled.
     """
     futures = [asyncio.ensure_future(one) for one in awaited]
+    if any(one.done() for one in futures if one in awaited):
+        return True
     try:
         done, _ = await asyncio.wait(
             futures, timeout=max(timeout, 0), return_when=asyncio.FIRST_COMPLETED
@@ -206,9 +212,10 @@ async def first(*awaited: Awaitable[object], timeout: float) -> bool:
     return bool(done)
 
 
-async def stop(task: "asyncio.Task[object]") -> None:
+async def stop(task: "asyncio.Future[T]") -> None:
     """End a task and see its outcome."""
-    task.cancel()
-    await asyncio.wait([task])
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
     if not task.cancelled():
         task.exception()

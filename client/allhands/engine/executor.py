@@ -37,6 +37,8 @@ class Part:
     schedule: Schedule
     input: Buffer
     output: Buffer
+    name: str = ""
+    """Of the algorithm, for people."""
 
 
 class Execution:
@@ -70,7 +72,8 @@ class Execution:
         self._queued: deque[_Strand] = deque()
         self._running: set[_Strand] = set()
         self._is_starting = False
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ends as `run` does, once it has begun."""
 
     async def run(self, parts: Sequence[Part]) -> None:
         """Carry out all parts.
@@ -92,7 +95,7 @@ class Execution:
             _Strand(self, number, part) for number, part in enumerate(parts, self._first)
         )
         self._start_more()
-        return self._ended
+        return self.ended
 
     def stop(self) -> None:
         """Let nothing land from now on, and nothing more be sent. Idempotent."""
@@ -110,8 +113,8 @@ class Execution:
     def fail(self, error: Exception) -> None:
         """End all parts."""
         self.stop()
-        if not self._ended.done():
-            self._ended.set_exception(error)
+        if not self.ended.done():
+            self.ended.set_exception(error)
 
     def mismatch(self, peer: int) -> None:
         """Learn that a rank of the group made another call."""
@@ -132,8 +135,8 @@ class Execution:
             self._running.add(strand)
             strand.go_on()
         self._is_starting = False
-        if not self._queued and not self._running and not self._ended.done():
-            self._ended.set_result(None)
+        if not self._queued and not self._running and not self.ended.done():
+            self.ended.set_result(None)
 
 
 class _Strand:

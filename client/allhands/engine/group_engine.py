@@ -4,10 +4,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import lru_cache
+from typing import NoReturn
 
+from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call, group_hash
@@ -28,6 +30,10 @@ from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
 logger = logging.getLogger(__name__)
+
+_HERE_BYTES = 64 << 10
+_HERE_SECONDS = 0.002
+"""How long a call may keep the loop from all else: most small ones end within a tenth of it."""
 
 
 @dataclass(slots=True)
@@ -52,6 +58,15 @@ class Operation:
 
 
 @dataclass(slots=True)
+class Begun:
+    """A call over links that has begun."""
+
+    agrees: bool
+    """Whether no peer is known to be in another call."""
+    execution: Execution | None = None
+
+
+@dataclass(slots=True)
 class Position:
     """Where this rank is in the group; what heartbeats carry."""
 
@@ -62,6 +77,13 @@ class Position:
     """The latest call that ended well here: what the others need of it has been sent."""
     operation: str = ""
     since: float = field(default_factory=time.monotonic)
+
+
+@lru_cache(maxsize=64)
+def over_links(algorithm: str, wire: Wire | None) -> str:
+    """Say how a call was carried out; for people."""
+    measured = "" if wire is None else f", where a message takes {wire}"
+    return f"{algorithm} over links{measured}"
 
 
 class GroupEngine:
@@ -93,6 +115,8 @@ class GroupEngine:
         self.hash = group_hash(name)
         self.timeout = timeout
         self.deterministic = deterministic
+        self.wire: Wire | None = None
+        """What the links of the world were measured to be, the same on every rank."""
         self.order = Order()
         self.explanation = ""
         """How the latest call in phases was carried out."""
@@ -132,6 +156,52 @@ class GroupEngine:
         self._queue.append(operation)
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run_queue(), name=f"group {self.name}")
+
+    def goes_here(self, native: Native) -> bool:
+        """Say whether a call is worth the caller's own thread, if it `is_next`."""
+        nbytes = sum(array.nbytes for array in (*native.sources, *native.targets))
+        return nbytes <= _HERE_BYTES and (
+            self._hierarchy is None or not self._hierarchy.phases(native)
+        )
+
+    def is_next(self, sequence: int) -> bool:
+        """Say whether the call with that number could begin at once, and go over links."""
+        return (
+            sequence == self._position.ended + 1
+            and not self._queue
+            and (self._runner is None or self._runner.done())
+            and not self._shared.is_open
+            and self.order.lane is None
+        )
+
+    def run_here(self, operation: Operation) -> bool:
+        """Carry out a call that `is_next` where the loop is lent; say whether the loop goes on.
+
+        A call that does not end here within moments, or not well, ends on the loop.
+        """
+        self._enter(operation)
+        begun = Begun(self._agrees(operation))
+        try:
+            if begun.agrees and self._endings.reason(operation.work.sequence) is None:
+                execution = begun.execution = self._execution(operation)
+                ended, interrupt = execution.begin(self._parts(operation)), self._interrupt
+                assert interrupt is not None
+                self._mesh.pump(lambda: ended.done() or interrupt.done(), _HERE_SECONDS)
+                if ended.done() and not interrupt.done() and ended.exception() is None:
+                    operation.finish()
+                    self._leave(operation, None)
+                    return False
+        except BaseException as error:  # whatever it is belongs to the caller
+            if begun.execution is not None:
+                begun.execution.stop()
+            self._leave(operation, error)
+            if not isinstance(error, Exception):
+                raise
+            return False
+        self._runner = asyncio.create_task(
+            self._run_queue(operation, begun), name=f"group {self.name}"
+        )
+        return True
 
     def cancel(self, operation: Operation) -> None:
         """End a call early."""
@@ -212,12 +282,18 @@ class GroupEngine:
 
     # ------------------------------------------------------------ inside
 
-    async def _run_queue(self) -> None:
+    async def _run_queue(
+        self, operation: Operation | None = None, begun: "Begun | None" = None
+    ) -> None:
+        """Run what is queued, after a call that has begun elsewhere."""
+        if operation is not None:
+            await self._run(operation, begun)
         while self._queue:
             operation = self._queue.popleft()
             if operation.cancelled:
                 await self._pass_over(operation)
             else:
+                self._enter(operation)
                 await self._run(operation)
 
     async def _pass_over(self, operation: Operation) -> None:
@@ -228,23 +304,46 @@ class GroupEngine:
         self._position.sequence = self._position.ended = sequence
         self.order.give_back()
 
-    async def _run(self, operation: Operation) -> None:
-        """Carry out one call and settle its work."""
-        work = operation.work
-        position = self._position
+    def _enter(self, operation: Operation) -> None:
+        """Make a call the current one."""
+        work, position = operation.work, self._position
         position.sequence = work.sequence
         position.operation = work.operation
         position.since = time.monotonic()
         self._current = operation
         self._interrupt = asyncio.get_running_loop().create_future()
-        self._endings.begin(work.sequence, str(operation.call))
+        self._endings.begin(work.sequence, operation.call)
+
+    def _leave(self, operation: Operation, error: BaseException | None) -> None:
+        """Settle the work of the current call, which is over."""
+        work, position = operation.work, self._position
+        self._current = None
+        self._interrupt = None
+        self._mesh.conclude(self.hash, work.sequence)
+        self._endings.conclude(work.sequence)
+        position.ended = work.sequence
+        position.operation = ""
+        position.since = time.monotonic()
+        self.order.give_back()
+        if error is None:
+            position.completed = work.sequence
+            work.succeed(operation.result)
+        else:
+            logger.debug("%s failed: %s", work, error)
+            work.fail(error)
+
+    async def _run(self, operation: Operation, begun: "Begun | None" = None) -> None:
+        """Carry out the current call and settle its work."""
+        work = operation.work
         error: BaseException | None = None
         try:
             if (failure := self._endings.reason(work.sequence)) is not None:
                 raise failure(self._what(operation))
             if self._shared.is_open:
-                settling = self._shared.settle(position.ended)
-                await self._carry_out(operation, settling, self._shared.missing)
+                settling = self._shared.settle(self._position.ended)
+                await self._carry_out(
+                    operation, asyncio.create_task(settling), self._shared.missing
+                )
             if self.order.lane is not None:
                 work.explained(
                     await self._shared.run(
@@ -256,10 +355,12 @@ class GroupEngine:
                         work.label,
                     )
                 )
+            elif begun is not None:
+                await self._run_linked(operation, begun)
             elif self._hierarchy is None or not (
                 phases := self._hierarchy.phases(operation.native)
             ):
-                await self._run_linked(operation)
+                await self._run_linked(operation, Begun(self._agrees(operation)))
             else:
                 await self._run_phases(operation, self._hierarchy, phases)
         except asyncio.CancelledError:
@@ -267,37 +368,39 @@ class GroupEngine:
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
             error = raised
         finally:
-            self._current = None
-            self._interrupt = None
-            self._mesh.conclude(self.hash, work.sequence)
-            self._endings.conclude(work.sequence)
-            position.ended = work.sequence
-            position.operation = ""
-            position.since = time.monotonic()
-            self.order.give_back()
-        if error is None:
-            position.completed = work.sequence
-            work.succeed(operation.result)
-        else:
-            logger.debug("%s failed: %s", work, error)
-            work.fail(error)
+            if begun is not None and begun.execution is not None:
+                begun.execution.stop()
+            self._leave(operation, error)
 
-    async def _run_linked(self, operation: Operation) -> None:
-        sequence, signature = operation.work.sequence, operation.call.signature
-        execution = Execution(
+    async def _run_linked(self, operation: Operation, begun: "Begun") -> None:
+        if not begun.agrees:
+            await self._disagree(operation)
+        if begun.execution is None:
+            begun.execution = self._execution(operation)
+            begun.execution.begin(self._parts(operation))
+        execution = begun.execution
+        try:
+            await self._carry_out(operation, execution.ended, execution.waiting_for)
+        finally:
+            execution.stop()
+        operation.finish()
+
+    def _parts(self, operation: Operation) -> Sequence[Part]:
+        """Return what a call is over links, and note how that is explained."""
+        parts = operation.parts()
+        operation.work.explained(over_links(parts[0].name, self.wire))
+        return parts
+
+    def _execution(self, operation: Operation) -> Execution:
+        return Execution(
             self._mesh,
             peers=self.ranks,
             rank=self.rank,
             group=self.hash,
-            sequence=sequence,
-            signature=signature,
+            sequence=operation.work.sequence,
+            signature=operation.call.signature,
             reduce=operation.reduce,
         )
-        await self._begin(operation)
-        parts = operation.parts()
-        if any(part.schedule.rounds for part in parts):
-            await self._carry_out(operation, execution.run(parts), execution.waiting_for)
-        operation.finish()
 
     async def _run_phases(
         self, operation: Operation, hierarchy: Hierarchy, phases: Sequence[Phase]
@@ -308,30 +411,34 @@ class GroupEngine:
             signature=operation.call.signature,
             timeout=operation.timeout,
             deadline=operation.deadline,
+            wire=self.wire,
         )
-        await self._begin(operation)
-        await self._carry_out(operation, performance.run(), performance.waiting_for)
+        if not self._agrees(operation):
+            await self._disagree(operation)
+        performing = asyncio.create_task(performance.run())
+        await self._carry_out(operation, performing, performance.waiting_for)
         operation.finish()
         self.explanation = hierarchy.described(phases)
         operation.work.explained(self.explanation)
 
-    async def _begin(self, operation: Operation) -> None:
-        """Say that a call begins here that may take messages; raise if a peer is in another."""
+    def _agrees(self, operation: Operation) -> bool:
+        """Say that a call begins here that may take messages; False: a peer is in another."""
+        sequence, signature = operation.work.sequence, operation.call.signature
+        is_other = self._mesh.begin(self.hash, sequence, signature)
+        return not (is_other or self._endings.is_refused(sequence))
+
+    async def _disagree(self, operation: Operation) -> NoReturn:
         sequence = operation.work.sequence
-        if self._mesh.begin(
-            self.hash, sequence, operation.call.signature
-        ) or self._endings.is_refused(sequence):
-            await self._endings.disagree(self._what(operation), sequence, operation.call)
+        await self._endings.disagree(self._what(operation), sequence, operation.call)
 
     async def _carry_out(
         self,
         operation: Operation,
-        what_it_does: Coroutine[Any, Any, None],
+        carrying: "asyncio.Future[None]",
         waiting_for: Callable[[], Sequence[int]],
     ) -> None:
         """Wait for what a call does until it is done, interrupted, or out of time."""
         work, signature = operation.work, operation.call.signature
-        carrying = asyncio.create_task(what_it_does)
         asking: asyncio.Task[Sequence[Absent] | None] | None = None
         assert self._interrupt is not None
         try:
@@ -360,7 +467,7 @@ class GroupEngine:
             if asking is not None:
                 await stop(asking)
 
-    async def _ended(self, operation: Operation, carrying: "asyncio.Task[None]") -> None:
+    async def _ended(self, operation: Operation, carrying: "asyncio.Future[None]") -> None:
         """Raise what ended a call, if anything but its success did."""
         work = operation.work
         assert self._interrupt is not None
@@ -369,7 +476,7 @@ class GroupEngine:
                 carrying.result()
                 return
             except MismatchFound:
-                await self._endings.disagree(self._what(operation), work.sequence, operation.call)
+                await self._disagree(operation)
             except Left as left:
                 await self._endings.hear_why()
                 if not self._interrupt.done():
@@ -379,7 +486,7 @@ class GroupEngine:
         failure = self._interrupt.result()
         if failure is not None:
             raise failure(self._what(operation))
-        await self._endings.disagree(self._what(operation), work.sequence, operation.call)
+        await self._disagree(operation)
 
     def _said(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""

@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from allhands.algorithms.cost import Wire
 from allhands.engine import plan
 from allhands.engine.executor import Execution, MismatchFound, Part
 from allhands.engine.island import Differ, Island, Left
@@ -52,6 +53,7 @@ class Hierarchy:
         signature: int,
         timeout: float,
         deadline: float,
+        wire: Wire | None,
     ) -> "Performance":
         """Return a call that is to be carried out in these phases."""
         return Performance(
@@ -65,6 +67,7 @@ class Hierarchy:
             signature,
             timeout,
             deadline,
+            wire,
         )
 
     def described(self, phases: Sequence[Phase]) -> str:
@@ -90,6 +93,7 @@ class Performance:
         signature: int,
         timeout: float,
         deadline: float,
+        wire: Wire | None,
     ) -> None:
         self._island = island
         self._mesh = mesh
@@ -101,6 +105,7 @@ class Performance:
         self._signature = signature
         self._timeout = timeout
         self._deadline = deadline
+        self._wire = wire
         self._underway: dict[int, tuple[Phase, Execution]] = {}
         self._ended: dict[int, asyncio.Event] = {phase.number: asyncio.Event() for phase in phases}
         self._calls = 0
@@ -176,23 +181,24 @@ class Performance:
         )
         self._underway[phase.number] = phase, execution
         try:
-            await execution.run(parts(phase.native, place, len(peers)))
+            wire = None if phase.within else self._wire
+            await execution.run(parts(phase.native, place, len(peers), wire))
         finally:
             del self._underway[phase.number]
 
 
-def parts(native: Native, rank: int, size: int) -> list[Part]:
+def parts(native: Native, rank: int, size: int, wire: Wire | None = None) -> list[Part]:
     """Return what a collective is over links, of those that phases are made of."""
     match native.kind:
         case "all_reduce":
-            return plan.all_reduce(rank, size, native.targets[0])
+            return plan.all_reduce(rank, size, native.targets[0], wire=wire)
         case "reduce":
             target = native.targets[0] if native.targets else None
             return plan.reduce(rank, size, native.sources[0], target, native.root)
         case "broadcast":
-            return plan.broadcast(rank, size, native.targets[0], native.root)
+            return plan.broadcast(rank, size, native.targets[0], native.root, wire)
         case "all_gather":
-            return plan.all_gather(rank, size, native.sources[0], native.targets)
+            return plan.all_gather(rank, size, native.sources[0], native.targets, wire)
         case "reduce_scatter":
             return plan.reduce_scatter(rank, size, native.sources, native.targets[0])
         case "barrier":

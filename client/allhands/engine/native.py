@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +44,7 @@ class Native:
             detail = _ragged(self.send, self.recv)
         return Call(
             self.kind,
-            "" if self.dtype is None else str(self.dtype),
+            "" if self.dtype is None else _name(self.dtype),
             self.count if self.dtype is not None and self.send is None else None,
             "" if self.op is None else self.op.name,
             self.root if self.root >= 0 else None,
@@ -104,6 +105,11 @@ def call_of(
         root if root >= 0 else None,
         detail,
     )
+
+
+@lru_cache(maxsize=64)
+def _name(dtype: "np.dtype[np.generic]") -> str:
+    return str(dtype)  # which takes NumPy some microseconds
 
 
 def _ragged(send: Sequence[int], recv: Sequence[int]) -> str:

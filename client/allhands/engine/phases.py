@@ -19,6 +19,10 @@ from allhands.engine.buffer import Array
 from allhands.engine.native import Native
 from allhands.reduction import ReduceOp
 
+FLAT = 16 << 10
+"""Bytes, of all blocks together, up to which a call goes over links as a whole.
+
+On the callers' own threads, while phases need the threads beside them."""
 SMALL = 64 << 10
 """Bytes up to which the number of phases decides, above it how much each rank carries."""
 SLICE_BYTES = 16 << 20
@@ -116,7 +120,7 @@ def phases(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
     None where the call goes over links as a whole. An AVG is a SUM here, to be divided at the end.
     """
     make = _MAKERS.get(native.kind)
-    if make is None or not layout.is_layered:
+    if make is None or not layout.is_layered or _total(layout, native) <= FLAT:
         return []
     if native.op is ReduceOp.AVG:
         native = replace(native, op=ReduceOp.SUM)
@@ -353,6 +357,9 @@ _MAKERS: dict[str, Callable[[Layout, Native, Scratch], list[Phase]]] = {
 }
 
 
+_OF_BLOCKS = ("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor")
+
+
 # ---------------------------------------------------------------- slices
 
 
@@ -396,6 +403,12 @@ def _split(array: Array, parts: int) -> list[Array]:
     """Cut into equal parts."""
     each = len(array) // parts
     return [array[at * each : (at + 1) * each] for at in range(parts)]
+
+
+def _total(layout: Layout, native: Native) -> int:
+    """Return the bytes of the whole array, or of all ranks' blocks: the same on every rank."""
+    nbytes = 0 if native.dtype is None else native.count * native.dtype.itemsize
+    return nbytes * sum(map(len, layout.islands)) if native.kind in _OF_BLOCKS else nbytes
 
 
 def _blocks(arrays: Sequence[Array], size: int) -> list[Array]:

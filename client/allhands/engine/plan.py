@@ -4,7 +4,8 @@ Large reductions are cut into slices that run side by side, so that network and 
 and scratch memory stays small whatever the size of the arrays. Pure movement needs no slices:
 messages are cut into frames anyway.
 
-`ordered` asks for the bits that do not depend on any of that; an AVG is then divided already.
+`ordered` asks for the bits that do not depend on any of that; an AVG is then divided already. The
+`wire` is what was measured of the links, the same on every rank; None: nothing was.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from allhands.algorithms import select
+from allhands.algorithms.cost import Wire
 from allhands.engine.buffer import Array, Buffer
 from allhands.engine.executor import Part
 from allhands.schedule import Schedule
@@ -29,20 +31,25 @@ BLOCK_SLICE_BYTES = 2 << 20
 """Of each block where a rank's scratch holds blocks."""
 
 
-def all_reduce(rank: int, size: int, array: Array, ordered: bool = False) -> list[Part]:
+def all_reduce(
+    rank: int, size: int, array: Array, ordered: bool = False, wire: Wire | None = None
+) -> list[Part]:
     """In place on the 1-D `array`."""
-    build = select.select_all_reduce(size, array.nbytes, ordered).build
+    choice = select.select_all_reduce(size, array.nbytes, ordered, wire)
+    build = choice.build
     return [
-        Part(_schedule(build, rank, size, len(part)), _nothing(part), _one(part))
+        Part(_schedule(build, rank, size, len(part)), _nothing(part), _one(part), choice.name)
         for part in _cut(array, SLICE_BYTES * min(size, SLICED_RANKS))
     ]
 
 
-def broadcast(rank: int, size: int, array: Array, root: int) -> list[Part]:
+def broadcast(
+    rank: int, size: int, array: Array, root: int, wire: Wire | None = None
+) -> list[Part]:
     """In place on the 1-D `array`."""
-    choice = select.select_broadcast(size, array.nbytes)
+    choice = select.select_broadcast(size, array.nbytes, wire)
     schedule = choice.build(rank, size, len(array), root)
-    return [Part(schedule, _nothing(array), _one(array))]
+    return [Part(schedule, _nothing(array), _one(array), choice.name)]
 
 
 def reduce(
@@ -58,7 +65,7 @@ def reduce(
     parts = _cut(source, BLOCK_SLICE_BYTES)
     targets = [_empty(source)] * len(parts) if target is None else _cut(target, BLOCK_SLICE_BYTES)
     return [
-        Part(choice.build(rank, size, len(part), root), _one(part), _one(place))
+        Part(choice.build(rank, size, len(part), root), _one(part), _one(place), choice.name)
         for part, place in zip(parts, targets, strict=True)
     ]
 
@@ -67,21 +74,23 @@ def gather(rank: int, size: int, source: Array, targets: Sequence[Array], root: 
     """From 1-D `source` into the `targets` at the root, none elsewhere."""
     choice = select.select_gather(size, source.nbytes * size)
     schedule = choice.build(rank, size, [len(source)] * size, root)
-    return [Part(schedule, _one(source), Buffer(targets, source.dtype))]
+    return [Part(schedule, _one(source), Buffer(targets, source.dtype), choice.name)]
 
 
 def scatter(rank: int, size: int, sources: Sequence[Array], target: Array, root: int) -> list[Part]:
     """From the `sources` at the root, none elsewhere, into the 1-D `target`."""
     choice = select.select_scatter(size, target.nbytes * size)
     schedule = choice.build(rank, size, [len(target)] * size, root)
-    return [Part(schedule, Buffer(sources, target.dtype), _one(target))]
+    return [Part(schedule, Buffer(sources, target.dtype), _one(target), choice.name)]
 
 
-def all_gather(rank: int, size: int, source: Array, targets: Sequence[Array]) -> list[Part]:
+def all_gather(
+    rank: int, size: int, source: Array, targets: Sequence[Array], wire: Wire | None = None
+) -> list[Part]:
     """From 1-D `source` into `targets`, end to end one block for each rank."""
-    choice = select.select_all_gather(size, source.nbytes * size)
+    choice = select.select_all_gather(size, source.nbytes * size, wire)
     schedule = choice.build(rank, size, [len(source)] * size)
-    return [Part(schedule, _one(source), Buffer(targets, source.dtype))]
+    return [Part(schedule, _one(source), Buffer(targets, source.dtype), choice.name)]
 
 
 def reduce_scatter(
@@ -95,7 +104,7 @@ def reduce_scatter(
         stop = min(start + step, len(target))
         blocks = Buffer(sources, target.dtype).slices(start, stop)
         schedule = choice.build(rank, size, [stop - start] * size)
-        parts.append(Part(schedule, blocks, _one(target[start:stop])))
+        parts.append(Part(schedule, blocks, _one(target[start:stop]), choice.name))
     return parts
 
 
@@ -112,13 +121,14 @@ def all_to_all(
     # Ranks may give one another different amounts: no rank can tell that all are small.
     choice = select.select_all_to_all(size, None)
     schedule = choice.build(rank, size, send_counts, recv_counts)
-    return [Part(schedule, Buffer(sources, dtype), Buffer(targets, dtype))]
+    return [Part(schedule, Buffer(sources, dtype), Buffer(targets, dtype), choice.name)]
 
 
 def barrier(rank: int, size: int) -> list[Part]:
     """Of nothing at all."""
     nothing = Buffer([], np.dtype(np.uint8))
-    return [Part(select.select_barrier(size).build(rank, size), nothing, nothing)]
+    choice = select.select_barrier(size)
+    return [Part(choice.build(rank, size), nothing, nothing, choice.name)]
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ from allhands.errors import CollectiveTimeout
 
 Result = object
 
+_ABANDON_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.2
 """A signal that comes in the instant before a thread begins to wait is seen after this long."""
 
@@ -100,12 +101,21 @@ class Work:
         """Ask the operation to end early; a no-op when it has ended."""
         self._cancel()
 
+    def abandon(self) -> None:
+        """End the operation early and wait until its arrays are the caller's again."""
+        self.cancel()
+        # That takes one turn of its loop.
+        with contextlib.suppress(Exception):
+            self._future.exception(timeout=_ABANDON_SECONDS)
+
     def __repr__(self) -> str:
         name = f"{self.operation} #{self.sequence} of group {self.group!r}"
         return f"{name} ({self.label})" if self.label else name
 
     def _has_ended(self, seconds: float) -> bool:
         """Wait a while for the end; say whether it has come."""
+        if self._future.done():
+            return True
         with contextlib.suppress(TimeoutError):
             self._future.exception(max(seconds, 0))
         return self._future.done()

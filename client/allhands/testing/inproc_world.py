@@ -220,6 +220,9 @@ class InprocWorld:
         """Call a function on the loop, soon: what a `Group` hands its calls over with."""
         self._loop.call_soon(act, *arguments)
 
+    def lend(self, act: Callable[[], bool]) -> bool:
+        return False  # it runs already, and calls are made on it
+
     async def _handed_over(self) -> None:
         """Return when every call made so far has come to its engine."""
         await asyncio.sleep(0)  # `call_soon` keeps the order, so what was called before has run

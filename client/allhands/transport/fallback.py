@@ -27,6 +27,9 @@ class FallbackFabric:
             logger.warning("the link to %s goes over gRPC: %s", self._name(peer), error)
             return link
 
+    def pump(self, seconds: float) -> bool:
+        return self._first.pump(seconds)
+
     async def aclose(self) -> None:
         await self._first.aclose()
         await self._second.aclose()

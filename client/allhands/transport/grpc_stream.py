@@ -235,6 +235,9 @@ class GrpcFabric:
         link.watch(lambda reason: self._receiver.broken(peer, reason))
         return link
 
+    def pump(self, seconds: float) -> bool:
+        return False  # gRPC delivers on the loop alone
+
     async def aclose(self) -> None:
         for channel in self._channels:
             await channel.close()

@@ -89,6 +89,9 @@ class InprocFabric:
         self.links[peer] = InprocLink(self, peer)
         return self.links[peer]
 
+    def pump(self, seconds: float) -> bool:
+        return False  # what is sent here comes by calls on the loop
+
     async def aclose(self) -> None:
         """Go away; peers with a link to or from this rank learn it."""
         if self.board.ranks.pop(self.rank, None) is None:

@@ -103,6 +103,12 @@ class Fabric(Protocol):
             LinkBroken: somebody answers who cannot prove who it is.
         """
 
+    def pump(self, seconds: float) -> bool:
+        """Take in what comes first within `seconds`, while the loop does not run.
+
+        False: nothing came, or only the loop can tell.
+        """
+
     async def aclose(self) -> None:
         """Drop every link and stop listening. Idempotent."""
 

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 from allhands.transport.frame import (
@@ -147,6 +149,16 @@ class Mesh:
         self._inbox.forget(group, sequence)
         for lane in self._lanes.values():
             lane.outbox.forget(group, sequence)
+
+    def pump(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Take in what comes until `is_over` says so, or for so long, while the loop does not run.
+
+        What cannot go out at once waits for the loop.
+        """
+        assert self._fabric is not None
+        until = time.monotonic() + seconds
+        while not is_over() and self._fabric.pump(until - time.monotonic()):
+            pass
 
     # ------------------------------------------------------------ Receiver
 

@@ -37,6 +37,8 @@ class Inbound:
         ended: Callable[[int, str | None], None],
     ) -> None:
         self._socket = connection
+        self.descriptor = connection.fileno()
+        """What it was read from, also once that is closed."""
         self._peer = peer
         self._receiver = receiver
         self._page = page
@@ -50,7 +52,7 @@ class Inbound:
         """Whether the last frame went straight to its place, so that the next will as well."""
         self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(connection, self._readable)
+        self._loop.add_reader(connection, self.take_in)
 
     def end(self, reason: str | None) -> None:
         if not self._is_over:
@@ -59,7 +61,8 @@ class Inbound:
             self._socket.close()
             self._ended(self._peer, reason)
 
-    def _readable(self) -> None:
+    def take_in(self) -> None:
+        """Take in what is there."""
         total = 0
         try:
             while total < _READ_AT_MOST and not self._is_over:

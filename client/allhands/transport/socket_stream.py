@@ -8,7 +8,10 @@ once it has taken in everything before the dialler's, or with one that says what
 import asyncio
 import contextlib
 import logging
+import os
+import select
 import socket
+import time
 from collections.abc import Mapping
 from functools import partial
 
@@ -32,6 +35,8 @@ MOST_UNPROVEN = 512
 """Connections that have proven nothing yet, beside two for each rank; the oldest makes room."""
 
 _BACKLOG = 1024
+_LOOK_SECONDS = 100e-6
+"""How long a pump looks again and again before it sleeps: about what waking up takes."""
 _ACCEPT_AGAIN_SECONDS = 1.0
 
 
@@ -49,6 +54,10 @@ class SocketListening:
         self._deserted = asyncio.Event()
         self._deserted.set()
         self._closing = False
+        self._arrivals = select.poll()
+        """Of all links, for when the loop does not run."""
+        self._sources: dict[int, Inbound] = {}
+        """The same links as in `_inbound`, by descriptor."""
         self._page = memoryview(bytearray(PAGE_BYTES))
         self._again: asyncio.TimerHandle | None = None
         self.port = 0
@@ -84,6 +93,21 @@ class SocketListening:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._deserted.wait()
+
+    def pump(self, seconds: float) -> bool:
+        """Take in what comes first within `seconds`, while the loop does not run."""
+        if not self._inbound:
+            return False
+        poll = self._arrivals.poll
+        until = time.monotonic() + min(seconds, _LOOK_SECONDS)
+        while not (came := poll(0)):
+            if time.monotonic() > until:
+                came = poll(max(seconds - _LOOK_SECONDS, 0) * 1000)
+                break
+            os.sched_yield()
+        for descriptor, _ in came:
+            self._sources[descriptor].take_in()
+        return bool(came)
 
     async def aclose(self) -> None:
         """Stop listening and drop what still comes in. Idempotent."""
@@ -152,7 +176,9 @@ class SocketListening:
                 logger.warning("refused a link from %s: %s", where, cancelled)
             raise
         assert self._receiver is not None
-        self._inbound[peer] = Inbound(connection, peer, self._receiver, self._page, self._ended)
+        inbound = Inbound(connection, peer, self._receiver, self._page, self._ended)
+        self._inbound[peer] = self._sources[inbound.descriptor] = inbound
+        self._arrivals.register(inbound.descriptor, select.POLLIN)
         self._deserted.clear()
 
     async def _greet(self, connection: socket.socket) -> int:
@@ -182,7 +208,9 @@ class SocketListening:
 
     def _ended(self, peer: int, reason: str | None) -> None:
         """Learn that the link from a peer is over; None: as it should be."""
-        self._inbound.pop(peer, None)
+        if (inbound := self._inbound.pop(peer, None)) is not None:
+            del self._sources[inbound.descriptor]
+            self._arrivals.unregister(inbound.descriptor)
         if not self._inbound:
             self._deserted.set()
         if reason is not None and not self._closing:
@@ -227,6 +255,9 @@ class SocketFabric:
         link = SocketLink(connection, lambda reason: self._receiver.broken(peer, reason))
         self._links.append(link)
         return link
+
+    def pump(self, seconds: float) -> bool:
+        return self._listening.pump(seconds)
 
     async def aclose(self) -> None:
         for link in self._links:

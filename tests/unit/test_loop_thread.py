@@ -1,0 +1,216 @@
+"""The loop's thread, and the loop lent to others: one owner at a time, and no rest for it."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from allhands import loop_thread
+from allhands.loop_thread import LoopThread
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    made = LoopThread("lending")
+    made.run(asyncio.sleep(0))
+    yield made
+    made.stop()
+
+
+def borrow(thread: LoopThread, act: Callable[[], bool]) -> None:
+    """Borrow the loop, also where its thread has just taken it."""
+    while not thread.lend(act):
+        pass
+
+
+def test_it_is_lent_to_the_thread_that_asks(thread: LoopThread) -> None:
+    seen: list[object] = []
+
+    def act() -> bool:
+        seen.extend([threading.current_thread(), asyncio.get_running_loop()])
+        return False
+
+    borrow(thread, act)
+    assert seen == [threading.current_thread(), thread.loop]
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.get_running_loop()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_nothing_runs_on_it_meanwhile_and_everything_soon_afterwards(
+    thread: LoopThread, goes_on: bool
+) -> None:
+    ran = threading.Event()
+
+    def act() -> bool:
+        thread.loop.call_soon_threadsafe(ran.set)
+        assert not ran.wait(0.05)
+        return goes_on
+
+    for _ in range(5):  # the first has to ask for it, the others find it free
+        borrow(thread, act)
+        assert ran.wait(PATIENCE)
+        ran.clear()
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no pause between two borrowers be long enough for the thread to take the loop."""
+    monkeypatch.setattr(loop_thread, "PARK_SECONDS", 0.2)
+
+
+def test_what_others_call_comes_to_its_turn_while_it_is_lent_again_and_again(
+    steady: None, thread: LoopThread
+) -> None:
+    over = threading.Event()
+
+    never = threading.Event()
+
+    def keep_borrowing() -> None:
+        while not over.is_set():
+            thread.lend(lambda: never.wait(0.0005))  # False
+
+    borrower = threading.Thread(target=keep_borrowing)
+    borrower.start()
+    try:
+        for _ in range(50):
+            came = threading.Event()
+            thread.call(came.set)
+            assert came.wait(PATIENCE)
+        # Nobody calls for what is due by itself.
+        for _ in range(5):
+            came = threading.Event()
+            thread.call(thread.loop.call_later, 0.005, came.set)
+            assert came.wait(PATIENCE)
+    finally:
+        over.set()
+        borrower.join()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the thread leave a loop that it has lent alone until somebody rings."""
+    monkeypatch.setattr(loop_thread, "PARK_SECONDS", 60.0)
+    monkeypatch.setattr(loop_thread, "TURN_SECONDS", 60.0)
+
+
+def test_it_is_taken_back_at_once_where_there_is_something_to_do(
+    patient: None, thread: LoopThread
+) -> None:
+    ran = threading.Event()
+
+    def act() -> bool:
+        thread.loop.call_soon(ran.set)
+        return True
+
+    borrow(thread, act)
+    assert ran.wait(PATIENCE)
+    ran.clear()
+    borrow(thread, lambda: False)
+    thread.call(ran.set)
+    assert ran.wait(PATIENCE)
+    borrow(thread, lambda: False)
+    assert thread.run(asyncio.sleep(0, "ran")) == "ran"
+    borrow(thread, lambda: False)  # and `stop` ends it
+
+
+def test_a_forked_child_gets_nothing(patient: None, thread: LoopThread) -> None:
+    borrow(thread, lambda: False)
+    child = os.fork()
+    if not child:
+        os._exit(thread.lend(lambda: False))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_it_has_one_owner_at_a_time(thread: LoopThread) -> None:
+    inside = 0
+    most = 0
+    turns = [0, 0, 0]
+
+    def enter() -> bool:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        for _ in range(50):
+            threading.Event().is_set()  # gives other threads time to come in
+        inside -= 1
+        return turns[0] % 3 == 0
+
+    def borrowing(at: int) -> None:
+        while turns[at] < 500:
+            turns[at] += thread.lend(enter)
+
+    def calling() -> None:
+        for _ in range(500):
+            thread.call(enter)
+
+    threads = [threading.Thread(target=borrowing, args=[at]) for at in range(3)]
+    threads.append(threading.Thread(target=calling))
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(PATIENCE)
+        assert not one.is_alive()
+    thread.run(asyncio.sleep(0))
+    assert (most, inside) == (1, 0)
+
+
+def test_signals_do_not_break_into_what_is_done_on_it(thread: LoopThread) -> None:
+    whole = []
+
+    def act() -> bool:
+        signal.raise_signal(signal.SIGINT)
+        whole.append(True)
+        return False
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        borrow(thread, act)
+    assert whole == [True]
+    assert signal.getsignal(signal.SIGINT) is handler
+    borrow(thread, lambda: False)
+    assert thread.run(asyncio.sleep(0, "alive")) == "alive"
+
+
+def test_what_goes_wrong_there_is_raised_and_the_loop_goes_on(thread: LoopThread) -> None:
+    def act() -> bool:
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        borrow(thread, act)
+    assert thread.run(asyncio.sleep(0, "alive")) == "alive"
+
+
+def test_it_is_not_lent_on_its_own_thread_or_after_its_end(thread: LoopThread) -> None:
+    async def on_it() -> bool:
+        return thread.lend(lambda: False)
+
+    assert thread.run(on_it()) is False
+    thread.stop()
+    assert thread.lend(lambda: False) is False
+
+
+def test_it_ends_while_others_borrow_it() -> None:
+    for _ in range(20):
+        thread = LoopThread("ending")
+        over = threading.Event()
+
+        def keep_borrowing(thread: LoopThread = thread, over: threading.Event = over) -> None:
+            while not over.is_set():
+                try:
+                    thread.lend(lambda: True)
+                except RuntimeError:  # closed
+                    return
+
+        borrower = threading.Thread(target=keep_borrowing)
+        borrower.start()
+        thread.run(asyncio.sleep(0))
+        thread.stop()
+        over.set()
+        borrower.join(PATIENCE)
+        assert not borrower.is_alive()
