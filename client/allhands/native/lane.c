@@ -8,6 +8,7 @@
 
 #include "lend.h"
 #include "wait.h"
+#include "wires.h"
 
 /* ---- layout */
 
@@ -30,8 +31,12 @@ static size_t box_of(int size, const ah_limits *limits) {
     return ah_up((chunk_of(limits) + others - 1) / others, AH_LINE);
 }
 
-size_t ah_area_bytes(int size, const ah_limits *limits) {
+size_t ah_office_at(int size, const ah_limits *limits) {
     return ah_up(staging_of(limits) + 2 * (size_t)size * box_of(size, limits), 4096);
+}
+
+size_t ah_area_bytes(int size, const ah_limits *limits) {
+    return ah_office_at(size, limits) + ah_office_bytes(size);
 }
 
 /* Two ranks: the exchange is as fast as slots from 4 KiB on. More: a slot saves a second meeting,

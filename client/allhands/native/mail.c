@@ -324,9 +324,9 @@ static void answer(ah_mail *mail, ah_message *one, ah_frame_kind kind) {
     ah_note *note = &offer->note;
     *note = (ah_note){.message = one, .offer = offer};
     note->frame = (ah_frame){.kind = (uint16_t)kind, .id = offer->frame.id};
-    if (kind == AH_REFUSED && one->text) {
-        offer->text = strndup(one->text, LONGEST_TEXT);
-        note->frame.total = offer->text ? strlen(offer->text) : 0;
+    if (kind == AH_REFUSED && (offer->text = malloc(LONGEST_TEXT)) != NULL) {
+        snprintf(offer->text, LONGEST_TEXT, "message(%s[%zu])", one->type, one->count);
+        note->frame.total = strlen(offer->text);
     }
     say(mail, offer->peer, note);
 }

@@ -50,7 +50,8 @@ typedef struct ah_message {
     uint64_t signature;
     size_t nbytes;
     void *data;
-    const char *text; /* what it is, for who sent another; as long as the message lives */
+    const char *type; /* and count: what it is, for who sent another; kept by the caller */
+    size_t count;
     int64_t deadline; /* nanoseconds on CLOCK_MONOTONIC */
     void *owner;
 
