@@ -251,21 +251,27 @@ typedef struct {
     ah_message message;
     _Atomic int served;
     int number;
-    bool active;
     size_t room;
     char *buffer;
+    bool freed; /* at the end, for it is not in a heap */
 } slot;
 
 static void give(rank_state *me, slot *one, size_t nbytes, bool heap) {
     if (one->room >= nbytes && one->buffer) return;
     size_t room = (nbytes + 4096) / 4096 * 4096;
+    if (one->freed) free(one->buffer);
     one->room = room;
     size_t used = heap ? atomic_fetch_add(&me->heap_used, room) : HEAP_BYTES;
     if (me->world->heaps && used + room <= HEAP_BYTES)
         one->buffer = (char *)me->world->heap[me->rank] + used;
     else
-        one->buffer = malloc(room); /* what was there before ends with the process */
+        one->buffer = malloc(room);
+    one->freed = !me->world->heaps || used + room > HEAP_BYTES;
     CHECK(me, one->buffer);
+}
+
+static void let_go(slot *one) {
+    if (one->freed) free(one->buffer);
 }
 
 static void begin(rank_state *me, slot *one, bool receives, int peer, int tag, size_t nbytes,
@@ -284,7 +290,6 @@ static void begin(rank_state *me, slot *one, bool receives, int peer, int tag, s
         .owner = &one->served,
     };
     one->served = 0;
-    one->active = true;
     int started = ah_mail_start(me->mail, &one->message);
     CHECK(me, started >= 0);
     if (started) one->served = 1;
@@ -347,7 +352,7 @@ static void random_traffic(rank_state *me, int thread) {
             }
         }
     }
-    if (!w->heaps) for (int i = 0; i < w->size * TAGS * kinds * WINDOW; i++) free(slots[i].buffer);
+    for (int i = 0; i < w->size * TAGS * kinds * WINDOW; i++) let_go(&slots[i]);
     free(slots);
 }
 
@@ -384,6 +389,7 @@ static void troubled_traffic(rank_state *me, int thread) {
         begin(me, &one, false, 0, STOP, HEAD, false, LONG_TIME);
         ah_mail_wait(me->mail, &one.message, INT64_MAX, NULL);
         CHECK(me, ah_mail_outcome(&one.message) == AH_DELIVERED);
+        let_go(&one);
         return;
     }
     uint64_t last[MOST][5] = {0};
@@ -417,6 +423,8 @@ static void troubled_traffic(rank_state *me, int thread) {
         CHECK(me, (uint32_t)seed > last[source][tag]); /* never twice, never out of order */
         last[source][tag] = (uint32_t)seed;
     }
+    let_go(&one);
+    let_go(&stop);
 }
 
 /* ---- single stories */
@@ -450,6 +458,7 @@ static void unlike(rank_state *me, int thread) {
         CHECK(me, finish(me, &one) == AH_DELIVERED);
         CHECK(me, is(one.buffer, 100000, 9));
     }
+    let_go(&one);
 }
 
 /* More than may be on the way, to a rank that does not look; then all of it, and from behind. */
@@ -472,7 +481,7 @@ static void flood(rank_state *me, int thread) {
         while (slots[i].message.listed && !atomic_load(&slots[i].served)) sched_yield();
         int sent = me->rank == 0 ? i : i / 7 * 7 + 6 - i % 7;
         CHECK(me, is(slots[i].buffer, 3000, seed_of(0, 0, sent)));
-        free(slots[i].buffer);
+        let_go(&slots[i]);
     }
     free(slots);
 }
@@ -491,9 +500,12 @@ static void leaving(rank_state *me, int thread) {
         ah_mail_fail(me->mail);
         CHECK(me, finish(me, &one) == AH_FAILED);
         tell(me, 100);
+    }
+    if (me->rank != 1) {
+        let_go(&one);
+        let_go(&two);
         return;
     }
-    if (me->rank == 2) return;
     begin(me, &two, true, 0, 2, 100, false, LONG_TIME);
     hear(me, 100);
     ah_mail_leave(me->mail, 0);
@@ -508,6 +520,8 @@ static void leaving(rank_state *me, int thread) {
     CHECK(me, ah_mail_wait(me->mail, &one.message, 0, NULL) == AH_TIMEOUT);
     ah_mail_leave(me->mail, 2);
     CHECK(me, finish(me, &one) == AH_GONE);
+    let_go(&one);
+    let_go(&two);
 }
 
 /* A peer is killed in the middle of anything. */
@@ -538,6 +552,7 @@ static void killed(rank_state *me, int thread) {
         if (turn >= 3 && me->rank == 0) ah_mail_fail(me->mail);
         if (me->rank != victim && (me->rank || turn >= 3)) break;
     }
+    for (int i = 0; i < 8; i++) let_go(&slots[i]);
 }
 
 int main(int argc, char **argv) {

@@ -52,3 +52,15 @@ void ah_wire_pass(ah_wire_end *in, size_t beside) {
     atomic_store_explicit(&in->taken->bytes, in->bytes, memory_order_release);
     atomic_store(&in->taken->frames, ++in->frames); /* before the look at the sender's bell */
 }
+
+void ah_offer_release(ah_office *own, uint64_t slot) {
+    atomic_store(&own->offers[slot], 0);
+    /* Who sees what the caller writes from here on sees that word. */
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+bool ah_offer_holds(const ah_office *office, uint64_t slot, uint64_t id) {
+    /* Pairs with the fence above: an offer that still holds did so during all our reads. */
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load(&office->offers[slot]) == id;
+}

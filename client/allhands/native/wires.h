@@ -106,4 +106,9 @@ void ah_wire_read(const ah_wire_end *in, void *to, size_t nbytes);
 /* Let go of it, with so many bytes beside it. The sender may be waiting. */
 void ah_wire_pass(ah_wire_end *in, size_t beside);
 
+/* Before the memory of an offer is anything else's: who reads on will notice. */
+void ah_offer_release(ah_office *own, uint64_t slot);
+/* Whether all that was read up to now of what is offered there is good. */
+bool ah_offer_holds(const ah_office *office, uint64_t slot, uint64_t id);
+
 #endif
