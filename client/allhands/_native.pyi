@@ -197,7 +197,7 @@ class Mail:
     `send` and `recv` run on the caller's thread, ranks are those of the world. They return False,
     and -1, when nothing has happened because an argument is not plain. They raise what `on_failure`
     raises, which is called as (outcome, receives, peer, source, tag, dtype, count, unlike, told,
-    timeout) and must raise; peers are places in the group, -1: anybody.
+    timeout, label) and must raise; peers are places in the group, -1: anybody.
     """
 
     def __init__(
@@ -214,8 +214,12 @@ class Mail:
         timeout: float,
         on_failure: Callable[..., None],
     ) -> None: ...
-    def send(self, x: object, dst: int, tag: int, timeout: float | None, /) -> bool: ...
-    def recv(self, x: object, src: int | None, tag: int, timeout: float | None, /) -> int:
+    def send(
+        self, x: object, dst: int, tag: int, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def recv(
+        self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
+    ) -> int:
         """Return the rank of the world that sent it."""
 
     def start(

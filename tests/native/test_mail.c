@@ -548,7 +548,10 @@ static void killed(rank_state *me, int thread) {
             hear(me, 101);
             ah_mail_fail(me->mail);
         }
-        for (int i = 0; i < 8; i++) finish(me, &slots[i]);
+        for (int i = 0; i < 8; i++) {
+            finish(me, &slots[i]);
+            free(slots[i].message.told);
+        }
         if (turn >= 3 && me->rank == 0) ah_mail_fail(me->mail);
         if (me->rank != victim && (me->rank || turn >= 3)) break;
     }

@@ -489,7 +489,7 @@ def send(
 ) -> None:
     """Send `x` to rank `dst`; return when its memory may be used again, received or not."""
     mail = (group or _home).order.mail
-    if mail is not None and mail.send(x, dst, tag, timeout):
+    if mail is not None and mail.send(x, dst, tag, timeout, label):
         return
     if (work := isend(x, dst, group, tag, timeout=timeout, label=label)) is not None:
         _end(work, False)
@@ -506,7 +506,7 @@ def recv(
 ) -> int:
     """Receive into `x`; return the rank of the world that sent it, -1 outside the group."""
     mail = (group or _home).order.mail
-    if mail is not None and (sender := mail.recv(x, src, tag, timeout)) >= 0:
+    if mail is not None and (sender := mail.recv(x, src, tag, timeout, label)) >= 0:
         return sender
     found = _member(group, True, "recv")
     if found is None:

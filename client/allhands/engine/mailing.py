@@ -142,12 +142,13 @@ class Mailing:
         unlike: int,
         told: str | None,
         timeout: float,
+        label: str | None,
     ) -> None:
         """Raise what the failure of a message means; on the thread that waited for it."""
         operation = "recv" if receives else "send"
         world = None if peer < 0 else self._ranks[peer]
         mine = f"message({dtype}[{count}])"
-        self._raise(outcome, operation, world, source, tag, mine, unlike, told, timeout, None)
+        self._raise(outcome, operation, world, source, tag, mine, unlike, told, timeout, label)
 
     def _raise(
         self,

@@ -1088,6 +1088,7 @@ ah_message *ah_mail_serve(ah_mail *mail) {
 void ah_mail_close(ah_mail *mail) {
     pthread_mutex_lock(&mail->lock);
     mail->closed = true;
+    atomic_store(&mail->office[mail->rank]->nonce_at, 0); /* the memory may be given back after this */
     stir_server(mail);
     pthread_mutex_unlock(&mail->lock);
 }
@@ -1194,7 +1195,6 @@ ah_mail *ah_mail_new(int rank, int size, void *const offices[], const pid_t pids
 
 void ah_mail_free(ah_mail *mail) {
     if (!mail) return;
-    atomic_store(&mail->office[mail->rank]->nonce_at, 0);
     for (int at = 0; at < BUCKETS; at++)
         for (ah_arrived *one = mail->early[at].first, *next; one; one = next) {
             next = one->after;

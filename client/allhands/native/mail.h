@@ -88,7 +88,7 @@ typedef struct {
 /* `offices[r]`: rank r's part, ah_office_bytes(size) bytes, all zero at first. NULL: out of memory. */
 ah_mail *ah_mail_new(int rank, int size, void *const offices[], const pid_t pids[],
                      void *const heaps[], size_t heap_bytes, const ah_mail_limits *limits);
-/* No message is under way, and no thread inside. */
+/* After ah_mail_close, with no message under way and no thread inside. */
 void ah_mail_free(ah_mail *mail);
 
 /* Begin. 1: it has ended already, and nobody else will be told; 0: it is under way, and may have

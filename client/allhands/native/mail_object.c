@@ -163,13 +163,13 @@ static PyArrayObject *plain(PyObject *given, bool written)
 /* ---------------------------------------------------------------- on the caller's thread */
 
 /* Set the exception of a message that did not get there. */
-static void complain(MailObject *self, const ah_message *message, int64_t timeout)
+static void complain(MailObject *self, const ah_message *message, int64_t timeout, PyObject *label)
 {
     PyObject *done = PyObject_CallFunction(
-        self->on_failure, "sOiiIsnKzd", outcome_names[ah_mail_outcome(message)],
+        self->on_failure, "sOiiIsnKzdO", outcome_names[ah_mail_outcome(message)],
         message->receives ? Py_True : Py_False, message->peer, message->source,
         (unsigned)message->tag, message->type, (Py_ssize_t)message->count,
-        (unsigned long long)message->unlike, message->told, (double)timeout / NANOSECONDS);
+        (unsigned long long)message->unlike, message->told, (double)timeout / NANOSECONDS, label);
     if (done != NULL) {
         Py_DECREF(done);
         PyErr_SetString(PyExc_SystemError, "a message that failed must raise");
@@ -178,7 +178,7 @@ static void complain(MailObject *self, const ah_message *message, int64_t timeou
 
 /* 1: well, 0: not here, -1 with an exception. */
 static int exchange(MailObject *self, ah_message *message, PyArrayObject *array, PyObject *tag,
-                    PyObject *timeout)
+                    PyObject *timeout, PyObject *label)
 {
     int64_t limit = self->timeout_ns;
     if (timeout != Py_None) {
@@ -216,7 +216,7 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
         if (status == AH_OK && ah_mail_outcome(message) == AH_DELIVERED)
             result = 1;
         else if (!PyErr_Occurred())
-            complain(self, message, limit);
+            complain(self, message, limit, label);
     }
     free(message->told);
     Py_DECREF(text);
@@ -243,15 +243,15 @@ static int place_of(const MailObject *self, PyObject *given)
 
 static PyObject *mail_send(MailObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 4) /* x, dst, tag, timeout */
-        return PyErr_Format(PyExc_TypeError, "wants 4 arguments, has %zd", nargs);
+    if (nargs != 5) /* x, dst, tag, timeout, label */
+        return PyErr_Format(PyExc_TypeError, "wants 5 arguments, has %zd", nargs);
     ah_message message;
     PyArrayObject *array = plain(args[0], false);
     message.receives = message.watched = false;
     message.peer = place_of(self, args[1]);
     if (array == NULL || message.peer < 0 || !is_open(self))
         Py_RETURN_FALSE;
-    int done = exchange(self, &message, array, args[2], args[3]);
+    int done = exchange(self, &message, array, args[2], args[3], args[4]);
     if (done < 0)
         return NULL;
     return PyBool_FromLong(done);
@@ -259,8 +259,8 @@ static PyObject *mail_send(MailObject *self, PyObject *const *args, Py_ssize_t n
 
 static PyObject *mail_recv(MailObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 4) /* x, src, tag, timeout */
-        return PyErr_Format(PyExc_TypeError, "wants 4 arguments, has %zd", nargs);
+    if (nargs != 5) /* x, src, tag, timeout, label */
+        return PyErr_Format(PyExc_TypeError, "wants 5 arguments, has %zd", nargs);
     ah_message message;
     PyArrayObject *array = plain(args[0], true);
     message.receives = true;
@@ -268,7 +268,7 @@ static PyObject *mail_recv(MailObject *self, PyObject *const *args, Py_ssize_t n
     message.peer = args[1] == Py_None ? -1 : place_of(self, args[1]);
     if (array == NULL || (message.peer < 0 && args[1] != Py_None) || !is_open(self))
         return PyLong_FromLong(-1);
-    int done = exchange(self, &message, array, args[2], args[3]);
+    int done = exchange(self, &message, array, args[2], args[3], args[4]);
     if (done < 0)
         return NULL;
     return PyLong_FromLong(done ? self->ranks[message.source] : -1);
@@ -474,8 +474,11 @@ static void mail_dealloc(MailObject *self)
     PyObject_GC_UnTrack(self);
     mail_clear(self);
     /* In a forked child the lock may be another thread's for ever, and the words are its parent's. */
-    if (self->generation == generation)
+    if (self->generation == generation && self->mail != NULL) {
+        if (!self->closed)
+            ah_mail_close(self->mail);
         ah_mail_free(self->mail);
+    }
     Py_XDECREF(self->segments);
     for (int at = 0; at < TYPES; at++) {
         Py_XDECREF(self->types[at].descr);
