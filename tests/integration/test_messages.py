@@ -1,4 +1,4 @@
-"""Messages from point to point of ranks that share memory: matched in order, whole, whatever way."""
+"""Messages from point to point of ranks that share memory: in order, whole, whatever way."""
 
 import textwrap
 
@@ -78,7 +78,8 @@ def test_a_message_says_how_it_went(job: Job) -> None:
     ah.barrier()
     ah.send(np.zeros(1), 1) if me == 0 else ah.recv(np.zeros(1), 0)
     said = []
-    for make, length in [(np.empty, 8), (np.empty, 1 << 18), (np.empty, 6 << 20), (shared, 1 << 18)]:
+    ways = [(np.empty, 8), (np.empty, 1 << 18), (np.empty, 6 << 20), (shared, 1 << 18)]
+    for make, length in ways:
         x = make(length, np.uint8)
         work = ah.irecv(x, 0) if me else ah.isend(x, 1)
         work.wait()

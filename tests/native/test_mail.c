@@ -461,6 +461,58 @@ static void unlike(rank_state *me, int thread) {
     let_go(&one);
 }
 
+/* What a receive that is given up had found is the next one's, before all that was sent later. */
+static void put_back(rank_state *me, int thread) {
+    enum { LENGTH = 90000 };
+    (void)thread;
+    slot slots[3] = {0};
+    for (int i = 0; i < 3; i++) give(me, &slots[i], LENGTH, true);
+    if (me->rank == 0) {
+        for (int i = 0; i < 3; i++) {
+            fill(slots[i].buffer, LENGTH, seed_of(0, 1, i));
+            begin(me, &slots[i], false, 1, i == 2, i == 2 ? 8 : LENGTH, false, LONG_TIME);
+        }
+    } else {
+        begin(me, &slots[2], true, 0, 1, 8, false, LONG_TIME);
+        CHECK(me, finish(me, &slots[2]) == AH_DELIVERED); /* so the other two are here */
+        for (int i = 0; i < 3; i++) {
+            begin(me, &slots[2], true, i ? -1 : 0, 0, LENGTH, false, LONG_TIME);
+            ah_mail_end(me->mail, &slots[2].message, AH_CANCELLED);
+            CHECK(me, finish(me, &slots[2]) == AH_CANCELLED);
+        }
+        for (int i = 0; i < 2; i++) begin(me, &slots[i], true, 0, 0, LENGTH, false, LONG_TIME);
+    }
+    for (int i = 0; i < 2 + !me->rank; i++) CHECK(me, finish(me, &slots[i]) == AH_DELIVERED);
+    for (int i = 0; i < 2; i++) CHECK(me, is(slots[i].buffer, LENGTH, seed_of(0, 1, i)));
+    for (int i = 0; i < 3; i++) let_go(&slots[i]);
+}
+
+/* A message that is given up with half of it there leaves its receive to the next one. */
+static void half_way(rank_state *me, int thread) {
+    enum { LENGTH = 4 << 20 };
+    (void)thread;
+    slot one = {0};
+    give(me, &one, LENGTH, false);
+    if (me->rank == 0) {
+        fill(one.buffer, LENGTH, 1);
+        begin(me, &one, false, 1, 0, LENGTH, false, LONG_TIME);
+        while (!one.message.at) ah_mail_wait(me->mail, &one.message, 0, NULL);
+        ah_mail_end(me->mail, &one.message, AH_CANCELLED);
+        CHECK(me, ah_mail_outcome(&one.message) == AH_CANCELLED);
+        fill(one.buffer, LENGTH, 2);
+        tell(me, 100);
+        begin(me, &one, false, 1, 0, LENGTH, false, LONG_TIME);
+        CHECK(me, finish(me, &one) == AH_DELIVERED);
+    } else {
+        begin(me, &one, true, 0, 0, LENGTH, false, LONG_TIME);
+        while (one.message.way != AH_WAY_PIECES) ah_mail_wait(me->mail, &one.message, 0, NULL);
+        hear(me, 100); /* no more than fits on the way has come until then */
+        CHECK(me, finish(me, &one) == AH_DELIVERED);
+        CHECK(me, is(one.buffer, LENGTH, 2));
+    }
+    let_go(&one);
+}
+
 /* More than may be on the way, to a rank that does not look; then all of it, and from behind. */
 static void flood(rank_state *me, int thread) {
     enum { COUNT = 571 * 7 };
@@ -475,7 +527,10 @@ static void flood(rank_state *me, int thread) {
         begin(me, &slots[i], me->rank == 1, 1 - me->rank, me->rank == 0 ? tag : 6 - tag, 3000,
               me->world->serves, LONG_TIME);
     }
-    if (me->rank == 0) tell(me, 100);
+    if (me->rank == 0) {
+        CHECK(me, slots[COUNT - 1].message.way != AH_WAY_EAGER); /* there is a limit to that */
+        tell(me, 100);
+    }
     for (int i = 0; i < COUNT; i++) {
         CHECK(me, finish(me, &slots[i]) == AH_DELIVERED);
         while (slots[i].message.listed && !atomic_load(&slots[i].served)) sched_yield();
@@ -510,7 +565,7 @@ static void leaving(rank_state *me, int thread) {
     hear(me, 100);
     ah_mail_leave(me->mail, 0);
     CHECK(me, finish(me, &two) == AH_GONE);
-    begin(me, &one, true, -1, 1, 100, false, LONG_TIME);
+    begin(me, &one, true, 0, 1, 100, false, LONG_TIME);
     CHECK(me, finish(me, &one) == AH_DELIVERED && is(one.buffer, 100, 1));
     begin(me, &one, true, 0, 1, 300000, false, LONG_TIME);
     CHECK(me, finish(me, &one) == AH_GONE);
@@ -566,8 +621,12 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: %s threads|forks [rounds [seed]]\n", argv[0]);
         return 2;
     }
-    const ah_mail_limits pieces = {2000, SIZE_MAX, SIZE_MAX}, tight = {100, 300, 700};
-    const ah_mail_limits every[] = {ah_default_mail_limits(), pieces, tight};
+    /* Who is not woken when it should be sleeps past its deadline. */
+    const ah_mail_limits pieces = {2000, SIZE_MAX, SIZE_MAX, LONG_TIME};
+    const ah_mail_limits tight = {100, 300, 700, LONG_TIME};
+    ah_mail_limits usual = ah_default_mail_limits();
+    usual.nap = LONG_TIME;
+    const ah_mail_limits every[] = {usual, pieces, tight};
     for (int which = 0; which < 3; which++) {
         for (int size = 2; size <= 4; size++) {
             world w = {.size = size,
@@ -584,7 +643,7 @@ int main(int argc, char **argv) {
             w.rounds = (rounds + 2) / 3;
             run_world("threads", &w, random_traffic);
             w.threads = 1;
-            w.rounds = 10 * rounds;
+            w.rounds = 20 * rounds;
             w.heaps = forks; /* who reads what is written meanwhile does so on purpose */
             if (!forks) w.limits.attach_min = SIZE_MAX;
             run_world("troubled", &w, troubled_traffic);
@@ -602,6 +661,12 @@ int main(int argc, char **argv) {
             two.heaps = three.heaps = two.serves = three.serves = more;
             run_world("unlike", &two, unlike);
             run_world("flood", &two, flood);
+            two.limits.attach_min = 700; /* what is asked for in pieces is on its way, and lost */
+            run_world("put back", &two, put_back);
+            two.limits.attach_min = two.limits.direct_min = SIZE_MAX;
+            two.serves = false;
+            run_world("half way", &two, half_way);
+            two.limits = every[which];
             run_world("leaving", &three, leaving);
         }
     }

@@ -45,7 +45,7 @@
 #define SOON 4
 #define YIELD (200 * MICROSECONDS)
 #define NAP (50 * 1000 * MICROSECONDS)
-#define REST (1000 * 1000 * MICROSECONDS)
+#define NAPS_OF_REST 20 /* where nothing is waited for */
 
 #define BUDGET ((uint64_t)4 << 20)
 #define STEP ((size_t)512 << 10) /* of a copy, with the lock held */
@@ -132,6 +132,7 @@ ah_mail_limits ah_default_mail_limits(void) {
         .eager_max = (size_t)64 << 10,
         .direct_min = (size_t)16 << 10,
         .attach_min = (size_t)5 << 20,
+        .nap = NAP,
     };
 }
 
@@ -981,7 +982,7 @@ static ah_status block(waiting *wait, int64_t until) {
         if (now - moved >= YIELD) {
             int64_t next = until < deadline ? until : deadline;
             if (wait->next_tick < next) next = wait->next_tick;
-            if (next > now + NAP) next = now + NAP;
+            if (next > now + mail->limits.nap) next = now + mail->limits.nap;
             if (next > now && !mail->sleeping) sleep_on_bell(wait, next - now);
             else if (next > now) sleep_on_condition(mail, next);
             now = ah_now();
@@ -1056,7 +1057,7 @@ static void doze(ah_mail *mail) {
     /* A caller may sleep there too. */
     uint32_t level = mail->sleeping ? ASLEEP : (uint32_t)mail->server, seen = set_level(mail, level);
     if (mail->callers || !advance(mail)) {
-        int64_t now = ah_now(), until = now + (wanted ? NAP : REST);
+        int64_t now = ah_now(), until = now + mail->limits.nap * (wanted ? 1 : NAPS_OF_REST);
         if (mail->soonest < until) until = mail->soonest;
         mail->server_until = until;
         if (!mail->ended && !mail->closed && until > now) sleep_until_rung(mail, seen, until - now);

@@ -20,6 +20,7 @@ typedef struct {
     size_t eager_max;  /* messages up to here are sent at once, if the receiver has few of them */
     size_t direct_min; /* from here on arrays in a heap are left where they are */
     size_t attach_min; /* from here on others are read by cross-memory attach; SIZE_MAX: never */
+    int64_t nap; /* who sleeps looks by itself so often: who publishes may be killed before it rings */
 } ah_mail_limits;
 
 ah_mail_limits ah_default_mail_limits(void);
