@@ -513,6 +513,53 @@ static void half_way(rank_state *me, int thread) {
     let_go(&one);
 }
 
+static void pass(int64_t nanoseconds) {
+    for (int64_t until = now() + nanoseconds; now() < until;) sched_yield();
+}
+
+/* Threads that sleep until their message comes: one has the bell, the others hear of it from each
+ * other. After a time in which they should have fallen asleep, one is called, then the next. */
+static void sleepers(rank_state *me, int thread) {
+    slot one = {0};
+    give(me, &one, 8, false);
+    for (int turn = 0; turn < 30; turn++) {
+        if (me->rank == 0) pass((1 + (turn + thread) % 4) * 500000);
+        fill(one.buffer, 8, 0);
+        begin(me, &one, me->rank == 1, 1 - me->rank, thread, 8, false, LONG_TIME);
+        CHECK(me, finish(me, &one) == AH_DELIVERED);
+        begin(me, &one, me->rank == 0, 1 - me->rank, thread, 8, false, LONG_TIME);
+        CHECK(me, finish(me, &one) == AH_DELIVERED);
+    }
+    let_go(&one);
+}
+
+/* When who waited has what it waited for, the serving thread is to be woken for the rest. */
+static void unattended(rank_state *me, int thread) {
+    slot two[2] = {0};
+    (void)thread;
+    for (int i = 0; i < 2; i++) give(me, &two[i], 8, false);
+    for (int turn = 0; turn < 30; turn++) {
+        for (int i = 0; i < 2; i++) fill(two[i].buffer, 8, 0);
+        if (me->rank == 1) {
+            begin(me, &two[0], true, 0, 1, 8, true, LONG_TIME);
+            begin(me, &two[1], true, 0, 2, 8, false, LONG_TIME);
+            CHECK(me, finish(me, &two[1]) == AH_DELIVERED);
+            tell(me, 200 + turn);
+            while (!atomic_load(&two[0].served)) sched_yield();
+            CHECK(me, ah_mail_outcome(&two[0].message) == AH_DELIVERED);
+            continue;
+        }
+        pass(turn % 3 * 500000);
+        for (int i = 1; i >= 0; i--) {
+            if (i == 0) hear(me, 200 + turn);
+            if (i == 0) pass(turn % 2 * 300000);
+            begin(me, &two[i], false, 1, i + 1, 8, false, LONG_TIME);
+            CHECK(me, finish(me, &two[i]) == AH_DELIVERED);
+        }
+    }
+    for (int i = 0; i < 2; i++) let_go(&two[i]);
+}
+
 /* More than may be on the way, to a rank that does not look; then all of it, and from behind. */
 static void flood(rank_state *me, int thread) {
     enum { COUNT = 571 * 7 };
@@ -529,6 +576,9 @@ static void flood(rank_state *me, int thread) {
     }
     if (me->rank == 0) {
         CHECK(me, slots[COUNT - 1].message.way != AH_WAY_EAGER); /* there is a limit to that */
+        /* Who has a thread for it takes in more than fits on the way, whatever it does meanwhile. */
+        if (me->world->serves && slots[600].message.way == AH_WAY_EAGER)
+            CHECK(me, finish(me, &slots[600]) == AH_DELIVERED);
         tell(me, 100);
     }
     for (int i = 0; i < COUNT; i++) {
@@ -666,7 +716,13 @@ int main(int argc, char **argv) {
             two.limits.attach_min = two.limits.direct_min = SIZE_MAX;
             two.serves = false;
             run_world("half way", &two, half_way);
+            two.serves = more;
             two.limits = every[which];
+            two.threads = 4;
+            run_world("sleepers", &two, sleepers);
+            two.threads = 1;
+            two.serves = true;
+            run_world("unattended", &two, unattended);
             run_world("leaving", &three, leaving);
         }
     }
