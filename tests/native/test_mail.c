@@ -576,7 +576,7 @@ static void flood(rank_state *me, int thread) {
     }
     if (me->rank == 0) {
         CHECK(me, slots[COUNT - 1].message.way != AH_WAY_EAGER); /* there is a limit to that */
-        /* Who has a thread for it takes in more than fits on the way, whatever it does meanwhile. */
+        /* Who has a thread for it takes in more than fits on the way, whatever else it does. */
         if (me->world->serves && slots[600].message.way == AH_WAY_EAGER)
             CHECK(me, finish(me, &slots[600]) == AH_DELIVERED);
         tell(me, 100);

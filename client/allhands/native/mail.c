@@ -2,15 +2,15 @@
  *
  *   small, few on the way   EAGER ---------------> the receive, or a copy until there is one
  *   other                   OFFER ---------------> kept until there is a receive for it
- *     readable where it is        <-- TAKEN        the receiver copies it out of the sender's memory
+ *     readable where it is        <-- TAKEN        the receiver copies it from where it lies
  *     not                         <-- CLEAR
  *                           PIECE ... -----------> one after the other, as there is room
  *     not what is expected        <-- REFUSED
  *     given up              WITHDRAWN -----------> the receive is open again
  *
- * A receiver always takes what is on its wires, so no message waits behind one with another tag; what
- * it may have to keep for want of a receive is bounded by a budget, of which the sender counts what
- * it has used and the receiver what it has released.
+ * A receiver always takes what is on its wires, so no message waits behind one with another tag;
+ * what it may have to keep for want of a receive is bounded by a budget, of which the sender counts
+ * what it has used and the receiver what it has released.
  *
  * Who reads another's memory looks afterwards whether the offer still holds, and believes what it
  * read only then. Who withdraws says so in its table before its caller may touch the memory.
@@ -124,8 +124,8 @@ struct ah_mail {
     correspondent with[AH_MAX_RANKS];
 };
 
-/* Two copies through a ring that stays in the caches, on two cores at once, take 3 us for 64 KiB and
- * 40 us for 1 MiB; attach, on the receiver's core alone, 11 and 87. From about 5 MiB on it is the
+/* Two copies through a ring that stays in the caches, on two cores at once, take 5 us for 64 KiB
+ * and 40 us for 1 MiB; attach, on the receiver's core alone, 11 and 87. From about 5 MiB on it is the
  * other way round: memory is what counts then, and NumPy's arrays lie on huge pages. */
 ah_mail_limits ah_default_mail_limits(void) {
     return (ah_mail_limits){
@@ -186,8 +186,8 @@ static void drop(ah_arrived *one) {
 
 /* ---- bells */
 
-/* The level is in the lowest bits; the rest counts rings, so that who was about to sleep when it was
- * rung does not take a level that was set again meanwhile for the one that it has seen. */
+/* The level is in the lowest bits; the rest counts rings, so that who was about to sleep when it
+ * was rung does not take a level that was set again meanwhile for the one that it has seen. */
 #define LEVEL 3u
 
 /* Return what the bell is now. */
@@ -355,8 +355,8 @@ static bool read_from(const ah_mail *mail, int peer, uint64_t address, void *to,
     return process_vm_readv(mail->pid[peer], &here, 1, &there, 1, 0) == (ssize_t)nbytes;
 }
 
-/* Whether the process of that number is the peer, and not one that took the number over: then it was
- * so for all that was read before. (In one call with the data, that comes a tenth slower.) */
+/* Whether the process of that number is the peer, and not one that took the number over: then it
+ * was so for all that was read before. (In one call with the data, that comes a tenth slower.) */
 static bool is_peer(const ah_mail *mail, int peer) {
     uint64_t at = atomic_load(&mail->office[peer]->nonce_at), nonce = 0;
     return at && read_from(mail, peer, at, &nonce, sizeof nonce) &&
@@ -408,8 +408,8 @@ static void fetch(ah_mail *mail, ah_message *one) {
     }
 }
 
-/* Bring a message that has arrived and a receive, in no line, together. False: it was withdrawn, and
- * is gone; the word of that is on its way. */
+/* Bring a message that has arrived and a receive, in no line, together. False: it was withdrawn,
+ * and is gone; the word of that is on its way. */
 static bool bind(ah_mail *mail, ah_message *one, ah_arrived *arrived) {
     const ah_frame *frame = &arrived->frame;
     if (frame->kind == AH_OFFER) {
@@ -1055,7 +1055,7 @@ static void doze(ah_mail *mail) {
     bool wanted = !mail->callers && wants_server(mail);
     mail->server = wanted ? ASLEEP : DOZING;
     /* A caller may sleep there too. */
-    uint32_t level = mail->sleeping ? ASLEEP : (uint32_t)mail->server, seen = set_level(mail, level);
+    uint32_t seen = set_level(mail, mail->sleeping ? ASLEEP : (uint32_t)mail->server);
     if (mail->callers || !advance(mail)) {
         int64_t now = ah_now(), until = now + mail->limits.nap * (wanted ? 1 : NAPS_OF_REST);
         if (mail->soonest < until) until = mail->soonest;
@@ -1089,7 +1089,8 @@ ah_message *ah_mail_serve(ah_mail *mail) {
 void ah_mail_close(ah_mail *mail) {
     pthread_mutex_lock(&mail->lock);
     mail->closed = true;
-    atomic_store(&mail->office[mail->rank]->nonce_at, 0); /* the memory may be given back after this */
+    /* The last word there: the memory may be given back after this. */
+    atomic_store(&mail->office[mail->rank]->nonce_at, 0);
     stir_server(mail);
     pthread_mutex_unlock(&mail->lock);
 }

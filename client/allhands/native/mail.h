@@ -20,7 +20,7 @@ typedef struct {
     size_t eager_max;  /* messages up to here are sent at once, if the receiver has few of them */
     size_t direct_min; /* from here on arrays in a heap are left where they are */
     size_t attach_min; /* from here on others are read by cross-memory attach; SIZE_MAX: never */
-    int64_t nap; /* who sleeps looks by itself so often: who publishes may be killed before it rings */
+    int64_t nap; /* who sleeps looks by itself as often: others may be killed before they ring */
 } ah_mail_limits;
 
 ah_mail_limits ah_default_mail_limits(void);
@@ -86,7 +86,7 @@ typedef struct {
     void *owner;
 } ah_hooks;
 
-/* `offices[r]`: rank r's part, ah_office_bytes(size) bytes, all zero at first. NULL: out of memory. */
+/* `offices[r]`: rank r's part, ah_office_bytes(size), all zero at first. NULL: out of memory. */
 ah_mail *ah_mail_new(int rank, int size, void *const offices[], const pid_t pids[],
                      void *const heaps[], size_t heap_bytes, const ah_mail_limits *limits);
 /* After ah_mail_close, with no message under way and no thread inside. */

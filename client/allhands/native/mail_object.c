@@ -473,7 +473,7 @@ static void mail_dealloc(MailObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     mail_clear(self);
-    /* In a forked child the lock may be another thread's for ever, and the words are its parent's. */
+    /* In a forked child the lock may be held for ever, and the words are its parent's. */
     if (self->generation == generation && self->mail != NULL) {
         if (!self->closed)
             ah_mail_close(self->mail);

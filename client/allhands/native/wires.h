@@ -1,13 +1,13 @@
 /* Wires: what one rank says to another in memory, frame by frame and in order.
  *
- * Every ordered pair has one, in the sender's part of the memory: a ring of frames of one line each,
- * and beside it a ring of bytes for what does not fit into a frame. A frame is there once its stamp,
- * written last, is the number that the receiver expects next; frames lie where only frames ever lie,
- * so nobody's data can look like a stamp. How much the receiver has taken it says in its own part:
- * no word has two writers, and nothing is ever locked.
+ * Every ordered pair has one, in the sender's part of the memory: a ring of frames of one line
+ * each, and beside it a ring of bytes for what does not fit into a frame. A frame is there once its
+ * stamp, written last, is the number that the receiver expects next; frames lie where only frames
+ * ever lie, so nobody's data can look like a stamp. How much the receiver has taken it says in its
+ * own part: no word but the bell has two writers, and nothing is ever locked.
  *
- * No frame is overwritten before it was taken, so a sender's last words outlive it: its memory stays
- * mapped by whoever is to read them.
+ * No frame is overwritten before it was taken, so a sender's last words outlive it: its memory
+ * stays mapped by whoever is to read them.
  */
 #ifndef ALLHANDS_WIRES_H
 #define ALLHANDS_WIRES_H
