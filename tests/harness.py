@@ -56,6 +56,7 @@ def failure(call):
             "ranks": list(getattr(error, "failed_ranks", getattr(error, "missing_ranks", ()))),
             "seq": getattr(error, "seq", None),
             "op": getattr(error, "op", None),
+            "label": getattr(error, "label", None),
         }
     return {"error": None, "text": "", "ranks": []}
 """

@@ -190,3 +190,85 @@ class Persistent:
             AllhandsError: it has not.
             RuntimeError: it was not started.
         """
+
+class Mail:
+    """The messages from point to point of one group.
+
+    `send` and `recv` run on the caller's thread, ranks are those of the world. They return False,
+    and -1, when nothing has happened because an argument is not plain. They raise what `on_failure`
+    raises, which is called as (outcome, receives, peer, source, tag, dtype, count, unlike, told,
+    timeout, label) and must raise; peers are places in the group, -1: anybody.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        ranks: tuple[int, ...],
+        segments: tuple[Segment, ...],
+        offsets: tuple[int, ...],
+        pids: tuple[int, ...],
+        heap_offset: int,
+        heap_bytes: int,
+        limits: Limits,
+        timeout: float,
+        on_failure: Callable[..., None],
+    ) -> None: ...
+    def send(
+        self, x: object, dst: int, tag: int, timeout: float | None, label: str | None, /
+    ) -> bool: ...
+    def recv(
+        self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
+    ) -> int:
+        """Return the rank of the world that sent it."""
+
+    def start(
+        self,
+        receives: bool,
+        array: NDArray[Any],
+        peer: int,
+        tag: int,
+        deadline: float,
+        exchange: object,
+        /,
+    ) -> Message | None:
+        """Begin a message with a place in the group; None: this process was forked, or closed.
+
+        Once it has ended it comes out of `serve`, unless it had when this returned or somebody was
+        waiting for it.
+        """
+
+    def serve(self) -> list[Message] | None:
+        """Carry messages on where no caller does; return some that have ended. None: closed."""
+
+    def leave(self, place: int, /) -> None:
+        """Say that a rank has left: what it sent is received, all else with it ends."""
+
+    def fail(self) -> None:
+        """End all messages, and all to come, but for those that are here already."""
+
+    def idle(self) -> None:
+        """Return when no message is under way."""
+
+    def close(self) -> None:
+        """End `serve`, and begin nothing more."""
+
+class Message:
+    """One message that is not waited for at once."""
+
+    exchange: Any
+    outcome: str
+    """"under way", "delivered", "late", "unlike", "cancelled", "gone" or "failed"."""
+    source: int
+    way: str
+    unlike: int
+    """Bytes of what was sent in place of what a receive was for."""
+    told: str | None
+    """What the receiver of a send that was unlike expected."""
+
+    def wait(self, seconds: float, /) -> bool:
+        """Carry it on for some time at most; say whether it has ended."""
+
+    def cancel(self) -> None: ...
+    def claim(self) -> bool:
+        """Say whether the caller is the first to ask, who is to tell of the end."""

@@ -22,7 +22,7 @@ from allhands.engine import arguments, explain, plan
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.engine.exchanges import Exchange
+from allhands.engine.exchange import Exchange
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Operation
 from allhands.engine.native import Native
@@ -490,14 +490,18 @@ class Group:
             raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
         seconds = self._seconds(timeout)
         call = Call("message", str(array.dtype), array.size)
-        exchanges = self._engine.exchanges
-        start = exchanges.send if operation == "send" else exchanges.receive
-        with self.order.lock:
-            work = Work(Call(operation), 0, label, self.name)
-            exchange = Exchange(
-                work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
-            )
-            self._hand_over(work, start, exchanges.cancel, exchange)
+        work = Work(Call(operation), 0, label, self.name)
+        exchange = Exchange(
+            work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
+        )
+        if (mailing := self.order.mailing) is None or not mailing.begin(exchange):
+            messages = self._engine.messages
+            with self.order.lock:
+                if (late := self.order.mailing) is None or late is mailing:
+                    self._hand_over(work, messages.start, messages.cancel, exchange)
+                    self.order.detours += 1
+                    return work
+            late.begin(exchange)
         return work
 
     def _hand_over(

@@ -17,7 +17,7 @@ NATIVE = ROOT / "client" / "allhands" / "native"
 TESTS = sorted((ROOT / "tests" / "native").glob("test_*.c"))
 
 ROUNDS = os.environ.get("ALLHANDS_NATIVE_ROUNDS", "10")
-RANKS_ARE = {"test_arena": ["threads", "forks"]}
+RANKS_ARE = {"test_arena": ["threads", "forks"], "test_mail": ["threads", "forks"]}
 """What plays the ranks, of the tests that have any."""
 
 FLAGS = ["-std=c11", "-fwrapv", "-ffp-contract=off", "-pthread", "-Wall", "-Wextra", "-Werror"]

@@ -487,6 +487,9 @@ def send(
     label: str | None = None,
 ) -> None:
     """Send `x` to rank `dst`; return when its memory may be used again, received or not."""
+    mail = (group or _home).order.mail
+    if mail is not None and mail.send(x, dst, tag, timeout, label):
+        return
     if (work := isend(x, dst, group, tag, timeout=timeout, label=label)) is not None:
         _end(work, False)
 
@@ -501,6 +504,9 @@ def recv(
     label: str | None = None,
 ) -> int:
     """Receive into `x`; return the rank of the world that sent it, -1 outside the group."""
+    mail = (group or _home).order.mail
+    if mail is not None and (sender := mail.recv(x, src, tag, timeout, label)) >= 0:
+        return sender
     found = _member(group, True, "recv")
     if found is None:
         return -1

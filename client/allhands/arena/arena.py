@@ -127,17 +127,18 @@ class Arena:
         if not self._own.publish(group, offset, terms(limits)):
             return None
         self._next += nbytes
+        where = {
+            "pids": tuple(self._pids[rank] for rank in ranks),
+            "heap_offset": self._heap_offset,
+            "heap_bytes": self._heap_bytes,
+            "limits": limits,
+        }
         return Grounds(
             group=group,
             segments=tuple(self._segments[rank] for rank in ranks),
             own=self._own,
             nbytes=nbytes,
             terms=terms(limits),
-            lane=partial(
-                self._native.Lane,
-                pids=tuple(self._pids[rank] for rank in ranks),
-                heap_offset=self._heap_offset,
-                heap_bytes=self._heap_bytes,
-                limits=limits,
-            ),
+            lane=partial(self._native.Lane, **where),
+            mail=partial(self._native.Mail, **where),
         )

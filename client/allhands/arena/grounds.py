@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from allhands._native import Lane, Segment
+    from allhands._native import Lane, Mail, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ class Grounds:
         nbytes: int,
         terms: int,
         lane: "Callable[..., Lane]",
+        mail: "Callable[..., Mail]",
     ) -> None:
         self._group = group
         self._segments = segments
@@ -31,6 +32,7 @@ class Grounds:
         self._nbytes = nbytes
         self._terms = terms
         self._lane = lane
+        self._mail = mail
 
     def missing(self) -> list[int]:
         """Return the ranks that have not said yet whether they take part."""
@@ -54,9 +56,11 @@ class Grounds:
 
     def lane(self, **how: Any) -> "Lane":
         """Make the lane of this rank; nobody may be missing or have refused."""
-        entries = [segment.find(self._group) for segment in self._segments]
-        offsets = tuple(entry[0] for entry in entries if entry is not None)
-        return self._lane(segments=self._segments, offsets=offsets, **how)
+        return self._lane(segments=self._segments, offsets=self._offsets(), **how)
+
+    def mail(self, **how: Any) -> "Mail":
+        """Make the mail of this rank; nobody may be missing or have refused."""
+        return self._mail(segments=self._segments, offsets=self._offsets(), **how)
 
     def close(self) -> None:
         """Leave the group; who is the last gives the memory back."""
@@ -67,3 +71,7 @@ class Grounds:
             entry = segment.find(self._group)
             if entry is not None and entry[0]:
                 segment.clear(entry[0], self._nbytes)
+
+    def _offsets(self) -> tuple[int, ...]:
+        entries = [segment.find(self._group) for segment in self._segments]
+        return tuple(entry[0] for entry in entries if entry is not None)

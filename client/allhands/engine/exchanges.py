@@ -1,16 +1,13 @@
-"""Point-to-point messages of one group on one rank: each runs for itself, beside the queue."""
+"""Point-to-point messages of one group over links: each runs for itself, beside the queue."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 
 from allhands.engine import verdict
-from allhands.engine.buffer import Array, octets
-from allhands.engine.call import Call
+from allhands.engine.buffer import octets
+from allhands.engine.exchange import Exchange, gone, named
 from allhands.engine.verdict import Failure, Registry
-from allhands.engine.work import Work
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
@@ -18,24 +15,8 @@ from allhands.transport.mesh import Mesh
 from allhands.transport.outbox import Outgoing
 
 
-@dataclass(slots=True, eq=False)
-class Exchange:
-    """A message that this rank sends or receives."""
-
-    work: Work
-    call: Call
-    array: Array
-    """1-D and contiguous."""
-    result: Array
-    peer: int | None
-    """A rank of the world; None: whoever sends."""
-    tag: int
-    timeout: float
-    deadline: float
-
-
 class Exchanges:
-    """Sends and receives of a group, on the loop."""
+    """Sends and receives of a group over links, on the loop."""
 
     def __init__(
         self, group: int, ranks: Sequence[int], rank: int, mesh: Mesh, registry: Registry
@@ -57,8 +38,8 @@ class Exchanges:
         peer = exchange.peer
         count = self._mesh.next_count(peer, self._group)
         key = Key(self._group, count, 0, exchange.tag, point_to_point=True)
-        if (gone := self._failure or self._gone(exchange)) is not None:
-            exchange.work.fail(gone(self._what(exchange)))
+        if (failure := self._failure or self._gone(exchange)) is not None:
+            exchange.work.fail(failure(self._what(exchange)))
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -102,8 +83,8 @@ class Exchanges:
         incoming = Incoming(exchange.array.nbytes, exchange.call.signature, land, done)
         self._mesh.post_open(exchange.peer, self._group, exchange.tag, incoming)
         # Only now: what a peer sent before it left can still be received.
-        if not future.done() and (gone := self._failure or self._gone(exchange)) is not None:
-            future.set_exception(gone(self._what(exchange)))
+        if not future.done() and (failure := self._failure or self._gone(exchange)) is not None:
+            future.set_exception(failure(self._what(exchange)))
         self._watch(exchange, future, lambda: self._mesh.retract(incoming))
 
     def cancel(self, exchange: Exchange) -> None:
@@ -182,20 +163,8 @@ class Exchanges:
 
     def _gone(self, exchange: Exchange) -> Failure | None:
         """Return the failure of an exchange whose only possible peers have left."""
-        if exchange.peer is not None:
-            candidates = [exchange.peer]
-        else:
-            candidates = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
-        if not candidates or any(rank not in self._left for rank in candidates):
-            return None
-        rank = candidates[0]
-        name, reason = self._registry.name(rank), self._left[rank]
-        return partial(verdict.peer_failed, name=name, rank=rank, reason=reason)
+        others = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
+        return gone(exchange.peer, others, self._left, self._registry)
 
     def _what(self, exchange: Exchange) -> str:
-        if exchange.peer is None:
-            other = "any rank"
-        else:
-            other = f"rank {self._ranks.index(exchange.peer)}"
-        direction = "to" if exchange.work.operation.endswith("send") else "from"
-        return f"{exchange.work.operation} {direction} {other} (tag {exchange.tag})"
+        return named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag)

@@ -18,3 +18,17 @@ def shared(last: tuple[int, str, int, str]) -> str:
         f"{operation} #{sequence}, {nbytes:,} bytes, over shared memory, {variant}: "
         f"{_SHARED[variant]}"
     )
+
+
+_MAILED = {
+    "nothing": "nothing had to move",
+    "eager": "sent at once, through the ring of its two ranks",
+    "pieces": "in pieces through the ring of its two ranks, once there was a receive",
+    "direct": "its array lies in shared memory (ah.empty) and was read where it is",
+    "attach": "read out of the sender's memory (process_vm_readv)",
+}
+
+
+def mailed(operation: str, nbytes: int, way: str) -> str:
+    """Word how a message from point to point went over shared memory."""
+    return f"{operation}, {nbytes:,} bytes, over shared memory, {way}: {_MAILED[way]}"

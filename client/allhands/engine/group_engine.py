@@ -18,6 +18,7 @@ from allhands.engine.exchanges import Exchanges
 from allhands.engine.executor import Execution, MismatchFound, Part
 from allhands.engine.hierarchy import Hierarchy
 from allhands.engine.island import Island, Left
+from allhands.engine.messages import Messages
 from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
@@ -120,7 +121,6 @@ class GroupEngine:
         self.order = Order()
         self.explanation = ""
         """How the latest call in phases was carried out."""
-        self.exchanges = Exchanges(self.hash, self.ranks, rank, mesh, registry)
         self._mesh = mesh
         self._position = Position()
         self._queue: deque[Operation] = deque()
@@ -135,6 +135,16 @@ class GroupEngine:
             self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
         self._shared = Shared(name, rank, self.order, self._aside, self._endings, grounds, timeout)
+        self.messages = Messages(
+            name,
+            self.ranks,
+            rank,
+            self.order,
+            self._shared,
+            Exchanges(self.hash, self.ranks, rank, mesh, registry),
+            registry,
+            lambda: self._position.ended,
+        )
 
     @property
     def position(self) -> Position:
@@ -220,11 +230,12 @@ class GroupEngine:
         if self._runner is not None:
             await asyncio.wait([self._runner])
         await self._shared.idle()
-        await self.exchanges.idle()
+        await self.messages.idle(self._aside.begin)
 
     def close(self) -> None:
         """Give up what the group has of shared memory; every call has ended."""
         self._aside.close()
+        self.messages.close()
         self._shared.close()
         if self._hierarchy is not None:
             self._hierarchy.close()
@@ -236,7 +247,7 @@ class GroupEngine:
         if self._endings.fail(failure):
             self._wake(failure)
             self._shared.fail()
-            self.exchanges.fail(failure)
+            self.messages.fail(failure)
 
     def peer_left(self, rank: int, completed: int, reason: str) -> None:
         """Learn that a rank of the world left after call number `completed`.
@@ -244,7 +255,7 @@ class GroupEngine:
         What it has completed can still be ended here; nothing after that.
         """
         self._endings.leave(rank, completed, reason)
-        self.exchanges.peer_left(rank, reason)
+        self.messages.peer_left(rank, reason)
         if self._current is not None:
             gone = self._endings.gone(self._current.work.sequence)
             if gone is not None:
@@ -255,7 +266,7 @@ class GroupEngine:
         """Learn that a peer made another call than this rank, under the same number."""
         rank = self.ranks.index(peer)
         if key.point_to_point:
-            self.exchanges.refused(peer, key, call)
+            self.messages.refused(peer, key, call)
             return
         if key.sequence > self.position.ended:
             self._endings.refused(rank, key.sequence, call)
@@ -340,10 +351,7 @@ class GroupEngine:
             if (failure := self._endings.reason(work.sequence)) is not None:
                 raise failure(self._what(operation))
             if self._shared.is_open:
-                settling = self._shared.settle(self._position.ended)
-                await self._carry_out(
-                    operation, asyncio.create_task(settling), self._shared.missing
-                )
+                await self._settle(operation)
             if self.order.lane is not None:
                 work.explained(
                     await self._shared.run(
@@ -371,6 +379,15 @@ class GroupEngine:
             if begun is not None and begun.execution is not None:
                 begun.execution.stop()
             self._leave(operation, error)
+
+    async def _settle(self, operation: Operation) -> None:
+        """Find out whether the ranks share memory, within the deadline of a call."""
+        settling = self._shared.settle(lambda: self._position.ended)
+        try:
+            await self._carry_out(operation, asyncio.create_task(settling), self._shared.missing)
+        except BaseException:
+            await self._shared.pass_over(operation.work.sequence)  # a message may have settled it
+            raise
 
     async def _run_linked(self, operation: Operation, begun: "Begun") -> None:
         if not begun.agrees:

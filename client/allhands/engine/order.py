@@ -4,7 +4,8 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from allhands._native import Lane
+    from allhands._native import Lane, Mail
+    from allhands.engine.mailing import Mailing
 
 
 class Order:
@@ -18,6 +19,12 @@ class Order:
         self.lock = threading.Lock()
         """Held while a call takes its number and its place in the queue, in one step."""
         self.lane: Lane | None = None
+        self.mail: Mail | None = None
+        """The way of messages from point to point that have no others before them to wait for."""
+        self.mailing: Mailing | None = None
+        """The same, for those that are not waited for at once."""
+        self.detours = 0
+        """Messages on their way to the loop, or held there: who comes later must not pass them."""
         self._taken = 0
         self._queued = 0
 

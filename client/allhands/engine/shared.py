@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,7 +19,7 @@ from allhands.engine.verdict import Absent, Failure
 from allhands.errors import AllhandsError
 
 if TYPE_CHECKING:
-    from allhands._native import Lane
+    from allhands._native import Lane, Mail
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class Shared:
         self._grounds = grounds
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
+        self._settling = asyncio.Lock()
         self._reasons: dict[int, Failure] = {}
         self._asking: dict[int, asyncio.Task[Sequence[Absent] | None]] = {}
 
@@ -62,8 +63,13 @@ class Shared:
         """Return the ranks of the group that have not said whether they take part."""
         return [] if self._grounds is None else self._grounds.missing()
 
-    async def settle(self, ended: int) -> None:
-        """Find out, as all ranks will; make the lane. Calls up to `ended` are over here."""
+    async def settle(self, ended: Callable[[], int]) -> None:
+        """Find out, as all ranks will; make the lane. Calls up to `ended()` are over here."""
+        async with self._settling:
+            if self.is_open:
+                await self._settle(ended)
+
+    async def _settle(self, ended: Callable[[], int]) -> None:
         grounds = self._grounds
         assert grounds is not None
         while missing := grounds.missing():
@@ -85,8 +91,14 @@ class Shared:
             )
         for completed in self._endings.limits():
             self._order.lane.limit(completed)
-        if ended:  # before there was a lane in which others could see it
-            await self._aside.run(partial(self._order.lane.give_up, ended))
+        if over := ended():  # before there was a lane in which others could see it
+            await self._aside.run(partial(self._order.lane.give_up, over))
+
+    def mail(self) -> "Callable[..., Mail] | None":
+        """Return what makes the mail of a group that has settled; None: it uses links."""
+        if self._grounds is None or self._order.lane is None:
+            return None
+        return partial(self._grounds.mail, rank=self._rank, timeout=self._timeout)
 
     async def run(
         self,

@@ -34,6 +34,7 @@ class Work:
         # From here on only the engine ends it: cancelling the future alone would leave the call.
         self._future.set_running_or_notify_cancel()
         self._cancel: Callable[[], None] = lambda: None
+        self._help: Callable[[float], bool] | None = None
         self._source = -1
         self._explanation = ""
 
@@ -116,8 +117,11 @@ class Work:
         """Wait a while for the end; say whether it has come."""
         if self._future.done():
             return True
+        begun = time.monotonic()
+        if self._help is not None and not self._help(max(seconds, 0)):
+            return False
         with contextlib.suppress(TimeoutError):
-            self._future.exception(max(seconds, 0))
+            self._future.exception(max(begun + seconds - time.monotonic(), 0))
         return self._future.done()
 
     # ------------------------------------------------------------ for the engine
@@ -125,6 +129,10 @@ class Work:
     def own(self, cancel: Callable[[], None]) -> None:
         """Say how this work is cancelled."""
         self._cancel = cancel
+
+    def helped(self, carry_on: Callable[[float], bool]) -> None:
+        """Say how a thread that waits anyway brings the end about, if it comes in that time."""
+        self._help = carry_on
 
     def explained(self, text: str) -> None:
         self._explanation = text

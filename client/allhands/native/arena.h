@@ -67,6 +67,8 @@ typedef struct ah_lane ah_lane;
 
 /* Bytes of each rank's area for a group of `size`; sparse: untouched pages cost nothing. */
 size_t ah_area_bytes(int size, const ah_limits *limits);
+/* Where in it the part for messages from point to point begins: see mail.h. */
+size_t ah_office_at(int size, const ah_limits *limits);
 
 /* Make a lane. `areas[r]` is rank r's area as this process maps it; `pids[r]` its process.
  * `heap[r]`/`heap_bytes`: rank r's shared heap as mapped here (arrays in it are used where they

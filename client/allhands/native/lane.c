@@ -8,6 +8,7 @@
 
 #include "lend.h"
 #include "wait.h"
+#include "wires.h"
 
 /* ---- layout */
 
@@ -30,12 +31,17 @@ static size_t box_of(int size, const ah_limits *limits) {
     return ah_up((chunk_of(limits) + others - 1) / others, AH_LINE);
 }
 
-size_t ah_area_bytes(int size, const ah_limits *limits) {
+size_t ah_office_at(int size, const ah_limits *limits) {
     return ah_up(staging_of(limits) + 2 * (size_t)size * box_of(size, limits), 4096);
 }
 
-/* A slot saves a second meeting, and the exchange of two ranks is as fast from 16 KiB on. Attach saves a copy, but is a system
- * call for each piece and walks page tables: staging is faster as long as data fits into caches. */
+size_t ah_area_bytes(int size, const ah_limits *limits) {
+    return ah_office_at(size, limits) + ah_office_bytes(size);
+}
+
+/* A slot saves a second meeting, and the exchange of two ranks is as fast from 16 KiB on. Attach
+ * saves a copy, but is a system call for each piece and walks page tables: staging is faster as
+ * long as data fits into caches. */
 ah_limits ah_default_limits(int size) {
     return (ah_limits){
         .slot_max = 8192,

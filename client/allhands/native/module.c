@@ -8,6 +8,7 @@
 
 #include "kernels.h"
 #include "lane_object.h"
+#include "mail_object.h"
 #include "segment_object.h"
 
 #define MOST_OPERANDS 64
@@ -91,7 +92,8 @@ PyMODINIT_FUNC PyInit__native(void)
 {
     import_array();
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || add_segment_types(module) < 0 || add_lane_type(module) < 0)
+    if (module == NULL || add_segment_types(module) < 0 || add_lane_type(module) < 0 ||
+        add_mail_types(module) < 0)
         return NULL;
     return module;
 }
