@@ -44,6 +44,8 @@
 #define TRY_AGAIN 64
 #define SOON 4
 #define YIELD (200 * MICROSECONDS)
+#define SLOWEST 4 /* bytes a nanosecond that are expected of a reader */
+#define MOST_AWAKE ((size_t)64 << 20)
 #define NAP (50 * 1000 * MICROSECONDS)
 #define NAPS_OF_REST 20 /* where nothing is waited for */
 
@@ -125,13 +127,13 @@ struct ah_mail {
 };
 
 /* Two copies through a ring that stays in the caches, on two cores at once, take 5 us for 64 KiB
- * and 40 us for 1 MiB; attach, on the receiver's core alone, 11 and 87. From about 5 MiB on it is the
+ * and 40 us for 1 MiB; attach, on the receiver's core alone, 11 and 87. From about 3 MiB on it is the
  * other way round: memory is what counts then, and NumPy's arrays lie on huge pages. */
 ah_mail_limits ah_default_mail_limits(void) {
     return (ah_mail_limits){
         .eager_max = (size_t)64 << 10,
         .direct_min = (size_t)16 << 10,
-        .attach_min = (size_t)5 << 20,
+        .attach_min = (size_t)3 << 20,
         .nap = NAP,
     };
 }
@@ -958,6 +960,13 @@ static void sleep_on_condition(ah_mail *mail, int64_t until) {
     mail->waiters--;
 }
 
+/* How long to yield while nothing moves. Who has offered much sees nothing move until all of it has
+ * been read, and a sleeper on a processor of its own is slow to wake: not before that can be over. */
+static int64_t patience(const waiting *wait) {
+    size_t nbytes = wait->one ? wait->one->nbytes : 0;
+    return YIELD + (int64_t)(nbytes < MOST_AWAKE ? nbytes : MOST_AWAKE) / SLOWEST;
+}
+
 static ah_status block(waiting *wait, int64_t until) {
     ah_mail *mail = wait->mail;
     const ah_hooks *hooks = wait->hooks;
@@ -979,7 +988,7 @@ static ah_status block(waiting *wait, int64_t until) {
             return AH_OK;
         }
         if (now >= until) return AH_TIMEOUT;
-        if (now - moved >= YIELD) {
+        if (now - moved >= patience(wait)) {
             int64_t next = until < deadline ? until : deadline;
             if (wait->next_tick < next) next = wait->next_tick;
             if (next > now + mail->limits.nap) next = now + mail->limits.nap;
