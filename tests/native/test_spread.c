@@ -102,7 +102,9 @@ static void comes_back(int here, int there) {
         said = atomic_load(&areas[3]->cpu) - 1;
     }
     CHECK(said == there);
-    ah_delayed(lane, now + 1000000);
+    ah_delayed(lane, now, now + 1000000); /* another rank is there, and may have had work */
+    CHECK(atomic_load(&areas[3]->cpu) - 1 == there && !atomic_load(&areas[3]->delayed));
+    ah_delayed(lane, now, now + 5000000); /* not so much */
     CHECK(atomic_load(&areas[3]->cpu) - 1 == here);
     CHECK(may_run_on(&all));
     atomic_store(&areas[3]->delayed, 0);

@@ -7,6 +7,8 @@
 
 /* A rank moves at most as often; the system moves ranks too. */
 #define MOVE (5 * MILLISECONDS)
+/* More than what ranks do between two waits, mostly. */
+#define WORK (4 * MILLISECONDS)
 /* For so long a processor counts as shared with others. */
 #define SHARED (1000 * MILLISECONDS)
 
@@ -40,6 +42,7 @@ void ah_spread(ah_lane *lane, int64_t now) {
     if (where(lane, lane->rank) != own)
         atomic_store_explicit(&lane->area[lane->rank]->cpu, own + 1, memory_order_relaxed);
     if (now < lane->next_move) return;
+    lane->came_from = -1; /* it was right to move, or long ago */
     unsigned char ranks[CPU_SETSIZE] = {0};
     for (int r = 0; r < lane->size; r++) {
         int cpu = where(lane, r);
@@ -59,9 +62,10 @@ void ah_spread(ah_lane *lane, int64_t now) {
     atomic_store_explicit(&lane->area[lane->rank]->cpu, to + 1, memory_order_relaxed);
 }
 
-void ah_delayed(ah_lane *lane, int64_t now) {
+void ah_delayed(ah_lane *lane, int64_t began, int64_t now) {
+    if (ah_neighbours(lane) && now - began < WORK) return;
     atomic_store_explicit(&lane->area[lane->rank]->delayed, now, memory_order_relaxed);
-    if (lane->came_from >= 0 && now < lane->next_move && move(lane->came_from))
+    if (lane->came_from >= 0 && move(lane->came_from))
         atomic_store_explicit(&lane->area[lane->rank]->cpu, lane->came_from + 1,
                               memory_order_relaxed);
     lane->came_from = -1;

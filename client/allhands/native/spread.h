@@ -9,14 +9,14 @@
 
 #include "lane.h"
 
-/* A rank that yields and gets its processor back only after so long shares it with more than ranks
- * that wait: where that was seen, nobody moves to for a while. */
+/* No rank that only waits keeps its processor for so long. */
 #define AH_DELAY (300 * INT64_C(1000))
 
 /* This rank waits from `now` on. */
 void ah_spread(ah_lane *lane, int64_t now);
-/* Its yield has taken AH_DELAY or more. */
-void ah_delayed(ah_lane *lane, int64_t now);
+/* Its yield has taken AH_DELAY or more. If that was not for other ranks, which have work to do as
+ * well, the processor is shared with strangers: nobody moves there for a while. */
+void ah_delayed(ah_lane *lane, int64_t began, int64_t now);
 /* The other ranks that waited last where this one is. */
 uint64_t ah_neighbours(const ah_lane *lane);
 

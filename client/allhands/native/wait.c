@@ -144,7 +144,7 @@ static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
             int64_t before = now;
             sched_yield();
             now = ah_now();
-            if (lane->crowded && now - before > AH_DELAY) ah_delayed(lane, now);
+            if (lane->crowded && now - before > AH_DELAY) ah_delayed(lane, before, now);
         } else {
             int64_t until = call->deadline;
             if (call->tick && lane->next_tick < until) until = lane->next_tick;
