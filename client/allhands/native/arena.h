@@ -45,6 +45,7 @@ typedef struct {
     uint64_t sequence;
     uint64_t signature;
     int64_t deadline; /* nanoseconds on CLOCK_MONOTONIC */
+    size_t nbytes;    /* about what each rank brings: who waits stays awake for as long as that takes */
 
     /* Called at most once, before the call sleeps or moves much memory, and undone at its end by
      * `resume` (if it was called). The shell lets the GIL go in it. May be NULL. */

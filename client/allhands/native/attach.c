@@ -5,17 +5,18 @@
 #include "pull.h"
 #include "wait.h"
 
-/* Read the lane's nonce along with the data: a process that took over the number of one that died
- * does not have it, and what lies at that address there is nothing of ours. */
+static bool copy_from(const ah_lane *lane, int rank, uint64_t address, void *to, size_t nbytes) {
+    struct iovec here = {to, nbytes}, there = {(void *)(uintptr_t)address, nbytes};
+    return process_vm_readv(lane->pid[rank], &here, 1, &there, 1, 0) == (ssize_t)nbytes;
+}
+
+/* Read the lane's nonce after the data: a process that took over the number of one that died does
+ * not have it, and what lies at that address there is nothing of ours. In a call of its own, because
+ * together they take a tenth longer. */
 static bool read_from(const ah_lane *lane, int rank, uint64_t address, void *to, size_t nbytes) {
     uint64_t at = atomic_load(&lane->area[rank]->nonce_at), nonce = 0;
-    if (!at) return false;
-    struct iovec here[] = {{&nonce, sizeof nonce}, {to, nbytes}};
-    struct iovec there[] = {{(void *)(uintptr_t)at, sizeof nonce},
-                            {(void *)(uintptr_t)address, nbytes}};
-    unsigned long parts = nbytes ? 2 : 1;
-    ssize_t got = process_vm_readv(lane->pid[rank], here, parts, there, parts, 0);
-    return got == (ssize_t)(sizeof nonce + nbytes) &&
+    return at && (!nbytes || copy_from(lane, rank, address, to, nbytes)) &&
+           copy_from(lane, rank, at, &nonce, sizeof nonce) &&
            nonce == atomic_load(&lane->area[rank]->nonce);
 }
 

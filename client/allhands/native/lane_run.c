@@ -145,6 +145,7 @@ void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t t
         .sequence = sequence,
         .signature = signature(plan),
         .deadline = deadline ? deadline : now + timeout,
+        .nbytes = own_bytes(self),
         .pause = pause_python,
         .resume = resume_python,
         .tick = tick_python,
@@ -160,7 +161,7 @@ void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t t
         ah_lane_unshare(self->lane, from, (size_t)(own->unshared[self->told].to - from));
     }
     /* Others' memory can be looked at once they have lanes, which they have when they are here. */
-    if (self->tries > 0 && self->completed > 0 && own_bytes(self) >= self->attach_min)
+    if (self->tries > 0 && self->completed > 0 && running->call.nbytes >= self->attach_min)
         self->tries = ah_lane_can_attach(self->lane) ? 0 : self->tries - 1;
     self->records[sequence % RECORDS] = (Record){
         .sequence = sequence,
@@ -168,7 +169,7 @@ void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t t
         .op = plan->op,
         .root = plan->root,
         .count = plan->count,
-        .nbytes = own_bytes(self),
+        .nbytes = running->call.nbytes,
     };
     Py_XSETREF(self->dtypes[sequence % RECORDS], Py_XNewRef(plan->dtype));
 }

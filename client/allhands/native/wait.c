@@ -23,6 +23,8 @@ enum { AWAKE, ASLEEP };
 #define TRY_AGAIN 64
 #define SOON 4 /* yields that show that the processor was what the other lacked */
 #define YIELD (200 * MICROSECONDS)
+#define SLOWEST 4 /* bytes a nanosecond that are expected of a rank */
+#define MOST_AWAKE ((size_t)64 << 20)
 /* A sleeper looks by itself as often, because who publishes may be killed before it rings. */
 #define NAP (50 * 1000 * MICROSECONDS)
 
@@ -115,6 +117,11 @@ static void sleep_until(ah_lane *lane, uint64_t left, ah_goal goal, int64_t unti
     atomic_store(bell, AWAKE);
 }
 
+/* How long to yield before sleep: a sleeper that has a processor to itself is slow to wake. */
+static int64_t patience(const ah_call *call) {
+    return YIELD + (int64_t)ah_min(call->nbytes, MOST_AWAKE) / SLOWEST;
+}
+
 static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
     ah_call *call = lane->call;
     bool spun = lane->crowded || !lane->vain || ++lane->vain > TRY_AGAIN;
@@ -127,7 +134,7 @@ static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
         }
     }
     ah_pause(lane);
-    int64_t start = ah_now(), now = start;
+    int64_t start = ah_now(), now = start, awake = patience(call);
     if (lane->crowded) ah_spread(lane, now);
     for (int turn = 0;; turn++) {
         uint64_t gone = ah_gave_up(lane, left);
@@ -140,7 +147,7 @@ static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
         call->waiting = left;
         if (interrupted(lane, now, left)) return AH_INTERRUPTED;
         if (now >= call->deadline) return AH_TIMEOUT;
-        if (now - start < YIELD) {
+        if (now - start < awake) {
             int64_t before = now;
             sched_yield();
             now = ah_now();
