@@ -4,6 +4,9 @@
 #include "outbox.h"
 #include "pull.h"
 
+/* From so many bytes on, nothing of what is copied is still in a cache when it is used. */
+#define FAR ((size_t)8 << 20)
+
 static bool is_small(const ah_lane *lane, size_t nbytes) { return nbytes <= lane->limits.slot_max; }
 
 static uint64_t everybody(const ah_lane *lane) { return lane->others | AH_BIT(lane->rank); }
@@ -301,7 +304,7 @@ static ah_status all_gather_large(ah_lane *lane, uint64_t signature, const void 
     ah_post_terms(lane, slot, signature, terms);
     status = ah_meet_all(lane, signature);
     if (status != AH_OK) return status;
-    ah_move(out[lane->rank], in, nbytes);
+    if (out[lane->rank] != in) ah_copy(out[lane->rank], in, nbytes, nbytes >= FAR);
     if (ah_can_pull(lane, all, nbytes)) {
         for (int k = 1; k < lane->size && status == AH_OK; k++) {
             int r = (lane->rank + k) % lane->size;
