@@ -73,20 +73,25 @@ def test_messages_arrive_whole_around_every_limit(job: Job, size: int) -> None:
     finished(job(size, script(text)))
 
 
-def test_a_message_says_how_it_went(job: Job) -> None:
-    text = """
+@pytest.mark.parametrize(
+    ("attach_min", "large"), [(None, "attach"), ("1048576", "attach"), ("-1", "pieces")]
+)
+def test_a_message_says_how_it_went(job: Job, attach_min: str | None, large: str) -> None:
+    length, middle = (1 << 18, "pieces") if attach_min is None else (2 << 20, large)
+    text = f"""
     ah.barrier()
     ah.send(np.zeros(1), 1) if me == 0 else ah.recv(np.zeros(1), 0)
     said = []
-    ways = [(np.empty, 8), (np.empty, 1 << 18), (np.empty, 6 << 20), (shared, 1 << 18)]
+    ways = [(np.empty, 8), (np.empty, {length}), (np.empty, 6 << 20), (shared, 1 << 18)]
     for make, length in ways:
         x = make(length, np.uint8)
         work = ah.irecv(x, 0) if me else ah.isend(x, 1)
         work.wait()
         said.append(work.explain().partition("over shared memory, ")[2].partition(":")[0])
-    fine(said, ["eager", "pieces", "attach", "direct"], said)
+    fine(said, ["eager", "{middle}", "{large}", "direct"], said)
     """
-    finished(job(2, script(text)))
+    chosen = {} if attach_min is None else {"ALLHANDS_ARENA_ATTACH_MIN": attach_min}
+    finished(job(2, script(text), **chosen))
 
 
 def test_tags_are_received_in_any_order(job: Job) -> None:

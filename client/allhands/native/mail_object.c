@@ -438,8 +438,9 @@ static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == NULL)
         return NULL;
     ah_mail_limits own = ah_default_mail_limits();
-    if (attach_min < 0)
-        own.attach_min = SIZE_MAX;
+    /* What the user chose is for messages too; what was measured for collectives is not. */
+    if (limits.attach_min != ah_default_limits((int)size).attach_min)
+        own.attach_min = limits.attach_min;
     self->mail = ah_mail_new(rank, (int)size, offices, processes, heaps, (size_t)heap_bytes, &own);
     self->segments = Py_NewRef(segments);
     self->on_failure = Py_NewRef(on_failure);
