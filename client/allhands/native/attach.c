@@ -5,9 +5,9 @@
 #include "pull.h"
 #include "wait.h"
 
-static bool copy_from(const ah_lane *lane, int rank, uint64_t address, void *to, size_t nbytes) {
+bool ah_read_process(pid_t process, uint64_t address, void *to, size_t nbytes) {
     struct iovec here = {to, nbytes}, there = {(void *)(uintptr_t)address, nbytes};
-    return process_vm_readv(lane->pid[rank], &here, 1, &there, 1, 0) == (ssize_t)nbytes;
+    return process_vm_readv(process, &here, 1, &there, 1, 0) == (ssize_t)nbytes;
 }
 
 /* Read the lane's nonce after the data: a process that took over the number of one that died does
@@ -15,8 +15,8 @@ static bool copy_from(const ah_lane *lane, int rank, uint64_t address, void *to,
  * together they take a tenth longer. */
 static bool read_from(const ah_lane *lane, int rank, uint64_t address, void *to, size_t nbytes) {
     uint64_t at = atomic_load(&lane->area[rank]->nonce_at), nonce = 0;
-    return at && (!nbytes || copy_from(lane, rank, address, to, nbytes)) &&
-           copy_from(lane, rank, at, &nonce, sizeof nonce) &&
+    return at && (!nbytes || ah_read_process(lane->pid[rank], address, to, nbytes)) &&
+           ah_read_process(lane->pid[rank], at, &nonce, sizeof nonce) &&
            nonce == atomic_load(&lane->area[rank]->nonce);
 }
 

@@ -1,10 +1,8 @@
 #define _GNU_SOURCE
 #include "lane.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "lend.h"
 #include "wait.h"
@@ -52,11 +50,6 @@ ah_limits ah_default_limits(int size) {
 
 /* ---- life */
 
-static int processors(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 ah_lane *ah_lane_new(int rank, int size, void *const areas[], const pid_t pids[],
                      void *const heaps[], size_t heap_bytes, const ah_limits *limits) {
     ah_lane *lane = aligned_alloc(AH_LINE, ah_up(sizeof *lane, AH_LINE));
@@ -71,15 +64,14 @@ ah_lane *ah_lane_new(int rank, int size, void *const areas[], const pid_t pids[]
     lane->stride = stride_of(limits);
     lane->staging = staging_of(limits);
     lane->box = box_of(size, limits);
-    lane->crowded = size > processors();
+    lane->crowded = size > ah_processors();
     lane->came_from = -1;
     for (int r = 0; r < size; r++) {
         lane->area[r] = areas[r];
         lane->heap[r] = heaps ? heaps[r] : NULL;
         lane->pid[r] = pids[r];
     }
-    if (getrandom(&lane->nonce, sizeof lane->nonce, 0) != sizeof lane->nonce)
-        lane->nonce = (uint64_t)ah_now();
+    lane->nonce = ah_new_nonce();
     atomic_store(&lane->area[rank]->nonce, lane->nonce);
     atomic_store(&lane->area[rank]->nonce_at, (uint64_t)(uintptr_t)&lane->nonce);
     return lane;

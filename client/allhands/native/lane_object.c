@@ -293,21 +293,9 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     size_t needed = ah_area_bytes((int)size, &limits);
     void *areas[AH_MAX_RANKS], *heaps[AH_MAX_RANKS];
     pid_t processes[AH_MAX_RANKS];
-    for (Py_ssize_t at = 0; at < size; at++) {
-        PyObject *item = PyTuple_GET_ITEM(segments, at);
-        size_t offset = PyLong_AsSize_t(PyTuple_GET_ITEM(offsets, at));
-        processes[at] = (pid_t)PyLong_AsLong(PyTuple_GET_ITEM(pids, at));
-        if (PyErr_Occurred())
-            return NULL;
-        SegmentObject *segment = (SegmentObject *)item;
-        if (!PyObject_TypeCheck(item, Segment_Type) || offset % 4096 ||
-            offset > segment->nbytes || needed > segment->nbytes - offset ||
-            (size_t)heap_offset > segment->nbytes ||
-            (size_t)heap_bytes > segment->nbytes - (size_t)heap_offset)
-            return PyErr_Format(PyExc_ValueError, "an area lies outside its segment");
-        areas[at] = segment->base + offset;
-        heaps[at] = segment->base + heap_offset;
-    }
+    if (!segment_places(segments, offsets, pids, needed, (size_t)heap_offset, (size_t)heap_bytes,
+                        areas, heaps, processes))
+        return NULL;
     LaneObject *self = (LaneObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;

@@ -29,13 +29,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "kernels.h"
+#include "pull.h"
 #include "wait.h"
 #include "wires.h"
 
@@ -43,9 +42,6 @@
 #define SPINS 200
 #define TRY_AGAIN 64
 #define SOON 4
-#define YIELD (200 * MICROSECONDS)
-#define SLOWEST 4 /* bytes a nanosecond that are expected of a reader */
-#define MOST_AWAKE ((size_t)64 << 20)
 #define NAP (50 * 1000 * MICROSECONDS)
 #define NAPS_OF_REST 20 /* where nothing is waited for */
 
@@ -353,8 +349,7 @@ static bool is_unlike(const ah_message *one, const ah_frame *frame) {
 }
 
 static bool read_from(const ah_mail *mail, int peer, uint64_t address, void *to, size_t nbytes) {
-    struct iovec here = {to, nbytes}, there = {(void *)(uintptr_t)address, nbytes};
-    return process_vm_readv(mail->pid[peer], &here, 1, &there, 1, 0) == (ssize_t)nbytes;
+    return ah_read_process(mail->pid[peer], address, to, nbytes);
 }
 
 /* Whether the process of that number is the peer, and not one that took the number over: then it
@@ -960,13 +955,6 @@ static void sleep_on_condition(ah_mail *mail, int64_t until) {
     mail->waiters--;
 }
 
-/* How long to yield while nothing moves. Who has offered much sees nothing move until all of it has
- * been read, and a sleeper on a processor of its own is slow to wake: not before that can be over. */
-static int64_t patience(const waiting *wait) {
-    size_t nbytes = wait->one ? wait->one->nbytes : 0;
-    return YIELD + (int64_t)(nbytes < MOST_AWAKE ? nbytes : MOST_AWAKE) / SLOWEST;
-}
-
 static ah_status block(waiting *wait, int64_t until) {
     ah_mail *mail = wait->mail;
     const ah_hooks *hooks = wait->hooks;
@@ -974,6 +962,8 @@ static ah_status block(waiting *wait, int64_t until) {
     if (hooks && hooks->pause) hooks->pause(hooks->owner);
     wait->paused = true;
     int64_t now = ah_now(), moved = now, deadline = wait->one ? wait->one->deadline : INT64_MAX;
+    /* Who has offered much sees nothing move until all of it has been read. */
+    int64_t awake = ah_patience(wait->one ? wait->one->nbytes : 0);
     wait->next_tick = hooks && hooks->tick ? now + hooks->tick_ns : INT64_MAX;
     pthread_mutex_lock(&mail->lock);
     for (int turn = 0;; turn++) {
@@ -988,7 +978,7 @@ static ah_status block(waiting *wait, int64_t until) {
             return AH_OK;
         }
         if (now >= until) return AH_TIMEOUT;
-        if (now - moved >= patience(wait)) {
+        if (now - moved >= awake) {
             int64_t next = until < deadline ? until : deadline;
             if (wait->next_tick < next) next = wait->next_tick;
             if (next > now + mail->limits.nap) next = now + mail->limits.nap;
@@ -1011,14 +1001,6 @@ static ah_status block(waiting *wait, int64_t until) {
     }
 }
 
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb" ::: "memory");
-#endif
-}
-
 static ah_status await(waiting *wait, int64_t until) {
     ah_mail *mail = wait->mail;
     if (is_over(wait)) return AH_OK;
@@ -1029,7 +1011,7 @@ static ah_status await(waiting *wait, int64_t until) {
             mail->vain = 0;
             return AH_OK;
         }
-        relax();
+        ah_relax();
     }
     return block(wait, until);
 }
@@ -1159,11 +1141,6 @@ void ah_mail_fail(ah_mail *mail) {
 
 /* ---- life */
 
-static int processors(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 ah_mail *ah_mail_new(int rank, int size, void *const offices[], const pid_t pids[],
                      void *const heaps[], size_t heap_bytes, const ah_mail_limits *limits) {
     ah_mail *mail = calloc(1, sizeof *mail);
@@ -1181,7 +1158,7 @@ ah_mail *ah_mail_new(int rank, int size, void *const offices[], const pid_t pids
     mail->heap_bytes = heap_bytes;
     mail->ended_last = &mail->ended;
     mail->soonest = INT64_MAX;
-    mail->vain = size > processors();
+    mail->vain = size > ah_processors();
     for (int peer = 0; peer < size; peer++) {
         mail->office[peer] = offices[peer];
         mail->heap[peer] = heaps ? heaps[peer] : NULL;
@@ -1197,8 +1174,7 @@ ah_mail *ah_mail_new(int rank, int size, void *const offices[], const pid_t pids
         with->in.taken = &own->taken[peer];
         with->last = &with->first;
     }
-    if (getrandom(&mail->nonce, sizeof mail->nonce, 0) != sizeof mail->nonce)
-        mail->nonce = (uint64_t)ah_now();
+    mail->nonce = ah_new_nonce();
     atomic_store(&own->nonce, mail->nonce);
     atomic_store(&own->nonce_at, (uint64_t)(uintptr_t)&mail->nonce);
     return mail;

@@ -418,21 +418,14 @@ static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     void *offices[AH_MAX_RANKS], *heaps[AH_MAX_RANKS];
     pid_t processes[AH_MAX_RANKS];
     int world[AH_MAX_RANKS];
+    if (!segment_places(segments, offsets, pids, needed, (size_t)heap_offset, (size_t)heap_bytes,
+                        offices, heaps, processes))
+        return NULL;
     for (Py_ssize_t at = 0; at < size; at++) {
-        PyObject *item = PyTuple_GET_ITEM(segments, at);
-        size_t offset = PyLong_AsSize_t(PyTuple_GET_ITEM(offsets, at));
-        processes[at] = (pid_t)PyLong_AsLong(PyTuple_GET_ITEM(pids, at));
+        offices[at] = (char *)offices[at] + ah_office_at((int)size, &limits);
         world[at] = (int)PyLong_AsLong(PyTuple_GET_ITEM(ranks, at));
         if (PyErr_Occurred())
             return NULL;
-        SegmentObject *segment = (SegmentObject *)item;
-        if (!PyObject_TypeCheck(item, Segment_Type) || offset % 4096 ||
-            offset > segment->nbytes || needed > segment->nbytes - offset ||
-            (size_t)heap_offset > segment->nbytes ||
-            (size_t)heap_bytes > segment->nbytes - (size_t)heap_offset)
-            return PyErr_Format(PyExc_ValueError, "an area lies outside its segment");
-        offices[at] = segment->base + offset + ah_office_at((int)size, &limits);
-        heaps[at] = segment->base + heap_offset;
     }
     MailObject *self = (MailObject *)type->tp_alloc(type, 0);
     if (self == NULL)

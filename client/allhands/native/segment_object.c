@@ -371,6 +371,29 @@ static PyType_Spec block_spec = {
     .slots = block_slots,
 };
 
+bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_t needed,
+                    size_t heap_offset, size_t heap_bytes, void *areas[], void *heaps[],
+                    pid_t processes[])
+{
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(segments); at++) {
+        PyObject *item = PyTuple_GET_ITEM(segments, at);
+        size_t offset = PyLong_AsSize_t(PyTuple_GET_ITEM(offsets, at));
+        processes[at] = (pid_t)PyLong_AsLong(PyTuple_GET_ITEM(pids, at));
+        if (PyErr_Occurred())
+            return false;
+        SegmentObject *segment = (SegmentObject *)item;
+        if (!PyObject_TypeCheck(item, Segment_Type) || offset % 4096 ||
+            offset > segment->nbytes || needed > segment->nbytes - offset ||
+            heap_offset > segment->nbytes || heap_bytes > segment->nbytes - heap_offset) {
+            PyErr_SetString(PyExc_ValueError, "an area lies outside its segment");
+            return false;
+        }
+        areas[at] = segment->base + offset;
+        heaps[at] = segment->base + heap_offset;
+    }
+    return true;
+}
+
 int add_segment_types(PyObject *module)
 {
     Segment_Type = (PyTypeObject *)PyType_FromSpec(&segment_spec);

@@ -25,6 +25,12 @@ bool segment_unshare(SegmentObject *self, void *from, size_t nbytes);
 /* Whether any of them, from number `first` on, are among these. */
 bool segment_is_unshared(const SegmentObject *self, int first, const void *at, size_t nbytes);
 
+/* Where `needed` bytes at `offsets` lie in the segments of all ranks, and their heaps; whose they are.
+ * False, with an exception: not all in there. The tuples are of one length. */
+bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_t needed,
+                    size_t heap_offset, size_t heap_bytes, void *areas[], void *heaps[],
+                    pid_t processes[]);
+
 extern PyTypeObject *Segment_Type;
 extern PyTypeObject *Block_Type;
 

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,18 +23,17 @@ enum { AWAKE, ASLEEP };
 #define SPINS 64
 #define TRY_AGAIN 64
 #define SOON 4 /* yields that show that the processor was what the other lacked */
-#define YIELD (200 * MICROSECONDS)
-#define SLOWEST 4 /* bytes a nanosecond that are expected of a rank */
-#define MOST_AWAKE ((size_t)64 << 20)
 /* A sleeper looks by itself as often, because who publishes may be killed before it rings. */
 #define NAP (50 * 1000 * MICROSECONDS)
 
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb" ::: "memory");
-#endif
+int ah_processors(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+uint64_t ah_new_nonce(void) {
+    uint64_t nonce;
+    return getrandom(&nonce, sizeof nonce, 0) == sizeof nonce ? nonce : (uint64_t)ah_now();
 }
 
 int64_t ah_now(void) {
@@ -117,24 +117,19 @@ static void sleep_until(ah_lane *lane, uint64_t left, ah_goal goal, int64_t unti
     atomic_store(bell, AWAKE);
 }
 
-/* How long to yield before sleep: a sleeper that has a processor to itself is slow to wake. */
-static int64_t patience(const ah_call *call) {
-    return YIELD + (int64_t)ah_min(call->nbytes, MOST_AWAKE) / SLOWEST;
-}
-
 static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
     ah_call *call = lane->call;
     bool spun = lane->crowded || !lane->vain || ++lane->vain > TRY_AGAIN;
     uint64_t near = lane->crowded ? ah_neighbours(lane) : 0;
     for (int spin = 0; spun && spin < SPINS && !(left & near); spin++) {
-        relax();
+        ah_relax();
         if (!(left = missing(lane, left, goal))) {
             lane->vain = 0;
             return AH_OK;
         }
     }
     ah_pause(lane);
-    int64_t start = ah_now(), now = start, awake = patience(call);
+    int64_t start = ah_now(), now = start, awake = ah_patience(call->nbytes);
     if (lane->crowded) ah_spread(lane, now);
     for (int turn = 0;; turn++) {
         uint64_t gone = ah_gave_up(lane, left);

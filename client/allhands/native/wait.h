@@ -26,6 +26,26 @@ static inline _Atomic uint64_t *ah_word(const ah_lane *lane, int rank, size_t of
 }
 
 int64_t ah_now(void);
+/* How many processors this process may run on. */
+int ah_processors(void);
+/* A number that no other process has. */
+uint64_t ah_new_nonce(void);
+
+/* Between looks of who spins. */
+static inline void ah_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+/* How long to yield, in nanoseconds, before sleep: a sleeper that has a processor to itself is slow
+ * to wake, so not before others can have moved what they move meanwhile. */
+static inline int64_t ah_patience(size_t nbytes) {
+    const size_t most = (size_t)64 << 20, slowest = 4; /* bytes a nanosecond */
+    return 200000 + (int64_t)(ah_min(nbytes, most) / slowest);
+}
 
 /* Wait until all of `ranks` are there. AH_OK makes what they wrote before visible. Ranks that have
  * given the call up before they came there make it AH_ABANDONED. */
