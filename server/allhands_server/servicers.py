@@ -15,7 +15,13 @@ from allhands_server.addresses import worker_address
 from allhands_server.coordinator import Coordinator
 from allhands_server.key_calls import A, KeyCall, P, Q
 from allhands_server.machine import events
-from allhands_server.machine.effects import MemberLeft, MemberLost, Notification, WorldFormed
+from allhands_server.machine.effects import (
+    MemberLeft,
+    MemberLost,
+    Newcomers,
+    Notification,
+    WorldFormed,
+)
 from allhands_server.machine.events import R, Request
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.values import AbsentRank, Verdict
@@ -100,7 +106,7 @@ class CoordinatorService(CoordinatorServicer):
         self._coordinator.broke(session)
 
     def _session_event(self, notification: Notification) -> wire.SessionEvent:
-        if not isinstance(notification, WorldFormed | MemberLost | MemberLeft):
+        if not isinstance(notification, WorldFormed | Newcomers | MemberLost | MemberLeft):
             return translation.session_event(notification)
         # All members are told the same: translate it once, not once for each.
         known = self._told.get(id(notification))
@@ -178,6 +184,9 @@ class CoordinatorService(CoordinatorServicer):
 
     async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
         return translation.job(await self._ask(events.DescribeJob(request.job), context))
+
+    async def Reform(self, request: wire.ReformRequest, context: Context) -> wire.ReformReply:
+        return translation.reformed(await self._ask(translation.reform_from(request), context))
 
     async def AwaitVerdict(self, request: wire.VerdictRequest, context: Context) -> wire.Verdict:
         """Never return: a verdict is the end of a call's time, and travels in the trailers."""

@@ -102,6 +102,8 @@ class Transcript:
         job: str = "j",
         window: float = 0.0,
         label: str = "",
+        elastic: bool = False,
+        most: int = 0,
     ) -> int:
         """Let a worker join, with a process id of its own; return its session's number."""
         session = next(self._sessions)
@@ -115,14 +117,27 @@ class Transcript:
             address=f"127.0.0.1:{5000 + session}",
             heartbeat_window=window,
             label=label,
+            elastic=elastic,
+            most=most,
         )
         fresh = Fresh(f"member{session}", f"incarnation{session}", bytes([session % 256]) * 32)
         self.happen(Joining(session, join, fresh))
         return session
 
-    def world(self, size: int, *, job: str = "j", window: float = 0.0) -> list[int]:
+    def world(
+        self,
+        size: int,
+        *,
+        job: str = "j",
+        window: float = 0.0,
+        elastic: bool = False,
+        most: int = 0,
+    ) -> list[int]:
         """Form a world; return its sessions by rank, with nothing unread."""
-        sessions = [self.join(rank, size, job=job, window=window) for rank in range(size)]
+        sessions = [
+            self.join(rank, size, job=job, window=window, elastic=elastic, most=most)
+            for rank in range(size)
+        ]
         for session in sessions:
             self.told(session)
         return sessions

@@ -39,6 +39,8 @@ def join_from(message: wire.Join, address: str) -> events.Join:
         hosts_coordinator=message.hosts_coordinator,
         memory=message.memory,
         data_port=message.data_port,
+        elastic=message.elastic,
+        most=message.most,
     )
 
 
@@ -85,9 +87,13 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
     match notification:
         case effects.Joined():
             return wire.SessionEvent(joined=_joined(notification))
-        case effects.WorldFormed(epoch, size, members):
-            formed = wire.WorldFormed(epoch=epoch, world_size=size, members=map(member, members))
+        case effects.WorldFormed(epoch, size, members, group):
+            formed = wire.WorldFormed(
+                epoch=epoch, world_size=size, members=map(member, members), group=group
+            )
             return wire.SessionEvent(formed=formed)
+        case effects.Newcomers(count):
+            return wire.SessionEvent(newcomers=wire.Newcomers(count=count))
         case effects.MemberLost(rank, host, pid, reason, epoch):
             lost = wire.MemberLost(rank=rank, host=host, pid=pid, reason=reason, epoch=epoch)
             return wire.SessionEvent(lost=lost)
@@ -151,6 +157,30 @@ def job(view: values.JobView) -> wire.Job:
         heartbeat_window=view.heartbeat_window,
         keys=view.keys,
         incarnation=view.incarnation,
+    )
+
+
+def reform_from(message: wire.ReformRequest) -> events.Reform:
+    return events.Reform(
+        job=message.job,
+        member_id=message.member_id,
+        group=message.group,
+        number=message.number,
+        kind=message.kind,
+        flag=message.flag,
+        wanted=message.wanted,
+        returned=message.returned,
+        computed=message.computed,
+    )
+
+
+def reformed(found: values.Reformed) -> wire.ReformReply:
+    return wire.ReformReply(
+        flag=found.flag,
+        epoch=found.epoch,
+        group=found.group,
+        members=map(member, found.members),
+        committed=found.committed,
     )
 
 

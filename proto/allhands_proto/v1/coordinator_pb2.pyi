@@ -110,6 +110,8 @@ class Join(_message.Message):
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     DATA_PORT_FIELD_NUMBER: _builtins.int
+    ELASTIC_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     rank: _builtins.int
     """-1: the coordinator assigns the lowest free one"""
@@ -130,6 +132,10 @@ class Join(_message.Message):
     """how processes of its host find its shared memory; empty: none"""
     data_port: _builtins.int
     """where it listens for raw-socket links; 0: nowhere"""
+    elastic: _builtins.bool
+    """newcomers may wait while the world runs"""
+    most: _builtins.int
+    """members that the world may grow to; 0: no limit"""
     def __init__(
         self,
         *,
@@ -145,10 +151,12 @@ class Join(_message.Message):
         takes_batches: _builtins.bool = ...,
         memory: _builtins.str = ...,
         data_port: _builtins.int = ...,
+        elastic: _builtins.bool = ...,
+        most: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_port", b"data_port", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "pid", b"pid", "port", b"port", "rank", b"rank", "takes_batches", b"takes_batches", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_port", b"data_port", "elastic", b"elastic", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "most", b"most", "pid", b"pid", "port", b"port", "rank", b"rank", "takes_batches", b"takes_batches", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -318,6 +326,7 @@ class SessionEvent(_message.Message):
     PROBE_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     LEAVE_ACCEPTED_FIELD_NUMBER: _builtins.int
+    NEWCOMERS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -334,6 +343,8 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def leave_accepted(self) -> Global___LeaveAccepted: ...
     @_builtins.property
+    def newcomers(self) -> Global___Newcomers: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Events in their order, in place of one: when all members leave at once, each hears of all
         others, and one message for each event would be a square of messages.
@@ -349,13 +360,14 @@ class SessionEvent(_message.Message):
         probe: Global___Probe | None = ...,
         draining: Global___Draining | None = ...,
         leave_accepted: Global___LeaveAccepted | None = ...,
+        newcomers: Global___Newcomers | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "probe", b"probe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "probe", b"probe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -412,11 +424,14 @@ class WorldFormed(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     world_size: _builtins.int
+    group: _builtins.str
+    """of whose members these are; empty: all"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
-        """by rank"""
+        """by rank; to newcomers: in the order of their group"""
 
     def __init__(
         self,
@@ -424,14 +439,36 @@ class WorldFormed(_message.Message):
         epoch: _builtins.int = ...,
         world_size: _builtins.int = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
+        group: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "members", b"members", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "members", b"members", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorldFormed: _TypeAlias = WorldFormed  # noqa: Y015
+
+@_typing.final
+class Newcomers(_message.Message):
+    """So many workers wait to be taken in by a grow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Newcomers: _TypeAlias = Newcomers  # noqa: Y015
 
 @_typing.final
 class Member(_message.Message):
@@ -726,6 +763,93 @@ class AbsentRank(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AbsentRank: _TypeAlias = AbsentRank  # noqa: Y015
+
+@_typing.final
+class ReformRequest(_message.Message):
+    """---------------------------------------------------------------- going on after failures"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    FLAG_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
+    COMPUTED_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    member_id: _builtins.str
+    group: _builtins.str
+    number: _builtins.int
+    """of this member's requests about this group, from 1"""
+    kind: _builtins.str
+    """"agree" | "shrink" | "grow" | "replace" """
+    flag: _builtins.bool
+    """agree: this member's; the answer is whether all were set"""
+    wanted: _builtins.int
+    """grow: newcomers to take in; replace: members to be again"""
+    returned: _builtins.int
+    """calls that have ended here for the caller"""
+    computed: _builtins.int
+    """calls whose result is complete here"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        member_id: _builtins.str = ...,
+        group: _builtins.str = ...,
+        number: _builtins.int = ...,
+        kind: _builtins.str = ...,
+        flag: _builtins.bool = ...,
+        wanted: _builtins.int = ...,
+        returned: _builtins.int = ...,
+        computed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "flag", b"flag", "group", b"group", "job", b"job", "kind", b"kind", "member_id", b"member_id", "number", b"number", "returned", b"returned", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReformRequest: _TypeAlias = ReformRequest  # noqa: Y015
+
+@_typing.final
+class ReformReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FLAG_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    flag: _builtins.bool
+    epoch: _builtins.int
+    group: _builtins.str
+    """name of the group that goes on; of an agreement: empty"""
+    committed: _builtins.int
+    """calls up to this one count as done, for all"""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
+        """of that group, in its order"""
+
+    def __init__(
+        self,
+        *,
+        flag: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
+        group: _builtins.str = ...,
+        members: _abc.Iterable[Global___Member] | None = ...,
+        committed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "epoch", b"epoch", "flag", b"flag", "group", b"group", "members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReformReply: _TypeAlias = ReformReply  # noqa: Y015
 
 @_typing.final
 class SetRequest(_message.Message):

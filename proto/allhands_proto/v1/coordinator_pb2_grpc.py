@@ -44,6 +44,11 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.VerdictRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.Verdict.FromString,
                 _registered_method=True)
+        self.Reform = channel.unary_unary(
+                '/allhands.v1.Coordinator/Reform',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReformRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReformReply.FromString,
+                _registered_method=True)
         self.Set = channel.unary_unary(
                 '/allhands.v1.Coordinator/Set',
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.SetRequest.SerializeToString,
@@ -135,6 +140,14 @@ class CoordinatorServicer(object):
         """Opened by a call that has been blocked for a while, with the call's own deadline. It never
         succeeds before the deadline; then it ends with DEADLINE_EXCEEDED and a Verdict, serialised,
         in the trailing metadata `allhands-verdict-bin`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reform(self, request, context):
+        """What all members of a group who are present decide together: a flag, or who goes on. It ends
+        when all of them have asked, each under the same number; who is lost meanwhile does not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -246,6 +259,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.AwaitVerdict,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.VerdictRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.Verdict.SerializeToString,
+            ),
+            'Reform': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reform,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReformRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReformReply.SerializeToString,
             ),
             'Set': grpc.unary_unary_rpc_method_handler(
                     servicer.Set,
@@ -377,6 +395,33 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/AwaitVerdict',
             allhands__proto_dot_v1_dot_coordinator__pb2.VerdictRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.Verdict.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reform(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/Reform',
+            allhands__proto_dot_v1_dot_coordinator__pb2.ReformRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.ReformReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,10 @@ class CoordinatorStub:
     succeeds before the deadline; then it ends with DEADLINE_EXCEEDED and a Verdict, serialised,
     in the trailing metadata `allhands-verdict-bin`.
     """
+    Reform: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReformRequest, _coordinator_pb2.ReformReply]
+    """What all members of a group who are present decide together: a flag, or who goes on. It ends
+    when all of them have asked, each under the same number; who is lost meanwhile does not count.
+    """
     Set: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetRequest, _coordinator_pb2.SetReply]
     """Key-value: keys are in the name space of the job; values are bytes."""
     Get: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetRequest, _coordinator_pb2.GetReply]
@@ -80,6 +84,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Opened by a call that has been blocked for a while, with the call's own deadline. It never
     succeeds before the deadline; then it ends with DEADLINE_EXCEEDED and a Verdict, serialised,
     in the trailing metadata `allhands-verdict-bin`.
+    """
+    Reform: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReformRequest, _coordinator_pb2.ReformReply]  # type: ignore[assignment]
+    """What all members of a group who are present decide together: a flag, or who goes on. It ends
+    when all of them have asked, each under the same number; who is lost meanwhile does not count.
     """
     Set: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetRequest, _coordinator_pb2.SetReply]  # type: ignore[assignment]
     """Key-value: keys are in the name space of the job; values are bytes."""
@@ -120,6 +128,16 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Opened by a call that has been blocked for a while, with the call's own deadline. It never
         succeeds before the deadline; then it ends with DEADLINE_EXCEEDED and a Verdict, serialised,
         in the trailing metadata `allhands-verdict-bin`.
+        """
+
+    @_abc_1.abstractmethod
+    def Reform(
+        self,
+        request: _coordinator_pb2.ReformRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ReformReply, _abc.Awaitable[_coordinator_pb2.ReformReply]]:
+        """What all members of a group who are present decide together: a flag, or who goes on. It ends
+        when all of them have asked, each under the same number; who is lost meanwhile does not count.
         """
 
     @_abc_1.abstractmethod

@@ -26,6 +26,12 @@ class WorldFormed:
     epoch: int
     world_size: int
     members: tuple[MemberView, ...]
+    group: str = ""
+
+
+@record
+class Newcomers:
+    count: int
 
 
 @record
@@ -63,7 +69,7 @@ class LeaveAccepted:
 
 
 Notification: TypeAlias = (
-    Joined | WorldFormed | MemberLost | MemberLeft | Probe | Draining | LeaveAccepted
+    Joined | WorldFormed | Newcomers | MemberLost | MemberLeft | Probe | Draining | LeaveAccepted
 )
 
 

@@ -6,7 +6,7 @@ A request names, as its parameter, the type of its answer: `Set(...)` is a `Requ
 from typing import Generic, TypeAlias, TypeVar
 
 from allhands_server.machine.record import record
-from allhands_server.machine.values import Compared, Entry, JobView, Progress, Verdict
+from allhands_server.machine.values import Compared, Entry, JobView, Progress, Reformed, Verdict
 
 R = TypeVar("R")
 
@@ -134,6 +134,21 @@ class AwaitVerdict(Request[Verdict]):
 
 
 @record
+class Reform(Request[Reformed]):
+    """Decide with all present members of a group; see coordinator.proto."""
+
+    job: str
+    member_id: str
+    group: str
+    number: int
+    kind: str
+    flag: bool = False
+    wanted: int = 0
+    returned: int = 0
+    computed: int = 0
+
+
+@record
 class ListJobs(Request[tuple[JobView, ...]]):
     """Answered by name."""
 
@@ -143,7 +158,7 @@ class DescribeJob(Request[JobView]):
     job: str
 
 
-AnyRequest: TypeAlias = KeyRequest | Arrive | AwaitVerdict | ListJobs | DescribeJob
+AnyRequest: TypeAlias = KeyRequest | Arrive | AwaitVerdict | Reform | ListJobs | DescribeJob
 
 # ---------------------------------------------------------------- what a session says
 
@@ -163,6 +178,8 @@ class Join:
     hosts_coordinator: bool = False
     memory: str = ""
     data_port: int = 0
+    elastic: bool = False
+    most: int = 0
 
 
 @record

@@ -10,6 +10,7 @@ from allhands_server.machine.events import Fresh, Join
 from allhands_server.machine.keys import Keys
 from allhands_server.machine.member import Member
 from allhands_server.machine.members import World
+from allhands_server.machine.reforms import Reforms
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.values import JobView
 from allhands_server.machine.verdicts import Verdicts
@@ -32,6 +33,7 @@ class Job:
         self.barriers = Barriers(name)
         self.world: World | None = None
         self.verdicts: Verdicts | None = None
+        self.reforms: Reforms | None = None
 
     @property
     def state(self) -> str:
@@ -81,6 +83,7 @@ class Job:
             self.barriers.clear()
         self.world = following
         self.verdicts = Verdicts(following, self._agenda)
+        self.reforms = Reforms(following)
         return following, member, [*effects, *joined]
 
     def view(self, now: float) -> JobView:

@@ -40,6 +40,7 @@ from allhands_server.machine.events import (
     LinkBroken,
     ListJobs,
     OpenGroup,
+    Reform,
     Remark,
     Said,
     SessionBroke,
@@ -161,11 +162,17 @@ class Machine:
                 job.verdicts.ask(ticket, request, now, due)
                 self._wait(ticket, job, job.verdicts, due)
                 return []
+            case Reform(name):
+                job = self._jobs.get(name)
+                if job.reforms is None:
+                    raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
+                effects = job.reforms.ask(ticket, request, now)
+                place: _Place = job.reforms
             case Arrive(name):
                 job = self._jobs.open(name)
                 self._touched[job] = None
                 effects = job.barriers.ask(ticket, request)
-                place: _Place = job.barriers
+                place = job.barriers
             case _:
                 job = self._jobs.open(request.job)
                 if not job.is_live:

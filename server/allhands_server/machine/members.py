@@ -5,11 +5,14 @@
     degraded  some are lost or have left; nobody may join any more
     ended     nobody is left
 
+Who comes to an elastic world that runs waits there, a newcomer, until the members let it in: see
+`reforms`. From then on the world is as large as its members are.
+
 A member is lost when nothing was heard from it for the heartbeat window, or when its session broke
 without a Leave: after a grace, or at once where another member's link to it broke as well.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from allhands_server.machine import admission, limits, wording
@@ -22,6 +25,7 @@ from allhands_server.machine.effects import (
     LeaveAccepted,
     MemberLeft,
     MemberLost,
+    Newcomers,
     Notification,
     Probe,
     Push,
@@ -31,9 +35,11 @@ from allhands_server.machine.effects import (
 from allhands_server.machine.events import Fresh, Join, Leave
 from allhands_server.machine.groups import Groups
 from allhands_server.machine.member import Member
-from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import Presence
+from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.values import MemberView, Presence
 
+WORLD = "world"
+"""How the names of groups begin that have all members."""
 GRACE = 0.5
 """Seconds from the break of a session to the loss of its member, without other evidence."""
 BEATS_PER_WINDOW = 5
@@ -57,6 +63,12 @@ class World:
         self.members: dict[int, Member] = {}
         self.present: dict[int, Member] = {}
         """Those of the members who are neither lost nor have left."""
+        self.newcomers: dict[int, Member] = {}
+        """Who waits to be let in, by the rank that it would have, in the order of coming."""
+        self.wanted = 0
+        """Newcomers that the members are waiting for."""
+        self.on_change: Callable[[float], list[Effect]] = lambda now: []
+        """What else is to be done once somebody came or went."""
         self.groups = Groups()
 
     @property
@@ -86,6 +98,22 @@ class World:
         """Whether it runs: whole or degraded."""
         return bool(self._formed_size and self.present)
 
+    def member(self, member_id: str) -> Member:
+        """Return the member with that identity.
+
+        Raises:
+            Refused: there is none, or it is gone.
+        """
+        for member in self.members.values():
+            if member.member_id == member_id:
+                if member.is_present:
+                    return member
+                raise Refused(
+                    Status.ABORTED,
+                    f"{member} is no member of job {self.job} any more: {member.reason}",
+                )
+        raise Refused(Status.NOT_FOUND, f"job {self.job} has no member {wording.short(member_id)}")
+
     # ------------------------------------------------------------ coming
 
     def join(
@@ -96,6 +124,8 @@ class World:
         Raises:
             Refused: the world would not have it; nothing has changed.
         """
+        if self._formed_size and (self._is_elastic or len(self.newcomers) < self.wanted):
+            return self._await(session, join, member_id, now)
         admission.check_size(join, self._sized())
         if self._formed_size:
             raise admission.too_late(join, self.present, self._formed_size)
@@ -110,6 +140,54 @@ class World:
         if len(self.members) == self.size:
             effects += self._form(now)
         return member, effects
+
+    @property
+    def most(self) -> int:
+        """How many members it may have; 0: no limit."""
+        return max((one.join.most for one in self.present.values()), default=0)
+
+    @property
+    def _is_elastic(self) -> bool:
+        return any(one.join.elastic for one in self.present.values())
+
+    def _await(
+        self, session: int, join: Join, member_id: str, now: float
+    ) -> tuple[Member, list[Effect]]:
+        """Let a worker wait for a place in a world that runs."""
+        rank = max([*self.members, *self.newcomers, self._formed_size - 1]) + 1
+        member = Member(member_id, session, rank, join, heard=now)
+        self.newcomers[rank] = member
+        self._watch(member)
+        report = Report(f"job {self.job}: {member} waits to be taken in")
+        introduction = Push(session, self._introduction(member))
+        return member, [introduction, *self._announce(), report, *self.on_change(now)]
+
+    def _announce(self) -> list[Effect]:
+        return self._tell(self.present.values(), Newcomers(len(self.newcomers)))
+
+    def let_in(self, group: str, ranks: Sequence[int], now: float) -> tuple[MemberView, ...]:
+        """Open an epoch in which these ranks are a group, newcomers among them.
+
+        Return the group's members in its order. What newcomers are told is in `welcome`.
+        """
+        for rank in ranks:
+            if rank in self.newcomers:
+                self.members[rank] = self.present[rank] = self.newcomers.pop(rank)
+        self.epoch += 1
+        if group.startswith(WORLD):
+            self._formed_size = len(ranks)
+        return tuple(self.members[rank].view(now) for rank in ranks)
+
+    def welcome(
+        self, group: str, members: tuple[MemberView, ...], newcomers: Iterable[int]
+    ) -> list[Effect]:
+        """Say to newcomers which group they are part of now, to all who still waits."""
+        formed = WorldFormed(self.epoch, len(members), members, group)
+        told = self._tell((self.members[rank] for rank in newcomers), formed)
+        report = Report(
+            f"job {self.job}: epoch {self.epoch} opened, {len(members)} members of {group}"
+        )
+        return [*told, *(self._announce() if told else []), report]
 
     def _sized(self) -> Member | None:
         return next((one for one in self.members.values() if one.join.world_size), None)
@@ -149,9 +227,8 @@ class World:
         """Let a member go that says so; the others hear what it had completed."""
         member.learn(leave.progress, now)
         effects: list[Effect] = [Push(member.session, LeaveAccepted()), End(member.session)]
-        if not self._formed_size:
-            self._remove(member)
-            return effects
+        if self._is_outside(member):
+            return [*effects, *self._remove(member)]
         error = leave.error[: limits.LONGEST_ERROR]
         self._gone(member, Presence.LEFT, error)
         others = self.present
@@ -167,13 +244,13 @@ class World:
         )
         why = f" because of {wording.short(error)}" if error else ""
         report = Report(f"job {self.job}: {member} left{why}; epoch {self.epoch}")
-        return [*effects, *self._tell(others.values(), left), report, *self._maybe_ended()]
+        told = self._tell(others.values(), left)
+        return [*effects, *told, report, *self.on_change(now), *self._maybe_ended()]
 
     def broke(self, member: Member, now: float) -> list[Effect]:
         """Note that a member's session is over though it has not left."""
-        if not self._formed_size:
-            self._remove(member)
-            return []
+        if self._is_outside(member):
+            return self._remove(member)
         member.is_broken = True
         if member.rank in self._suspected:
             return self._lose(member, "its session broke, and a link to it", now)
@@ -212,15 +289,14 @@ class World:
         if not member.is_broken:
             text = f"job {self.job} counts {member} as lost: {reason}"
             effects.append(End(member.session, Refusal(Status.ABORTED, text)))
-        if not self._formed_size:
-            self._remove(member)
-            return effects
+        if self._is_outside(member):
+            return [*effects, *self._remove(member)]
         self._gone(member, Presence.LOST, reason)
         self.epoch += 1
         lost = MemberLost(member.rank, member.join.host, member.join.pid, reason, self.epoch)
         report = Report(f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}")
         others = self._tell(self.present.values(), lost)
-        return [*effects, *others, report, *self._maybe_ended()]
+        return [*effects, *others, report, *self.on_change(now), *self._maybe_ended()]
 
     def _gone(self, member: Member, presence: Presence, reason: str) -> None:
         self._stop_watching(member)
@@ -228,12 +304,28 @@ class World:
         member.reason = reason
         del self.present[member.rank]
 
-    def _remove(self, member: Member) -> None:
+    def _is_outside(self, member: Member) -> bool:
+        """Whether a member is in no world that has formed: its going concerns nobody."""
+        return not self._formed_size or member.rank in self.newcomers
+
+    def _remove(self, member: Member) -> list[Effect]:
         self._stop_watching(member)
+        if member.rank in self.newcomers:
+            del self.newcomers[member.rank]
+            return self._announce()
         del self.members[member.rank], self.present[member.rank]
+        return []
 
     def _maybe_ended(self) -> list[Effect]:
-        return [] if self.present else [JobEnded(self.job)]
+        if self.present:
+            return []
+        refusal = Refusal(
+            Status.UNAVAILABLE, f"the last member of job {self.job} is gone: join again"
+        )
+        ended: list[Effect] = [End(one.session, refusal) for one in self.newcomers.values()]
+        for member in list(self.newcomers.values()):
+            self._remove(member)
+        return [*ended, JobEnded(self.job)]
 
     def _tell(self, members: Iterable[Member], what: Notification) -> list[Effect]:
         return [Push(member.session, what) for member in members if member.is_reachable]

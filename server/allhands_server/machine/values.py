@@ -87,6 +87,17 @@ class Verdict:
     absent: tuple[AbsentRank, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Reformed:
+    """What the members of a group have decided; see coordinator.proto."""
+
+    flag: bool
+    epoch: int
+    group: str = ""
+    members: tuple[MemberView, ...] = ()
+    committed: int = 0
+
+
 @record
 class Entry:
     """What a key holds, and the job's revision when it last changed."""

@@ -54,7 +54,7 @@ class Verdicts:
             raise Refused(
                 Status.INVALID_ARGUMENT, "a verdict is given at the call's deadline: give it one"
             )
-        asker = _member(self._world, request.member_id)
+        asker = self._world.member(request.member_id)
         case = self._cases.setdefault((request.group, request.sequence), _Case(request))
         case.callers[ticket] = request
         for rank in request.waiting_on:
@@ -152,18 +152,6 @@ class Verdicts:
         if member is None:
             return AbsentRank(rank, "slow", text)
         return _absent(member, "slow", text)
-
-
-def _member(world: World, member_id: str) -> Member:
-    for member in world.members.values():
-        if member.member_id == member_id:
-            if member.is_present:
-                return member
-            raise Refused(
-                Status.ABORTED,
-                f"{member} is no member of job {world.job} any more: {member.reason}",
-            )
-    raise Refused(Status.NOT_FOUND, f"job {world.job} has no member {wording.short(member_id)}")
 
 
 def _is_silent(member: Member, case: _Case) -> bool:

@@ -1,0 +1,199 @@
+"""What the members of a group decide together, whoever of them is lost meanwhile.
+
+    agree    whether all flags are set
+    shrink   who goes on: the members who are present
+    grow     who goes on, with so many newcomers behind them
+    replace  who goes on, with newcomers in the places of who is gone, as many as are wanted again
+
+A decision is made once, in the instant in which every present member has asked for it, so it is
+the same for all. Where calls were under way, it also says up to which one they are done for all:
+a call is, if it has ended somewhere, or if its result is complete everywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from allhands_server.machine import wording
+from allhands_server.machine.effects import Answer, Effect, Refuse
+from allhands_server.machine.events import Reform
+from allhands_server.machine.limits import check_name
+from allhands_server.machine.members import World
+from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.values import Reformed
+
+_KINDS = ("agree", "shrink", "grow", "replace")
+
+_Key = tuple[str, int]  # group, number
+
+
+@dataclass(slots=True)
+class _Case:
+    first: Reform
+    asked: dict[int, tuple[int, Reform]] = field(default_factory=dict)  # rank -> ticket, request
+
+
+class Reforms:
+    """The decisions of one world that are not made yet."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._cases: dict[_Key, _Case] = {}
+        self._places: dict[int, tuple[_Key, int]] = {}  # ticket -> case, rank
+        world.on_change = self.reconsider
+
+    def ask(self, ticket: int, request: Reform, now: float) -> list[Effect]:
+        """Take in one member's word; the last one's makes the decision.
+
+        Raises:
+            Refused: it makes no sense, or contradicts what others asked for.
+        """
+        check_name("the name of the group", request.group)
+        if request.kind not in _KINDS:
+            raise Refused(Status.INVALID_ARGUMENT, f"nobody can {wording.short(request.kind)}")
+        asker = self._world.member(request.member_id)
+        ranks = self._ranks(request.group)
+        if asker.rank not in ranks:
+            raise Refused(
+                Status.INVALID_ARGUMENT, f"{asker} is not in group {wording.short(request.group)}"
+            )
+        key = (request.group, request.number)
+        case = self._cases.get(key) or _Case(request)
+        if (request.kind, request.wanted) != (case.first.kind, case.first.wanted):
+            other = self._world.members[next(iter(case.asked))]
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{asker} calls {_said(request)} on group {wording.short(request.group)}, "
+                f"but {other} called {_said(case.first)}: all ranks must call the same",
+            )
+        if asker.rank in case.asked:
+            raise Refused(Status.ALREADY_EXISTS, f"{asker} has asked already")
+        if self._world.most and request.kind == "grow":
+            size = len(self._present(ranks)) + request.wanted
+            if size > self._world.most:
+                raise Refused(
+                    Status.FAILED_PRECONDITION,
+                    f"with {request.wanted} more, group {wording.short(request.group)} would have "
+                    f"{size} ranks: max_size is {self._world.most}",
+                )
+        self._cases[key] = case
+        case.asked[asker.rank] = (ticket, request)
+        self._places[ticket] = (key, asker.rank)
+        return self._decide(key, now)
+
+    def withdraw(self, ticket: int) -> None:
+        """Let a member not have asked. Idempotent."""
+        if (place := self._places.pop(ticket, None)) is None:
+            return
+        key, rank = place
+        case = self._cases[key]
+        del case.asked[rank]
+        if not case.asked:
+            del self._cases[key]
+        self._count_wanted()
+
+    def expire(self, ticket: int, now: float) -> Effect:
+        """Refuse a member whose time is over, and name whom it waited for."""
+        key, _ = self._places[ticket]
+        case = self._cases[key]
+        present = self._present(self._ranks(key[0]))
+        absent = [str(self._world.members[rank]) for rank in present if rank not in case.asked]
+        called = f"{_said(case.first)} of group {wording.short(key[0])}"
+        if absent:
+            text = f"{called}: {wording.listed(absent, quote=False)} did not call it"
+        else:
+            there, needed = len(self._world.newcomers), self._needed(case.first, present)
+            text = f"{called}: {there} of {needed} newcomers have joined the job"
+        self.withdraw(ticket)
+        return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
+
+    def reconsider(self, now: float) -> list[Effect]:
+        """See what can be decided after somebody came or went."""
+        effects: list[Effect] = []
+        for key in list(self._cases):
+            if key in self._cases:
+                effects += self._decide(key, now)
+        return effects
+
+    # ------------------------------------------------------------ inside
+
+    def _decide(self, key: _Key, now: float) -> list[Effect]:
+        group, _ = key
+        case, ranks = self._cases[key], self._ranks(key[0])
+        for rank in [rank for rank in case.asked if rank not in self._world.present]:
+            self._places.pop(case.asked.pop(rank)[0])  # who is lost hears nothing any more
+        present = self._present(ranks)
+        if not case.asked:
+            del self._cases[key]
+            return []
+        self._count_wanted()
+        if any(rank not in case.asked for rank in present):
+            return []
+        request = case.first
+        if request.kind == "agree":
+            flag = all(one.flag for _, one in case.asked.values())
+            return self._conclude(key, Reformed(flag, self._world.epoch))
+        waiting = [rank for rank, one in self._world.newcomers.items() if one.is_reachable]
+        needed = self._needed(request, present)
+        if len(waiting) < needed:
+            return []
+        newcomers = waiting[:needed]
+        if request.kind == "replace":
+            chosen = self._filled(ranks, newcomers)
+        else:
+            chosen = [*present, *newcomers]
+        asked = [one for _, one in case.asked.values()]
+        committed = max(max(one.returned for one in asked), min(one.computed for one in asked))
+        name = f"{group.partition('@')[0]}@{self._world.epoch + 1}"
+        members = self._world.let_in(name, chosen, now)
+        welcome = self._world.welcome(name, members, newcomers)
+        decision = Reformed(True, self._world.epoch, name, members, committed)
+        return [*self._conclude(key, decision), *welcome]
+
+    def _conclude(self, key: _Key, decision: Reformed) -> list[Effect]:
+        case = self._cases.pop(key)
+        for ticket, _ in case.asked.values():
+            del self._places[ticket]
+        self._count_wanted()
+        return [Answer(ticket, decision) for ticket, _ in case.asked.values()]
+
+    def _count_wanted(self) -> None:
+        """Say to the world how many newcomers it may let wait although it is not elastic."""
+        self._world.wanted = sum(
+            self._needed(case.first, self._present(self._ranks(group)))
+            for (group, _), case in self._cases.items()
+        )
+
+    def _needed(self, request: Reform, present: Sequence[int]) -> int:
+        match request.kind:
+            case "grow":
+                return request.wanted
+            case "replace":
+                return max(request.wanted - len(present), 0)
+            case _:
+                return 0
+
+    def _filled(self, ranks: Sequence[int], newcomers: Sequence[int]) -> list[int]:
+        """Put newcomers into the places of who is gone: into the one it asked for, if it did."""
+        left = list(newcomers)
+        places: list[int | None] = [rank if rank in self._world.present else None for rank in ranks]
+        for place, holder in enumerate(places):
+            claim = [rank for rank in left if self._world.newcomers[rank].join.rank == place]
+            if holder is None and claim:
+                places[place] = claim[0]
+                left.remove(claim[0])
+        for place, holder in enumerate(places):
+            if holder is None and left:
+                places[place] = left.pop(0)
+        return [rank for rank in places if rank is not None] + left
+
+    def _present(self, ranks: Sequence[int]) -> list[int]:
+        return [rank for rank in ranks if rank in self._world.present]
+
+    def _ranks(self, group: str) -> Sequence[int]:
+        """The ranks of a group, in its order; of one that nobody has opened, all of the world."""
+        ranks = self._world.groups.ranks_of(group)
+        return sorted(self._world.members) if ranks is None else ranks
+
+
+def _said(request: Reform) -> str:
+    return f"{request.kind}({request.wanted})" if request.wanted else request.kind
