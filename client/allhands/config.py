@@ -24,6 +24,11 @@ BACKENDS = ("auto", "shm", "socket", "grpc")
 shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams."""
 
 
+ON_FAILURE = ("raise", "shrink", "wait")
+"""What a group does that loses ranks. raise: its calls fail; shrink: it goes on with the others;
+wait: it goes on once others have come in their places."""
+
+
 @dataclass(frozen=True, slots=True)
 class Daemon:
     url: str
@@ -72,6 +77,14 @@ class WorldConfig:
     """One of BACKENDS."""
     deterministic: bool = False
     """Whether reductions give the same bits whatever they are carried out with."""
+    on_failure: str = "raise"
+    """One of ON_FAILURE."""
+    retryable: bool = False
+    """Whether a call that fails leaves its arrays as they were, on all ranks or none."""
+    min_size: int = 1
+    """With fewer ranks left a world does not go on."""
+    max_size: int = 0
+    """Ranks to which it may grow; 0: no limit."""
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
 
@@ -88,6 +101,16 @@ class WorldConfig:
         if self.backend not in BACKENDS:
             known = ", ".join(map(repr, BACKENDS))
             raise ValueError(f"backend must be one of {known}, not {self.backend!r}")
+        if self.on_failure not in ON_FAILURE:
+            known = ", ".join(map(repr, ON_FAILURE))
+            raise ValueError(f"on_failure must be one of {known}, not {self.on_failure!r}")
+        if self.min_size < 1:
+            raise ValueError(f"min_size must be positive, not {self.min_size}")
+        if self.max_size and self.max_size < max(self.min_size, self.world_size):
+            raise ValueError(
+                f"max_size must be at least min_size ({self.min_size}) and world_size "
+                f"({self.world_size}), not {self.max_size}"
+            )
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout must be a positive number of seconds, not {self.timeout}")
 
@@ -115,6 +138,10 @@ def settle(
     heartbeat_window: float = 0.0,
     backend: str = "auto",
     deterministic: bool = False,
+    on_failure: str = "raise",
+    retryable: bool = False,
+    min_size: int = 1,
+    max_size: int = 0,
     parent: str = "",
     attempt: int = 0,
 ) -> WorldConfig:
@@ -159,6 +186,10 @@ def settle(
         heartbeat_window=heartbeat_window,
         backend=backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto",
         deterministic=deterministic,
+        on_failure=on_failure,
+        retryable=retryable,
+        min_size=min_size,
+        max_size=max_size,
         limits=_limits(environ),
     )
 

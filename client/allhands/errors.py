@@ -17,7 +17,7 @@
 Wrong arguments are plain `ValueError` and `TypeError`, raised before any I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 
@@ -69,10 +69,12 @@ class CollectiveMismatch(AllhandsError):
 class PeerFailed(AllhandsError):
     """Ranks that this call needs died or left; groups with them are over.
 
-    The outputs of an interrupted call are undefined.
+    The outputs of an interrupted call are undefined, but on retryable groups.
     """
 
     code = "UNAVAILABLE"
+    again: Callable[[], object] | None = None
+    """Makes the call again with the ranks that are left, see `ah.retry`; None: nobody can."""
 
     def __init__(self, text: str, failed_ranks: tuple[int, ...]) -> None:
         super().__init__(text)
@@ -91,7 +93,11 @@ class GroupAborted(AllhandsError):
 
 
 class MembershipChanged(AllhandsError):
-    """The coordinator no longer counts this process as a member."""
+    """The group has other ranks than when the call was made, or this process is no member.
+
+    On retryable groups the arrays of the call are as they were, and the next call is made by the
+    ranks that the group has now.
+    """
 
     code = "ABORTED"
 

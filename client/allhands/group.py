@@ -46,12 +46,29 @@ class Caller(Protocol):
         """
 
 
+class Recovery(Protocol):
+    """What ranks of a group can do together that have lost some; from any thread."""
+
+    def agree(self, group: str, flag: bool, timeout: float) -> bool: ...
+
+    def shrink(self, group: str, timeout: float, default: float) -> "Group": ...
+
+    def grow(self, group: str, count: int, timeout: float, default: float) -> "Group": ...
+
+
 class Group:
     """The ranks that call together; made by `init_process_group`, `new_group` or `aio.connect`."""
 
-    def __init__(self, engine: GroupEngine, thread: Caller, timeout: float) -> None:
+    def __init__(
+        self,
+        engine: GroupEngine,
+        thread: Caller,
+        timeout: float,
+        recovery: Recovery | None = None,
+    ) -> None:
         self._engine = engine
         self._thread = thread
+        self._recovery = recovery
         self.order = engine.order
         self.deterministic = engine.deterministic
         """Whether reductions over links give the bits that they give over shared memory."""
@@ -65,7 +82,7 @@ class Group:
     @functools.cached_property
     def here(self) -> "Group":
         """The same group, whose calls run on the caller's thread where none is under way."""
-        return _Here(self._engine, self._thread, self.timeout)
+        return _Here(self._engine, self._thread, self.timeout, self._recovery)
 
     @property
     def rank(self) -> int:
@@ -78,13 +95,24 @@ class Group:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The world's rank of each rank of the group."""
-        return self._engine.ranks
+        """What `src` and `dst` of the plain calls name each rank: its rank in the world.
+
+        Where the group has lost or taken in ranks, it is the rank in the group.
+        """
+        return self._engine.named
 
     @property
     def sequence(self) -> int:
         """Number of the latest call of this rank; 0 before the first. Point to point has none."""
         return self.order.taken
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The job's rank of each rank of the group, as the coordinator numbers processes.
+
+        They are the world's ranks until it has lost or taken in some.
+        """
+        return self._engine.ranks
 
     def explain(self) -> str:
         """Say how the latest call that shared memory helped was carried out; "": there was none."""
@@ -390,7 +418,59 @@ class Group:
         peer = None if src is None else self._peer(src, "src")
         return self._exchange("recv", target, x, peer, tag, timeout, label)
 
+    # ------------------------------------------------------------ going on after failures
+
+    def agree(self, flag: bool = True, *, timeout: Timeout = None) -> bool:
+        """Return whether all ranks that are there have given a true flag, the same everywhere.
+
+        It works on groups that have lost ranks, and is uniform also when more are lost meanwhile.
+
+        Raises:
+            CollectiveTimeout: a rank that is there did not call it.
+            MembershipChanged: this process is no member any more.
+        """
+        return self._recover().agree(self.name, flag, self._seconds(timeout))
+
+    def shrink(self, *, timeout: Timeout = None) -> "Group":
+        """Return a group of the ranks that are left, in their order; all of them must call it.
+
+        Raises:
+            CollectiveTimeout: a rank that is there did not call it.
+            MembershipChanged: this process is no member any more.
+        """
+        return self._recover().shrink(self.name, self._seconds(timeout), self.timeout)
+
+    def grow(self, count: int, *, timeout: Timeout = None) -> "Group":
+        """Return a group of the ranks that are left and of `count` newcomers, once they are there.
+
+        Newcomers are processes that join the job meanwhile, or wait for that already; the group is
+        the world that they join. All ranks that are left must call it.
+
+        Raises:
+            ValueError: a count below 1.
+            CollectiveTimeout: a rank did not call it, or fewer newcomers came.
+            Refused: there would be more ranks than the job's `max_size`.
+            MembershipChanged: this process is no member any more.
+        """
+        if count < 1:
+            raise ValueError(f"a group grows by at least one rank, not {count}")
+        return self._recover().grow(self.name, count, self._seconds(timeout), self.timeout)
+
+    def _recover(self) -> Recovery:
+        if self._recovery is None:
+            raise RuntimeError(f"{self} has no coordinator that could tell who is left")
+        return self._recovery
+
     # ------------------------------------------------------------ inside
+
+    def pass_over(self) -> None:
+        """Use up the number of a call that others make, and are told not to wait for."""
+        with self.order.lock:
+            operation = self._numbered(
+                Native("barrier"), Native("barrier").call, plan.barrier, None, self.timeout, None
+            )
+            operation.cancelled = True
+            self._thread.call(self._engine.submit, operation)
 
     def _reduce_scatter(
         self,

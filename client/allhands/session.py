@@ -13,7 +13,13 @@ import grpc.aio
 
 from allhands.channel import Dial, translate
 from allhands.engine.verdict import Absent
-from allhands.errors import AllhandsError, CollectiveTimeout, CoordinatorUnavailable, JoinRefused
+from allhands.errors import (
+    AllhandsError,
+    CollectiveTimeout,
+    CoordinatorUnavailable,
+    JoinRefused,
+    MembershipChanged,
+)
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -44,6 +50,19 @@ class Member:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"
 
 
+def introduced(member: wire.Member) -> Member:
+    """Read what the coordinator says of a rank."""
+    return Member(
+        member.rank,
+        member.host,
+        member.pid,
+        member.address,
+        member.hosts_coordinator,
+        member.data_port,
+        member.memory,
+    )
+
+
 class SessionListener(Protocol):
     """Who is told what happens to the world; called on the session's loop."""
 
@@ -59,6 +78,9 @@ class SessionListener(Protocol):
 
     def coordinator_gone(self, reason: str) -> None:
         """The stream broke from the coordinator's side."""
+
+    def newcomers(self, count: int) -> None:
+        """So many workers wait to be taken in."""
 
 
 class Session:
@@ -77,7 +99,10 @@ class Session:
         self.job = job
         self.joined = wire.Joined()
         self.epoch = 0
+        self.group = ""
+        """The group that took this worker in while its world ran; empty: it was there before."""
         self.members: tuple[Member, ...] = ()
+        """Of that group, or of the world, in the order of their ranks there."""
 
     @classmethod
     async def join(cls, dial: Dial, request: wire.Join, timeout: float) -> "Session":
@@ -152,6 +177,53 @@ class Session:
             return [Absent(one.rank, one.text) for one in said.absent]
         return None
 
+    async def reform(
+        self,
+        group: str,
+        kind: str,
+        *,
+        timeout: float,
+        flag: bool = False,
+        wanted: int = 0,
+        returned: int = 0,
+        computed: int = 0,
+    ) -> wire.ReformReply:
+        """Decide with the other present members of a group; see coordinator.proto.
+
+        Raises:
+            CollectiveTimeout: not all of them asked for the same within `timeout` seconds.
+            MembershipChanged: this worker is no member any more.
+            Refused: they asked for something else; the text names them.
+            CoordinatorUnavailable: nobody answers.
+        """
+        request = wire.ReformRequest(
+            job=self.job,
+            member_id=self.joined.member_id,
+            group=group,
+            kind=kind,
+            flag=flag,
+            wanted=wanted,
+            returned=returned,
+            computed=computed,
+        )
+        try:
+            return await self._stub.Reform(
+                request, timeout=max(timeout, 0.001), metadata=self._dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            said = error.details() or error.code().name
+            match error.code():
+                case grpc.StatusCode.DEADLINE_EXCEEDED:
+                    text = f"{kind} of group {group!r} timed out after {timeout:g} s: {said}"
+                    raise CollectiveTimeout(text, op=kind, seq=0) from error
+                case grpc.StatusCode.ABORTED:
+                    raise MembershipChanged(
+                        f"{kind} of group {group!r} cannot run: {said}",
+                        old_epoch=self.epoch,
+                        new_epoch=self.epoch + 1,
+                    ) from error
+            raise translate(error, f"{kind} group {group!r}", at=self._dial.target) from error
+
     async def all_present(self, ranks: Sequence[int]) -> bool:
         """Ask whether these ranks are still members; False also when there is no answer."""
         try:
@@ -201,18 +273,8 @@ class Session:
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             raise await self._translated(stream, error) from error
         self.epoch = event.formed.epoch
-        self.members = tuple(
-            Member(
-                one.rank,
-                one.host,
-                one.pid,
-                one.address,
-                one.hosts_coordinator,
-                one.data_port,
-                one.memory,
-            )
-            for one in event.formed.members
-        )
+        self.group = event.formed.group
+        self.members = tuple(map(introduced, event.formed.members))
 
     async def _answer_while_forming(self, stream: Stream, event: wire.SessionEvent) -> None:
         if event.HasField("probe"):
@@ -310,6 +372,8 @@ class Session:
                 self._soon(event.probe.probe, listener)
             case "draining":
                 logger.warning("the coordinator is going down: %s", event.draining.reason)
+            case "newcomers":
+                listener.newcomers(event.newcomers.count)
             case "leave_accepted":
                 self._left.set()
             case other:

@@ -1,6 +1,7 @@
 """One process in one world: its port, its session, its links, its groups."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -24,11 +25,13 @@ from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
     MembershipChanged,
+    PeerFailed,
     Unauthenticated,
 )
 from allhands.gauge import gauge
 from allhands.meeting import Meeting, meet, own_address
-from allhands.session import Session
+from allhands.recovery.decision import Reformed
+from allhands.session import Member, Session, introduced
 from allhands.transport.frame import Key
 from allhands.transport.handshake import Identity
 from allhands.transport.mesh import Mesh
@@ -38,8 +41,6 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 logger = logging.getLogger(__name__)
 
 WORLD = "world"
-_LINKS = "world/links"
-"""The group over which links are measured."""
 _SECOND_OPINION = 1.5
 """Seconds that the coordinator has to say what became of a peer whose link broke."""
 _LAST_WORDS = 2.0
@@ -71,6 +72,8 @@ class Worker:
         self._expelled: str | None = None
         self._opinions: dict[int, asyncio.Task[None]] = {}
         self._closed = False
+        self.waiting = 0
+        """Workers that wait to be taken in by a grow."""
         self._arena: Arena | None = None
         self._wire: Wire | None = None
         self.world: GroupEngine
@@ -101,6 +104,8 @@ class Worker:
                 label=config.label,
                 hosts_coordinator=meeting.hosted is not None,
                 memory="" if arena is None else str(arena.announcement),
+                elastic=config.on_failure != "raise" or config.max_size > 0,
+                most=config.max_size,
             )
             session = await _join(config, meeting, request, begun + config.timeout)
         except BaseException:
@@ -109,14 +114,6 @@ class Worker:
                 await meeting.hosted.stop(0)
             raise
         joined = session.joined
-        identity = Identity(
-            job=config.job,
-            incarnation=joined.incarnation,
-            secret=joined.secret,
-            member=joined.member_id,
-            rank=joined.rank,
-            world_size=len(session.members),
-        )
         worker = cls(config, meeting, ports, session)
         worker._arena = arena
         beside = [one.rank for one in session.members if one.host == request.host]
@@ -124,11 +121,15 @@ class Worker:
             logger.warning("%s", absence)  # once a host
         if arena is not None:
             arena.map(joined.rank, {one.rank: (one.pid, one.memory) for one in session.members})
-        worker._mesh.attach(ports.fabric(identity, session.members, worker._mesh, worker.name))
-        worker.world = await worker.open_group(WORLD, range(len(session.members)))
+        fabric = ports.fabric(worker._identity(), session.members, worker._mesh, worker.name)
+        worker._mesh.attach(fabric)
+        ranks = [one.rank for one in session.members]
+        # Ranks of a group that has changed are numbered anew.
+        name, named = (session.group, range(len(ranks))) if session.group else (WORLD, None)
+        worker.world = await worker.open_group(name, ranks, named=named)
         session.start(worker)
         try:
-            await worker._gauge()
+            await worker._gauge(worker.world)
         except BaseException as error:
             await worker.leave(f"{type(error).__name__}: {error}")
             raise
@@ -147,9 +148,13 @@ class Worker:
         return self._session.epoch
 
     async def open_group(
-        self, name: str, ranks: Sequence[int], timeout: float | None = None
+        self,
+        name: str,
+        ranks: Sequence[int],
+        timeout: float | None = None,
+        named: Sequence[int] | None = None,
     ) -> GroupEngine:
-        """Make the engine of a group that this rank belongs to."""
+        """Make the engine of a group that this rank belongs to; `GroupEngine` has `named`."""
         ranks = tuple(ranks)
         layout = self._layout(ranks)
         grounds = None
@@ -174,6 +179,7 @@ class Worker:
             grounds=grounds,
             layout=layout,
             allocate=self._scratch,
+            named=named,
         )
         engine.wire = self._wire
         self._engines[name] = engine
@@ -206,9 +212,74 @@ class Worker:
         if engine is not None:
             await engine.idle()
             engine.fail(lambda what: AllhandsError(f"{what} cannot run: the group was destroyed"))
-            engine.close()
+            gone = self._gone.keys() | self._left.keys()
+            engine.close(gone)
             del self._engines[name]
+            if self._arena is not None:
+                for rank in gone.intersection(engine.ranks):
+                    if not any(rank in other.ranks for other in self._engines.values()):
+                        self._arena.forget(rank)
             await self._session.close_group(name)
+
+    # ------------------------------------------------------------ going on after failures
+
+    async def reform(
+        self,
+        group: str,
+        kind: str,
+        *,
+        timeout: float,
+        flag: bool = False,
+        wanted: int = 0,
+        returned: int = 0,
+        computed: int = 0,
+    ) -> Reformed:
+        """Decide with the other present ranks of a group; the errors are those of the session."""
+        told = await self._session.reform(
+            group,
+            kind,
+            timeout=timeout,
+            flag=flag,
+            wanted=wanted,
+            returned=returned,
+            computed=computed,
+        )
+        members = tuple(map(introduced, told.members))
+        newcomers = [one for one in members if one.rank not in self.members]
+        if newcomers:
+            self._introduce(newcomers)
+        ranks = tuple(one.rank for one in members)
+        return Reformed(told.flag, told.epoch, told.group, ranks, told.committed, bool(newcomers))
+
+    async def regroup(self, decided: Reformed, timeout: float) -> GroupEngine:
+        """Make the engine of the group that goes on."""
+        named = range(len(decided.ranks))
+        engine = await self.open_group(decided.group, decided.ranks, timeout, named)
+        if decided.has_newcomers:
+            # They have measured nothing yet, and all must choose alike.
+            engine.wire = None
+            with contextlib.suppress(PeerFailed):  # its first call will say so
+                await self._gauge(engine)
+        return engine
+
+    def _introduce(self, newcomers: Sequence[Member]) -> None:
+        """Take in ranks that came while the world ran."""
+        self.members.update((one.rank, one) for one in newcomers)
+        self._ports.introduce(self._identity(), newcomers)
+        if self._arena is not None:
+            told = {one.rank: (one.pid, one.memory) for one in newcomers}
+            self._arena.map(self.rank, told)
+
+    def _identity(self) -> Identity:
+        joined = self._session.joined
+        return Identity(
+            job=self.config.job,
+            incarnation=joined.incarnation,
+            secret=joined.secret,
+            member=joined.member_id,
+            rank=joined.rank,
+            world_size=max(self.members) + 1,
+        )
 
     async def leave(self, error: str = "") -> None:
         """End the membership; what was sent before is received first, unless it ends in error.
@@ -246,7 +317,7 @@ class Worker:
     # ------------------------------------------------------------ Registry
 
     def name(self, rank: int) -> str:
-        return str(self.members[rank])
+        return str(self.members.get(rank, f"rank {rank}"))  # one that is not introduced yet
 
     async def absent(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
@@ -337,14 +408,20 @@ class Worker:
         elif host.rank not in self._left:
             self.member_lost(host.rank, "it went away, and the coordinator that it hosted with it")
 
+    def newcomers(self, count: int) -> None:
+        self.waiting = count
+
     # ------------------------------------------------------------ inside
 
-    async def _gauge(self) -> None:
+    async def _gauge(self, group: GroupEngine) -> None:
         """Measure the links of a world on several hosts; on one host thresholds are known."""
-        if len({member.host for member in self.members.values()}) > 1:
-            engine = await self.open_group(_LINKS, range(len(self.members)))
-            self._wire = self.world.wire = await gauge(engine)
-            await self.close_group(_LINKS)
+        if len({self.members[rank].host for rank in group.ranks}) > 1:
+            name = f"{group.name}/links"
+            engine = await self.open_group(name, group.ranks)
+            try:
+                self._wire = group.wire = await gauge(engine)
+            finally:
+                await self.close_group(name)
             logger.info("links of job %s: %s", self.config.job, self._wire)
 
     def _layout(self, ranks: Sequence[int]) -> Layout | None:

@@ -165,7 +165,6 @@ def reform_from(message: wire.ReformRequest) -> events.Reform:
         job=message.job,
         member_id=message.member_id,
         group=message.group,
-        number=message.number,
         kind=message.kind,
         flag=message.flag,
         wanted=message.wanted,

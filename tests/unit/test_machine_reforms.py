@@ -8,7 +8,7 @@ from allhands_server.testing import Transcript
 
 
 def reform(t: Transcript, session: int, kind: str, **more: int) -> Reform:
-    settings = {"number": 1, "group": "world", **more}
+    settings = {"group": "world", **more}
     return Reform(job="j", member_id=f"member{session}", kind=kind, **settings)  # type: ignore[arg-type]
 
 
@@ -31,23 +31,23 @@ def test_who_is_lost_before_the_decision_does_not_count_and_does_not_hold_it_up(
     first, second, third = t.world(3)
     dead = t.ask(reform(t, third, "agree", flag=False))
     tickets = [t.ask(reform(t, one, "agree", flag=True)) for one in (first, second)]
-    assert t.outcomes[tickets[0]] == Reformed(False, 1)
-    assert dead in t.outcomes
-    tickets = [t.ask(reform(t, one, "agree", flag=True, number=2)) for one in (first, second)]
-    lost = t.ask(reform(t, first, "agree", flag=False, number=3))
+    assert [t.outcomes[one] for one in (dead, *tickets)] == [Reformed(False, 1)] * 3
+    tickets = [t.ask(reform(t, one, "agree", flag=True)) for one in (first, second)]
     t.breaks(third)
+    assert tickets[0] not in t.outcomes
     t.at(t.now + 0.5)
     assert all(t.outcomes[one] == Reformed(True, 2) for one in tickets)
-    assert lost not in t.outcomes
-    t.withdraw(lost)
 
 
 def test_the_flag_of_a_rank_that_died_after_asking_does_not_count() -> None:
     t = Transcript()
     first, second, third = t.world(3)
-    t.ask(reform(t, third, "agree", flag=False))
+    dead = t.ask(reform(t, third, "agree", flag=False), due=9.0)
     t.breaks(third)
     t.at(t.now + 0.5)
+    outcome = t.outcomes[dead]
+    assert isinstance(outcome, Refusal)
+    assert outcome.status is Status.ABORTED
     tickets = [t.ask(reform(t, one, "agree", flag=True)) for one in (first, second)]
     assert [t.outcomes[one] for one in tickets] == [Reformed(True, 2)] * 2
 
@@ -90,7 +90,7 @@ def test_a_group_of_some_ranks_is_decided_on_by_these() -> None:
         t.say(one, OpenGroup("pair", (1, 0)))
     tickets = [t.ask(reform(t, one, "shrink", group="pair")) for one in sessions[:2]]
     assert ranks(t.outcomes[tickets[0]]) == [1, 0]
-    stranger = t.ask(reform(t, sessions[2], "shrink", group="pair", number=2))
+    stranger = t.ask(reform(t, sessions[2], "shrink", group="pair"))
     assert isinstance(t.outcomes[stranger], Refusal)
 
 

@@ -53,6 +53,10 @@ def init_process_group(
     label: str | None = None,
     heartbeat_window: float | None = None,
     deterministic: bool = False,
+    on_failure: str = "raise",
+    retryable: bool = False,
+    min_size: int = 1,
+    max_size: int = 0,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -74,6 +78,16 @@ def init_process_group(
         deterministic: give the same bits for a world size whatever the transport, the algorithm,
             the cut: contributions are added up in the order of ranks. All ranks get the same bits
             in any case. Over links it costs memory for every rank's part of a slice.
+        on_failure: what the world does when ranks are lost. `raise`: calls fail with PeerFailed,
+            until the survivors `shrink` it; `shrink`: it goes on with the others, and makes the
+            interrupted call again; `wait`: it goes on once other processes have joined in their
+            places, and calls say so by MembershipChanged, so that the program can `State.sync`.
+        retryable: a call that fails leaves its arrays as they were, and is done by all ranks that
+            are left or by none, as with `shrink` and `wait`. That costs a copy of what a call
+            writes, a barrier, and the way through the queue: some hundred microseconds a call.
+        min_size: with fewer ranks left calls fail for good.
+        max_size: to how many ranks `grow` may take the world; given, or with `shrink` or `wait`,
+            processes that join while it runs wait to be taken in.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -97,6 +111,10 @@ def init_process_group(
             heartbeat_window=heartbeat_window or 0.0,
             backend=backend,
             deterministic=deterministic,
+            on_failure=on_failure,
+            retryable=retryable,
+            min_size=min_size,
+            max_size=max_size,
             parent=parent(),
             attempt=next_attempt(),
         )
@@ -139,14 +157,20 @@ def get_world_size(group: AnyGroup = None) -> int:
 
 
 def new_group(
-    ranks: Sequence[int] | None = None, timeout: float | None = None
+    ranks: Sequence[int] | None = None,
+    timeout: float | None = None,
+    *,
+    on_failure: str = "raise",
+    retryable: bool = False,
 ) -> Group | NonMember:
     """Make a group of some ranks of the world, in the order given; None: all.
 
-    Every rank of the world must call this, in the same order as other `new_group`s.
+    Every rank of the world must call this, in the same order as other `new_group`s. `on_failure`
+    and `retryable` are as for `init_process_group`.
     """
     world = _world()
-    return world.new_group(range(world.group.size) if ranks is None else ranks, timeout)
+    chosen = range(world.group.size) if ranks is None else ranks
+    return world.new_group(chosen, timeout, on_failure, retryable)
 
 
 def default_group() -> Group:

@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands.channel import Endpoint
-from allhands.config import WorldConfig
+from allhands.config import ON_FAILURE, WorldConfig
 from allhands.engine.arguments import AnyArray
 from allhands.engine.order import Order
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
-from allhands.worker import WORLD, Worker
+from allhands.recovery.recovery import Survivors
+from allhands.recovery.resilient import Policy, ResilientGroup
+from allhands.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,17 @@ class World:
         self._thread = thread
         self._worker = worker
         self._lock = threading.Lock()
-        self._groups_made = 0
+        self._groups_made: dict[str, int] = {}
         self._closed = False
         self._pid = os.getpid()
-        self.group = Group(worker.world, thread, worker.config.timeout)
+        self._survivors = Survivors(worker, thread)
+        self._resilient: list[ResilientGroup] = []
+        config = worker.config
+        self.group = self._face(
+            Group(worker.world, thread, config.timeout, self._survivors),
+            config.on_failure,
+            config.retryable,
+        )
         """All ranks."""
         atexit.register(self._at_exit)
 
@@ -63,24 +72,42 @@ class World:
         """The coordinator of this world."""
         return self._worker.meeting.endpoint
 
-    def new_group(self, ranks: Sequence[int], timeout: float | None = None) -> Group | NonMember:
+    def new_group(
+        self,
+        ranks: Sequence[int],
+        timeout: float | None = None,
+        on_failure: str = "raise",
+        retryable: bool = False,
+    ) -> Group | NonMember:
         """Make a group of some ranks of the world; every rank of the world must call this.
+
+        What it does when it loses ranks is as for `init_process_group`.
 
         Raises:
             ValueError: no ranks, a rank twice, or one that the world does not have.
         """
         wanted = [int(rank) for rank in ranks]
-        size = len(self._worker.members)
+        size = self.group.size
         if not wanted or len(set(wanted)) != len(wanted):
             raise ValueError(f"a group needs each of its ranks once, and at least one: {wanted}")
         if strangers := [rank for rank in wanted if not 0 <= rank < size]:
             raise ValueError(f"ranks {strangers} are not in the world, which has {size} ranks")
+        if on_failure not in ON_FAILURE:
+            known = ", ".join(map(repr, ON_FAILURE))
+            raise ValueError(f"on_failure must be one of {known}, not {on_failure!r}")
+        # Newcomers have made none of the groups that were made before them.
+        world = self.group.name
         with self._lock:
-            self._groups_made += 1
-            name = f"{WORLD}/{self._groups_made}"
-        if self._worker.rank not in wanted:
+            made = self._groups_made.get(world, 0) + 1
+            self._groups_made[world] = made
+        name = f"{world}/{made}"
+        if self.group.rank not in wanted:
             return NonMember(name)
-        return self._open(name, wanted, timeout or self._worker.config.timeout)
+        seconds = timeout or self._worker.config.timeout
+        members = [self.group.members[rank] for rank in wanted]
+        engine = self._thread.run(self._worker.open_group(name, members, seconds, wanted))
+        group = Group(engine, self._thread, seconds, self._survivors)
+        return self._face(group, on_failure, retryable)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
         """Return an array in the memory that this host's ranks share; see `ah.empty`."""
@@ -109,13 +136,21 @@ class World:
             self._closed = True
         atexit.unregister(self._at_exit)
         try:
+            if not error:
+                for group in self._resilient:
+                    self._thread.run(group.idle())
             self._thread.run(self._worker.leave(error))
         finally:
             self._thread.stop()
 
-    def _open(self, name: str, ranks: Sequence[int], timeout: float) -> Group:
-        engine = self._thread.run(self._worker.open_group(name, ranks, timeout))
-        return Group(engine, self._thread, timeout)
+    def _face(self, group: Group, on_failure: str, retryable: bool) -> Group:
+        """Return a group as its callers are to see it."""
+        if on_failure == "raise" and not retryable:
+            return group
+        policy = Policy(on_failure, self._worker.config.min_size)
+        resilient = ResilientGroup(group, self._worker, self._thread, policy)
+        self._resilient.append(resilient)
+        return resilient
 
     def _at_exit(self) -> None:
         if os.getpid() != self._pid:

@@ -109,6 +109,11 @@ class Arena:
             except OSError as error:
                 logger.warning("no shared memory with rank %d of this host: %s", peer, error)
 
+    def forget(self, rank: int) -> None:
+        """Let go of the memory of a rank that is gone, once no group uses it. Idempotent."""
+        self._segments.pop(rank, None)
+        self._pids.pop(rank, None)
+
     def open(self, group: int, ranks: Sequence[int]) -> Grounds | None:
         """Take part in a group with this process's share of it; None: not over shared memory.
 
@@ -136,6 +141,7 @@ class Arena:
         return Grounds(
             group=group,
             segments=tuple(self._segments[rank] for rank in ranks),
+            ranks=tuple(ranks),
             own=self._own,
             nbytes=nbytes,
             terms=terms(limits),

@@ -1,7 +1,7 @@
 """Grounds: where the ranks of one group have their areas, as far as they have said."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ class Grounds:
         *,
         group: int,
         segments: "tuple[Segment, ...]",
+        ranks: tuple[int, ...],
         own: "Segment",
         nbytes: int,
         terms: int,
@@ -28,6 +29,7 @@ class Grounds:
     ) -> None:
         self._group = group
         self._segments = segments
+        self._ranks = ranks
         self._own = own
         self._nbytes = nbytes
         self._terms = terms
@@ -62,10 +64,14 @@ class Grounds:
         """Make the mail of this rank; nobody may be missing or have refused."""
         return self._mail(segments=self._segments, offsets=self._offsets(), **how)
 
-    def close(self) -> None:
-        """Leave the group; who is the last gives the memory back."""
+    def close(self, gone: Collection[int] = ()) -> None:
+        """Leave the group; who is the last gives the memory back.
+
+        Of ranks of the world that are `gone` nobody expects that they leave it as well.
+        """
         self._own.retire(self._group)
-        if not all(segment.is_retired(self._group) for segment in self._segments):
+        left = zip(self._ranks, self._segments, strict=True)
+        if not all(rank in gone or segment.is_retired(self._group) for rank, segment in left):
             return
         for segment in self._segments:
             entry = segment.find(self._group)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NoReturn
@@ -103,8 +103,11 @@ class GroupEngine:
         grounds: Grounds | None = None,
         layout: Layout | None = None,
         allocate: Allocate = bytearray,
+        named: Sequence[int] | None = None,
     ) -> None:
         """Make the engine of a group: on `grounds` that are those of all its ranks.
+
+        Callers name its ranks as `named` says, by default as ranks of the world.
 
         Where it spans hosts there is a `layout`, and the grounds are those of this host's ranks;
         `allocate` gives memory for its slices, best such that they can read one another's.
@@ -112,6 +115,8 @@ class GroupEngine:
         self.name = name
         self.ranks = tuple(ranks)
         """The world's rank of each rank of the group."""
+        self.named = self.ranks if named is None else tuple(named)
+        """What callers call each rank of the group."""
         self.rank = rank
         self.hash = group_hash(name)
         self.timeout = timeout
@@ -144,6 +149,7 @@ class GroupEngine:
             Exchanges(self.hash, self.ranks, rank, mesh, registry),
             registry,
             lambda: self._position.ended,
+            self.named,
         )
 
     @property
@@ -232,13 +238,16 @@ class GroupEngine:
         await self._shared.idle()
         await self.messages.idle(self._aside.begin)
 
-    def close(self) -> None:
-        """Give up what the group has of shared memory; every call has ended."""
+    def close(self, gone: Collection[int] = ()) -> None:
+        """Give up what the group has of shared memory; every call has ended.
+
+        Ranks of the world that are `gone` do not do the same.
+        """
         self._aside.close()
         self.messages.close()
-        self._shared.close()
+        self._shared.close(gone)
         if self._hierarchy is not None:
-            self._hierarchy.close()
+            self._hierarchy.close(gone)
 
     # ------------------------------------------------------------ what happens to the group
 

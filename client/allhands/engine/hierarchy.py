@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -74,8 +74,8 @@ class Hierarchy:
         """Say how a call was carried out."""
         return described(self.layout, phases, self._island.has_memory)
 
-    def close(self) -> None:
-        self._island.close()
+    def close(self, gone: Collection[int]) -> None:
+        self._island.close(gone)
 
 
 class Performance:

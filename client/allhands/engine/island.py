@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -135,12 +135,12 @@ class Island:
         finally:
             self._awaited = ()
 
-    def close(self) -> None:
+    def close(self, gone: Collection[int]) -> None:
         """Give up what the island has of shared memory; every call has ended."""
         if self._lane is not None:
             self._lane.close()
         if self._grounds is not None:
-            self._grounds.close()
+            self._grounds.close(gone)
 
     # ------------------------------------------------------------ on the thread of a call
 

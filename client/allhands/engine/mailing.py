@@ -34,7 +34,7 @@ class Mailing:
         self._registry = registry
         self._failure: Failure | None = None
         self._left: dict[int, str] = {}
-        self.mail = make(ranks=self._ranks, on_failure=self._on_failure)
+        self.mail = make(on_failure=self._on_failure)
         self._lock = threading.Lock()
         self._server: threading.Thread | None = None
 

@@ -7,6 +7,7 @@ that is known they wait here, each no longer than its deadline.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from allhands.engine import verdict
 from allhands.engine.exchange import Exchange, gone, named
@@ -32,6 +33,7 @@ class Messages:
         links: Exchanges,
         registry: Registry,
         ended: Callable[[], int],
+        named: Sequence[int],
     ) -> None:
         self._name = name
         self._ranks = tuple(ranks)
@@ -41,6 +43,7 @@ class Messages:
         self._links = links
         self._registry = registry
         self._ended = ended
+        self._named = named
         self._mailing: Mailing | None = None
         self._held: dict[Exchange, asyncio.TimerHandle] = {}
         self._settling: asyncio.Task[None] | None = None
@@ -177,7 +180,9 @@ class Messages:
         make = self._shared.mail()
         if make is None:
             return
-        self._mailing = Mailing(self._name, self._ranks, self._rank, self._registry, make)
+        self._mailing = Mailing(
+            self._name, self._ranks, self._rank, self._registry, partial(make, ranks=self._named)
+        )
         for rank, reason in self._left.items():
             self._mailing.peer_left(rank, reason)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -156,13 +156,13 @@ class Shared:
         if (lane := self._order.lane) is not None:
             await self._aside.run(lane.idle)
 
-    def close(self) -> None:
-        """Give the group's part of the memory up; every call has ended."""
+    def close(self, gone: Collection[int]) -> None:
+        """Give the group's part of the memory up; every call has ended, these ranks are gone."""
         for asking in self._asking.values():
             asking.cancel()
         self._order.lane = None  # it says goodbye in the memory that is given back next
         if self._grounds is not None:
-            self._grounds.close()
+            self._grounds.close(gone)
 
     # ------------------------------------------------------------ on the thread of a call
 

@@ -214,6 +214,12 @@ class GrpcFabric:
         self._channels: list[grpc.aio.Channel] = []
         listening.admit(identity, receiver)
 
+    def introduce(self, identity: Identity, addresses: Mapping[int, str]) -> None:
+        """Take in peers that came later; the identity is that of this worker among all."""
+        self._identity = identity
+        self._addresses.update(addresses)
+        self._listening.admit(identity, self._receiver)
+
     async def dial(self, peer: int) -> GrpcLink:
         channel = grpc.aio.insecure_channel(self._addresses[peer], options=_OPTIONS)
         self._channels.append(channel)

@@ -25,6 +25,7 @@ class Identity:
     member: str
     rank: int
     world_size: int
+    """One more than the highest rank there is."""
 
     def __repr__(self) -> str:
         return f"Identity({self.job!r}, rank {self.rank} of {self.world_size})"  # no secret

@@ -35,6 +35,8 @@ class Ports:
     def __init__(self, links: Links) -> None:
         self._grpc = Listening()
         self._raw = SocketListening() if links == "socket" else None
+        self._over_grpc: GrpcFabric | None = None
+        self._over_sockets: SocketFabric | None = None
 
     @property
     def port(self) -> int:
@@ -66,12 +68,22 @@ class Ports:
 
         `name` says who a rank is.
         """
-        addresses = {member.rank: member.address for member in members}
-        over_grpc = GrpcFabric(self._grpc, identity, addresses, receiver)
+        over_grpc = self._over_grpc = GrpcFabric(
+            self._grpc, identity, _addresses(members), receiver
+        )
         if self._raw is None:
             return over_grpc
-        raw = {member.rank: _raw_address(member) for member in members if member.data_port}
-        return FallbackFabric(SocketFabric(self._raw, identity, raw, receiver), over_grpc, name)
+        over_sockets = self._over_sockets = SocketFabric(
+            self._raw, identity, _raw_addresses(members), receiver
+        )
+        return FallbackFabric(over_sockets, over_grpc, name)
+
+    def introduce(self, identity: Identity, members: Sequence[Introduced]) -> None:
+        """Let in members that came later; `identity` counts them."""
+        assert self._over_grpc is not None
+        self._over_grpc.introduce(identity, _addresses(members))
+        if self._over_sockets is not None:
+            self._over_sockets.introduce(identity, _raw_addresses(members))
 
     async def deserted(self, timeout: float) -> None:
         """Return when no peer has a link to this worker, or after `timeout` seconds."""
@@ -85,6 +97,14 @@ class Ports:
         if self._raw is not None:
             await self._raw.aclose()
         await self._grpc.aclose()
+
+
+def _addresses(members: Sequence[Introduced]) -> dict[int, str]:
+    return {member.rank: member.address for member in members}
+
+
+def _raw_addresses(members: Sequence[Introduced]) -> dict[int, Address]:
+    return {member.rank: _raw_address(member) for member in members if member.data_port}
 
 
 def _raw_address(member: Introduced) -> Address:

@@ -235,6 +235,12 @@ class SocketFabric:
         self._links: list[SocketLink] = []
         listening.admit(identity, receiver)
 
+    def introduce(self, identity: Identity, addresses: Mapping[int, Address]) -> None:
+        """Take in peers that came later; the identity is that of this worker among all."""
+        self._identity = identity
+        self._addresses.update(addresses)
+        self._listening.admit(identity, self._receiver)
+
     async def dial(self, peer: int) -> SocketLink:
         address = self._addresses.get(peer)
         if address is None:

@@ -773,7 +773,6 @@ class ReformRequest(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
-    NUMBER_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     FLAG_FIELD_NUMBER: _builtins.int
     WANTED_FIELD_NUMBER: _builtins.int
@@ -782,8 +781,6 @@ class ReformRequest(_message.Message):
     job: _builtins.str
     member_id: _builtins.str
     group: _builtins.str
-    number: _builtins.int
-    """of this member's requests about this group, from 1"""
     kind: _builtins.str
     """"agree" | "shrink" | "grow" | "replace" """
     flag: _builtins.bool
@@ -800,7 +797,6 @@ class ReformRequest(_message.Message):
         job: _builtins.str = ...,
         member_id: _builtins.str = ...,
         group: _builtins.str = ...,
-        number: _builtins.int = ...,
         kind: _builtins.str = ...,
         flag: _builtins.bool = ...,
         wanted: _builtins.int = ...,
@@ -809,7 +805,7 @@ class ReformRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "flag", b"flag", "group", b"group", "job", b"job", "kind", b"kind", "member_id", b"member_id", "number", b"number", "returned", b"returned", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed", b"computed", "flag", b"flag", "group", b"group", "job", b"job", "kind", b"kind", "member_id", b"member_id", "returned", b"returned", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

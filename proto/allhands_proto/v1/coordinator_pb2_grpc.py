@@ -147,7 +147,7 @@ class CoordinatorServicer(object):
 
     def Reform(self, request, context):
         """What all members of a group who are present decide together: a flag, or who goes on. It ends
-        when all of them have asked, each under the same number; who is lost meanwhile does not count.
+        when all of them have asked; who is lost meanwhile does not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

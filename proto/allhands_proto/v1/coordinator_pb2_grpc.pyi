@@ -52,7 +52,7 @@ class CoordinatorStub:
     """
     Reform: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReformRequest, _coordinator_pb2.ReformReply]
     """What all members of a group who are present decide together: a flag, or who goes on. It ends
-    when all of them have asked, each under the same number; who is lost meanwhile does not count.
+    when all of them have asked; who is lost meanwhile does not count.
     """
     Set: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetRequest, _coordinator_pb2.SetReply]
     """Key-value: keys are in the name space of the job; values are bytes."""
@@ -87,7 +87,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """
     Reform: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReformRequest, _coordinator_pb2.ReformReply]  # type: ignore[assignment]
     """What all members of a group who are present decide together: a flag, or who goes on. It ends
-    when all of them have asked, each under the same number; who is lost meanwhile does not count.
+    when all of them have asked; who is lost meanwhile does not count.
     """
     Set: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetRequest, _coordinator_pb2.SetReply]  # type: ignore[assignment]
     """Key-value: keys are in the name space of the job; values are bytes."""
@@ -137,7 +137,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ReformReply, _abc.Awaitable[_coordinator_pb2.ReformReply]]:
         """What all members of a group who are present decide together: a flag, or who goes on. It ends
-        when all of them have asked, each under the same number; who is lost meanwhile does not count.
+        when all of them have asked; who is lost meanwhile does not count.
         """
 
     @_abc_1.abstractmethod

@@ -140,7 +140,6 @@ class Reform(Request[Reformed]):
     job: str
     member_id: str
     group: str
-    number: int
     kind: str
     flag: bool = False
     wanted: int = 0

@@ -174,6 +174,8 @@ class World:
             if rank in self.newcomers:
                 self.members[rank] = self.present[rank] = self.newcomers.pop(rank)
         self.epoch += 1
+        for rank in ranks:
+            self.groups.open(group, tuple(ranks), rank)
         if group.startswith(WORLD):
             self._formed_size = len(ranks)
         return tuple(self.members[rank].view(now) for rank in ranks)

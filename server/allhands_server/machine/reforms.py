@@ -23,8 +23,6 @@ from allhands_server.machine.values import Reformed
 
 _KINDS = ("agree", "shrink", "grow", "replace")
 
-_Key = tuple[str, int]  # group, number
-
 
 @dataclass(slots=True)
 class _Case:
@@ -37,8 +35,8 @@ class Reforms:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._cases: dict[_Key, _Case] = {}
-        self._places: dict[int, tuple[_Key, int]] = {}  # ticket -> case, rank
+        self._cases: dict[str, _Case] = {}
+        self._places: dict[int, tuple[str, int]] = {}  # ticket -> group, rank
         world.on_change = self.reconsider
 
     def ask(self, ticket: int, request: Reform, now: float) -> list[Effect]:
@@ -56,8 +54,7 @@ class Reforms:
             raise Refused(
                 Status.INVALID_ARGUMENT, f"{asker} is not in group {wording.short(request.group)}"
             )
-        key = (request.group, request.number)
-        case = self._cases.get(key) or _Case(request)
+        case = self._cases.get(request.group) or _Case(request)
         if (request.kind, request.wanted) != (case.first.kind, case.first.wanted):
             other = self._world.members[next(iter(case.asked))]
             raise Refused(
@@ -75,29 +72,29 @@ class Reforms:
                     f"with {request.wanted} more, group {wording.short(request.group)} would have "
                     f"{size} ranks: max_size is {self._world.most}",
                 )
-        self._cases[key] = case
+        self._cases[request.group] = case
         case.asked[asker.rank] = (ticket, request)
-        self._places[ticket] = (key, asker.rank)
-        return self._decide(key, now)
+        self._places[ticket] = (request.group, asker.rank)
+        return self._decide(request.group, now)
 
     def withdraw(self, ticket: int) -> None:
         """Let a member not have asked. Idempotent."""
         if (place := self._places.pop(ticket, None)) is None:
             return
-        key, rank = place
-        case = self._cases[key]
+        group, rank = place
+        case = self._cases[group]
         del case.asked[rank]
         if not case.asked:
-            del self._cases[key]
+            del self._cases[group]
         self._count_wanted()
 
     def expire(self, ticket: int, now: float) -> Effect:
         """Refuse a member whose time is over, and name whom it waited for."""
-        key, _ = self._places[ticket]
-        case = self._cases[key]
-        present = self._present(self._ranks(key[0]))
+        group, _ = self._places[ticket]
+        case = self._cases[group]
+        present = self._present(self._ranks(group))
         absent = [str(self._world.members[rank]) for rank in present if rank not in case.asked]
-        called = f"{_said(case.first)} of group {wording.short(key[0])}"
+        called = f"{_said(case.first)} of group {wording.short(group)}"
         if absent:
             text = f"{called}: {wording.listed(absent, quote=False)} did not call it"
         else:
@@ -109,48 +106,55 @@ class Reforms:
     def reconsider(self, now: float) -> list[Effect]:
         """See what can be decided after somebody came or went."""
         effects: list[Effect] = []
-        for key in list(self._cases):
-            if key in self._cases:
-                effects += self._decide(key, now)
+        for group in list(self._cases):
+            if group in self._cases:
+                effects += self._decide(group, now)
         return effects
 
     # ------------------------------------------------------------ inside
 
-    def _decide(self, key: _Key, now: float) -> list[Effect]:
-        group, _ = key
-        case, ranks = self._cases[key], self._ranks(key[0])
-        for rank in [rank for rank in case.asked if rank not in self._world.present]:
-            self._places.pop(case.asked.pop(rank)[0])  # who is lost hears nothing any more
-        present = self._present(ranks)
+    def _decide(self, group: str, now: float) -> list[Effect]:
+        case, ranks = self._cases[group], self._ranks(group)
+        gone = [rank for rank in case.asked if rank not in self._world.present]
+        effects: list[Effect] = [self._dismiss(case, rank) for rank in gone]
         if not case.asked:
-            del self._cases[key]
-            return []
+            del self._cases[group]
         self._count_wanted()
-        if any(rank not in case.asked for rank in present):
-            return []
+        present = self._present(ranks)
+        if not case.asked or any(rank not in case.asked for rank in present):
+            return effects
         request = case.first
+        asked = [one for _, one in case.asked.values()]
+        committed = max(max(one.returned for one in asked), min(one.computed for one in asked))
         if request.kind == "agree":
-            flag = all(one.flag for _, one in case.asked.values())
-            return self._conclude(key, Reformed(flag, self._world.epoch))
+            flag = all(one.flag for one in asked)
+            agreed = Reformed(flag, self._world.epoch, committed=committed)
+            return [*effects, *self._conclude(group, agreed)]
         waiting = [rank for rank, one in self._world.newcomers.items() if one.is_reachable]
         needed = self._needed(request, present)
         if len(waiting) < needed:
-            return []
+            return effects
         newcomers = waiting[:needed]
         if request.kind == "replace":
             chosen = self._filled(ranks, newcomers)
         else:
             chosen = [*present, *newcomers]
-        asked = [one for _, one in case.asked.values()]
-        committed = max(max(one.returned for one in asked), min(one.computed for one in asked))
         name = f"{group.partition('@')[0]}@{self._world.epoch + 1}"
         members = self._world.let_in(name, chosen, now)
         welcome = self._world.welcome(name, members, newcomers)
         decision = Reformed(True, self._world.epoch, name, members, committed)
-        return [*self._conclude(key, decision), *welcome]
+        return [*effects, *self._conclude(group, decision), *welcome]
 
-    def _conclude(self, key: _Key, decision: Reformed) -> list[Effect]:
-        case = self._cases.pop(key)
+    def _dismiss(self, case: _Case, rank: int) -> Effect:
+        """Refuse a member that is gone: it has no say any more."""
+        ticket, _ = case.asked.pop(rank)
+        del self._places[ticket]
+        member = self._world.members[rank]
+        text = f"{member} is no member of job {self._world.job} any more: {member.reason}"
+        return Refuse(ticket, Refusal(Status.ABORTED, text))
+
+    def _conclude(self, group: str, decision: Reformed) -> list[Effect]:
+        case = self._cases.pop(group)
         for ticket, _ in case.asked.values():
             del self._places[ticket]
         self._count_wanted()
@@ -160,7 +164,7 @@ class Reforms:
         """Say to the world how many newcomers it may let wait although it is not elastic."""
         self._world.wanted = sum(
             self._needed(case.first, self._present(self._ranks(group)))
-            for (group, _), case in self._cases.items()
+            for group, case in self._cases.items()
         )
 
     def _needed(self, request: Reform, present: Sequence[int]) -> int:

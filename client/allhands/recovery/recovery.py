@@ -1,0 +1,30 @@
+"""What ranks of a group do together that have lost some, for callers on any thread."""
+
+from allhands.group import Group
+from allhands.loop_thread import LoopThread
+from allhands.recovery.decision import Regrouper
+
+
+class Survivors:
+    """The `Recovery` of a world's groups."""
+
+    def __init__(self, regrouper: Regrouper, thread: LoopThread) -> None:
+        self._regrouper = regrouper
+        self._thread = thread
+
+    def agree(self, group: str, flag: bool, timeout: float) -> bool:
+        asking = self._regrouper.reform(group, "agree", timeout=timeout, flag=flag)
+        return self._thread.run(asking).flag
+
+    def shrink(self, group: str, timeout: float, default: float) -> Group:
+        return self._thread.run(self._regroup(group, "shrink", 0, timeout, default))
+
+    def grow(self, group: str, count: int, timeout: float, default: float) -> Group:
+        return self._thread.run(self._regroup(group, "grow", count, timeout, default))
+
+    async def _regroup(
+        self, group: str, kind: str, wanted: int, timeout: float, default: float
+    ) -> Group:
+        decided = await self._regrouper.reform(group, kind, timeout=timeout, wanted=wanted)
+        engine = await self._regrouper.regroup(decided, default)
+        return Group(engine, self._thread, default, self)
