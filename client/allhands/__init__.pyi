@@ -1,5 +1,6 @@
 from . import aio as aio
 from . import testing as testing
+from .api.elastic import State as State
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
 from .api.sync import all_reduce as all_reduce
@@ -45,6 +46,7 @@ from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
+from .recovery.retry import retry as retry
 from .reduction import ReduceOp as ReduceOp
 from .stores import CoordinatorStore as CoordinatorStore
 from .stores import HashStore as HashStore

@@ -26,6 +26,8 @@ class AllhandsError(RuntimeError):
 
     code: ClassVar[str] = "UNKNOWN"
     """Name of the gRPC status code with which this failure travels."""
+    is_final: bool = False
+    """Whether the group cannot go on, however often it is tried."""
 
 
 class CollectiveTimeout(AllhandsError, TimeoutError):

@@ -217,11 +217,13 @@ class Session:
                     text = f"{kind} of group {group!r} timed out after {timeout:g} s: {said}"
                     raise CollectiveTimeout(text, op=kind, seq=0) from error
                 case grpc.StatusCode.ABORTED:
-                    raise MembershipChanged(
+                    expelled = MembershipChanged(
                         f"{kind} of group {group!r} cannot run: {said}",
                         old_epoch=self.epoch,
                         new_epoch=self.epoch + 1,
-                    ) from error
+                    )
+                    expelled.is_final = True
+                    raise expelled from error
             raise translate(error, f"{kind} group {group!r}", at=self._dial.target) from error
 
     async def all_present(self, ranks: Sequence[int]) -> bool:

@@ -390,12 +390,14 @@ class Worker:
         epoch = self._session.epoch
 
         def failure(what: str) -> AllhandsError:
-            return MembershipChanged(
+            error = MembershipChanged(
                 f"{what} cannot run: this process is no longer a member of job "
                 f"{self.config.job!r}: {reason}",
                 old_epoch=epoch,
                 new_epoch=epoch + 1,
             )
+            error.is_final = True
+            return error
 
         logger.error("expelled from job %s: %s", self.config.job, reason)
         for engine in self._engines.values():

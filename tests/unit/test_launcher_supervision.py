@@ -139,3 +139,20 @@ def test_a_launch_that_cannot_go_on_ends_its_ranks() -> None:
 )
 def test_a_status_is_told_in_words(status: int, words: str) -> None:
     assert describe_status(status) == words
+
+
+def test_ranks_may_fail_as_long_as_the_least_number_is_left() -> None:
+    supervisor = Supervisor(4, least=2)
+    assert supervisor.handle(RankEnding(3, failing=True)) == ()
+    assert supervisor.handle(RankEnded(3, 1)) == ()
+    assert supervisor.handle(RankEnded(0, 0)) == ()
+    assert supervisor.handle(RankEnded(2, -9)) == ()
+    assert supervisor.trouble is None
+    assert supervisor.exit_status() == 0
+
+
+def test_when_fewer_than_the_least_number_are_left_the_first_that_failed_is_to_blame() -> None:
+    supervisor = Supervisor(3, least=2)
+    assert supervisor.handle(RankEnded(2, 4)) == ()
+    assert supervisor.handle(RankEnded(0, 5)) == (Tell(signal.SIGTERM, spare=(2, 0)), Wait(1.5))
+    assert supervisor.exit_status() == 4

@@ -56,6 +56,15 @@ def run_command(
             help="Keep a copy of each rank's output, both streams, in DIR/rank-K.log.",
         ),
     ] = None,
+    least: Annotated[
+        int,
+        typer.Option(
+            "--min-size",
+            metavar="L",
+            min=0,
+            help="Let ranks fail as long as L of them run or have ended well; else none may.",
+        ),
+    ] = 0,
 ) -> None:
     """Launch the ranks of a job on this host.
 
@@ -68,6 +77,10 @@ def run_command(
     placement = _placement(count, nodes, node)
     endpoint = _endpoint(coordinator)
     job = _job_name(job, endpoint)
+    if least > placement.local_size:
+        raise typer.BadParameter(
+            f"{least} of {placement.local_size} ranks cannot be left", param_hint="--min-size"
+        )
     if nodes > 1 and (endpoint is None or job is None):
         raise typer.BadParameter(
             "several nodes meet at one coordinator and in one job: start `allhands serve`, and "
@@ -77,7 +90,7 @@ def run_command(
     if endpoint is not None:
         probe(endpoint)
     with _tees(tee, placement) as tees:
-        status = _run(arguments, placement, endpoint, job or fresh_job_name(stem), tees)
+        status = _run(arguments, placement, endpoint, job or fresh_job_name(stem), tees, least)
     raise typer.Exit(status)
 
 
@@ -167,6 +180,7 @@ def _run(
     endpoint: "Endpoint | None",
     job: str,
     tees: Mapping[int, int],
+    least: int,
 ) -> int:
     import uvloop
 
@@ -178,6 +192,8 @@ def _run(
         meeting = nullcontext(rendezvous_at(endpoint, job)) if endpoint else embedded(job)
         async with meeting as rendezvous:
             master = choose_master(placement, rendezvous)
-            return await launch(Launch(program, placement, rendezvous, os.environ, tees, master))
+            return await launch(
+                Launch(program, placement, rendezvous, os.environ, tees, master, least)
+            )
 
     return uvloop.run(run())

@@ -38,7 +38,7 @@ class Crew:
 
     def __init__(self, plan: Launch) -> None:
         self._plan = plan
-        self._supervisor = Supervisor()
+        self._supervisor = Supervisor(plan.placement.local_size, plan.least)
         self._running: dict[int, Child] = {}
         self._attended: set[int] = set()
         """Ranks whose output is not out yet."""
@@ -76,8 +76,11 @@ class Crew:
                 listen = partial(self._listen, announcements)
                 attendants.create_task(self._attend(process, guardian, listen))
         if text := self._account():
-            with suppress(OSError):  # nobody is left to be told
-                await self._writer.write([(_STDERR, f"allhands: {text}\n".encode())])
+            await self._say(text)
+
+    async def _say(self, text: str) -> None:
+        with suppress(OSError):  # nobody is left to be told
+            await self._writer.write([(_STDERR, f"allhands: {text}\n".encode())])
 
     def _start(self, rank: int) -> RankProcess | None:
         try:
@@ -105,9 +108,12 @@ class Crew:
                 streams.create_task(self._carry(pump))
             await process.child.ended()
             listen()
-            self.take(RankEnded(rank, self._bury(process.child, rank, guardian)))
+            status = self._bury(process.child, rank, guardian)
+            self.take(RankEnded(rank, status))
             for pump in pumps:
                 pump.rank_ended()
+        if status and self._supervisor.trouble is None:
+            await self._say(f"rank {rank} failed: {self._how(rank, status)}; the others go on")
         self._attended.discard(rank)
         self._floor.release(rank)
 
@@ -172,6 +178,10 @@ class Crew:
             case Abandon():
                 self._abandoned.set()
 
+    def _how(self, rank: int, status: int | None) -> str:
+        process = f"host {socket.gethostname()}, pid {self._pids[rank]}"
+        return f"{describe_status(status)} ({process})"
+
     def _account(self) -> str:
         """Say what went wrong; empty if nothing did."""
         match self._supervisor.trouble:
@@ -179,8 +189,7 @@ class Crew:
                 return ""
             case Failure() as failure:
                 rank, status = self._supervisor.culprit(failure)
-                process = f"host {socket.gethostname()}, pid {self._pids[rank]}"
-                how = f"{describe_status(status)} ({process})"
+                how = self._how(rank, status)
                 if self._plan.placement.local_size == 1:
                     return f"rank {rank} failed: {how}"
                 return f"rank {rank} failed first: {how}; the others were ended"

@@ -22,6 +22,8 @@ class Launch:
     """For each rank the descriptor that gets a copy of its output; empty: none does."""
     master: tuple[str, int]
     """MASTER_ADDR and MASTER_PORT, where other libraries let rank 0 listen."""
+    least: int = 0
+    """Ranks may fail while so many run or have ended well; 0: none may."""
     name: str = field(default_factory=lambda: secrets.token_hex(16))
     """Of this launch and no other."""
 

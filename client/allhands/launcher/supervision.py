@@ -102,7 +102,13 @@ def _after_failure(suspects: tuple[int, ...]) -> tuple[Order, ...]:
 class Supervisor:
     """Decides when the ranks are told to end, and what the launch came to."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 0, least: int = 0) -> None:
+        """Supervise `count` ranks; with a `least`, others may fail while so many run or end well.
+
+        Then a rank that fails is no trouble by itself.
+        """
+        self._count = count
+        self._least = least
         self.trouble: Trouble | None = None
         """What went wrong first; None as long as nothing has."""
         self._ending: list[int] = []
@@ -116,13 +122,13 @@ class Supervisor:
             case RankEnding(rank, failing):
                 if rank not in self._ending:
                     self._ending.append(rank)
-                return self._fail() if failing else ()
+                return self._fail() if failing and not self._least else ()
             case RankEnded(rank, status):
                 if not self._kills:
                     self._statuses[rank] = status
                 if rank not in self._ending:
                     self._ending.append(rank)
-                return self._fail() if status != 0 else ()
+                return self._fail() if status != 0 and not self._is_borne() else ()
             case Broken():
                 return self._end(event, _after_failure(()))
             case SignalReceived() if self.trouble is not None:
@@ -133,6 +139,11 @@ class Supervisor:
                 return self._end(event, _TERMINATED)
             case PatienceOver():
                 return self._until_wait(self._pending)
+
+    def _is_borne(self) -> bool:
+        """Whether enough ranks are left that the others' failing is no trouble."""
+        failed = sum(status != 0 for status in self._statuses.values())
+        return self._least > 0 and self._count - failed >= self._least
 
     def _fail(self) -> tuple[Order, ...]:
         suspects = tuple(rank for rank in self._ending if self._statuses.get(rank) != 0)

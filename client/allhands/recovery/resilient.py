@@ -87,6 +87,8 @@ class ResilientGroup(Group):
         """Whether it has been decided on the calls of a group that goes on no more."""
         self._news: Callable[[], AllhandsError] | None = None
         """What the next call has to say before anything happens."""
+        self._end: PeerFailed | None = None
+        """Why it cannot go on."""
 
     @functools.cached_property
     def here(self) -> Group:
@@ -113,6 +115,19 @@ class ResilientGroup(Group):
             raise ValueError(f"a group grows by at least one rank, not {count}")
         self._loop_thread.run(self._change("grow", count, self._seconds(timeout)))
         return self
+
+    def admit(self, *, timeout: Timeout = None) -> Group:
+        """Take in whoever waits at this moment, nobody perhaps; return the group itself.
+
+        All ranks that are left must call it; errors as of `grow`.
+        """
+        self._loop_thread.run(self._change("admit", 0, self._seconds(timeout)))
+        return self
+
+    def heal(self) -> None:
+        """Go on with the ranks that are left where the group does not do so by itself."""
+        if self._policy.on_failure == "raise":
+            self.shrink()
 
     async def idle(self) -> None:
         """Return when every call made so far has ended; on the loop."""
@@ -174,6 +189,8 @@ class ResilientGroup(Group):
 
     async def _perform(self, call: _Call) -> None:
         """Carry a call out, again if need be; where this raises its arrays are as before."""
+        if self._end is not None:
+            raise _ended_because(self._end)
         if self._news is not None:
             news, self._news = self._news, None
             raise news()
@@ -265,12 +282,16 @@ class ResilientGroup(Group):
             else:
                 done, has_newcomers = await self._regroup("shrink", 0, self.timeout)
         except CollectiveTimeout as late:
-            raise PeerFailed(f"{error}; {late}", error.failed_ranks) from late
+            self._end = PeerFailed(f"{error}; {late}", error.failed_ranks)
+            raise _ended_because(self._end) from late
         if self.size < self._policy.min_size:
-            raise PeerFailed(
+            self._end = PeerFailed(
                 f"{error}; {self.size} ranks are left, and min_size is {self._policy.min_size}",
                 error.failed_ranks,
             )
+            if done:
+                return True
+            raise _ended_because(self._end)
         new = self.epoch
         if has_newcomers:
             self._news = functools.partial(self._changed, old, new, "newcomers have come")
@@ -338,6 +359,12 @@ class ResilientGroup(Group):
         """Make a failed call once more, with the ranks that are left."""
         self.shrink()
         return self._start(call.native, call.build, call.result, call.timeout, call.label)
+
+
+def _ended_because(end: PeerFailed) -> PeerFailed:
+    error = PeerFailed(str(end), end.failed_ranks)
+    error.is_final = True
+    return error
 
 
 def _rerooted(

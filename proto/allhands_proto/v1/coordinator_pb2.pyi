@@ -782,7 +782,7 @@ class ReformRequest(_message.Message):
     member_id: _builtins.str
     group: _builtins.str
     kind: _builtins.str
-    """"agree" | "shrink" | "grow" | "replace" """
+    """"agree" | "shrink" | "grow" | "admit" | "replace" """
     flag: _builtins.bool
     """agree: this member's; the answer is whether all were set"""
     wanted: _builtins.int

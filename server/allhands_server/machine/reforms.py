@@ -3,6 +3,7 @@
     agree    whether all flags are set
     shrink   who goes on: the members who are present
     grow     who goes on, with so many newcomers behind them
+    admit    who goes on, with all newcomers that wait just now, as far as there is room for them
     replace  who goes on, with newcomers in the places of who is gone, as many as are wanted again
 
 A decision is made once, in the instant in which every present member has asked for it, so it is
@@ -21,7 +22,7 @@ from allhands_server.machine.members import World
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.values import Reformed
 
-_KINDS = ("agree", "shrink", "grow", "replace")
+_KINDS = ("agree", "shrink", "grow", "admit", "replace")
 
 
 @dataclass(slots=True)
@@ -134,6 +135,9 @@ class Reforms:
         needed = self._needed(request, present)
         if len(waiting) < needed:
             return effects
+        if request.kind == "admit":
+            most = self._world.most
+            needed = max(most - len(present), 0) if most else len(waiting)
         newcomers = waiting[:needed]
         if request.kind == "replace":
             chosen = self._filled(ranks, newcomers)

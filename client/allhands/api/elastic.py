@@ -1,0 +1,14 @@
+"""What programs use that go on while ranks are lost and come, on the default group."""
+
+from allhands.api.sync import default_group
+from allhands.engine.arguments import AnyArray
+from allhands.group import Group
+from allhands.recovery import state
+from allhands.recovery.state import Scalar
+
+
+class State(state.State):
+    """See `recovery.state.State`; without a group it is that of the world."""
+
+    def __init__(self, group: Group | None = None, **values: AnyArray | Scalar) -> None:
+        super().__init__(group or default_group(), **values)
