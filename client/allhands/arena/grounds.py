@@ -67,16 +67,19 @@ class Grounds:
     def close(self, gone: Collection[int] = ()) -> None:
         """Leave the group; who is the last gives the memory back.
 
-        Of ranks of the world that are `gone` nobody expects that they leave it as well.
+        Of ranks of the world that are `gone` nobody expects that they leave it as well. They may
+        only have been stopped: the heads of the areas stay, which tell them that all is over.
         """
         self._own.retire(self._group)
         left = zip(self._ranks, self._segments, strict=True)
         if not all(rank in gone or segment.is_retired(self._group) for rank, segment in left):
             return
-        for segment in self._segments:
+        missed = bool(set(self._ranks).intersection(gone))
+        head = PAGE if missed else 0
+        for rank, segment in zip(self._ranks, self._segments, strict=True):
             entry = segment.find(self._group)
-            if entry is not None and entry[0]:
-                segment.clear(entry[0], self._nbytes)
+            if rank not in gone and entry is not None and entry[0]:
+                segment.clear(entry[0] + head, self._nbytes - head)
 
     def _offsets(self) -> tuple[int, ...]:
         entries = [segment.find(self._group) for segment in self._segments]

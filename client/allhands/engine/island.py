@@ -139,8 +139,9 @@ class Island:
         """Give up what the island has of shared memory; every call has ended."""
         if self._lane is not None:
             self._lane.close()
-        if self._grounds is not None:
-            self._grounds.close(gone)
+        grounds, self._grounds, self._lane = self._grounds, None, None
+        if grounds is not None:
+            grounds.close(gone)
 
     # ------------------------------------------------------------ on the thread of a call
 

@@ -112,6 +112,7 @@ class Messages:
             self._settling.cancel()
         if self._mailing is not None:
             self._mailing.close()
+            self._mailing = None
 
     # ------------------------------------------------------------ until the way is known
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _JUDGE_SECONDS = 10.0
 """More than any judgement takes: who waits for one should not outlive the loop that makes it."""
+_ALL = (1 << 64) - 1
 _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
 
@@ -51,6 +52,7 @@ class Shared:
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._settling = asyncio.Lock()
+        self._has_failed = False
         self._reasons: dict[int, Failure] = {}
         self._asking: dict[int, asyncio.Task[Sequence[Absent] | None]] = {}
 
@@ -89,6 +91,8 @@ class Shared:
                 taken=taken,
                 queued=queued,
             )
+        if self._has_failed:
+            self._order.lane.close()
         for completed in self._endings.limits():
             self._order.lane.limit(completed)
         if over := ended():  # before there was a lane in which others could see it
@@ -148,6 +152,7 @@ class Shared:
 
     def fail(self) -> None:
         """End what runs, and turn down all to come."""
+        self._has_failed = True
         if self._order.lane is not None:
             self._order.lane.close()
 
@@ -160,9 +165,13 @@ class Shared:
         """Give the group's part of the memory up; every call has ended, these ranks are gone."""
         for asking in self._asking.values():
             asking.cancel()
-        self._order.lane = None  # it says goodbye in the memory that is given back next
-        if self._grounds is not None:
-            self._grounds.close(gone)
+        lane, self._order.lane = self._order.lane, None
+        if lane is not None and gone:
+            lane.give_up(_ALL)  # who has been expelled finds that, if it ever looks again
+        del lane  # it says goodbye in the memory that is given back next
+        grounds, self._grounds = self._grounds, None
+        if grounds is not None:
+            grounds.close(gone)
 
     # ------------------------------------------------------------ on the thread of a call
 

@@ -31,8 +31,12 @@ _COPY_ASIDE_BYTES = 1 << 20
 """Larger copies are made off the loop, which has heartbeats to send."""
 _CONFIRM_SECONDS = 60.0
 """How long a rank that has the result waits for the others: they fail, or are lost, before."""
-_AGAIN = frozenset({"all_reduce", "broadcast", "reduce", "barrier"})
-"""Calls whose arguments do not depend on how many ranks there are."""
+_AGAIN = frozenset({"all_reduce", "barrier"})
+"""Calls whose arguments mean the same whichever ranks there are: they are made again by themselves.
+
+Others name ranks, or have something for each. Ranks whose call before was done when the group
+changed make such a call with the new ranks in mind, those who were in it already did not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,8 @@ class ResilientGroup(Group):
         """Of the calls on the group as it is now: how many have ended, how many have a result."""
         self._is_settled = False
         """Whether it has been decided on the calls of a group that goes on no more."""
-        self._news: Callable[[], AllhandsError] | None = None
-        """What the next call has to say before anything happens."""
+        self._news: MembershipChanged | None = None
+        """What the next call says before anything happens, unless it is one to be made again."""
         self._end: PeerFailed | None = None
         """Why it cannot go on."""
 
@@ -191,9 +195,9 @@ class ResilientGroup(Group):
         """Carry a call out, again if need be; where this raises its arrays are as before."""
         if self._end is not None:
             raise _ended_because(self._end)
-        if self._news is not None:
-            news, self._news = self._news, None
-            raise news()
+        news, self._news = self._news, None
+        if news is not None and (self._policy.on_failure == "wait" or not _is_repeated(call)):
+            raise news
         await self._keep(call)
         while (error := await self._attempt(call)) is not None:
             try:
@@ -278,9 +282,9 @@ class ResilientGroup(Group):
         old = self.epoch
         try:
             if self._policy.on_failure == "wait":
-                done, has_newcomers = await self._regroup("replace", self._full, self.timeout)
+                done = await self._regroup("replace", self._full, self.timeout)
             else:
-                done, has_newcomers = await self._regroup("shrink", 0, self.timeout)
+                done = await self._regroup("shrink", 0, self.timeout)
         except CollectiveTimeout as late:
             self._end = PeerFailed(f"{error}; {late}", error.failed_ranks)
             raise _ended_because(self._end) from late
@@ -292,26 +296,18 @@ class ResilientGroup(Group):
             if done:
                 return True
             raise _ended_because(self._end)
-        new = self.epoch
-        if has_newcomers:
-            self._news = functools.partial(self._changed, old, new, "newcomers have come")
-        if not done:
-            if self._news is not None:
-                news, self._news = self._news, None
-                raise news()
-            if call.native.kind not in _AGAIN:
-                raise self._changed(old, new, f"{call.native.kind} was made for other ranks")
-            if call.root >= 0 and call.root not in self._engine.ranks:
-                raise error
-        return done
-
-    def _changed(self, old: int, new: int, why: str) -> AllhandsError:
-        return MembershipChanged(
-            f"group {self.name!r} has {self.size} ranks now, this one is rank {self.rank}: {why}; "
-            "the arrays of the call are as they were",
+        changed = MembershipChanged(
+            f"group {self.name!r} has {self.size} ranks now, this one is rank {self.rank}, and the "
+            "call was made for others; its arrays are as they were",
             old_epoch=old,
-            new_epoch=new,
+            new_epoch=self.epoch,
         )
+        if done:
+            # Others may have been in the next call already: it ends here as it did there.
+            self._news = changed
+        elif self._policy.on_failure == "wait" or not _is_repeated(call):
+            raise changed
+        return done
 
     async def _settle(self) -> bool:
         """Decide on the latest call of a group that will not go on."""
@@ -330,8 +326,8 @@ class ResilientGroup(Group):
         """Say whether the call that this rank is in counts as done."""
         return self._returned < self._computed <= decided.committed
 
-    async def _regroup(self, kind: str, wanted: int, timeout: float) -> tuple[bool, bool]:
-        """Go on as another group; return whether the latest call is done, and of newcomers."""
+    async def _regroup(self, kind: str, wanted: int, timeout: float) -> bool:
+        """Go on as another group; return whether the latest call is done for all."""
         decided = await self._regrouper.reform(
             self._now.name,
             kind,
@@ -347,7 +343,7 @@ class ResilientGroup(Group):
         self._returned = self._computed = 0
         self._is_settled = False
         await self._regrouper.close_group(before)
-        return done, decided.has_newcomers
+        return done
 
     async def _change(self, kind: str, wanted: int, timeout: float) -> None:
         """Change by hand, when the calls made so far have ended."""
@@ -359,6 +355,10 @@ class ResilientGroup(Group):
         """Make a failed call once more, with the ranks that are left."""
         self.shrink()
         return self._start(call.native, call.build, call.result, call.timeout, call.label)
+
+
+def _is_repeated(call: _Call) -> bool:
+    return call.native.kind in _AGAIN
 
 
 def _ended_because(end: PeerFailed) -> PeerFailed:

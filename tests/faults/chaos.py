@@ -1,0 +1,372 @@
+"""A job that is killed, stopped, cut off and added to at random, and what must hold meanwhile.
+
+    PYTHONPATH=tests python tests/faults/chaos.py --cycles 100 --seed 7 [--backend socket]
+
+Each rank goes through steps of mixed collectives, in which every rank brings a number of its own:
+so a result says who took part in it. What must hold: results are exact; all ranks that have a
+result of one call have the same; nothing takes longer than its deadline and what it takes to notice
+a loss; who was cut off or stopped for too long learns that it is no member any more; who is left in
+the end has no more threads, files and shared memory than ranks of a job that nothing happened to.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from harness import Cluster, Nursery, Process
+
+SIZE = 4
+MOST = 6
+WINDOW = 1.0
+DEADLINE = 8.0
+"""Of each call; a rank that is stopped just before it is lost a second later."""
+
+THREADS = 5
+"""The program's, the loop's, one beside it for the group's calls, two that copy."""
+
+RANK = """
+import collections, faulthandler, gc
+
+faulthandler.register(signal.SIGUSR1)
+ah.init_process_group(timeout=%(deadline)s, on_failure="shrink", max_size=%(most)s,
+                      heartbeat_window=%(window)s)
+BIG = 1 << 18
+
+def held():
+    gc.collect()
+    files = collections.Counter(
+        os.readlink(f"/proc/self/fd/{one}").split(":")[0]
+        for one in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{one}"))
+    with open("/proc/self/maps") as maps:
+        segments = {line.split()[4] for line in maps if "memfd:" in line}
+    return {"threads": threading.active_count(), "segments": len(segments),
+            "sockets": files["socket"], "files": sum(files.values()) - files["socket"]}
+
+def check(what, claim):
+    if not claim:
+        tell("wrong", step=state.step, call=what, rank=ah.get_rank(), size=ah.get_world_size())
+
+def took_part(x, step):
+    '''Check a sum in which x[0] counts, x[1] has a bit for each; return the bits.'''
+    bits = int(x[1])
+    check("count", bits.bit_count() == int(x[0]))
+    check("rest", (x[2:] == x[0] * step).all())
+    return bits
+
+def step(state):
+    mine = 1 << (os.getpid() %% 60) if os.environ.get("BIT") is None else 1 << int(os.environ["BIT"])
+    found = []
+    for length in (8, BIG):
+        x = np.full(length, state.step, np.int64)
+        x[0], x[1] = 1, mine
+        ah.all_reduce(x)
+        found.append(took_part(x, state.step))
+    root = state.step %% ah.get_world_size()
+    y = np.full(BIG, state.step if ah.get_rank() == root else -1, np.int64)
+    ah.broadcast(y, src=root)
+    check("broadcast", (y == state.step).all())
+    ah.barrier()
+    outputs = [np.zeros(3, np.int64) for _ in range(ah.get_world_size())]
+    ah.all_gather(outputs, np.full(3, mine))
+    gathered = 0
+    for one in outputs:
+        gathered |= int(one[0])
+    check("gather", len({int(one[0]) for one in outputs}) == len(outputs))
+    found.append(gathered)
+    return found
+
+def train(state):
+    while True:
+        begun = time.monotonic()
+        found = step(state)
+        state.step += 1
+        state.total += 1.0
+        check("state", (state.total == state.step).all())
+        tell("step", step=state.step, generation=state.generation, found=found)
+        stop = np.array([os.path.exists(%(stop)r)], np.int32)
+        ah.all_reduce(stop, ah.ReduceOp.MAX)
+        if stop[0]:
+            return
+        state.commit()
+        if (took := time.monotonic() - begun) > %(patience)s:
+            tell("slow", step=state.step, seconds=took)
+
+class Counted(ah.State):
+    def sync(self):
+        super().sync()
+        self.generation += 1
+
+state = Counted(total=np.zeros(1000), step=0, generation=0)
+tell("joined", pid=os.getpid(), **held())
+try:
+    state.run(train)
+    tell("done", rank=ah.get_rank(), size=ah.get_world_size(), **held())
+    ah.destroy_process_group()
+    tell("left", **held())
+except ah.AllhandsError as error:
+    tell("out", error=type(error).__name__, text=str(error)[:300])
+"""
+
+
+class Doors:
+    """A proxy before the coordinator, with a door for each rank that can be shut for a while."""
+
+    def __init__(self, port: int) -> None:
+        self._target = ("127.0.0.1", port)
+        self._shut: dict[int, float] = {}
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def open(self) -> int:
+        """Make a door; return its port, which names it."""
+        listening = socket.create_server(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        self._go(self._listen, port, listening)
+        return port
+
+    def shut(self, port: int, seconds: float) -> None:
+        self._shut[port] = time.monotonic() + seconds
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _go(self, work: Any, *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _listen(self, port: int, listening: socket.socket) -> None:
+        listening.settimeout(0.2)
+        with listening:
+            while not self._stop.is_set():
+                try:
+                    inner, _ = listening.accept()
+                except TimeoutError:
+                    continue
+                inner.setblocking(True)
+                self._go(self._carry, port, inner, socket.create_connection(self._target))
+
+    def _carry(self, port: int, inner: socket.socket, outer: socket.socket) -> None:
+        other = {inner: outer, outer: inner}
+        with inner, outer:
+            while not self._stop.is_set():
+                if time.monotonic() < self._shut.get(port, 0):
+                    time.sleep(0.01)  # a door that is shut lets nothing through, both ways
+                    continue
+                ready, _, _ = select.select([inner, outer], [], [], 0.2)
+                for one in ready:
+                    try:
+                        data = one.recv(1 << 16)
+                        if not data:
+                            return
+                        other[one].sendall(data)
+                    except OSError:
+                        return
+
+
+class Chaos:
+    """The ranks, what is done to them, and what they have told."""
+
+    def __init__(self, cluster: Cluster, seed: int, backend: str) -> None:
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.backend = backend
+        self.url = cluster.daemon()
+        notice = next(Path(cluster.runtime, "allhands").glob("coordinator-*.json"))
+        self.token = json.loads(notice.read_text())["token"]
+        self.doors = Doors(int(self.url.rpartition(":")[2]))
+        self.stop = Path(mkdtemp()) / "stop"
+        self.alive: dict[Process, int] = {}
+        """The ranks that run as they should, and their doors."""
+        self.ghosts: list[Process] = []
+        """Who has been stopped or cut off for too long."""
+        self.bits = iter(range(10**6))
+        self.started = 0
+        self.steps: dict[tuple[int, int], dict[str, set[str]]] = collections.defaultdict(dict)
+        self.told: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+        self.latest = 0
+        self.log: list[str] = []
+
+    def start(self, **environment: str) -> Process:
+        port = self.doors.open()
+        script = RANK % {
+            "deadline": DEADLINE,
+            "most": MOST,
+            "window": WINDOW,
+            "stop": str(self.stop),
+            "patience": 3 * DEADLINE,
+        }
+        rank = self.cluster.start(
+            script,
+            ALLHANDS_URL=f"ah://127.0.0.1:{port}/chaos",
+            ALLHANDS_TOKEN=self.token,
+            ALLHANDS_BACKEND=self.backend,
+            BIT=str(next(self.bits) % 60),
+            **environment,
+        )
+        self.alive[rank] = port
+        self.started += 1
+        return rank
+
+    def listen(self, rank: Process, seconds: float = 0.0) -> bool:
+        """Take in what a rank has told; return whether it told anything."""
+        import queue
+
+        heard = False
+        while True:
+            try:
+                told = rank.lines.get(timeout=seconds) if seconds else rank.lines.get_nowait()
+            except queue.Empty:
+                return heard
+            heard, seconds = True, 0.0
+            if told is None:
+                rank.lines.put(None)
+                return heard
+            if told["what"] == "step":
+                key = (told["generation"], told["step"])
+                self.steps[key].setdefault(json.dumps(told["found"]), set()).add(str(id(rank)))
+                self.latest = max(self.latest, told["step"])
+            else:
+                self.told[told["what"]].append(told)
+
+    def go_on(self, steps: int) -> None:
+        """Let the job make steps; it is stuck if that takes longer than any deadline."""
+        wanted = self.latest + steps
+        until = time.monotonic() + 3 * DEADLINE + 10
+        while self.latest < wanted:
+            for rank in list(self.alive):
+                self.listen(rank, 0.02)
+            if time.monotonic() > until:
+                self.fail(f"stuck at step {self.latest}")
+
+    def fail(self, why: str) -> None:
+        for rank in (*self.alive, *self.ghosts):
+            rank.child.send_signal(signal.SIGUSR1)  # it says where it is
+        time.sleep(1)
+        errors = "\n".join("".join(rank.errors[-40:]) for rank in (*self.alive, *self.ghosts))
+        raise AssertionError(f"{why}\n{self.log[-5:]}\n{dict(self.told)}\n{errors}")
+
+    def cycle(self) -> None:
+        rank = self.random.choice(list(self.alive))
+        if len(self.alive) <= 2:
+            act = "join"
+        elif len(self.alive) >= MOST:
+            act = self.random.choice(["kill", "stop", "cut off"])
+        else:
+            act = self.random.choice(["kill", "stop", "cut off", "blink", "join", "join"])
+        self.log.append(f"{len(self.log)}: {act} at step {self.latest}, {len(self.alive)} ranks")
+        match act:
+            case "kill":
+                os.kill(rank.child.pid, signal.SIGKILL)
+                del self.alive[rank]
+            case "stop":
+                os.kill(rank.child.pid, signal.SIGSTOP)
+                del self.alive[rank]
+                time.sleep(2 * WINDOW)  # longer than anybody may be silent
+                self.go_on(3)
+                os.kill(rank.child.pid, signal.SIGCONT)
+                self.ghosts.append(rank)
+            case "cut off":
+                self.doors.shut(self.alive.pop(rank), 3 * WINDOW)
+                self.ghosts.append(rank)
+            case "blink":
+                os.kill(rank.child.pid, signal.SIGSTOP)
+                time.sleep(WINDOW / 5)
+                os.kill(rank.child.pid, signal.SIGCONT)
+            case "join":
+                self.start()
+        self.go_on(self.random.randrange(2, 5))
+        # Without this the job may have ended before anybody missed or noticed them.
+        until = time.monotonic() + 4 * DEADLINE
+        while len(self.told["out"]) < len(self.ghosts) or len(self.told["joined"]) < self.started:
+            self.go_on(1)
+            for ghost in self.ghosts[-1:]:
+                self.listen(ghost, 0.01)
+            if time.monotonic() > until:
+                self.fail("a rank has not learnt that it is out, or has not been taken in")
+
+    def finish(self) -> None:
+        self.stop.touch()
+        until = time.monotonic() + 60
+        for rank in [*self.alive, *self.ghosts]:
+            while rank.child.poll() is None:
+                self.listen(rank, 0.05)
+                if time.monotonic() > until:
+                    self.fail(f"pid {rank.child.pid} does not end")
+            rank.ended()
+            self.listen(rank)
+
+
+def run(cluster: Cluster, seed: int, cycles: int, backend: str) -> dict[str, Any]:
+    """Run so many cycles; return what came of it, or raise AssertionError."""
+    chaos = Chaos(cluster, seed, backend)
+    try:
+        for rank in range(SIZE):
+            chaos.start(RANK=str(rank), WORLD_SIZE=str(SIZE))
+        chaos.go_on(3)
+        for _ in range(cycles):
+            chaos.cycle()
+        chaos.finish()
+    finally:
+        chaos.doors.close()
+    told = chaos.told
+    torn = {str(key): found for key, found in chaos.steps.items() if len(found) > 1}
+    assert not torn, f"ranks have different results of one call: {torn}"
+    assert not told["wrong"], told["wrong"]
+    assert not told["slow"], told["slow"]
+    # Who is cut off may be given up by the others before it can hear why.
+    known = ("MembershipChanged", "CollectiveTimeout")
+    strange = [one for one in told["out"] if one["error"] not in known]
+    assert not strange, strange
+    assert len(told["out"]) == len(chaos.ghosts), (told["out"], len(chaos.ghosts))
+    assert len(told["done"]) == len(chaos.alive), told["done"]
+    for one in told["done"]:
+        assert one["segments"] in (0, one["size"]), one
+        assert one["threads"] <= THREADS, one
+        assert one["files"] <= max(rank["files"] for rank in told["joined"]), one
+        assert one["sockets"] <= 4 + 2 * MOST, one
+    return {
+        "cycles": dict(
+            collections.Counter(line.split(": ")[1].split(" at")[0] for line in chaos.log)
+        ),
+        "steps": chaos.latest,
+        "expelled": len(told["out"]),
+        "joined": told["joined"],
+        "done": told["done"],
+        "left": told["left"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--backend", default="auto")
+    given = parser.parse_args()
+    nursery = Nursery()
+    runtime = Path(mkdtemp())
+    cluster = Cluster(runtime, nursery)
+    begun = time.monotonic()
+    try:
+        found = run(cluster, given.seed, given.cycles, given.backend)
+    finally:
+        cluster.close()
+        nursery.close()
+    json.dump({**found, "seconds": time.monotonic() - begun}, sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    main()

@@ -1,0 +1,16 @@
+"""A few cycles of chaos; chaos.py says what that is, and runs as many as are wanted."""
+
+import pytest
+
+from faults import chaos
+from harness import Cluster
+
+
+@pytest.mark.parametrize(("backend", "seed"), [("auto", 1), ("socket", 2)])
+def test_a_job_outlives_kills_stops_and_cuts_without_a_wrong_number(
+    cluster: Cluster, backend: str, seed: int
+) -> None:
+    found = chaos.run(cluster, seed, 10, backend)
+    assert found["expelled"] > 0
+    assert found["cycles"].get("kill", 0) > 0
+    assert found["cycles"].get("join", 0) > 0
