@@ -38,6 +38,10 @@ async def connect(
     tls: str | None = None,
     label: str | None = None,
     heartbeat_window: float | None = None,
+    on_failure: str = "raise",
+    retryable: bool = False,
+    min_size: int = 1,
+    max_size: int = 0,
 ) -> AsyncIterator["AsyncWorld"]:
     """Join a world for as long as the block lasts; arguments as for `init_process_group`.
 
@@ -54,6 +58,10 @@ async def connect(
         tls_ca=tls,
         label=label,
         heartbeat_window=heartbeat_window or 0.0,
+        on_failure=on_failure,
+        retryable=retryable,
+        min_size=min_size,
+        max_size=max_size,
         parent=parent(),
         attempt=next_attempt(),
     )
@@ -259,6 +267,19 @@ class AsyncGroup:
         work = self.group.recv(x, src, tag, timeout=timeout, label=label)
         await _settled(work, None)
         return work.source_rank()
+
+
+    async def agree(self, flag: bool = True, *, timeout: float | None = None) -> bool:
+        """Return whether all ranks that are there have given a true flag; see `Group.agree`."""
+        return await asyncio.to_thread(self.group.agree, flag, timeout=timeout)
+
+    async def shrink(self, *, timeout: float | None = None) -> "AsyncGroup":
+        """Return a group of the ranks that are left; see `Group.shrink`."""
+        return AsyncGroup(await asyncio.to_thread(self.group.shrink, timeout=timeout))
+
+    async def grow(self, count: int, *, timeout: float | None = None) -> "AsyncGroup":
+        """Return a group of the ranks that are left and of newcomers; see `Group.grow`."""
+        return AsyncGroup(await asyncio.to_thread(self.group.grow, count, timeout=timeout))
 
 
 class AsyncWorld(AsyncGroup):
