@@ -127,7 +127,7 @@ class GroupEngine:
         self._runner: asyncio.Task[None] | None = None
         self._interrupt: asyncio.Future[Failure | None] | None = None
         self._current: Operation | None = None
-        self._endings = Endings(name, self.ranks, rank, self.hash, mesh, registry)
+        self._endings = Endings(name, self.ranks, rank, self.hash, mesh, registry, self._doing)
         self._aside = Aside(f"allhands group {name}")
         self._hierarchy: Hierarchy | None = None
         if layout is not None:
@@ -286,6 +286,8 @@ class GroupEngine:
         if (mine := self._said(key.sequence)) is not None:
             # Also if the call is about to end well here.
             self._endings.answer(peer, key.sequence, mine)
+        elif key.sequence > self.position.sequence:
+            self._endings.answer_soon(peer, key.sequence, self._said)
         if self._current is not None and key.sequence == self._current.work.sequence:
             self._wake(None)
         else:
@@ -508,6 +510,13 @@ class GroupEngine:
     def _said(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
         return self._shared.said(sequence) or self._endings.said(sequence)
+
+    def _doing(self) -> str:
+        """Say what this rank does in the group now; for people."""
+        position = self.position
+        if position.operation:
+            return f"is in {position.operation} #{position.sequence}"
+        return f"is outside any call since #{position.ended}" if position.ended else "has made none"
 
     def _wake(self, failure: Failure | None) -> None:
         """Wake the call from the queue that runs."""
