@@ -445,6 +445,7 @@ class GroupEngine:
     ) -> None:
         performance = hierarchy.performance(
             phases,
+            operation.native.targets,
             sequence=operation.work.sequence,
             signature=operation.call.signature,
             timeout=operation.timeout,
