@@ -56,4 +56,3 @@ def all_to_all(
 
 def _pairs(rank: int, size: int) -> list[tuple[int, int]]:
     return [((rank + step) % size, (rank - step) % size) for step in range(1, size)]
-

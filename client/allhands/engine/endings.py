@@ -134,9 +134,7 @@ class Endings:
             answered.add(peer)
             self._mesh.refuse(peer, Key(self._group, sequence), call)
 
-    def answer_soon(
-        self, peer: int, sequence: int, said: Callable[[int], str | None]
-    ) -> None:
+    def answer_soon(self, peer: int, sequence: int, said: Callable[[int], str | None]) -> None:
         """Say to a rank of the world what this one `said` under a number, or does instead.
 
         It may be about to make that call: then its row is the same in all tables.

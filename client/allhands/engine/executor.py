@@ -167,7 +167,7 @@ class Execution:
 
     def waiting_for(self) -> list[int]:
         """Return the ranks of the group that this call now waits for."""
-        underway = (*self._running, *self._beside)
+        underway: list[_Strand | Beside] = [*self._running, *self._beside]
         return sorted({peer for one in underway for peer in one.waiting_for()})
 
     # ------------------------------------------------------------ for the strands
@@ -303,7 +303,7 @@ class _Strand:
         """Say whether a round may begin that writes as it does so."""
         if self._execution.is_open:
             return True
-        targets = [one.target for one in (*step.copies, *step.folds)]
+        targets = [copy.target for copy in step.copies] + [fold.target for fold in step.folds]
         return not any(self._is_output(target) for target in targets)
 
     def _touch(self, span: Span) -> None:

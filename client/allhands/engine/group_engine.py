@@ -427,9 +427,7 @@ class GroupEngine:
         if native.kind in ROOTED and guard.assembly is None and signature not in self._agreed:
             key = Key(self.hash, work.sequence)
             beside.append(Hearing(self._mesh, self.ranks, self.rank, key, signature))
-        execution.begin(
-            guard.parts, assembly=guard.assembly, commit=guard.commit, beside=beside
-        )
+        execution.begin(guard.parts, assembly=guard.assembly, commit=guard.commit, beside=beside)
         return execution
 
     def _finish(self, operation: Operation) -> None:

@@ -79,7 +79,9 @@ def roll(rank: int, size: int) -> Assembly:
 class Hearing:
     """Hears from all ranks beside a call which they may not all be in."""
 
-    def __init__(self, mesh: Mesh, ranks: Sequence[int], rank: int, key: Key, signature: int) -> None:
+    def __init__(
+        self, mesh: Mesh, ranks: Sequence[int], rank: int, key: Key, signature: int
+    ) -> None:
         self._mesh = mesh
         self._ranks = ranks
         self._rank = rank
