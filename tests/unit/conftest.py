@@ -26,6 +26,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "SLICE_BYTES", 80)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
     monkeypatch.setattr(guard, "STAGED_BYTES", 64)
+    monkeypatch.setattr(guard, "ALONG_BYTES", 32)
     monkeypatch.setattr(phases, "FLAT", -1)
     monkeypatch.setattr(phases, "SMALL", 64)
     monkeypatch.setattr(phases, "SLICE_BYTES", 240)

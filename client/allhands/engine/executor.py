@@ -34,7 +34,7 @@ class MismatchFound(Exception):
         self.key = key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """A slice of a call: a schedule and the buffers that its spans name."""
 
@@ -45,13 +45,14 @@ class Part:
     """Of the algorithm, for people."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assembly:
     """What hears from all ranks that they are in the call; before its end no output is touched."""
 
     part: Part
-    odd_one: Callable[[], int | None] = lambda: None
-    """Says, at its end, which rank of the group does not fit the others; None: all do."""
+    conclude: Callable[[], int | None] | None = None
+    """Called at its end: returns a rank of the group that does not fit the others, or puts into the
+    outputs what has come already, and returns None."""
 
 
 class Beside(Protocol):
@@ -99,7 +100,7 @@ class Execution:
         self._running: set[_Strand] = set()
         self._beside: set[Beside] = set()
         self._assembly: _Strand | None = None
-        self._odd_one: Callable[[], int | None] = lambda: None
+        self._conclude: Callable[[], int | None] | None = None
         self._commit: Callable[[], None] | None = None
         self._is_starting = False
         self.is_open = True
@@ -145,7 +146,7 @@ class Execution:
         self._is_starting = True
         if assembly is not None:
             self.is_open = False
-            self._odd_one = assembly.odd_one
+            self._conclude = assembly.conclude
             self._assembly = _Strand(self, _ASSEMBLY, assembly.part)
             self._running.add(self._assembly)
             self._assembly.go_on()
@@ -186,9 +187,11 @@ class Execution:
         self._running.discard(strand)
         if strand is self._assembly:
             self._assembly = None
-            if (odd := self._odd_one()) is not None:
-                self.mismatch(odd)
-                return
+            if self._conclude is not None:
+                if (odd := self._conclude()) is not None:
+                    self.mismatch(odd)
+                    return
+                self.has_touched = True
             self.is_open = True
             for held in list(self._running):
                 held.let_in()

@@ -16,7 +16,7 @@ from allhands.engine.call import Call, group_hash
 from allhands.engine.endings import ASK_AFTER, Endings, first, stop
 from allhands.engine.exchanges import Exchanges
 from allhands.engine.executor import Execution, MismatchFound, Part
-from allhands.engine.guard import ROOTED, Hearing, guarded
+from allhands.engine.guard import ROOTED, Hearing, Stage, guarded
 from allhands.engine.hierarchy import Hierarchy
 from allhands.engine.island import Island, Left
 from allhands.engine.messages import Messages
@@ -133,6 +133,7 @@ class GroupEngine:
         self._endings = Endings(name, self.ranks, rank, self.hash, mesh, registry, self._doing)
         self._agreed: dict[int, None] = {}
         """Signatures of rooted calls that all ranks were heard to make; the oldest first."""
+        self._stage = Stage()
         self._aside = Aside(f"allhands group {name}")
         self._hierarchy: Hierarchy | None = None
         if layout is not None:
@@ -422,7 +423,7 @@ class GroupEngine:
         )
         parts = operation.parts()
         work.explained(over_links(parts[0].name, self.wire))
-        guard = guarded(native, self.rank, len(self.ranks), parts)
+        guard = guarded(native, self.rank, len(self.ranks), parts, self._stage)
         beside = []
         if native.kind in ROOTED and guard.assembly is None and signature not in self._agreed:
             key = Key(self.hash, work.sequence)

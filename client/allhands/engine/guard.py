@@ -9,27 +9,29 @@ hears from all with the first message.
 A rank that only gives, or only hears from some, has no such proof in a small call: the first time
 that a call is made it hears from all beside, later calls like it run ahead.
 
-Sizes that ranks may choose for themselves travel in those messages, and every rank checks every
-pair, as over shared memory.
+Sizes that ranks may choose for themselves travel with the first messages, and every rank checks
+every pair, as over shared memory: so all_to_all sends small blocks with them, to memory of its own,
+and large ones afterwards.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
-from allhands.algorithms import bruck, dissemination
+from allhands.algorithms import dissemination, pairwise
 from allhands.engine.buffer import Array, Buffer
 from allhands.engine.executor import Assembly, Part
 from allhands.engine.native import Native
+from allhands.schedule import Round, Schedule
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh, Muster
 
-STAGED_BYTES = 1 << 20
-"""Of the array, or of all ranks' blocks, up to which a call works on a copy.
-
-Its two copies take less than messages among 4 ranks would."""
-
+STAGED_BYTES = 512 << 10
+"""Of the array, or of all ranks' blocks, up to which a call works on a copy."""
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _OF_BLOCKS = (
     "gather",
@@ -39,12 +41,15 @@ _OF_BLOCKS = (
     "reduce_scatter",
     "reduce_scatter_tensor",
 )
+ALONG_BYTES = 64 << 10
+"""Of a block that travels with the sizes of all blocks; both its ends rely on it."""
+_ALIGNED = 64
 _EXCHANGES = ("all_to_all", "all_to_all_single")
 _PAIRED = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", *_EXCHANGES)
 """Of these two ranks' schedules write nothing before the other's message has come."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Guarded:
     """The parts of a call, and what has to happen beside them."""
 
@@ -54,26 +59,39 @@ class Guarded:
     """Brings into the outputs what has landed in the parts."""
 
 
-def guarded(native: Native, rank: int, size: int, parts: Sequence[Part]) -> Guarded:
+class Stage:
+    """Memory for the copies of one call after the other."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def rooms(self, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """Return memory of so many bytes each; those of the call before are void."""
+        ends = list(accumulate(-(-nbytes // _ALIGNED) * _ALIGNED for nbytes in sizes))
+        if len(self._memory) < ends[-1]:
+            self._memory = np.empty(ends[-1], np.uint8)
+        starts = [0, *ends]
+        return [self._memory[at : at + n] for at, n in zip(starts, sizes, strict=False)]
+
+
+def guarded(native: Native, rank: int, size: int, parts: Sequence[Part], stage: Stage) -> Guarded:
     """Return the parts of a call as they keep from its outputs; the same way on every rank."""
     kind = native.kind
     if size == 1 or kind == "barrier" or (size == 2 and kind in _PAIRED):
         return Guarded(parts)
     if kind in _EXCHANGES:
-        assert native.send is not None
-        assert native.recv is not None
-        return Guarded(parts, _rows(rank, size, native.send, native.recv))
+        return _exchange(native, rank, size, parts[0], stage)
     if _weight(native, size) > STAGED_BYTES:
         return Guarded(parts, roll(rank, size))
     if not native.targets or (kind == "broadcast" and rank == native.root):
         return Guarded(parts)
-    return _staged(native, parts)
+    return _staged(native, parts, stage)
 
 
 def roll(rank: int, size: int) -> Assembly:
     """Return what hears from all ranks, and nothing else."""
     nothing = Buffer([], np.dtype(np.uint8))
-    return Assembly(Part(dissemination.barrier(rank, size), nothing, nothing))
+    return Assembly(Part(_roll_call(rank, size), nothing, nothing))
 
 
 class Hearing:
@@ -102,40 +120,99 @@ class Hearing:
         return [] if self._muster is None else list(map(self._ranks.index, self._muster.missing))
 
 
-def _rows(rank: int, size: int, send: Sequence[int], recv: Sequence[int]) -> Assembly:
-    """Return what hears from all ranks what they give and expect; it fails unless that fits."""
-    table = np.empty((size, 2, size), np.int64)
-    own = np.array([*send, *recv], np.int64)
-    whole = table.reshape(-1)
-
-    def odd_one() -> int | None:
-        # What a gives to b against what b expects from a.
-        unlike = np.argwhere(table[:, 0, :] != table[:, 1, :].T)
-        if not len(unlike):
-            return None
-        return next((int(one) for one in unlike[0] if one != rank), int(unlike[0][0]))
-
-    schedule = bruck.all_gather(rank, size, [2 * size] * size)
-    return Assembly(Part(schedule, Buffer([own], own.dtype), Buffer([whole], own.dtype)), odd_one)
-
-
-def _staged(native: Native, parts: Sequence[Part]) -> Guarded:
-    staged: list[tuple[Array, Array]] = []
-    made = []
-    for part in parts:
-        copies = [np.empty_like(array) for array in part.output.arrays]
-        pairs = zip(part.output.arrays, copies, strict=True)
-        staged.extend((one.view(np.uint8), other.view(np.uint8)) for one, other in pairs)
-        made.append(Part(part.schedule, part.input, Buffer(copies, part.output.dtype), part.name))
+def _staged(native: Native, parts: Sequence[Part], stage: Stage) -> Guarded:
+    arrays = [array for part in parts for array in part.output.arrays]
+    rooms = stage.rooms([array.nbytes for array in arrays])
+    copies = [room.view(array.dtype) for room, array in zip(rooms, arrays, strict=True)]
     if native.kind == "all_reduce":
-        for array, copy in staged:
-            np.copyto(copy, array)
+        for array, copy in zip(arrays, copies, strict=True):
+            copy[...] = array
+    made, at = [], 0
+    for part in parts:
+        stop = at + len(part.output.arrays)
+        output = Buffer(copies[at:stop], part.output.dtype)
+        made.append(Part(part.schedule, part.input, output, part.name))
+        at = stop
 
     def commit() -> None:
-        for array, copy in staged:
-            np.copyto(array, copy)
+        for array, copy in zip(arrays, copies, strict=True):
+            array[...] = copy
 
-    return Guarded(made, commit=commit)
+    return Guarded(made, None, commit)
+
+
+def _exchange(native: Native, rank: int, size: int, part: Part, stage: Stage) -> Guarded:
+    send, recv = native.send, native.recv
+    assert send is not None
+    assert recv is not None
+    itemsize = part.input.dtype.itemsize
+    table = np.empty((size, 2, size), np.int64)
+    own = np.array([send, recv], np.int64)
+    outgoing = _along(send, itemsize, rank)
+    incoming = _along(recv, itemsize, rank)
+    rooms = stage.rooms(incoming)
+    starts = [0, *accumulate(send)]
+    gives = [
+        part.input.pieces(start, start + nbytes // itemsize)
+        for start, nbytes in zip(starts, outgoing, strict=False)
+    ]
+
+    def conclude() -> int | None:
+        # What a gives to b against what b expects from a.
+        unlike = np.argwhere(table[:, 0, :] != table[:, 1, :].T)
+        if len(unlike):
+            return next((int(one) for one in unlike[0] if one != rank), int(unlike[0][0]))
+        places = [0, *accumulate(recv)]
+        for room, at in zip(rooms, places, strict=False):
+            for target in part.output.pieces(at, at + len(room) // itemsize):
+                target[...] = room.view(target.dtype)
+        return None
+
+    row = table[0].nbytes
+    assembly = Part(
+        _together(
+            rank,
+            size,
+            tuple(row + nbytes for nbytes in outgoing),
+            tuple(row + nbytes for nbytes in incoming),
+        ),
+        _bytes([array for given in gives for array in (own, *given)]),
+        _bytes([array for line, room in zip(table, rooms, strict=True) for array in (line, room)]),
+    )
+    limit = ALONG_BYTES // itemsize
+    rounds = tuple(
+        Round(
+            step.copies,
+            tuple(one for one in step.sends if len(one.span) > limit),
+            tuple(one for one in step.recvs if len(one.span) > limit),
+        )
+        for step in part.schedule.rounds
+    )
+    large = Part(Schedule(rounds), part.input, part.output, part.name)
+    return Guarded([large], Assembly(assembly, conclude))
+
+
+def _along(counts: Sequence[int], itemsize: int, rank: int) -> list[int]:
+    """Return the bytes of each block that travel with the sizes of all."""
+    limit = ALONG_BYTES // itemsize
+    return [
+        count * itemsize if count <= limit and peer != rank else 0
+        for peer, count in enumerate(counts)
+    ]
+
+
+def _bytes(arrays: Sequence[Array]) -> Buffer:
+    return Buffer([array.reshape(-1).view(np.uint8) for array in arrays], np.dtype(np.uint8))
+
+
+@lru_cache(maxsize=64)
+def _roll_call(rank: int, size: int) -> Schedule:
+    return dissemination.barrier(rank, size)
+
+
+@lru_cache(maxsize=64)
+def _together(rank: int, size: int, send: tuple[int, ...], recv: tuple[int, ...]) -> Schedule:
+    return pairwise.all_to_all(rank, size, send, recv, together=True)
 
 
 def _weight(native: Native, size: int) -> int:
