@@ -13,6 +13,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -505,6 +506,10 @@ class Group:
     ) -> Work:
         dtype = targets[0].dtype
         native = Native(operation, dtype, 0, sources, targets, send=send, recv=recv)
+        if self.size == 2:
+            here, there = send[1 - self.rank], recv[1 - self.rank]
+            crossing = (here, there) if self.rank == 0 else (there, here)
+            native = replace(native, crossing=crossing)
         return self._start(
             native,
             lambda rank, size: plan.all_to_all(rank, size, sources, targets, send, recv, dtype),

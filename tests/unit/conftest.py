@@ -3,7 +3,7 @@
 import pytest
 
 from allhands.algorithms import select
-from allhands.engine import executor, phases, plan
+from allhands.engine import executor, guard, phases, plan
 from allhands.transport import inbox, outbox
 
 CHUNK = 64
@@ -25,6 +25,8 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "MEDIUM", 160)
     monkeypatch.setattr(plan, "SLICE_BYTES", 80)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
+    monkeypatch.setattr(guard, "STAGED_BYTES", 64)
+    monkeypatch.setattr(guard, "ALONG_BYTES", 32)
     monkeypatch.setattr(phases, "FLAT", -1)
     monkeypatch.setattr(phases, "SMALL", 64)
     monkeypatch.setattr(phases, "SLICE_BYTES", 240)

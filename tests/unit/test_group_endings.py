@@ -136,28 +136,49 @@ async def test_a_mismatch_leaves_both_of_two_arrays_as_they_were() -> None:
                 np.testing.assert_array_equal(x, np.arange(length + rank))
 
 
-async def test_uneven_splits_that_do_not_fit_are_a_mismatch_of_the_two(
+async def test_uneven_splits_that_do_not_fit_are_a_mismatch_everywhere(
     three: InprocWorld,
 ) -> None:
     gives = [[1, 2, 3], [1, 1, 1], [1, 1, 1]]  # rank 0 gives 2 rows to rank 1, which expects 1
     expects = [[1, 1, 1], [1, 1, 1], [3, 1, 1]]
     for width in (1, 100):
-        *pair, third = await outcomes(
+        outputs = [np.zeros((sum(rows), width)) for rows in expects]
+        ended = await outcomes(
             group.all_to_all_single(
-                np.zeros((sum(expects[group.rank]), width)),
+                outputs[group.rank],
                 np.ones((sum(gives[group.rank]), width)),
                 expects[group.rank],
                 gives[group.rank],
             )
             for group in three.groups
         )
-        for error in pair:
+        for error in ended:
             assert isinstance(error, CollectiveMismatch)
             assert f"gives {[width, 2 * width, 3 * width]}" in error.table[0]
             assert set(error.table) == {0, 1, 2}
-        # What the third had to do with either was as both said: it may have ended before.
-        assert isinstance(third, CollectiveMismatch) or np.array_equal(third, np.ones((5, width)))
+            assert error.table == ended[0].table
+        assert not any(output.any() for output in outputs)
         await assert_usable(three)
+
+
+@pytest.mark.parametrize("length", [1, 150])
+async def test_uneven_splits_of_two_ranks_that_do_not_fit_touch_neither(length: int) -> None:
+    async with inproc_world(2) as world:
+        gives = [[1, 2 * length], [length, 1]]  # rank 1 expects half of that; rank 0 what comes
+        expects = [[1, length], [length, 1]]
+        outputs = [np.zeros(sum(counts)) for counts in expects]
+        ended = await outcomes(
+            group.all_to_all_single(
+                outputs[group.rank],
+                ones(sum(gives[group.rank])),
+                expects[group.rank],
+                gives[group.rank],
+            )
+            for group in world.groups
+        )
+        assert [type(error) for error in ended] == [CollectiveMismatch] * 2
+        assert not any(output.any() for output in outputs)
+        await assert_usable(world)
 
 
 Rooted = Callable[[Group, int, int], Work]
@@ -206,7 +227,8 @@ async def test_a_rank_that_was_done_answers_who_waits_in_another_call(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_engine, "ASK_AFTER", 0.01)
-    await results([three.groups[0].reduce(ones(2), 1)])
+    await three.everywhere(lambda group: group.reduce(ones(2), 1))
+    await results([three.groups[0].reduce(ones(2), 1)])  # now it waits for nobody
     ended = await outcomes(
         [three.groups[1].broadcast(ones(2), 0), three.groups[2].broadcast(ones(2), 0)]
     )
@@ -236,8 +258,9 @@ async def test_a_mismatch_that_came_after_a_rank_was_done_names_its_call_too(
     three: InprocWorld,
 ) -> None:
     for length in (1, 4):
+        await three.everywhere(lambda group, length=length: group.broadcast(ones(length), 0))
         done = three.groups[0].broadcast(ones(length), 0)
-        await results([done])  # its messages are small: it need not wait for anybody
+        await results([done])  # all are known to make such calls: it need not wait for anybody
         ended = await outcomes(group.all_reduce(ones(length)) for group in three.groups[1:])
         for error in ended:
             assert isinstance(error, CollectiveMismatch)
@@ -411,6 +434,7 @@ async def test_each_caller_gets_an_error_of_its_own(three: InprocWorld) -> None:
 async def test_what_a_peer_completed_before_it_left_ends_well(three: InprocWorld) -> None:
     """The leaver is done with a call as soon as its own part is done."""
     xs = [np.full(3, rank) for rank in range(3)]
+    await three.everywhere(lambda group: group.broadcast(np.full(3, 0), 0))
     leaver = three.groups[0].broadcast(xs[0], 0)
     await results([leaver])
     await three.leave(0)

@@ -213,9 +213,7 @@ async def test_a_rank_that_does_not_come_costs_the_call_alone(late: int, length:
         early = [group for group in world.groups if group.rank != late]
         ended = await outcomes(group.all_reduce(np.ones(length), timeout=0.2) for group in early)
         assert all(isinstance(error, CollectiveTimeout) for error in ended), ended
-        neighbour = late ^ 1
-        assert isinstance(told := ended[early.index(world.groups[neighbour])], CollectiveTimeout)
-        assert told.missing_ranks == (late,)
+        assert late in {rank for error in ended for rank in error.missing_ranks}
         x = np.ones(length)
         [own] = await outcomes([world.groups[late].all_reduce(x, timeout=0.2)])
         # What the others sent before they gave up may be all that it needs.

@@ -245,7 +245,7 @@ def check_all_gather(all_gather: Callable[..., Schedule], counts: list[int]) -> 
 
 @each_size
 def test_bruck_all_gather_takes_logarithmically_many_rounds(size: int) -> None:
-    assert check_all_gather(bruck.all_gather, [1] * size).rounds == max(1, log2(size))
+    assert check_all_gather(bruck.all_gather, [1] * size).rounds == log2(size)
 
 
 @each_size
@@ -307,7 +307,7 @@ def test_all_to_all_exchanges_every_block(together: bool, size: int) -> None:
     for first in range(5):
         counts = np.array([sharings(size)[(first + rank) % 5] for rank in range(size)])
         rounds = check_all_to_all(counts, together=together).rounds
-        assert rounds == (1 if together else max(1, size - 1))
+        assert rounds == (min(1, size - 1) if together else size - 1)
 
 
 def check_all_to_all(counts: Array, *, together: bool) -> Traffic:
@@ -432,7 +432,8 @@ def test_all_to_all_goes_together_only_where_all_know_that_it_is_small() -> None
 
 
 def all_to_all_rounds(nbytes: int | None) -> Sequence[object]:
-    return select.select_all_to_all(4, nbytes).build(0, 4, [1] * 4, [1] * 4).rounds
+    rounds = select.select_all_to_all(4, nbytes).build(0, 4, [1] * 4, [1] * 4).rounds
+    return [step for step in rounds if step.sends]
 
 
 @pytest.mark.parametrize("nbytes", [8, 1 << 20])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from allhands.schedule import Area, Span
+from allhands.schedule import Area, Copy, Round, Span
 
 
 def blocks(area: Area, counts: Sequence[int]) -> tuple[Span, ...]:
@@ -21,3 +21,9 @@ def near_equal(length: int, parts: int) -> list[int]:
 def joined(run: Sequence[Span]) -> Span:
     """Return the one span that a run of adjacent blocks covers; the run is not empty."""
     return Span(run[0].area, run[0].start, run[-1].stop)
+
+
+def copied_first(own: Copy, rounds: Sequence[Round]) -> tuple[Round, ...]:
+    """Return the rounds with a copy as the first thing in them; one of its own where none is."""
+    first, *others = rounds or (Round(),)
+    return Round((own, *first.copies), first.sends, first.recvs, first.folds), *others

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
-from allhands.algorithms.blocks import blocks, joined
+from allhands.algorithms.blocks import blocks, copied_first, joined
 from allhands.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
 
 
 def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
     """Take own block from INPUT and everybody's to OUTPUT, in max(1, ceil(log2(size))) rounds.
 
-    What each rank holds doubles from round to round. Blocks lie at their final places from the
+    What each rank holds doubles from round to round; its own block it brings to OUTPUT when another
+    rank's has come. Blocks lie at their final places from the
     start, so there is no rotation at the end; a run of them that wraps around is two messages.
     Source: Bruck, Ho, Kipnis, Upfal & Weathersby, "Efficient algorithms for all-to-all
     communications in multiport message-passing systems", IEEE TPDS 8 (1997).
@@ -22,21 +23,20 @@ def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
         straight, wrapped = parts[first : first + count], parts[: max(0, first + count - size)]
         return tuple(joined(run) for run in (straight, wrapped) if run)
 
-    copies: tuple[Copy, ...] = (Copy(Span(Area.INPUT, 0, counts[rank]), parts[rank]),)
+    own = Copy(Span(Area.INPUT, 0, counts[rank]), parts[rank])
     if size == 1:
-        return Schedule((Round(copies=copies),))
+        return Schedule((Round(copies=(own,)),))
     rounds = []
     held = 1  # the blocks of `held` ranks from this one on
     while held < size:
         more = min(held, size - held)
         to, source = (rank - held) % size, (rank + held) % size
+        given = (own.source,) if held == 1 else arc(rank, more)
         rounds.append(
             Round(
-                copies,
-                tuple(Send(to, span) for span in arc(rank, more)),
-                tuple(Recv(source, span) for span in arc(source, more)),
+                sends=tuple(Send(to, span) for span in given),
+                recvs=tuple(Recv(source, span) for span in arc(source, more)),
             )
         )
-        copies = ()
         held += more
-    return Schedule(tuple(rounds))
+    return Schedule((rounds[0], *copied_first(own, rounds[1:])))

@@ -6,7 +6,7 @@ Source: Thakur, Rabenseifner & Gropp (2005).
 
 from collections.abc import Sequence
 
-from allhands.algorithms.blocks import blocks
+from allhands.algorithms.blocks import blocks, copied_first
 from allhands.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
 
 
@@ -24,7 +24,7 @@ def reduce_scatter(rank: int, size: int, counts: Sequence[int]) -> Schedule:
         )
         for ahead, behind in _pairs(rank, size)
     )
-    return _copy_first(Copy(given[rank], own), rounds)
+    return Schedule(copied_first(Copy(given[rank], own), rounds))
 
 
 def all_to_all(
@@ -50,13 +50,9 @@ def all_to_all(
         sends = tuple(send for step in rounds for send in step.sends)
         recvs = tuple(recv for step in rounds for recv in step.recvs)
         rounds = (Round(sends=sends, recvs=recvs),)
-    return _copy_first(Copy(given[rank], wanted[rank]), rounds)
+    # The own block is not sent, and comes to its place when another rank's has come.
+    return Schedule((*rounds[:1], *copied_first(Copy(given[rank], wanted[rank]), rounds[1:])))
 
 
 def _pairs(rank: int, size: int) -> list[tuple[int, int]]:
     return [((rank + step) % size, (rank - step) % size) for step in range(1, size)]
-
-
-def _copy_first(own: Copy, rounds: tuple[Round, ...]) -> Schedule:
-    first, *others = rounds or (Round(),)
-    return Schedule((Round((own,), first.sends, first.recvs), *others))

@@ -6,7 +6,7 @@ group: for large arrays.
 
 from collections.abc import Sequence
 
-from allhands.algorithms.blocks import blocks, near_equal
+from allhands.algorithms.blocks import blocks, copied_first, near_equal
 from allhands.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
 
 
@@ -33,7 +33,8 @@ def all_reduce(rank: int, size: int, length: int) -> Schedule:
 def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
     """Take own block from INPUT and everybody's to OUTPUT, in max(1, size-1) rounds.
 
-    Each rank sends every block but its successor's: the least a ring can.
+    Each rank sends every block but its successor's: the least a ring can. Its own it brings to
+    OUTPUT when another rank's block has come.
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
     """
@@ -42,7 +43,9 @@ def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
     if size == 1:
         return Schedule((Round(copies=(own,)),))
     first, *others = circulate(rank, size, parts, held=rank)
-    return Schedule((Round((own,), first.sends, first.recvs), *others))
+    following, _ = _neighbours(rank, size)
+    begun = Round(sends=(Send(following, own.source),), recvs=first.recvs)
+    return Schedule((begun, *copied_first(own, others)))
 
 
 def reduce_scatter(rank: int, size: int, counts: Sequence[int]) -> Schedule:

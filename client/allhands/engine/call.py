@@ -16,6 +16,8 @@ class Call:
     reduce: str = ""
     root: int | None = None
     """As a rank of the group."""
+    crossing: tuple[int, int] | None = None
+    """Where each of two ranks says how much it gives: what rank 0 gives to rank 1, and back."""
     detail: str = field(default="", compare=False, repr=False)
     """What ranks need not agree on, for people to read."""
 

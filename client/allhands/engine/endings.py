@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -21,6 +21,8 @@ _HEARSAY_SECONDS = 0.5
 """How long what made a peer give a call up may take to be heard of here."""
 _MISMATCH_SECONDS = 0.5
 """How long the calls of all ranks are collected before a mismatch is raised."""
+_SOON_SECONDS = 0.25
+"""How long a rank that is asked for a call waits to make it before it says what it does instead."""
 _HISTORY = 64
 """Calls that can still be named to a peer that comes late with another one."""
 
@@ -36,7 +38,12 @@ class Endings:
         group: int,
         mesh: Mesh,
         registry: Registry,
+        doing: Callable[[], str],
     ) -> None:
+        """`doing` says what this rank does now, for people: "is in barrier #7"."""
+        self.where: Callable[[int], str] = lambda sequence: ""
+        """Says where in the program this rank made a call: "train.py:31 in step"; "": unknown."""
+        self._doing = doing
         self._name = name
         self._ranks = tuple(ranks)
         self._rank = rank
@@ -48,7 +55,10 @@ class Endings:
         self._heard = asyncio.Event()
         """Set once the group has failed, or a rank has left it."""
         self._history: dict[int, Call | str] = {}
-        self._answered: set[tuple[int, int]] = set()
+        self._answered: dict[int, set[int]] = {}
+        """The ranks of the world that were told this rank's call, by its number."""
+        self._asked: dict[int, set[int]] = {}
+        """The ranks of the world that are to be told of a call which has not begun here."""
         self._refusals: dict[int, dict[int, str]] = {}
         self._refused = asyncio.Event()
 
@@ -94,16 +104,23 @@ class Endings:
     def said(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
         call = self._history.get(sequence)
-        return None if call is None else str(call)
+        return None if call is None else self.row(sequence, call)
+
+    def row(self, sequence: int, call: Call | str) -> str:
+        """Return the row of this rank in the table of a mismatch."""
+        where = self.where(sequence)
+        return f"{call} at {where}" if where else str(call)
 
     def conclude(self, sequence: int) -> None:
         """Forget what others called up to a number."""
         if self._refusals:
             self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
+        for old in [at for at in self._answered if at <= sequence - _HISTORY]:
+            del self._answered[old]
 
     def refused(self, rank: int, sequence: int, call: str) -> None:
-        """Take in what a rank of the group called under a number."""
-        self._refusals.setdefault(sequence, {})[rank] = call
+        """Take in what a rank of the group called under a number; what it said first counts."""
+        self._refusals.setdefault(sequence, {}).setdefault(rank, call)
         self._refused.set()
 
     def is_refused(self, sequence: int) -> bool:
@@ -112,9 +129,25 @@ class Endings:
 
     def answer(self, peer: int, sequence: int, call: str) -> None:
         """Say once to a rank of the world what this one called."""
-        if (peer, sequence) not in self._answered:
-            self._answered.add((peer, sequence))
+        answered = self._answered.setdefault(sequence, set())
+        if peer not in answered:
+            answered.add(peer)
             self._mesh.refuse(peer, Key(self._group, sequence), call)
+
+    def answer_soon(self, peer: int, sequence: int, said: Callable[[int], str | None]) -> None:
+        """Say to a rank of the world what this one `said` under a number, or does instead.
+
+        It may be about to make that call: then its row is the same in all tables.
+        """
+        asked = self._asked.setdefault(sequence, set())
+        if not asked:
+            asyncio.get_running_loop().call_later(_SOON_SECONDS, self._tell, sequence, said)
+        asked.add(peer)
+
+    def _tell(self, sequence: int, said: Callable[[int], str | None]) -> None:
+        call = said(sequence) or f"has not called it: {self._doing()}"
+        for peer in self._asked.pop(sequence, ()):
+            self.answer(peer, sequence, call)
 
     # ------------------------------------------------------------ errors
 
@@ -125,7 +158,7 @@ class Endings:
 
     async def disagree(self, what: str, sequence: int, call: Call) -> NoReturn:
         """Tell all ranks what this one called, collect what they called, and raise."""
-        mine = str(call)
+        mine = self.row(sequence, call)
         for peer in self._ranks:
             if peer != self._ranks[self._rank]:
                 self.answer(peer, sequence, mine)

@@ -5,6 +5,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from allhands.transport.outbox import UNASKED, Outgoing
 
 CONCURRENT_PARTS = 4
 """Slices of one call under way at once: enough to overlap network and reduction."""
+_ASSEMBLY = (1 << 32) - 1
+"""Number of the part that hears from all ranks; no slice has it."""
 
 
 class MismatchFound(Exception):
@@ -30,7 +34,7 @@ class MismatchFound(Exception):
         self.key = key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """A slice of a call: a schedule and the buffers that its spans name."""
 
@@ -39,6 +43,29 @@ class Part:
     output: Buffer
     name: str = ""
     """Of the algorithm, for people."""
+
+
+@dataclass(slots=True)
+class Assembly:
+    """What hears from all ranks that they are in the call; before its end no output is touched."""
+
+    part: Part
+    conclude: Callable[[], int | None] | None = None
+    """Called at its end: returns a rank of the group that does not fit the others, or puts into the
+    outputs what has come already, and returns None."""
+
+
+class Beside(Protocol):
+    """What a call waits for beside its parts."""
+
+    def go_on(self, done: Callable[[], None]) -> None:
+        """Begin; call `done` at the end, which may be at once."""
+
+    def stop(self) -> None:
+        """Forget about it. Idempotent."""
+
+    def waiting_for(self) -> list[int]:
+        """Return the ranks of the group that it now waits for."""
 
 
 class Execution:
@@ -71,7 +98,15 @@ class Execution:
         self._first = first
         self._queued: deque[_Strand] = deque()
         self._running: set[_Strand] = set()
+        self._beside: set[Beside] = set()
+        self._assembly: _Strand | None = None
+        self._conclude: Callable[[], int | None] | None = None
+        self._commit: Callable[[], None] | None = None
         self._is_starting = False
+        self.is_open = True
+        """Whether outputs may be touched, as far as is known."""
+        self.has_touched = False
+        """Whether outputs of the call were touched."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends as `run` does, once it has begun."""
 
@@ -88,12 +123,36 @@ class Execution:
         finally:
             self.stop()
 
-    def begin(self, parts: Sequence[Part]) -> "asyncio.Future[None]":
-        """Start to carry out all parts; the future ends as `run` does, and `stop` must follow."""
+    def begin(
+        self,
+        parts: Sequence[Part],
+        *,
+        assembly: Assembly | None = None,
+        commit: Callable[[], None] | None = None,
+        beside: Sequence[Beside] = (),
+    ) -> "asyncio.Future[None]":
+        """Start to carry out all parts; the future ends as `run` does, and `stop` must follow.
+
+        Outputs are not touched before the `assembly` has ended. With `commit` those of the parts
+        are not the call's: it brings what has landed there to its place, at the end of all, also
+        of what has to happen `beside`.
+        """
         # Started in order on every rank, so the first unfinished part is under way everywhere.
         self._queued.extend(
             _Strand(self, number, part) for number, part in enumerate(parts, self._first)
         )
+        self._commit = commit
+        self._beside.update(beside)
+        self._is_starting = True
+        if assembly is not None:
+            self.is_open = False
+            self._conclude = assembly.conclude
+            self._assembly = _Strand(self, _ASSEMBLY, assembly.part)
+            self._running.add(self._assembly)
+            self._assembly.go_on()
+        for one in beside:
+            one.go_on(partial(self._beside_done, one))
+        self._is_starting = False
         self._start_more()
         return self.ended
 
@@ -101,12 +160,16 @@ class Execution:
         """Let nothing land from now on, and nothing more be sent. Idempotent."""
         self._queued.clear()
         running, self._running = self._running, set()
+        beside, self._beside = self._beside, set()
         for strand in running:
             strand.stop()
+        for one in beside:
+            one.stop()
 
     def waiting_for(self) -> list[int]:
         """Return the ranks of the group that this call now waits for."""
-        return sorted({peer for strand in self._running for peer in strand.waiting_for()})
+        underway: list[_Strand | Beside] = [*self._running, *self._beside]
+        return sorted({peer for one in underway for peer in one.waiting_for()})
 
     # ------------------------------------------------------------ for the strands
 
@@ -122,21 +185,45 @@ class Execution:
 
     def part_done(self, strand: "_Strand") -> None:
         self._running.discard(strand)
+        if strand is self._assembly:
+            self._assembly = None
+            if self._conclude is not None:
+                if (odd := self._conclude()) is not None:
+                    self.mismatch(odd)
+                    return
+                self.has_touched = True
+            self.is_open = True
+            for held in list(self._running):
+                held.let_in()
         self._start_more()
 
+    def touch(self, area: Area) -> None:
+        """Learn that an area is about to be written."""
+        if area is Area.OUTPUT and self._commit is None:
+            self.has_touched = True
+
     # ------------------------------------------------------------ inside
+
+    def _beside_done(self, one: Beside) -> None:
+        self._beside.discard(one)
+        self._start_more()
 
     def _start_more(self) -> None:
         if self._is_starting:
             return  # a part that ended as it began: the loop below goes on
         self._is_starting = True
-        while self._queued and len(self._running) < CONCURRENT_PARTS:
+        room = CONCURRENT_PARTS + (self._assembly is not None)
+        while self._queued and len(self._running) < room:
             strand = self._queued.popleft()
             self._running.add(strand)
             strand.go_on()
         self._is_starting = False
-        if not self._queued and not self._running and not self.ended.done():
-            self.ended.set_result(None)
+        if self._queued or self._running or self._beside or self.ended.done():
+            return
+        if self._commit is not None:
+            self.has_touched = True
+            self._commit()
+        self.ended.set_result(None)
 
 
 class _Strand:
@@ -151,6 +238,10 @@ class _Strand:
         self._index = 0
         self._is_beginning = False
         self._is_over = False
+        self._is_held = False
+        """Whether the round at hand would touch outputs as it begins, and may not yet."""
+        self._unposted: list[tuple[int, Key, Incoming]] = []
+        """Receives of the round at hand that would touch outputs, and may not yet."""
         self._asides: list[_Aside] = []
         self._numbers = itertools.count()
         self._pending: dict[int, tuple[int, Incoming | Outgoing]] = {}
@@ -163,6 +254,9 @@ class _Strand:
         """Go through rounds until one of them has to wait."""
         try:
             while not self._is_over and self._index < len(self._rounds):
+                self._is_held = not self._may_begin(self._rounds[self._index])
+                if self._is_held:
+                    return
                 self._is_beginning = True
                 self._begin(self._index, self._rounds[self._index])
                 self._is_beginning = False
@@ -191,13 +285,41 @@ class _Strand:
         """Return the ranks of the group that this round now waits for."""
         return [peer for peer, _ in self._pending.values()]
 
+    def let_in(self) -> None:
+        """Go on where outputs could not be touched before."""
+        unposted, self._unposted = self._unposted, []
+        try:
+            for peer, key, posted in unposted:
+                if not self._is_over:
+                    self._execution.mesh.post(peer, key, posted)
+        except Exception as error:  # as in go_on
+            self._execution.fail(error)
+        if self._is_held and not self._is_over:
+            self.go_on()
+
     # ------------------------------------------------------------ inside
+
+    def _is_output(self, span: Span) -> bool:
+        return span.area is Area.OUTPUT and self._number != _ASSEMBLY
+
+    def _may_begin(self, step: Round) -> bool:
+        """Say whether a round may begin that writes as it does so."""
+        if self._execution.is_open:
+            return True
+        targets = [copy.target for copy in step.copies] + [fold.target for fold in step.folds]
+        return not any(self._is_output(target) for target in targets)
+
+    def _touch(self, span: Span) -> None:
+        if self._number != _ASSEMBLY:
+            self._execution.touch(span.area)
 
     def _begin(self, index: int, step: Round) -> None:
         execution, areas = self._execution, self._buffers()
         for copy in step.copies:
+            self._touch(copy.target)
             _copy(areas, copy.source, copy.target)
         for one in step.folds:
+            self._touch(one.target)
             operands = [areas[span.area].whole(span.start, span.stop) for span in one.sources]
             target = areas[one.target.area].whole(one.target.start, one.target.stop)
             fold(execution.reduce, operands, target, len(execution.peers))
@@ -223,13 +345,18 @@ class _Strand:
                 if number in self._pending and send.span.overlaps(recv.span)
             ]
             posted = self._incoming(recv, waits, unsent)
-            execution.mesh.post(execution.peers[recv.peer], key(recv.peer, True), posted)
+            where = execution.peers[recv.peer], key(recv.peer, True)
+            if execution.is_open or not self._is_output(recv.span):
+                execution.mesh.post(*where, posted)
+            else:
+                self._unposted.append((*where, posted))
         for send, _, message in sends:
             if message.total > UNASKED:
                 execution.mesh.send(execution.peers[send.peer], message)
 
     def _end_round(self) -> None:
         for aside in self._asides:
+            self._touch(aside.span)
             aside.land()
         self._asides.clear()
         self._index += 1
@@ -279,7 +406,7 @@ class _Strand:
             return self._overwriting(recv, buffer.pieces(recv.span.start, recv.span.stop))
         target = buffer.whole(recv.span.start, recv.span.stop)
         if waits or not recv.reduce:
-            aside = _Aside(target, len(target), self._lander(recv))
+            aside = _Aside(recv.span, target, len(target), self._lander(recv))
             self._asides.append(aside)
             return self._overwriting(recv, [aside.values])
         return self._reducing(recv, target, unsent)
@@ -288,9 +415,11 @@ class _Strand:
         views = [octets(piece) for piece in pieces]
 
         def land(offset: int, payload: memoryview) -> None:
+            self._touch(recv.span)
             _overwrite(views, offset, payload)
 
         def room(offset: int, length: int) -> memoryview | None:
+            self._touch(recv.span)
             return views[0][offset : offset + length] if len(views) == 1 else None
 
         total = sum(len(view) for view in views)
@@ -306,11 +435,12 @@ class _Strand:
             first = offset // itemsize
             stop = first + len(values)
             if not unsent or not any(number in self._pending for number in unsent):
+                self._touch(recv.span)
                 combine(values, target[first:stop])
                 return
             # What comes is in order, so all that has to wait is at the beginning.
             if late is None:
-                late = _Aside(target, 0, combine)
+                late = _Aside(recv.span, target, 0, combine)
                 self._asides.append(late)
             late.values[first:stop] = values
             late.count = stop
@@ -356,7 +486,8 @@ Lander = Callable[[Array, Array], None]
 class _Aside:
     """Values that have come, and must not be seen in their place before the round ends."""
 
-    def __init__(self, target: Array, count: int, lander: Lander) -> None:
+    def __init__(self, span: Span, target: Array, count: int, lander: Lander) -> None:
+        self.span = span
         self.values = np.empty(len(target), target.dtype)
         self.count = count
         """How many of them, from the first on."""

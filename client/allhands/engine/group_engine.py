@@ -16,6 +16,7 @@ from allhands.engine.call import Call, group_hash
 from allhands.engine.endings import ASK_AFTER, Endings, first, stop
 from allhands.engine.exchanges import Exchanges
 from allhands.engine.executor import Execution, MismatchFound, Part
+from allhands.engine.guard import ROOTED, Hearing, Stage, guarded
 from allhands.engine.hierarchy import Hierarchy
 from allhands.engine.island import Island, Left
 from allhands.engine.messages import Messages
@@ -32,6 +33,8 @@ from allhands.transport.mesh import Mesh
 
 logger = logging.getLogger(__name__)
 
+_AGREED = 256
+"""Calls like which were made by all ranks, and are known to be, at most."""
 _HERE_BYTES = 64 << 10
 _HERE_SECONDS = 0.002
 """How long a call may keep the loop from all else: most small ones end within a tenth of it."""
@@ -132,7 +135,10 @@ class GroupEngine:
         self._runner: asyncio.Task[None] | None = None
         self._interrupt: asyncio.Future[Failure | None] | None = None
         self._current: Operation | None = None
-        self._endings = Endings(name, self.ranks, rank, self.hash, mesh, registry)
+        self._endings = Endings(name, self.ranks, rank, self.hash, mesh, registry, self._doing)
+        self._agreed: dict[int, None] = {}
+        """Signatures of rooted calls that all ranks were heard to make; the oldest first."""
+        self._stage = Stage()
         self._aside = Aside(f"allhands group {name}")
         self._hierarchy: Hierarchy | None = None
         if layout is not None:
@@ -199,12 +205,12 @@ class GroupEngine:
         begun = Begun(self._agrees(operation))
         try:
             if begun.agrees and self._endings.reason(operation.work.sequence) is None:
-                execution = begun.execution = self._execution(operation)
-                ended, interrupt = execution.begin(self._parts(operation)), self._interrupt
+                execution = begun.execution = self._begin(operation)
+                ended, interrupt = execution.ended, self._interrupt
                 assert interrupt is not None
                 self._mesh.pump(lambda: ended.done() or interrupt.done(), _HERE_SECONDS)
                 if ended.done() and not interrupt.done() and ended.exception() is None:
-                    operation.finish()
+                    self._finish(operation)
                     self._leave(operation, None)
                     return False
         except BaseException as error:  # whatever it is belongs to the caller
@@ -295,6 +301,8 @@ class GroupEngine:
         if (mine := self._said(key.sequence)) is not None:
             # Also if the call is about to end well here.
             self._endings.answer(peer, key.sequence, mine)
+        elif key.sequence > self.position.sequence:
+            self._endings.answer_soon(peer, key.sequence, self._said)
         if self._current is not None and key.sequence == self._current.work.sequence:
             self._wake(None)
         else:
@@ -402,37 +410,50 @@ class GroupEngine:
         if not begun.agrees:
             await self._disagree(operation)
         if begun.execution is None:
-            begun.execution = self._execution(operation)
-            begun.execution.begin(self._parts(operation))
+            begun.execution = self._begin(operation)
         execution = begun.execution
         try:
             await self._carry_out(operation, execution.ended, execution.waiting_for)
         finally:
             execution.stop()
-        operation.finish()
+        self._finish(operation)
 
-    def _parts(self, operation: Operation) -> Sequence[Part]:
-        """Return what a call is over links, and note how that is explained."""
-        parts = operation.parts()
-        operation.work.explained(over_links(parts[0].name, self.wire))
-        return parts
-
-    def _execution(self, operation: Operation) -> Execution:
-        return Execution(
+    def _begin(self, operation: Operation) -> Execution:
+        """Begin what a call is over links, and note how that is explained."""
+        work, native, signature = operation.work, operation.native, operation.call.signature
+        execution = Execution(
             self._mesh,
             peers=self.ranks,
             rank=self.rank,
             group=self.hash,
-            sequence=operation.work.sequence,
-            signature=operation.call.signature,
+            sequence=work.sequence,
+            signature=signature,
             reduce=operation.reduce,
         )
+        parts = operation.parts()
+        work.explained(over_links(parts[0].name, self.wire))
+        guard = guarded(native, self.rank, len(self.ranks), parts, self._stage)
+        beside = []
+        if native.kind in ROOTED and guard.assembly is None and signature not in self._agreed:
+            key = Key(self.hash, work.sequence)
+            beside.append(Hearing(self._mesh, self.ranks, self.rank, key, signature))
+        execution.begin(guard.parts, assembly=guard.assembly, commit=guard.commit, beside=beside)
+        return execution
+
+    def _finish(self, operation: Operation) -> None:
+        """Do what is left when all has landed."""
+        if operation.native.kind in ROOTED:
+            self._agreed[operation.call.signature] = None
+            if len(self._agreed) > _AGREED:
+                del self._agreed[next(iter(self._agreed))]
+        operation.finish()
 
     async def _run_phases(
         self, operation: Operation, hierarchy: Hierarchy, phases: Sequence[Phase]
     ) -> None:
         performance = hierarchy.performance(
             phases,
+            operation.native.targets,
             sequence=operation.work.sequence,
             signature=operation.call.signature,
             timeout=operation.timeout,
@@ -517,6 +538,13 @@ class GroupEngine:
     def _said(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
         return self._shared.said(sequence) or self._endings.said(sequence)
+
+    def _doing(self) -> str:
+        """Say what this rank does in the group now; for people."""
+        position = self.position
+        if position.operation:
+            return f"is in {position.operation} #{position.sequence}"
+        return f"is outside any call since #{position.ended}" if position.ended else "has made none"
 
     def _wake(self, failure: Failure | None) -> None:
         """Wake the call from the queue that runs."""

@@ -6,9 +6,13 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from allhands.algorithms.cost import Wire
 from allhands.engine import plan
+from allhands.engine.buffer import Array
 from allhands.engine.executor import Execution, MismatchFound, Part
+from allhands.engine.guard import roll
 from allhands.engine.island import Differ, Island, Left
 from allhands.engine.native import Native
 from allhands.engine.phases import Layout, Phase, Scratch, described, phases
@@ -48,6 +52,7 @@ class Hierarchy:
     def performance(
         self,
         phases: Sequence[Phase],
+        outputs: Sequence[Array],
         *,
         sequence: int,
         signature: int,
@@ -55,7 +60,7 @@ class Hierarchy:
         deadline: float,
         wire: Wire | None,
     ) -> "Performance":
-        """Return a call that is to be carried out in these phases."""
+        """Return a call with these outputs that is to be carried out in these phases."""
         return Performance(
             self._island,
             self._mesh,
@@ -63,6 +68,7 @@ class Hierarchy:
             self._ranks[self.layout.rank],
             self._group,
             phases,
+            outputs,
             sequence,
             signature,
             timeout,
@@ -89,6 +95,7 @@ class Performance:
         rank: int,
         group: int,
         phases: Sequence[Phase],
+        outputs: Sequence[Array],
         sequence: int,
         signature: int,
         timeout: float,
@@ -101,6 +108,7 @@ class Performance:
         self._rank = rank
         self._group = group
         self._phases = phases
+        self._outputs = [array for array in outputs if array.nbytes]
         self._sequence = sequence
         self._signature = signature
         self._timeout = timeout
@@ -110,6 +118,10 @@ class Performance:
         self._ended: dict[int, asyncio.Event] = {phase.number: asyncio.Event() for phase in phases}
         self._calls = 0
         self._missed: Sequence[int] = ()
+        self._assembling: Execution | None = None
+        self._assembled = asyncio.Event()
+        self.has_touched = False
+        """Whether outputs of the call may have been touched."""
 
     async def run(self) -> None:
         """Carry out all phases.
@@ -122,16 +134,7 @@ class Performance:
         """
         await self._island.settle()
         try:
-            if _is_chain(self._phases):
-                for phase in self._phases:
-                    await self._perform(phase)
-                return
-            await _together(
-                [
-                    self._within([phase for phase in self._phases if phase.within]),
-                    *(self._in_turn(phase) for phase in self._phases if not phase.within),
-                ]
-            )
+            await _together([self._assemble(), self._perform_all()])
         except Differ as error:
             raise MismatchFound(self._rank, Key(self._group, self._sequence)) from error
         except Left as error:
@@ -145,9 +148,49 @@ class Performance:
         found = {*self._missed, *self._island.waiting_for()}
         for phase, execution in self._underway.values():
             found.update(phase.ranks[place] for place in execution.waiting_for())
+        if self._assembling is not None:
+            found.update(self._assembling.waiting_for())
         return sorted(found)
 
     # ------------------------------------------------------------ inside
+
+    async def _assemble(self) -> None:
+        """Hear from all ranks of the group; phases that touch outputs wait for that."""
+        size, place = len(self._ranks), self._ranks.index(self._rank)
+        if self._outputs or self._phases[0].native.kind != "barrier":
+            self._assembling = self._execution(self._ranks, place, ReduceOp.SUM, 0)
+            self._assembling.begin([], assembly=roll(place, size))
+            try:
+                await self._assembling.ended
+            finally:
+                self._assembling.stop()
+        self._assembled.set()
+
+    async def _perform_all(self) -> None:
+        if _is_chain(self._phases):
+            for phase in self._phases:
+                await self._perform(phase)
+            return
+        await _together(
+            [
+                self._within([phase for phase in self._phases if phase.within]),
+                *(self._in_turn(phase) for phase in self._phases if not phase.within),
+            ]
+        )
+
+    def _execution(
+        self, peers: Sequence[int], place: int, reduce: ReduceOp, first: int
+    ) -> Execution:
+        return Execution(
+            self._mesh,
+            peers=peers,
+            rank=place,
+            group=self._group,
+            sequence=self._sequence,
+            signature=self._signature,
+            reduce=reduce,
+            first=first,
+        )
 
     async def _within(self, phases: Sequence[Phase]) -> None:
         """Go through the phases on this host, one after the other: as all its ranks do."""
@@ -160,7 +203,17 @@ class Performance:
         await self._perform(phase)
         self._ended[phase.number].set()
 
+    def _touches_outputs(self, phase: Phase) -> bool:
+        return any(
+            np.may_share_memory(target, output)
+            for target in phase.native.targets
+            for output in self._outputs
+        )
+
     async def _perform(self, phase: Phase) -> None:
+        if self._touches_outputs(phase):
+            await self._assembled.wait()
+            self.has_touched = True
         if phase.within and self._island.has_memory:
             index, self._calls = self._calls, self._calls + 1
             await self._island.run(
@@ -169,16 +222,8 @@ class Performance:
             return
         peers = [self._ranks[rank] for rank in phase.ranks]
         place = peers.index(self._rank)
-        execution = Execution(
-            self._mesh,
-            peers=peers,
-            rank=place,
-            group=self._group,
-            sequence=self._sequence,
-            signature=self._signature,
-            reduce=phase.native.op or ReduceOp.SUM,
-            first=phase.number << _PHASE_BITS,
-        )
+        reduce = phase.native.op or ReduceOp.SUM
+        execution = self._execution(peers, place, reduce, phase.number << _PHASE_BITS)
         self._underway[phase.number] = phase, execution
         try:
             wire = None if phase.within else self._wire

@@ -35,6 +35,8 @@ class Native:
     send: Sequence[int] | None = None
     """Elements for each rank, where ranks may differ."""
     recv: Sequence[int] | None = None
+    crossing: tuple[int, int] | None = None
+    """Of two ranks: how many of them go from rank 0 to rank 1, and back."""
 
     @property
     def call(self) -> Call:
@@ -48,6 +50,7 @@ class Native:
             self.count if self.dtype is not None and self.send is None else None,
             "" if self.op is None else self.op.name,
             self.root if self.root >= 0 else None,
+            self.crossing,
             detail,
         )
 
@@ -103,7 +106,7 @@ def call_of(
         count if counts else None,
         OPS[op].name if op >= 0 else "",
         root if root >= 0 else None,
-        detail,
+        detail=detail,
     )
 
 

@@ -127,7 +127,7 @@ class Shared:
         """Return what this rank called under a number, if that is not long ago."""
         lane = self._order.lane
         record = None if lane is None else lane.record(sequence)
-        return None if record is None else str(call_of(*record))
+        return None if record is None else self._endings.row(sequence, call_of(*record))
 
     # ------------------------------------------------------------ ends
 

@@ -128,6 +128,7 @@ static ah_status all_to_all(ah_lane *lane, uint64_t signature, const pieces *wha
     post(lane, slot, signature, &exchange, what, send, recv);
     status = ah_meet_all(lane, signature);
     if (status == AH_OK) status = check(lane);
+    lane->call->met = status == AH_OK;
     if (status != AH_OK) return status;
 
     uint64_t large = 0; /* ranks whose pieces are not in their slot */

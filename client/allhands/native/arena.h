@@ -59,6 +59,7 @@ typedef struct {
     /* Out. */
     uint64_t waiting;  /* ranks that had not come */
     uint64_t culprits; /* of a mismatch or an abandoned call */
+    bool met;          /* all ranks are in this very call: outputs may be touched from here on */
     ah_variant variant;
     void *unshared; /* a peer hangs where it could write to these pages: see ah_lane_unshare */
     size_t unshared_bytes;
@@ -95,8 +96,9 @@ void ah_lane_unshare(ah_lane *lane, const void *at, size_t nbytes);
 /* Whether cross-memory attach to every other rank works; asks the kernel, reads a word of each. */
 bool ah_lane_can_attach(ah_lane *lane);
 
-/* The collectives. On any status but AH_OK outputs of calls that are under way may be undefined
- * (never after AH_MISMATCH), and the next call on the lane is correct. Not for two threads at once. */
+/* The collectives. On any status but AH_OK outputs may be undefined if `met` is set, are untouched
+ * else, and the next call on the lane is correct. Not for two threads at once. A rooted call whose
+ * like all ranks have made here before may end on ranks that wait for nobody. */
 ah_status ah_barrier(ah_lane *, ah_call *);
 ah_status ah_all_reduce(ah_lane *, ah_call *, ah_op, ah_type, void *x, size_t count);
 /* The same in two steps, where ah_all_reduce_splits says so: `start` gives this rank's part and does

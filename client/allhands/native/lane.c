@@ -110,11 +110,23 @@ void ah_lane_unshare(ah_lane *lane, const void *at, size_t nbytes) {
 
 /* ---- begin and end of a call */
 
+/* Who has posted the call in progress. */
+static uint64_t here(const ah_lane *lane) {
+    uint64_t ranks = 0, sequence = lane->call->sequence;
+    for (uint64_t rest = lane->others; rest; rest &= rest - 1) {
+        int rank = __builtin_ctzll(rest);
+        if (atomic_load(&ah_slot_of(lane, rank, sequence)->sequence) == sequence)
+            ranks |= AH_BIT(rank);
+    }
+    return ranks;
+}
+
 ah_status ah_start(ah_lane *lane, ah_call *call) {
     lane->call = call;
     lane->paused = false;
     lane->base = lane->put > lane->done ? lane->put : lane->done;
     call->waiting = call->culprits = 0;
+    call->met = false;
     call->variant = AH_NONE;
     call->unshared = NULL;
     lane->lends = false;
@@ -132,6 +144,8 @@ ah_status ah_finish(ah_lane *lane, ah_status status) {
         atomic_thread_fence(memory_order_seq_cst);
         ah_ring(lane, lane->others);
         ah_reclaim(lane);
+        /* Others write into what was lent when all have come, seen by us or not. */
+        if (lane->lent && here(lane) == lane->others && status != AH_MISMATCH) call->met = true;
     }
     ah_unpause(lane);
     lane->call = NULL;
@@ -151,7 +165,7 @@ uint64_t ah_sign(const ah_call *call, int operation, uint64_t a, uint64_t b, uin
 
 static ah_goal posted(const ah_lane *lane, uint64_t sequence) {
     size_t slot = offsetof(ah_area, end) + (sequence & (AH_RING - 1)) * lane->stride;
-    return (ah_goal){slot + offsetof(ah_slot, sequence), sequence, false, 0};
+    return (ah_goal){.offset = slot + offsetof(ah_slot, sequence), .least = sequence};
 }
 
 ah_status ah_room(ah_lane *lane, ah_slot **slot) {
@@ -191,18 +205,29 @@ static ah_status compare(ah_lane *lane, uint64_t ranks, uint64_t signature) {
 }
 
 ah_status ah_headers(ah_lane *lane, uint64_t ranks, uint64_t signature) {
-    ah_status status = ah_await(lane, ranks, posted(lane, lane->call->sequence));
-    return status == AH_OK ? compare(lane, ranks, signature) : status;
+    ah_goal goal = posted(lane, lane->call->sequence);
+    goal.header = true;
+    goal.signature = signature;
+    ah_status status = ah_await(lane, ranks, goal);
+    if (status == AH_MISMATCH) return ah_glance(lane, signature);
+    if (status == AH_OK) status = compare(lane, ranks, signature);
+    lane->call->met = status == AH_OK && ranks == lane->others;
+    return status;
+}
+
+ah_status ah_headers_of(ah_lane *lane, uint64_t ranks, uint64_t signature) {
+    uint64_t *agreed = &lane->agreed[signature >> 32 & (AH_AGREED - 1)];
+    if (*agreed == signature) {
+        ah_status status = ranks ? ah_headers(lane, ranks, signature) : AH_OK;
+        return status == AH_OK ? ah_glance(lane, signature) : status;
+    }
+    ah_status status = ah_headers(lane, lane->others, signature);
+    if (status == AH_OK) *agreed = signature;
+    return status;
 }
 
 ah_status ah_glance(ah_lane *lane, uint64_t signature) {
-    uint64_t here = 0;
-    for (uint64_t rest = lane->others; rest; rest &= rest - 1) {
-        int rank = __builtin_ctzll(rest);
-        ah_slot *slot = ah_slot_of(lane, rank, lane->call->sequence);
-        if (atomic_load(&slot->sequence) == lane->call->sequence) here |= AH_BIT(rank);
-    }
-    return compare(lane, here, signature);
+    return compare(lane, here(lane), signature);
 }
 
 void ah_post_terms(ah_lane *lane, ah_slot *slot, uint64_t signature, ah_terms terms) {

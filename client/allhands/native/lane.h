@@ -30,6 +30,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "atomic
 
 #define AH_LINE 64
 #define AH_UNSHARED 8
+#define AH_AGREED 256
 
 typedef struct {
     _Alignas(AH_LINE) _Atomic uint64_t sequence;
@@ -108,6 +109,7 @@ struct ah_lane {
     char *heap[AH_MAX_RANKS];
     pid_t pid[AH_MAX_RANKS];
     uint64_t reached[AH_MAX_RANKS]; /* each rank has posted or given up at least this call */
+    uint64_t agreed[AH_AGREED]; /* signatures of rooted calls that all ranks were seen to make */
     ah_terms terms[AH_MAX_RANKS];   /* of the call in progress, own among them */
 };
 
@@ -166,6 +168,10 @@ ah_status ah_room(ah_lane *lane, ah_slot **slot);
 void ah_post(ah_lane *lane, ah_slot *slot, uint64_t signature);
 /* Wait until these ranks have posted this call, and compare. */
 ah_status ah_headers(ah_lane *lane, uint64_t ranks, uint64_t signature);
+/* The same in a rooted call, where no more need be awaited than these ranks (perhaps none) once all
+ * were seen to make a call like it: till then all are, so that who calls something else is refused
+ * by every rank, and not only by those that wait for it. */
+ah_status ah_headers_of(ah_lane *lane, uint64_t ranks, uint64_t signature);
 /* Compare with whoever has posted already; does not wait. */
 ah_status ah_glance(ah_lane *lane, uint64_t signature);
 

@@ -71,8 +71,7 @@ static ah_status broadcast_slots(ah_lane *lane, uint64_t signature, void *x, siz
     lane->call->variant = AH_SLOTS;
     if (lane->rank == root) ah_move(ah_slot_data(slot, nbytes), x, nbytes);
     ah_post(lane, slot, signature);
-    if (lane->rank != root) status = ah_headers(lane, AH_BIT(root), signature);
-    if (status == AH_OK) status = ah_glance(lane, signature);
+    status = ah_headers_of(lane, AH_BIT(root) & ~AH_BIT(lane->rank), signature);
     if (status != AH_OK || lane->rank == root) return status;
     ah_move(x, ah_theirs(lane, root, nbytes), nbytes);
     if (lane->size == 2) ah_read_slot(lane, root, nbytes);
@@ -136,10 +135,10 @@ static ah_status gather_slots(ah_lane *lane, uint64_t signature, const void *in,
     if (lane->rank != root) {
         ah_move(ah_slot_data(slot, nbytes), in, nbytes);
         ah_post(lane, slot, signature);
-        return ah_glance(lane, signature);
+        return ah_headers_of(lane, 0, signature);
     }
     ah_post(lane, slot, signature);
-    status = ah_headers(lane, lane->others, signature);
+    status = ah_headers_of(lane, lane->others, signature);
     if (status != AH_OK) return status;
     ah_move(out[root], in, nbytes);
     for (int r = 0; r < lane->size; r++) {
@@ -202,8 +201,7 @@ static ah_status scatter_slots(ah_lane *lane, uint64_t signature, const char *co
     for (int r = 0; r < lane->size && lane->rank == root; r++)
         if (r != root) ah_move(ah_slot_data(slot, total) + (size_t)r * nbytes, in[r], nbytes);
     ah_post(lane, slot, signature);
-    if (lane->rank != root) status = ah_headers(lane, AH_BIT(root), signature);
-    if (status == AH_OK) status = ah_glance(lane, signature);
+    status = ah_headers_of(lane, AH_BIT(root) & ~AH_BIT(lane->rank), signature);
     if (status != AH_OK) return status;
     const char *mine = ah_theirs(lane, root, total) + (size_t)lane->rank * nbytes;
     ah_move(out, lane->rank == root ? in[root] : mine, nbytes);

@@ -138,10 +138,10 @@ static ah_status reduce_slots(ah_lane *lane, uint64_t signature, ah_op op, ah_ty
     if (lane->rank != root) {
         ah_move(ah_slot_data(slot, nbytes), mine, nbytes);
         ah_post(lane, slot, signature);
-        return ah_glance(lane, signature);
+        return ah_headers_of(lane, 0, signature);
     }
     ah_post(lane, slot, signature);
-    status = ah_headers(lane, lane->others, signature);
+    status = ah_headers_of(lane, lane->others, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < lane->size; r++)

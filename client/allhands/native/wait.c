@@ -117,7 +117,16 @@ static void sleep_until(ah_lane *lane, uint64_t left, ah_goal goal, int64_t unti
     atomic_store(bell, AWAKE);
 }
 
-static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
+/* Whether one of these ranks, which are there, has posted another signature. */
+static bool unlike(const ah_lane *lane, uint64_t ranks, ah_goal goal) {
+    for (uint64_t rest = ranks; rest; rest &= rest - 1) {
+        int rank = __builtin_ctzll(rest);
+        if (ah_slot_of(lane, rank, goal.least)->signature != goal.signature) return true;
+    }
+    return false;
+}
+
+static ah_status block(ah_lane *lane, uint64_t ranks, uint64_t left, ah_goal goal) {
     ah_call *call = lane->call;
     bool spun = lane->crowded || !lane->vain || ++lane->vain > TRY_AGAIN;
     uint64_t near = lane->crowded ? ah_neighbours(lane) : 0;
@@ -130,6 +139,7 @@ static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
     }
     ah_pause(lane);
     int64_t start = ah_now(), now = start, awake = ah_patience(call->nbytes);
+    uint64_t looked = ranks; /* at the headers of all but these */
     if (lane->crowded) ah_spread(lane, now);
     for (int turn = 0;; turn++) {
         uint64_t gone = ah_gave_up(lane, left);
@@ -138,6 +148,8 @@ static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
             if (spun && turn > 0 && turn <= SOON) lane->vain = 1;
             return AH_OK;
         }
+        if (goal.header && left != looked && unlike(lane, ranks & ~left, goal)) return AH_MISMATCH;
+        looked = left;
         if (gone & left) return AH_ABANDONED;
         call->waiting = left;
         if (interrupted(lane, now, left)) return AH_INTERRUPTED;
@@ -158,24 +170,30 @@ static ah_status block(ah_lane *lane, uint64_t left, ah_goal goal) {
 
 ah_status ah_await(ah_lane *lane, uint64_t ranks, ah_goal goal) {
     uint64_t left = missing(lane, ranks, goal);
-    ah_status status = left ? block(lane, left, goal) : AH_OK;
+    ah_status status = left ? block(lane, ranks, left, goal) : AH_OK;
     if (status == AH_OK) lane->call->waiting = 0;
     return status;
 }
 
+/* Steps of this call, as a word of every area counts them. */
+static ah_goal steps_of(size_t offset, uint64_t steps) {
+    return (ah_goal){.offset = offset, .least = steps, .from_base = true};
+}
+
 ah_status ah_await_put(ah_lane *lane, uint64_t ranks, uint64_t steps) {
-    return ah_await(lane, ranks, (ah_goal){offsetof(ah_area, put), steps, true, 0});
+    return ah_await(lane, ranks, steps_of(offsetof(ah_area, put), steps));
 }
 
 ah_status ah_await_done(ah_lane *lane, uint64_t ranks, uint64_t steps) {
-    return ah_await(lane, ranks, (ah_goal){offsetof(ah_area, done), steps, true, 0});
+    return ah_await(lane, ranks, steps_of(offsetof(ah_area, done), steps));
 }
 
 ah_status ah_await_gone(ah_lane *lane, uint64_t ranks, uint64_t steps) {
-    uint64_t left = lane->call->sequence;
-    return ah_await(lane, ranks, (ah_goal){offsetof(ah_area, done), steps, true, left});
+    ah_goal goal = steps_of(offsetof(ah_area, done), steps);
+    goal.left = lane->call->sequence;
+    return ah_await(lane, ranks, goal);
 }
 
 ah_status ah_await_end(ah_lane *lane, uint64_t ranks) {
-    return ah_await(lane, ranks, (ah_goal){offsetof(ah_area, put), UINT64_MAX, false, 0});
+    return ah_await(lane, ranks, (ah_goal){.offset = offsetof(ah_area, put), .least = UINT64_MAX});
 }

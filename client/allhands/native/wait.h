@@ -19,6 +19,8 @@ typedef struct {
     uint64_t least;
     bool from_base; /* counted from the base in each rank's terms */
     uint64_t left;  /* who has given up this call or a later one counts as there; 0: nobody */
+    bool header;    /* it is a slot's number: who is there must have this signature */
+    uint64_t signature;
 } ah_goal;
 
 static inline _Atomic uint64_t *ah_word(const ah_lane *lane, int rank, size_t offset) {
@@ -48,7 +50,8 @@ static inline int64_t ah_patience(size_t nbytes) {
 }
 
 /* Wait until all of `ranks` are there. AH_OK makes what they wrote before visible. Ranks that have
- * given the call up before they came there make it AH_ABANDONED. */
+ * given the call up before they came there make it AH_ABANDONED. Where headers are awaited it is
+ * AH_MISMATCH as soon as one is unlike, whoever else is still missing. */
 ah_status ah_await(ah_lane *lane, uint64_t ranks, ah_goal goal);
 ah_status ah_await_put(ah_lane *lane, uint64_t ranks, uint64_t steps);
 ah_status ah_await_done(ah_lane *lane, uint64_t ranks, uint64_t steps);

@@ -15,6 +15,7 @@ class Traffic:
     """What a collective cost; each tuple by rank."""
 
     rounds: int
+    """In which anybody sends."""
     messages: tuple[int, ...]
     """Sent by each rank, empty ones included."""
     elements: tuple[int, ...]
@@ -43,11 +44,12 @@ def simulate(
     ranks = replicas(schedules, inputs, outputs, reduce)
     messages = [0] * len(ranks)
     elements = [0] * len(ranks)
-    rounds = len(schedules[0].rounds) if schedules else 0
-    for index in range(rounds):
+    rounds = 0
+    for index in range(len(schedules[0].rounds) if schedules else 0):
         for replica in ranks:
             replica.begin(index)
         _exchange(index, ranks)
+        rounds += any(replica.rounds[index].sends for replica in ranks)
         for rank, replica in enumerate(ranks):
             sends = replica.rounds[index].sends
             messages[rank] += len(sends)

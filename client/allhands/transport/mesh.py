@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from allhands.transport.frame import (
@@ -73,6 +73,14 @@ class _Lane:
             self.wake.set()
 
 
+class Muster:
+    """The peers that have not been heard in a call of this rank."""
+
+    def __init__(self, missing: set[int], done: Callable[[], None]) -> None:
+        self.missing = missing
+        self.done = done
+
+
 class Mesh:
     """Messages between this rank and its peers; a `Receiver` for its fabric.
 
@@ -88,6 +96,11 @@ class Mesh:
         self._counts: dict[tuple[int, int], int] = {}
         self._inbox = Inbox(self._reply)
         self._roll = RollCall()
+        self._musters: dict[tuple[int, int], Muster] = {}
+        self._askers: dict[tuple[int, int], set[int]] = {}
+        """Peers that want to hear of a call, by group and number, when it begins here."""
+        self._told: dict[tuple[int, int], set[int]] = {}
+        """Peers that have heard of a call of this rank because it, or they, asked."""
 
     def attach(self, fabric: Fabric) -> None:
         """Give the mesh its network; before that nothing can be sent."""
@@ -138,17 +151,47 @@ class Mesh:
 
     def begin(self, group: int, sequence: int, signature: int) -> bool:
         """Say which call of a group this rank is in; return whether peers are known in another."""
-        return not self._roll.begin(group, sequence, signature)
+        is_other = not self._roll.begin(group, sequence, signature)
+        if self._askers:
+            for peer in self._askers.pop((group, sequence), ()):
+                self._tell(peer, Key(group, sequence), signature)
+        return is_other
 
     def declare(self, peer: int, key: Key, signature: int) -> None:
         """Tell a peer which call this rank is in, and waits for it in."""
         self._reply(peer, Header(Kind.CALL, key, signature, 0))
+
+    def muster(
+        self, key: Key, signature: int, peers: Sequence[int], done: Callable[[], None]
+    ) -> Muster | None:
+        """Hear from all peers that they are, or were, in the call which this rank begins.
+
+        `done` is called then, not before this has returned; None: all have been heard already.
+        """
+        place = key.group, key.sequence
+        missing = set(peers) - self._roll.met(*place)
+        told = self._told.setdefault(place, set())
+        for peer in peers:
+            if peer in missing or peer not in told:
+                self._reply(peer, Header(Kind.CALL, key, signature, peer in missing))
+        told.update(peers)
+        if not missing:
+            return None
+        self._musters[place] = Muster(missing, done)
+        return self._musters[place]
+
+    def dismiss(self, key: Key) -> None:
+        """Forget whom a call wants to hear. Idempotent."""
+        self._musters.pop((key.group, key.sequence), None)
 
     def conclude(self, group: int, sequence: int) -> None:
         """Say that calls of a group up to `sequence` are over here: late messages are drained."""
         self._inbox.forget(group, sequence)
         for lane in self._lanes.values():
             lane.outbox.forget(group, sequence)
+        for kept in (self._askers, self._told):
+            for place in [at for at in kept if at[0] == group and at[1] <= sequence]:
+                del kept[place]
 
     def pump(self, is_over: Callable[[], bool], seconds: float) -> None:
         """Take in what comes until `is_over` says so, or for so long, while the loop does not run.
@@ -180,7 +223,8 @@ class Mesh:
                 text = bytes(frame[HEADER_BYTES:]).decode(errors="replace")
                 self._listener.refused(peer, header.key, text)
             case Kind.CALL:
-                pass  # heard above
+                if header.total:  # it wants to hear from this rank as well
+                    self._asked(peer, header)
             case Kind.BYE:
                 raise FrameError("the end of a link is for its fabric")
 
@@ -240,6 +284,26 @@ class Mesh:
         key = header.key
         if not self._roll.hear(peer, key.group, key.sequence, header.signature):
             self._listener.unlike(peer, key)
+        elif self._musters and (muster := self._musters.get((key.group, key.sequence))):
+            muster.missing.discard(peer)
+            if not muster.missing:
+                self.dismiss(key)
+                muster.done()
+
+    def _asked(self, peer: int, header: Header) -> None:
+        """Say which call this rank is in, now or as soon as it is."""
+        group, sequence = header.key.group, header.key.sequence
+        signature = self._roll.mine(group, sequence)
+        if signature is None and self._roll.is_past(group, sequence):
+            signature = header.signature  # so long ago that nobody knows what it was
+        if signature is None:
+            self._askers.setdefault((group, sequence), set()).add(peer)
+        elif peer not in self._told.get((group, sequence), ()):
+            self._tell(peer, header.key, signature)
+
+    def _tell(self, peer: int, key: Key, signature: int) -> None:
+        self._told.setdefault((key.group, key.sequence), set()).add(peer)
+        self._reply(peer, Header(Kind.CALL, key, signature, 0))
 
     def _reply(self, peer: int, header: Header, payload: bytes = b"") -> None:
         lane = self._lane(peer)

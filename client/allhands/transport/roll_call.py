@@ -16,6 +16,8 @@ class RollCall:
     def __init__(self) -> None:
         self._mine: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._ahead: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)
+        self._met: dict[int, tuple[int, set[int]]] = {}
+        """By group, the latest call of this rank and who was heard in it before it began here."""
 
     def begin(self, group: int, sequence: int, signature: int) -> bool:
         """Start a call of this rank; say whether all peers heard of so far are in the same one."""
@@ -23,11 +25,25 @@ class RollCall:
         mine[sequence] = signature
         mine.pop(sequence - _REMEMBERED, None)
         heard = self._ahead.pop(group, {})
-        now = {said for (number, _), said in heard.items() if number == sequence}
+        here = {peer: said for (number, peer), said in heard.items() if number == sequence}
+        self._met[group] = sequence, set(here)
         later = {place: said for place, said in heard.items() if place[0] > sequence}
         if later:
             self._ahead[group] = later
-        return now <= {signature}
+        return {*here.values()} <= {signature}
+
+    def met(self, group: int, sequence: int) -> set[int]:
+        """Return the peers that were heard in the latest call of this rank before it began."""
+        number, peers = self._met.get(group, (0, set()))
+        return peers if number == sequence else set()
+
+    def mine(self, group: int, sequence: int) -> int | None:
+        """Return the signature of this rank's call, if that has begun not long ago."""
+        return self._mine.get(group, {}).get(sequence)
+
+    def is_past(self, group: int, sequence: int) -> bool:
+        """Say whether this rank is in a later call."""
+        return sequence < max(self._mine.get(group, {}), default=0)
 
     def hear(self, peer: int, group: int, sequence: int, signature: int) -> bool:
         """Learn from a frame which call a peer is in; say whether it is known to be another."""
