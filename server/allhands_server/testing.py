@@ -11,6 +11,7 @@ from allhands_server.machine.effects import (
     Effect,
     End,
     JobEnded,
+    Look,
     Notification,
     Push,
     Refuse,
@@ -46,6 +47,8 @@ class Transcript:
     """By ticket: the answer, or a Refusal."""
     ends: dict[int, Refusal | None] = field(default_factory=dict)
     """By session: why it was ended, None for well."""
+    looks: list[Look] = field(default_factory=list)
+    """Processes that the machine wants the shell to look at."""
 
     def __post_init__(self) -> None:
         self._tickets = itertools.count(1)
@@ -102,6 +105,8 @@ class Transcript:
         job: str = "j",
         window: float = 0.0,
         label: str = "",
+        space: str = "",
+        watched: bool = False,
     ) -> int:
         """Let a worker join, with a process id of its own; return its session's number."""
         session = next(self._sessions)
@@ -115,14 +120,28 @@ class Transcript:
             address=f"127.0.0.1:{5000 + session}",
             heartbeat_window=window,
             label=label,
+            space=space,
+            born=f"born{session}" if space else "",
+            watched=watched,
         )
         fresh = Fresh(f"member{session}", f"incarnation{session}", bytes([session % 256]) * 32)
         self.happen(Joining(session, join, fresh))
         return session
 
-    def world(self, size: int, *, job: str = "j", window: float = 0.0) -> list[int]:
+    def world(
+        self,
+        size: int,
+        *,
+        job: str = "j",
+        window: float = 0.0,
+        space: str = "",
+        watched: bool = False,
+    ) -> list[int]:
         """Form a world; return its sessions by rank, with nothing unread."""
-        sessions = [self.join(rank, size, job=job, window=window) for rank in range(size)]
+        sessions = [
+            self.join(rank, size, job=job, window=window, space=space, watched=watched)
+            for rank in range(size)
+        ]
         for session in sessions:
             self.told(session)
         return sessions
@@ -153,6 +172,8 @@ class Transcript:
                 assert session not in self.ends, f"ended twice: {effect}"
                 assert session not in self._broken, f"ended after it broke: {effect}"
                 self.ends[session] = refusal
+            case Look():
+                self.looks.append(effect)
             case Report(text):
                 self.log.append(text)
             case JobEnded(job):

@@ -6,7 +6,7 @@ A request names, as its parameter, the type of its answer: `Set(...)` is a `Requ
 from typing import Generic, TypeAlias, TypeVar
 
 from allhands_server.machine.record import record
-from allhands_server.machine.values import Compared, Entry, JobView, Progress, Verdict
+from allhands_server.machine.values import Compared, Entry, GivenUp, JobView, Progress, Verdict
 
 R = TypeVar("R")
 
@@ -122,8 +122,11 @@ class Arrive(Request[int]):
 
 
 @record
-class AwaitVerdict(Request[Verdict]):
-    """Ask, until the call's deadline, who is missing in it; `waiting_on` are ranks of the world."""
+class AwaitVerdict(Request[Verdict | GivenUp]):
+    """Ask, until the call's deadline, who is missing in it; `waiting_on` are ranks of the world.
+
+    The answer comes when the call is due, and somewhat later where members are still being asked.
+    """
 
     job: str
     member_id: str
@@ -131,6 +134,39 @@ class AwaitVerdict(Request[Verdict]):
     sequence: int
     operation: str
     waiting_on: tuple[int, ...] = ()
+
+
+@record
+class Meet(Request[Verdict | None]):
+    """Arrive at a monitored barrier: None when all members of the group have arrived.
+
+    The verdict of the first who runs out of time is everybody's, also of those who come later.
+    """
+
+    job: str
+    member_id: str
+    group: str
+    sequence: int
+
+
+@record
+class AbortJob(Request[int]):
+    """Release the members of a job; answered with how many were told."""
+
+    job: str
+    by: str
+    reason: str
+
+
+@record
+class ReportExit(Request[bool]):
+    """Tell how a process ended (-n: by signal n); answered with whether it is a known member."""
+
+    job: str
+    space: str
+    pid: int
+    born: str
+    status: int
 
 
 @record
@@ -143,7 +179,9 @@ class DescribeJob(Request[JobView]):
     job: str
 
 
-AnyRequest: TypeAlias = KeyRequest | Arrive | AwaitVerdict | ListJobs | DescribeJob
+AnyRequest: TypeAlias = (
+    KeyRequest | Arrive | AwaitVerdict | Meet | AbortJob | ReportExit | ListJobs | DescribeJob
+)
 
 # ---------------------------------------------------------------- what a session says
 
@@ -163,12 +201,16 @@ class Join:
     hosts_coordinator: bool = False
     memory: str = ""
     data_port: int = 0
+    space: str = ""
+    born: str = ""
+    watched: bool = False
 
 
 @record
 class Heartbeat:
     probe: int = 0
     progress: tuple[Progress, ...] = ()
+    stack: str = ""
 
 
 @record
@@ -186,15 +228,41 @@ class CloseGroup:
 class LinkBroken:
     rank: int
     reason: str
+    shares_memory: bool = False
 
 
 @record
 class Leave:
     progress: tuple[Progress, ...] = ()
     error: str = ""
+    traceback: str = ""
+    aborts: bool = False
 
 
-Remark: TypeAlias = Heartbeat | OpenGroup | CloseGroup | LinkBroken | Leave
+@record
+class Inspected:
+    """What a neighbour saw of the process of a member; see coordinator.proto."""
+
+    member_id: str
+    found: str
+
+
+@record
+class Abort:
+    group: str
+    reason: str
+
+
+@record
+class GaveUp:
+    group: str
+    sequence: int
+    reason: str
+
+
+Remark: TypeAlias = (
+    Heartbeat | OpenGroup | CloseGroup | LinkBroken | Leave | Inspected | Abort | GaveUp
+)
 
 # ---------------------------------------------------------------- events
 
@@ -252,6 +320,15 @@ class SessionBroke:
 
 
 @record
+class Looked:
+    """The answer to a `Look`: what the coordinator itself saw of a member's process."""
+
+    job: str
+    member_id: str
+    found: str
+
+
+@record
 class Drain:
     """Take in nobody any more; with a reason, the sessions are told it."""
 
@@ -263,4 +340,4 @@ class Tick:
     """Time has passed, nothing else."""
 
 
-Event: TypeAlias = Asked | Withdrawn | Joining | Said | SessionBroke | Drain | Tick
+Event: TypeAlias = Asked | Withdrawn | Joining | Said | SessionBroke | Looked | Drain | Tick
