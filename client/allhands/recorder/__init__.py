@@ -1,1 +1,0 @@
-"""The flight recorder: what this rank called last, where in its program, and how it went."""
