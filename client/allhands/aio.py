@@ -38,6 +38,7 @@ async def connect(
     tls: str | None = None,
     label: str | None = None,
     heartbeat_window: float | None = None,
+    abort_on_exception: bool = True,
 ) -> AsyncIterator["AsyncWorld"]:
     """Join a world for as long as the block lasts; arguments as for `init_process_group`.
 
@@ -54,6 +55,7 @@ async def connect(
         tls_ca=tls,
         label=label,
         heartbeat_window=heartbeat_window or 0.0,
+        abort_on_exception=abort_on_exception,
         parent=parent(),
         attempt=next_attempt(),
     )
@@ -61,7 +63,7 @@ async def connect(
     try:
         yield AsyncWorld(world)
     except BaseException as error:
-        await asyncio.to_thread(world.close, f"{type(error).__name__}: {error}")
+        await asyncio.to_thread(world.fail, error)
         raise
     await asyncio.to_thread(world.close)
 

@@ -70,6 +70,8 @@ class WorldConfig:
     """Seconds; 0: the coordinator's default."""
     backend: str = "auto"
     """One of BACKENDS."""
+    abort_on_exception: bool = True
+    """Whether an exception that ends this rank aborts the groups that it is in."""
     deterministic: bool = False
     """Whether reductions give the same bits whatever they are carried out with."""
     limits: Limits = field(default_factory=Limits)
@@ -115,6 +117,7 @@ def settle(
     heartbeat_window: float = 0.0,
     backend: str = "auto",
     deterministic: bool = False,
+    abort_on_exception: bool = True,
     parent: str = "",
     attempt: int = 0,
 ) -> WorldConfig:
@@ -159,6 +162,7 @@ def settle(
         heartbeat_window=heartbeat_window,
         backend=backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto",
         deterministic=deterministic,
+        abort_on_exception=abort_on_exception,
         limits=_limits(environ),
     )
 

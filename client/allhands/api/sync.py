@@ -53,6 +53,7 @@ def init_process_group(
     label: str | None = None,
     heartbeat_window: float | None = None,
     deterministic: bool = False,
+    abort_on_exception: bool = True,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -74,6 +75,8 @@ def init_process_group(
         deterministic: give the same bits for a world size whatever the transport, the algorithm,
             the cut: contributions are added up in the order of ranks. All ranks get the same bits
             in any case. Over links it costs memory for every rank's part of a slice.
+        abort_on_exception: when an exception ends this process, the calls of others that need it
+            raise `GroupAborted` with its traceback; else `PeerFailed`, as for any rank that left.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -97,6 +100,7 @@ def init_process_group(
             heartbeat_window=heartbeat_window or 0.0,
             backend=backend,
             deterministic=deterministic,
+            abort_on_exception=abort_on_exception,
             parent=parent(),
             attempt=next_attempt(),
         )

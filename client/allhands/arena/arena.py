@@ -109,6 +109,10 @@ class Arena:
             except OSError as error:
                 logger.warning("no shared memory with rank %d of this host: %s", peer, error)
 
+    def has(self, rank: int) -> bool:
+        """Say whether the memory of a rank of the world is mapped here."""
+        return rank in self._segments
+
     def open(self, group: int, ranks: Sequence[int]) -> Grounds | None:
         """Take part in a group with this process's share of it; None: not over shared memory.
 

@@ -13,7 +13,7 @@ from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call, group_hash
-from allhands.engine.endings import ASK_AFTER, Endings, first, stop
+from allhands.engine.endings import ASK_AFTER, LATE, Endings, Found, first, stop
 from allhands.engine.exchanges import Exchanges
 from allhands.engine.executor import Execution, MismatchFound, Part
 from allhands.engine.hierarchy import Hierarchy
@@ -22,8 +22,9 @@ from allhands.engine.messages import Messages
 from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
+from allhands.engine.pings import keep_pinging
 from allhands.engine.shared import Shared
-from allhands.engine.verdict import Absent, Failure, Registry
+from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError
 from allhands.reduction import ReduceOp
@@ -122,6 +123,7 @@ class GroupEngine:
         self.explanation = ""
         """How the latest call in phases was carried out."""
         self._mesh = mesh
+        self._registry = registry
         self._position = Position()
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
@@ -220,8 +222,10 @@ class GroupEngine:
             return AllhandsError(f"{what} was cancelled by this rank")
 
         if operation is self._current:
+            self._endings.tell(operation.work.sequence, operation.work.why)
             self._wake(cancelled)
         elif operation in self._queue:
+            self._endings.tell(operation.work.sequence, operation.work.why)
             operation.cancelled = True
             operation.work.fail(cancelled(repr(operation.work)))
 
@@ -249,13 +253,27 @@ class GroupEngine:
             self._shared.fail()
             self.messages.fail(failure)
 
-    def peer_left(self, rank: int, completed: int, reason: str) -> None:
+    def abort(self, reason: str) -> None:
+        """End the group on all its ranks."""
+        self._registry.abort(self.name, reason)
+
+    def given_up(self, sequence: int, given: GivenUp) -> None:
+        """Learn that a rank of the group gave a call up on purpose."""
+        if sequence <= self.position.ended:
+            return
+        failure = self._endings.give_up(sequence, given)
+        if self._current is not None and sequence == self._current.work.sequence:
+            self._wake(failure)
+        else:
+            self._shared.interrupt_current(sequence)
+
+    def peer_left(self, rank: int, completed: int, failure: Failure) -> None:
         """Learn that a rank of the world left after call number `completed`.
 
         What it has completed can still be ended here; nothing after that.
         """
-        self._endings.leave(rank, completed, reason)
-        self.messages.peer_left(rank, reason)
+        self._endings.leave(rank, completed, failure)
+        self.messages.peer_left(rank, failure)
         if self._current is not None:
             gone = self._endings.gone(self._current.work.sequence)
             if gone is not None:
@@ -456,7 +474,8 @@ class GroupEngine:
     ) -> None:
         """Wait for what a call does until it is done, interrupted, or out of time."""
         work, signature = operation.work, operation.call.signature
-        asking: asyncio.Task[Sequence[Absent] | None] | None = None
+        asking: asyncio.Task[Found] | None = None
+        pinging: asyncio.Task[None] | None = None
         assert self._interrupt is not None
         try:
             remaining = operation.deadline - time.monotonic()
@@ -468,11 +487,14 @@ class GroupEngine:
             asking = self._endings.ask(
                 work.sequence, work.operation, waiting_for(), operation.deadline
             )
+            pinging = asyncio.create_task(
+                keep_pinging(self._mesh, self.ranks, waiting_for, self._registry)
+            )
             remaining = operation.deadline - time.monotonic()
             if await first(carrying, self._interrupt, timeout=remaining):
                 return await self._ended(operation, carrying)
             # The coordinator's word comes with the deadline, seldom later.
-            if await first(carrying, self._interrupt, asking, timeout=ASK_AFTER) and (
+            if await first(carrying, self._interrupt, asking, timeout=LATE) and (
                 carrying.done() or self._interrupt.done()
             ):
                 return await self._ended(operation, carrying)
@@ -481,8 +503,9 @@ class GroupEngine:
             )
         finally:
             await stop(carrying)
-            if asking is not None:
-                await stop(asking)
+            for task in (asking, pinging):
+                if task is not None:
+                    await stop(task)
 
     async def _ended(self, operation: Operation, carrying: "asyncio.Future[None]") -> None:
         """Raise what ended a call, if anything but its success did."""
@@ -497,7 +520,7 @@ class GroupEngine:
             except Left as left:
                 await self._endings.hear_why()
                 if not self._interrupt.done():
-                    raise self._endings.given_up(
+                    raise await self._endings.given_up(
                         work.operation, work.sequence, work.label, left.ranks
                     ) from left
         failure = self._interrupt.result()
