@@ -236,6 +236,20 @@ class AsyncGroup:
         """Return when every rank has called it."""
         await _settled(self.group.barrier(timeout=timeout, label=label), None)
 
+    async def monitored_barrier(
+        self,
+        timeout: float | None = None,
+        wait_all_ranks: bool = False,
+        *,
+        label: str | None = None,
+    ) -> None:
+        """Return when every rank has called it; else all are told which have not."""
+        await _settled(self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None)
+
+    def abort(self, reason: str) -> None:
+        """End the group on all its ranks, soon: calls raise `GroupAborted`, also those to come."""
+        self.group.abort(reason)
+
     async def send(
         self,
         x: AnyArray,
@@ -279,6 +293,10 @@ class AsyncWorld(AsyncGroup):
         """
         group = await asyncio.to_thread(self._world.new_group, ranks, timeout)
         return None if isinstance(group, NonMember) else AsyncGroup(group)
+
+    def abort(self, reason: str) -> None:
+        """End all groups on all ranks: calls raise `GroupAborted` from then on."""
+        self._world.abort(reason)
 
 
 async def _settled(work: Work, result: T) -> T:

@@ -18,23 +18,30 @@ def of_call(
     group: str,
     sequence: int,
     operation: str,
-    absent: Sequence[Member],
+    others: Sequence[Member],
+    waiting_on: Collection[int],
     *,
     space: str,
     answers: Mapping[int, wire.Heartbeat],
     linked: Collection[int],
 ) -> Verdict:
-    """Judge members that a call waits for; `linked` are the ranks that links should reach."""
-    found = []
-    for one in absent:
+    """Judge the other members of a call's group, or as many of them as were asked.
+
+    This rank waits for those of `waiting_on`; `linked` are the ranks that links should reach.
+    """
+    judged = []
+    for one in others:
         seen = process.look(one.pid, one.born) if one.space and one.space == space else ""
-        if (told := _by_process(one, seen)) is None:
-            answer = answers.get(one.rank)
-            if answer is None:
-                told = _by_silence(one, seen, one.rank in linked)
-            else:
-                told = _by_answer(one, answer, group, sequence)
-        found.append(told)
+        told = _by_process(one, seen)
+        if told is None and (answer := answers.get(one.rank)) is not None:
+            told = _by_answer(one, answer, group, sequence)
+        elif told is None:
+            told = _by_silence(one, seen, one.rank in linked)
+        if told is not None:
+            judged.append(told)
+    found = [one for one in judged if one.state != "slow"] or [
+        one for one in judged if one.rank in waiting_on
+    ]
     call = f"{operation or 'call'} #{sequence}"
     listed = "; ".join(told.text for told in found) or "nobody is known to be missing"
     text = f"{call} of group {group!r}: {listed} ({_ALONE})"
@@ -84,10 +91,12 @@ def _by_silence(one: Member, seen: str, is_linked: bool) -> Absence:
     return Absence(one.rank, state, text, one.host, one.pid)
 
 
-def _by_answer(one: Member, answer: wire.Heartbeat, group: str, sequence: int) -> Absence:
+def _by_answer(one: Member, answer: wire.Heartbeat, group: str, sequence: int) -> Absence | None:
     state: State
     inside = [at for at in answer.progress if at.operation]
     here = next((at for at in answer.progress if at.group == group), None)
+    if here is not None and here.completed >= sequence:
+        return None
     doing = min(inside, key=lambda at: at.elapsed, default=here)
     if here is not None and here.operation and here.sequence == sequence:
         state, text, doing = "slow", "is slow: it is in this call, and its part is missing", here

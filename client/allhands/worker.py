@@ -50,6 +50,8 @@ _LINKS = "world/links"
 """The group over which links are measured."""
 _ANSWER_SECONDS = 0.25
 """How long peers may take to answer a ping where the coordinator cannot be asked about them."""
+_MOST_ASKED = 64
+"""Ranks of a group that are all pinged then; in larger ones those that are waited for."""
 _SILENCE_SECONDS = 0.6
 """After a call's deadline, until the coordinator is taken to say nothing."""
 _LAST_WORDS = 0.5
@@ -295,13 +297,17 @@ class Worker:
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int]
     ) -> Verdict:
         """Find out alone who is missing in a call."""
+        asked = [*waiting_on]
+        engine = self._engines.get(group)
+        if engine is not None and len(engine.ranks) <= _MOST_ASKED:
+            asked = [rank for rank in engine.ranks if rank != self.rank]
         self._answers.clear()
         self._mesh.stop_pinging()
-        for rank in waiting_on:
+        for rank in asked:
             self._mesh.ping(rank)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                while not self._answers.keys() >= {*waiting_on}:
+                while not self._answers.keys() >= {*asked}:
                     self._answered.clear()
                     await self._answered.wait()
         except TimeoutError:
@@ -310,10 +316,11 @@ class Worker:
             group,
             sequence,
             operation,
-            [self.members[rank] for rank in waiting_on],
+            [self.members[rank] for rank in asked],
+            waiting_on,
             space=self._space,
             answers=self._answers,
-            linked=[rank for rank in waiting_on if not self.shares_memory(rank)],
+            linked=[rank for rank in asked if not self.shares_memory(rank)],
         )
 
     async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:

@@ -447,6 +447,43 @@ def barrier(
     return _end(found.barrier(timeout=timeout, label=label), async_op)
 
 
+def monitored_barrier(
+    group: AnyGroup = None,
+    timeout: float | timedelta | None = None,
+    wait_all_ranks: bool = False,
+    *,
+    label: str | None = None,
+) -> None:
+    """Return when every rank of the group has called it, or tell all of them who has not.
+
+    It goes by the coordinator and is slow: for debugging, and where a rank may well be missing. All
+    ranks are told the same, the late ones too, whichever they are.
+
+    Args:
+        timeout: seconds; of the first rank that has waited for so long.
+        wait_all_ranks: name every rank that did not pass in the error, not only the first; its
+            `verdict` has all of them in any case.
+
+    Raises:
+        CollectiveTimeout: ranks did not come in time.
+        CoordinatorUnavailable: there is no coordinator any more.
+    """
+    if (found := _member(group, True, "monitored_barrier")) is None:
+        return
+    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    _end(found.monitored_barrier(limit, wait_all_ranks, label=label), False)
+
+
+def abort(reason: str, group: AnyGroup = None) -> None:
+    """End a group, or the whole world, on all ranks: their calls raise `GroupAborted`.
+
+    That goes for calls that are blocked now, here and elsewhere, and for all that come later.
+    """
+    world = _world()
+    if not isinstance(group, NonMember):
+        world.abort(reason, "" if group is None or group is world.group else group.name)
+
+
 # ---------------------------------------------------------------- point to point
 
 

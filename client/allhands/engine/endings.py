@@ -9,6 +9,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 from allhands.engine import verdict
 from allhands.engine.call import Call
 from allhands.engine.verdict import Failure, GivenUp, Registry
+from allhands.engine.work import Work
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
@@ -178,6 +179,20 @@ class Endings:
         waited = [] if found is None else [rank for rank in found.ranks if rank != mine]
         ranks = waited or gave_up
         return verdict.given_up(what, operation, sequence, label, names, ranks, found)
+
+    def not_passed(
+        self, work: Work, timeout: float, found: Verdict, names_all: bool
+    ) -> AllhandsError:
+        """Return the error of a monitored barrier that failed."""
+        return verdict.failed_to_pass(
+            self.named(work.operation, work.sequence, work.label),
+            work.operation,
+            work.sequence,
+            work.label,
+            timeout,
+            found,
+            found.ranks if names_all else found.ranks[:1],
+        )
 
     def ask(
         self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float

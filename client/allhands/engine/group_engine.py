@@ -26,7 +26,7 @@ from allhands.engine.pings import keep_pinging
 from allhands.engine.shared import Shared
 from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.work import Result, Work
-from allhands.errors import AllhandsError
+from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
@@ -34,6 +34,8 @@ from allhands.transport.mesh import Mesh
 logger = logging.getLogger(__name__)
 
 _HERE_BYTES = 64 << 10
+MEETING_LATE = 3.0
+"""Seconds after its deadline in which the coordinator must say what became of a meeting."""
 _HERE_SECONDS = 0.002
 """How long a call may keep the loop from all else: most small ones end within a tenth of it."""
 
@@ -57,6 +59,16 @@ class Operation:
     """On the monotonic clock."""
     cancelled: bool = False
     """Whether it is to be passed over when it would begin."""
+    meeting: "Meeting | None" = None
+    """Where ranks only meet, and the coordinator sees to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A monitored barrier."""
+
+    names_all: bool
+    """Whether its error names every rank that is missing."""
 
 
 @dataclass(slots=True)
@@ -265,7 +277,7 @@ class GroupEngine:
         if self._current is not None and sequence == self._current.work.sequence:
             self._wake(failure)
         else:
-            self._shared.interrupt_current(sequence)
+            self._shared.give_up(sequence)
 
     def peer_left(self, rank: int, completed: int, failure: Failure) -> None:
         """Learn that a rank of the world left after call number `completed`.
@@ -368,6 +380,9 @@ class GroupEngine:
         try:
             if (failure := self._endings.reason(work.sequence)) is not None:
                 raise failure(self._what(operation))
+            if operation.meeting is not None:
+                await self._run_meeting(operation, operation.meeting)
+                return
             if self._shared.is_open:
                 await self._settle(operation)
             if self.order.lane is not None:
@@ -419,6 +434,30 @@ class GroupEngine:
         finally:
             execution.stop()
         operation.finish()
+
+    async def _run_meeting(self, operation: Operation, meeting: Meeting) -> None:
+        work = operation.work
+        if not self._agrees(operation):
+            await self._disagree(operation)
+        remaining = operation.deadline - time.monotonic()
+        met = asyncio.ensure_future(self._registry.meet(self.name, work.sequence, remaining))
+        assert self._interrupt is not None
+        try:
+            await first(met, self._interrupt, timeout=remaining + MEETING_LATE)
+            if self._interrupt.done():
+                if (failure := self._interrupt.result()) is not None:
+                    raise failure(self._what(operation))
+                await self._disagree(operation)
+            if not met.done():
+                raise CoordinatorUnavailable(
+                    f"{self._what(operation)}: the coordinator does not say who is missing"
+                )
+            if (found := met.result()) is not None:
+                raise self._endings.not_passed(work, operation.timeout, found, meeting.names_all)
+        finally:
+            await stop(met)
+            # Those who look for this rank in memory, in another call, should not do so in vain.
+            await self._shared.pass_over(work.sequence)
 
     def _parts(self, operation: Operation) -> Sequence[Part]:
         """Return what a call is over links, and note how that is explained."""

@@ -139,6 +139,14 @@ class Shared:
         if (lane := self._order.lane) is not None and sequence == lane.progress()[0]:
             lane.interrupt(sequence)
 
+    def give_up(self, sequence: int) -> None:
+        """End the call with that number, under way on a caller's thread or next to begin there.
+
+        One that is still further ahead ends where it finds that another rank gave it up.
+        """
+        if (lane := self._order.lane) is not None and sequence <= lane.progress()[1] + 1:
+            lane.interrupt(sequence)
+
     def limit(self, completed: int) -> None:
         """End what needs a rank that left after call number `completed`."""
         if (lane := self._order.lane) is not None:
