@@ -34,8 +34,8 @@ GIVEN_UP_KEY = "allhands-given-up-bin"
 # by a third (base64), a text threefold at worst (percent-encoding): see `translation.bounded_text`.
 _USUAL_VERDICT = 3072
 _LARGEST_VERDICT = 48 << 10
-_SLACK = 0.8
-_SLACK_PART = 0.2
+_SLACK = 1.0
+_SLACK_PART = 0.4
 """Seconds that a verdict may take, of the time of an RPC that does not name its call's deadline."""
 _TOLD = 256
 _TOLD_TO_MANY = (WorldFormed, MemberLost, MemberLeft, Ruling, Aborted, CallGivenUp)
@@ -261,10 +261,11 @@ def bounded(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
     not all.
     """
     message = translation.verdict(verdict)
-    for one in reversed(message.absent):
-        if message.ByteSize() <= most:
-            break
-        one.ClearField("stack")
+    surplus = message.ByteSize() - most
+    for one in reversed([one for one in message.absent if one.stack]):
+        if surplus > 0:
+            surplus -= len(one.stack.encode())
+            one.ClearField("stack")
     if message.ByteSize() > most:
         brief = (AbsentRank(one.rank, one.state, "") for one in verdict.absent)
         message = translation.verdict(replace(verdict, absent=tuple(brief)))
