@@ -25,7 +25,7 @@ PATIENCE = 60.0
 """Seconds that a test waits for what must come; none waits for time to pass."""
 
 _PREAMBLE = """
-import json, os, signal, sys, threading, time
+import dataclasses, json, os, signal, sys, threading, time
 import numpy as np
 import allhands as ah
 
@@ -43,6 +43,9 @@ def until(claim):
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.01)
 
+def as_json(verdict):
+    return None if verdict is None else dataclasses.asdict(verdict)
+
 def failure(call):
     '''Run a call that must fail; return its error for `tell`.'''
     begun = time.monotonic()
@@ -57,6 +60,9 @@ def failure(call):
             "seq": getattr(error, "seq", None),
             "op": getattr(error, "op", None),
             "label": getattr(error, "label", None),
+            "by": getattr(error, "by", None),
+            "reason": getattr(error, "reason", None),
+            "verdict": as_json(getattr(error, "verdict", None)),
         }
     return {"error": None, "text": "", "ranks": []}
 """

@@ -1,6 +1,7 @@
 from . import aio as aio
 from . import testing as testing
 from .api.elastic import State as State
+from .api.sync import abort as abort
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
 from .api.sync import all_reduce as all_reduce
@@ -20,6 +21,7 @@ from .api.sync import init_process_group as init_process_group
 from .api.sync import irecv as irecv
 from .api.sync import is_initialized as is_initialized
 from .api.sync import isend as isend
+from .api.sync import monitored_barrier as monitored_barrier
 from .api.sync import new_group as new_group
 from .api.sync import recv as recv
 from .api.sync import reduce as reduce
@@ -52,3 +54,5 @@ from .stores import CoordinatorStore as CoordinatorStore
 from .stores import HashStore as HashStore
 from .stores import PrefixStore as PrefixStore
 from .stores import Store as Store
+from .verdicts import Absence as Absence
+from .verdicts import Verdict as Verdict

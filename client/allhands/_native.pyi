@@ -62,7 +62,8 @@ class Lane:
     `on_failure(status, sequence, operation, dtype, count, op, root, shares, waiting, culprits,
     timeout, label)` must raise; sets of ranks are bits, shares as in `record`. `on_slow(sequence,
     operation, waiting, deadline)` tells of a call that has been blocked for a while, with waiting 0
-    when it has ended.
+    when it has ended. A negative deadline then says that an exception of a signal handler ended it,
+    whose name stands for the operation.
     """
 
     taken: int

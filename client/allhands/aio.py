@@ -42,6 +42,7 @@ async def connect(
     retryable: bool = False,
     min_size: int = 1,
     max_size: int = 0,
+    abort_on_exception: bool = True,
 ) -> AsyncIterator["AsyncWorld"]:
     """Join a world for as long as the block lasts; arguments as for `init_process_group`.
 
@@ -62,6 +63,7 @@ async def connect(
         retryable=retryable,
         min_size=min_size,
         max_size=max_size,
+        abort_on_exception=abort_on_exception,
         parent=parent(),
         attempt=next_attempt(),
     )
@@ -69,7 +71,7 @@ async def connect(
     try:
         yield AsyncWorld(world)
     except BaseException as error:
-        await asyncio.to_thread(world.close, f"{type(error).__name__}: {error}")
+        await asyncio.to_thread(world.fail, error)
         raise
     await asyncio.to_thread(world.close)
 
@@ -242,6 +244,20 @@ class AsyncGroup:
         """Return when every rank has called it."""
         await _settled(self.group.barrier(timeout=timeout, label=label), None)
 
+    async def monitored_barrier(
+        self,
+        timeout: float | None = None,
+        wait_all_ranks: bool = False,
+        *,
+        label: str | None = None,
+    ) -> None:
+        """Return when every rank has called it; else all are told which have not."""
+        await _settled(self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None)
+
+    def abort(self, reason: str) -> None:
+        """End the group on all its ranks, soon: calls raise `GroupAborted`, also those to come."""
+        self.group.abort(reason)
+
     async def send(
         self,
         x: AnyArray,
@@ -267,7 +283,6 @@ class AsyncGroup:
         work = self.group.recv(x, src, tag, timeout=timeout, label=label)
         await _settled(work, None)
         return work.source_rank()
-
 
     async def agree(self, flag: bool = True, *, timeout: float | None = None) -> bool:
         """Return whether all ranks that are there have given a true flag; see `Group.agree`."""
@@ -298,6 +313,10 @@ class AsyncWorld(AsyncGroup):
         """
         group = await asyncio.to_thread(self._world.new_group, ranks, timeout)
         return None if isinstance(group, NonMember) else AsyncGroup(group)
+
+    def abort(self, reason: str) -> None:
+        """End all groups on all ranks: calls raise `GroupAborted` from then on."""
+        self._world.abort(reason)
 
 
 async def _settled(work: Work, result: T) -> T:

@@ -186,6 +186,9 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     # The coordinator limits what it takes in; what it kept it may also give back.
     ("grpc.max_receive_message_length", -1),
+    # A verdict travels in trailers, with where the program of each late rank is.
+    ("grpc.max_metadata_size", 96 << 10),
+    ("grpc.absolute_max_metadata_size", 128 << 10),
 )
 
 

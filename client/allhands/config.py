@@ -75,6 +75,8 @@ class WorldConfig:
     """Seconds; 0: the coordinator's default."""
     backend: str = "auto"
     """One of BACKENDS."""
+    abort_on_exception: bool = True
+    """Whether an exception that ends this rank aborts the groups that it is in."""
     deterministic: bool = False
     """Whether reductions give the same bits whatever they are carried out with."""
     on_failure: str = "raise"
@@ -142,6 +144,7 @@ def settle(
     retryable: bool = False,
     min_size: int = 1,
     max_size: int = 0,
+    abort_on_exception: bool = True,
     parent: str = "",
     attempt: int = 0,
 ) -> WorldConfig:
@@ -190,6 +193,7 @@ def settle(
         retryable=retryable,
         min_size=min_size,
         max_size=max_size,
+        abort_on_exception=abort_on_exception,
         limits=_limits(environ),
     )
 

@@ -245,6 +245,39 @@ class Control:
         """
         return self.job(timeout=timeout).members
 
+    # ------------------------------------------------------------ ending
+
+    def abort(
+        self, reason: str, *, by: str, job: str | None = None, timeout: Timeout | None = None
+    ) -> int:
+        """Release all members of a job, as `ah.abort` does; return how many were told.
+
+        `by` says who asks, for people.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+            Refused: nobody is in it.
+        """
+        request = wire.AbortJobRequest(job=job or self._named(), by=by, reason=reason)
+        doing = f"abort job {request.job!r}"
+        return self._call(self._stub.AbortJob, request, doing, timeout).told
+
+    def report_exit(
+        self, space: str, pid: int, born: str, status: int, *, timeout: Timeout | None = None
+    ) -> bool:
+        """Tell how a process of the job ended; return whether it is one of its members.
+
+        Which one it is say `process.space` and `notice.born`; a status of -n is signal n.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        request = wire.ReportExitRequest(
+            job=self._named(), space=space, pid=pid, born=born, status=status
+        )
+        doing = self._in_job(f"report the end of process {pid}")
+        return self._call(self._stub.ReportExit, request, doing, timeout).known
+
     # ------------------------------------------------------------ calling
 
     def _named(self) -> str:

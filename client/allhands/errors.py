@@ -4,7 +4,7 @@
     ├── CollectiveTimeout        also a TimeoutError: who did not arrive         DEADLINE_EXCEEDED
     ├── CollectiveMismatch       ranks called different things                   FAILED_PRECONDITION
     ├── PeerFailed               ranks that died or left                         UNAVAILABLE
-    ├── GroupAborted             somebody gave up: who and why                   ABORTED
+    ├── GroupAborted             somebody ended a call or a group: who and why   ABORTED
     ├── MembershipChanged        this process is no longer a member              ABORTED
     ├── Refused                  the coordinator says no: the parties disagree   FAILED_PRECONDITION
     │   └── JoinRefused          the job would not have this worker
@@ -15,10 +15,15 @@
     └── PermissionDenied         the token does not allow this                   PERMISSION_DENIED
 
 Wrong arguments are plain `ValueError` and `TypeError`, raised before any I/O.
+
+Where ranks were missing, `.verdict` says which and why, the same on all ranks that hear of it; the
+text of the error has its paragraph. See `verdicts`.
 """
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
+
+from allhands.verdicts import Verdict
 
 
 class AllhandsError(RuntimeError):
@@ -47,12 +52,14 @@ class CollectiveTimeout(AllhandsError, TimeoutError):
         seq: int,
         missing_ranks: tuple[int, ...] = (),
         label: str | None = None,
+        verdict: Verdict | None = None,
     ) -> None:
         super().__init__(text)
         self.op = op
         self.seq = seq
         self.missing_ranks = missing_ranks
         self.label = label
+        self.verdict = verdict
 
 
 class CollectiveMismatch(AllhandsError):
@@ -78,20 +85,27 @@ class PeerFailed(AllhandsError):
     again: Callable[[], object] | None = None
     """Makes the call again with the ranks that are left, see `ah.retry`; None: nobody can."""
 
-    def __init__(self, text: str, failed_ranks: tuple[int, ...]) -> None:
+    def __init__(
+        self, text: str, failed_ranks: tuple[int, ...], verdict: Verdict | None = None
+    ) -> None:
         super().__init__(text)
         self.failed_ranks = failed_ranks
+        self.verdict = verdict
 
 
 class GroupAborted(AllhandsError):
-    """Somebody ended the group on purpose."""
+    """Somebody ended the group on purpose, or only this call of it: by a cancel, or by Ctrl-C.
+
+    Then the group stays usable: the next call is matched with the next call of the others.
+    """
 
     code = "ABORTED"
 
-    def __init__(self, text: str, *, by: str, reason: str) -> None:
+    def __init__(self, text: str, *, by: str, reason: str, verdict: Verdict | None = None) -> None:
         super().__init__(text)
         self.by = by
         self.reason = reason
+        self.verdict = verdict
 
 
 class MembershipChanged(AllhandsError):

@@ -25,7 +25,7 @@ from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.exchange import Exchange
 from allhands.engine.executor import Part
-from allhands.engine.group_engine import GroupEngine, Operation
+from allhands.engine.group_engine import GroupEngine, Meeting, Operation
 from allhands.engine.native import Native
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
@@ -388,6 +388,30 @@ class Group:
     def barrier(self, *, timeout: Timeout = None, label: str | None = None) -> Work:
         """End when every rank has called it; calls before it have ended by then."""
         return self._start(Native("barrier"), plan.barrier, None, timeout, label)
+
+    def monitored_barrier(
+        self,
+        timeout: Timeout = None,
+        wait_all_ranks: bool = False,
+        *,
+        label: str | None = None,
+    ) -> Work:
+        """End when every rank has called it; else tell all ranks which have not, as one of them.
+
+        With `wait_all_ranks` the error names every rank that is missing, not only the first.
+        """
+        seconds, call = self._seconds(timeout), Call("monitored_barrier")
+        with self.order.lock:
+            operation = self._numbered(
+                Native("barrier"), call, lambda rank, size: [], None, seconds, label
+            )
+            operation.meeting = Meeting(wait_all_ranks)
+            self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
+        return operation.work
+
+    def abort(self, reason: str) -> None:
+        """End the group on all its ranks, soon: calls raise `GroupAborted`, also those to come."""
+        self._thread.call(self._engine.abort, reason)
 
     # ------------------------------------------------------------ point to point
 

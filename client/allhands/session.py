@@ -6,13 +6,14 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import grpc
 import grpc.aio
 
+from allhands import stacks
 from allhands.channel import Dial, translate
-from allhands.engine.verdict import Absent
+from allhands.engine.verdict import GivenUp
 from allhands.errors import (
     AllhandsError,
     CollectiveTimeout,
@@ -20,6 +21,8 @@ from allhands.errors import (
     JoinRefused,
     MembershipChanged,
 )
+from allhands.verdicts import Absence, State, Verdict
+from allhands_proto import process
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -28,6 +31,10 @@ logger = logging.getLogger(__name__)
 Stream: TypeAlias = "grpc.aio.StreamStreamCall[wire.SessionRequest, wire.SessionEvent]"
 
 _VERDICT_KEY = "allhands-verdict-bin"
+_GIVEN_UP_KEY = "allhands-given-up-bin"
+_LARGEST_VERDICT = 48 << 10
+_VERDICT_SLACK = 2.0
+"""Seconds by which the RPC for a verdict outlasts the call: it must not end before its answer."""
 _LEAVE_SECONDS = 2.0
 _INQUIRY_SECONDS = 1.0
 
@@ -45,6 +52,10 @@ class Member:
     """At the host of `address`, for raw-socket links; 0: it has none."""
     memory: str
     """How processes of its host find its shared memory; empty: it has none."""
+    space: str = ""
+    """Names the processes that can look at this one."""
+    born: str = ""
+    """When it began; see `notice.born`."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"
@@ -60,6 +71,8 @@ def introduced(member: wire.Member) -> Member:
         member.hosts_coordinator,
         member.data_port,
         member.memory,
+        member.space,
+        member.born,
     )
 
 
@@ -69,9 +82,18 @@ class SessionListener(Protocol):
     def progress(self) -> Sequence[wire.Progress]:
         """Return where this worker is in each of its groups."""
 
-    def member_lost(self, rank: int, reason: str) -> None: ...
+    def member_lost(self, rank: int, reason: str, found: Verdict) -> None: ...
 
-    def member_left(self, rank: int, completed: dict[str, int], error: str) -> None: ...
+    def member_left(self, left: wire.MemberLeft) -> None: ...
+
+    def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
+        """Ranks that are alive cannot reach one another."""
+
+    def aborted(self, group: str, by: str, reason: str) -> None:
+        """Somebody ended a group, or the world where that is empty."""
+
+    def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
+        """A rank gave a call up on purpose."""
 
     def expelled(self, reason: str) -> None:
         """The coordinator no longer counts this worker as a member."""
@@ -94,6 +116,7 @@ class Session:
         self._unread: deque[wire.SessionEvent] = deque()  # of a batch
         self._tasks: list[asyncio.Task[None]] = []
         self._left = asyncio.Event()
+        self._saying: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()  # gRPC takes one write at a time
         self._leaving = False
         self.job = job
@@ -145,16 +168,44 @@ class Session:
     async def close_group(self, name: str) -> None:
         await self._say(wire.SessionRequest(close_group=wire.CloseGroup(group=name)))
 
-    async def report_broken_link(self, rank: int, reason: str) -> None:
-        report = wire.LinkBroken(rank=rank, reason=reason)
+    async def report_broken_link(self, rank: int, reason: str, shares_memory: bool) -> None:
+        report = wire.LinkBroken(rank=rank, reason=reason, shares_memory=shares_memory)
         await self._say(wire.SessionRequest(link_broken=report))
 
-    async def absent(
-        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Sequence[Absent] | None:
-        """Ask who is missing in a call; the answer comes when `timeout` has passed.
+    async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
+        """Wait for the ranks of a group; say who did not come, as all of them are told.
 
-        The call's own deadline is the deadline of this RPC. Returns None when there is no answer.
+        Raises:
+            CoordinatorUnavailable, Refused: nobody can say.
+        """
+        request = wire.MonitoredBarrierRequest(
+            job=self.job,
+            member_id=self.joined.member_id,
+            group=group,
+            sequence=sequence,
+            remaining=timeout,
+            largest=_LARGEST_VERDICT,
+        )
+        try:
+            await self._stub.MonitoredBarrier(
+                request, timeout=max(timeout, 0) + _VERDICT_SLACK, metadata=self._dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
+            if isinstance(found, bytes):
+                return verdict_from(wire.Verdict.FromString(found))
+            doing = f"pass monitored_barrier #{sequence} of group {group!r}"
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise CoordinatorUnavailable(f"{doing}: the coordinator does not answer") from error
+            raise translate(error, doing, at=self._dial.target) from error
+        return None
+
+    async def judge(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
+    ) -> Verdict | GivenUp | None:
+        """Ask who is missing in a call; the answer comes when `timeout` has passed, or soon after.
+
+        Returns None when there is no answer.
         """
         request = wire.VerdictRequest(
             job=self.job,
@@ -163,18 +214,21 @@ class Session:
             sequence=sequence,
             operation=operation,
             waiting_on=waiting_on,
+            remaining=max(timeout, 0.0),
+            largest=_LARGEST_VERDICT,
         )
         try:
             await self._stub.AwaitVerdict(
-                request, timeout=max(timeout, 0.001), metadata=self._dial.metadata
+                request, timeout=max(timeout, 0.0) + _VERDICT_SLACK, metadata=self._dial.metadata
             )
         except grpc.aio.AioRpcError as error:
-            found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
-            if not isinstance(found, bytes):
-                logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
-                return None
-            said = wire.Verdict.FromString(found)
-            return [Absent(one.rank, one.text) for one in said.absent]
+            trailers = dict(error.trailing_metadata() or ())
+            found, given = trailers.get(_VERDICT_KEY), trailers.get(_GIVEN_UP_KEY)
+            if isinstance(given, bytes):
+                return given_up_from(wire.CallGivenUp.FromString(given))
+            if isinstance(found, bytes):
+                return verdict_from(wire.Verdict.FromString(found))
+            logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
         return None
 
     async def reform(
@@ -240,12 +294,11 @@ class Session:
         there = {one.rank for one in job.members if one.state == wire.MEMBER_STATE_JOINED}
         return there.issuperset(ranks)
 
-    async def leave(self, progress: Sequence[wire.Progress], error: str) -> None:
+    async def leave(self, leave: wire.Leave) -> None:
         """End the membership in order: others may still finish what this rank completed."""
         self._leaving = True
         if self._stream is not None and not self._stream.done():
-            request = wire.SessionRequest(leave=wire.Leave(progress=progress, error=error))
-            await self._say(request)
+            await self._say(wire.SessionRequest(leave=leave))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVE_SECONDS):
                     await self._left.wait()
@@ -365,13 +418,32 @@ class Session:
         match event.WhichOneof("event"):
             case "lost":
                 self.epoch = event.lost.epoch
-                listener.member_lost(event.lost.rank, event.lost.reason)
+                found = verdict_from(event.lost.verdict)
+                listener.member_lost(event.lost.rank, event.lost.reason, found)
             case "left":
                 self.epoch = event.left.epoch or self.epoch
-                completed = {one.group: one.completed for one in event.left.progress}
-                listener.member_left(event.left.rank, completed, event.left.error)
+                listener.member_left(event.left)
             case "probe":
-                self._soon(event.probe.probe, listener)
+                stack = stacks.main_thread() if event.probe.stack else ""
+                beat = wire.Heartbeat(
+                    probe=event.probe.probe, progress=listener.progress(), stack=stack
+                )
+                self.say(wire.SessionRequest(heartbeat=beat))
+            case "inspect":
+                asked = event.inspect
+                found_there = process.look(asked.pid, asked.born)
+                inspected = wire.Inspected(member_id=asked.member_id, found=found_there)
+                self.say(wire.SessionRequest(inspected=inspected))
+            case "ruling":
+                ranks = event.ruling.ranks
+                pairs = list(zip(ranks[::2], ranks[1::2], strict=True))
+                listener.ruled(verdict_from(event.ruling.verdict), pairs)
+            case "aborted":
+                told = event.aborted
+                listener.aborted(told.group, told.by, told.reason)
+            case "given_up":
+                given = event.given_up
+                listener.call_given_up(given.group, given.sequence, given_up_from(given))
             case "draining":
                 logger.warning("the coordinator is going down: %s", event.draining.reason)
             case "newcomers":
@@ -381,9 +453,16 @@ class Session:
             case other:
                 logger.warning("the coordinator says %r, which this worker does not know", other)
 
-    def _soon(self, probe: int, listener: SessionListener) -> None:
-        beat = wire.Heartbeat(probe=probe, progress=listener.progress())
-        task = asyncio.create_task(self._say(wire.SessionRequest(heartbeat=beat)))
+    async def flush(self) -> None:
+        """Return when what was said has been handed over, or the session is over."""
+        if self._saying:
+            await asyncio.wait(set(self._saying), timeout=_LEAVE_SECONDS)
+
+    def say(self, request: wire.SessionRequest) -> None:
+        """Tell the coordinator something, soon; in order."""
+        task = asyncio.create_task(self._say(request))
+        self._saying.add(task)
+        task.add_done_callback(self._saying.discard)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
 
@@ -413,3 +492,35 @@ class Session:
                 raise CoordinatorUnavailable("the coordinator ended the session")
             self._unread.extend(event.batch or (event,))
         return self._unread.popleft()
+
+
+def verdict_from(message: wire.Verdict) -> Verdict:
+    """Read a verdict off the wire."""
+    return Verdict(
+        group=message.group,
+        sequence=message.sequence,
+        operation=message.operation,
+        absent=tuple(map(_absence, message.absent)),
+        text=message.text,
+    )
+
+
+def given_up_from(message: wire.CallGivenUp) -> GivenUp:
+    return GivenUp(message.rank, message.by, message.reason)
+
+
+def _absence(one: wire.AbsentRank) -> Absence:
+    return Absence(
+        rank=one.rank,
+        state=cast(State, one.state),
+        text=one.text,
+        host=one.host,
+        pid=one.pid,
+        elapsed=one.elapsed,
+        operation=one.operation,
+        sequence=one.sequence,
+        group=one.group,
+        exit_status=one.exit_status if one.HasField("exit_status") else None,
+        signal=one.signal if one.HasField("signal") else None,
+        stack=one.stack,
+    )

@@ -9,10 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
-from allhands import native_core
+from google.protobuf.message import DecodeError, Message
+
+from allhands import native_core, sight, stacks
 from allhands.algorithms.cost import Wire
-from allhands.announcement import announce_end
+from allhands.announcement import LAUNCH_VARIABLE, announce_end
 from allhands.arena.arena import Announcement, Arena
 from allhands.channel import dial
 from allhands.config import WorldConfig
@@ -20,7 +23,8 @@ from allhands.engine import verdict
 from allhands.engine.call import group_hash
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.phases import Layout, islands
-from allhands.engine.verdict import Absent
+from allhands.engine.pings import PING_SECONDS
+from allhands.engine.verdict import Failure, GivenUp
 from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
@@ -32,19 +36,27 @@ from allhands.gauge import gauge
 from allhands.meeting import Meeting, meet, own_address
 from allhands.recovery.decision import Reformed
 from allhands.session import Member, Session, introduced
-from allhands.transport.frame import Key
+from allhands.transport.frame import FrameError, Key, Kind
 from allhands.transport.handshake import Identity
 from allhands.transport.mesh import Mesh
 from allhands.transport.ports import Ports
+from allhands.verdicts import Verdict
+from allhands_proto import notice, process
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 logger = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=Message)
+
 WORLD = "world"
-_SECOND_OPINION = 1.5
-"""Seconds that the coordinator has to say what became of a peer whose link broke."""
-_LAST_WORDS = 2.0
-"""Seconds for the messages of a rank that leaves because of an error."""
+_ANSWER_SECONDS = 0.25
+"""How long peers may take to answer a ping where the coordinator cannot be asked about them."""
+_MOST_ASKED = 64
+"""Ranks of a group that are all pinged then; in larger ones those that are waited for."""
+_SILENCE_SECONDS = 0.6
+"""After a call's deadline, until the coordinator is taken to say nothing."""
+_LAST_WORDS = 0.5
+"""Seconds for the messages of a rank that leaves because of an error: the others wait for it."""
 _PARTING_SECONDS = 0.5
 """How long a rank that has left waits for the others to close their links to it."""
 _RETRY_SECONDS = 0.1
@@ -67,8 +79,14 @@ class Worker:
         self._session = session
         self._mesh = Mesh(self)
         self._engines: dict[str, GroupEngine] = {}
-        self._gone: dict[int, str] = {}
-        self._left: dict[int, tuple[dict[str, int], str]] = {}
+        self._gone: dict[int, Failure] = {}
+        self._left: dict[int, tuple[dict[str, int], Failure]] = {}
+        self._rulings: list[tuple[Failure, Sequence[tuple[int, int]]]] = []
+        self._aborted: dict[str, Failure] = {}  # by group; of all of them under ""
+        self._space = process.space()
+        self._coordinator_gone = asyncio.Event()
+        self._answers: dict[int, wire.Heartbeat] = {}  # of peers that were pinged
+        self._answered = asyncio.Event()
         self._expelled: str | None = None
         self._opinions: dict[int, asyncio.Task[None]] = {}
         self._closed = False
@@ -106,6 +124,9 @@ class Worker:
                 memory="" if arena is None else str(arena.announcement),
                 elastic=config.on_failure != "raise" or config.max_size > 0,
                 most=config.max_size,
+                space=process.space(),
+                born=notice.born(os.getpid()),
+                watched=LAUNCH_VARIABLE in os.environ,
             )
             session = await _join(config, meeting, request, begun + config.timeout)
         except BaseException:
@@ -183,11 +204,17 @@ class Worker:
         )
         engine.wire = self._wire
         self._engines[name] = engine
-        for rank, reason in self._gone.items():
-            self._fail(engine, rank, reason)
-        for rank, (completed, reason) in self._left.items():
+        for rank, failure in self._gone.items():
             if rank in ranks:
-                engine.peer_left(rank, completed.get(name, 0), reason)
+                engine.fail(failure)
+        for failure, pairs in self._rulings:
+            self._rule(engine, failure, pairs)
+        for rank, (completed, failure) in self._left.items():
+            if rank in ranks:
+                engine.peer_left(rank, completed.get(name, 0), failure)
+        for group in ("", name):
+            if group in self._aborted:
+                engine.fail(self._aborted[group])
         if self._expelled is not None:
             self.expelled(self._expelled)
         await self._session.open_group(name, ranks)
@@ -281,10 +308,11 @@ class Worker:
             world_size=max(self.members) + 1,
         )
 
-    async def leave(self, error: str = "") -> None:
+    async def leave(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
         """End the membership; what was sent before is received first, unless it ends in error.
 
-        Where this process hosts the coordinator it stays until the others have left. Idempotent.
+        With `aborts` the others are told that this ends their groups with this rank, and why. Where
+        this process hosts the coordinator it stays until the others have left. Idempotent.
         """
         if self._closed:
             return
@@ -307,7 +335,9 @@ class Worker:
         except TimeoutError:
             logger.warning("left with messages that nobody has taken in")
         announce_end(os.environ, failing=bool(error))
-        await self._session.leave(self.progress(), error)
+        await self._session.leave(
+            wire.Leave(progress=self.progress(), error=error, traceback=traceback, aborts=aborts)
+        )
         for engine in self._engines.values():
             engine.close()
         await self._ports.deserted(_PARTING_SECONDS)
@@ -319,10 +349,79 @@ class Worker:
     def name(self, rank: int) -> str:
         return str(self.members.get(rank, f"rank {rank}"))  # one that is not introduced yet
 
-    async def absent(
+    async def judge(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Sequence[Absent] | None:
-        return await self._session.absent(group, sequence, operation, waiting_on, timeout)
+    ) -> Verdict | GivenUp | None:
+        deadline = time.monotonic() + timeout
+        found = None
+        try:
+            async with asyncio.timeout(max(timeout, 0) + _SILENCE_SECONDS):
+                found = await self._session.judge(group, sequence, operation, waiting_on, timeout)
+        except TimeoutError:
+            logger.warning("the coordinator does not say who is missing in %s", operation)
+        if found is not None:
+            return found
+        await asyncio.sleep(deadline - _ANSWER_SECONDS - time.monotonic())
+        return await self._see(group, sequence, operation, waiting_on)
+
+    async def _see(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int]
+    ) -> Verdict:
+        """Find out alone who is missing in a call."""
+        asked = [*waiting_on]
+        engine = self._engines.get(group)
+        if engine is not None and len(engine.ranks) <= _MOST_ASKED:
+            asked = [rank for rank in engine.ranks if rank != self.rank]
+        self._answers.clear()
+        self._mesh.stop_pinging()
+        for rank in asked:
+            self._mesh.ping(rank)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                while not self._answers.keys() >= {*asked}:
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            pass  # that is an answer as well
+        return sight.of_call(
+            group,
+            sequence,
+            operation,
+            [self.members[rank] for rank in asked],
+            waiting_on,
+            space=self._space,
+            answers=self._answers,
+            linked=[rank for rank in asked if not self.shares_memory(rank)],
+        )
+
+    async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
+        return await self._session.meet(group, sequence, timeout)
+
+    def gave_up(self, group: str, ranks: Sequence[int], sequence: int, reason: str) -> None:
+        given = wire.GaveUp(group=group, sequence=sequence, reason=reason)
+        self._session.say(wire.SessionRequest(gave_up=given))
+        self._tell(ranks, Kind.GIVE_UP, Key(group_hash(group), sequence), reason.encode())
+
+    def abort(self, group: str, reason: str) -> None:
+        by = self.name(self.rank)
+        ranks = self._engines[group].ranks if group in self._engines else [*self.members]
+        self.aborted(group, by, reason)
+        self._session.say(wire.SessionRequest(abort=wire.Abort(group=group, reason=reason)))
+        told = wire.Aborted(group=group, by=by, reason=reason).SerializeToString()
+        self._tell(ranks, Kind.ABORT, Key(group_hash(group) if group else 0, 0), told)
+
+    async def cry(self, group: str, reason: str) -> None:
+        """Abort, and return once the coordinator and the peers have been told."""
+        self.abort(group, reason)
+        await self._session.flush()
+
+    def shares_memory(self, rank: int) -> bool:
+        return self._arena is not None and self._arena.has(rank)
+
+    def _tell(self, ranks: Sequence[int], kind: Kind, key: Key, payload: bytes) -> None:
+        """Tell peers over links: over those there are, unless nobody else would tell them."""
+        others = [rank for rank in ranks if rank != self.rank and rank not in self._left]
+        self._mesh.tell(others, kind, key, payload, dial=self._coordinator_gone.is_set())
 
     async def all_present(self, ranks: Sequence[int]) -> bool:
         return await self._session.all_present(ranks)
@@ -345,17 +444,37 @@ class Worker:
         logger.debug("link with rank %d broke: %s", peer, reason)
         self._opinions[peer] = asyncio.create_task(self._second_opinion(peer, reason))
 
+    def whereabouts(self) -> bytes:
+        said = wire.Heartbeat(progress=self.progress(), stack=stacks.main_thread())
+        return said.SerializeToString()
+
+    def ponged(self, peer: int, payload: bytes) -> None:
+        self._answers[peer] = _parsed(wire.Heartbeat(), payload)
+        self._answered.set()
+
+    def told(self, peer: int, kind: Kind, key: Key, payload: bytes) -> None:
+        if kind is Kind.ABORT:
+            told = _parsed(wire.Aborted(), payload)
+            self.aborted(told.group, told.by, told.reason)
+            return
+        given = GivenUp(peer, self.name(peer), payload.decode(errors="replace"))
+        for engine in self._engines.values():
+            if engine.hash == key.group and peer in engine.ranks:
+                engine.given_up(key.sequence, given)
+
     async def _second_opinion(self, peer: int, reason: str) -> None:
-        """Give the coordinator time to say what became of a peer, then decide alone."""
-        await self._session.report_broken_link(peer, reason)
-        await asyncio.sleep(_SECOND_OPINION)  # cancelled by the coordinator's word
-        unheard = f"it cannot be reached ({reason}), though the coordinator still hears it"
-        self.member_lost(peer, unheard)
+        """Let the coordinator say what became of a peer; decide alone where it has gone."""
+        await self._session.report_broken_link(peer, reason, self.shares_memory(peer))
+        await self._coordinator_gone.wait()  # cancelled by the coordinator's word
+        found = sight.of_broken_link(self.members[peer], reason, self._space)
+        if found.absent[0].state == "dead" or not self.shares_memory(peer):
+            self.member_lost(peer, reason, found)
 
     # ------------------------------------------------------------ SessionListener
 
     def progress(self) -> Sequence[wire.Progress]:
         now = time.monotonic()
+        silent = self._mesh.unanswered(PING_SECONDS)
         return [
             wire.Progress(
                 group=engine.name,
@@ -363,27 +482,64 @@ class Worker:
                 completed=engine.position.completed,
                 operation=engine.position.operation,
                 elapsed=now - engine.position.since,
+                unanswered=[rank for rank in silent if rank in engine.ranks],
             )
             for engine in self._engines.values()
         ]
 
-    def member_lost(self, rank: int, reason: str) -> None:
+    def member_lost(self, rank: int, reason: str, found: Verdict) -> None:
         if rank in self._gone:
             return
-        self._gone[rank] = reason
-        logger.warning("%s is lost: %s", self.name(rank), reason)
+        failure = self._gone[rank] = partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        logger.warning("%s is lost: %s; %s", self.name(rank), reason, found.text)
         self._known(rank)
         for engine in self._engines.values():
-            self._fail(engine, rank, reason)
+            if rank in engine.ranks:
+                engine.fail(failure)
 
-    def member_left(self, rank: int, completed: dict[str, int], error: str) -> None:
-        reason = f"left the job because of {error}" if error else "left the job"
-        self._left[rank] = completed, reason
+    def member_left(self, left: wire.MemberLeft) -> None:
+        rank = left.rank
+        found = sight.of_left(self.members[rank], left.error)
+        completed = {one.group: one.completed for one in left.progress}
+        failure: Failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        if left.aborts and left.error:
+            failure = partial(
+                verdict.aborted_by_error,
+                by=self.name(rank),
+                error=left.error,
+                traceback=left.traceback,
+                found=found,
+            )
+        self._left[rank] = completed, failure
         self._known(rank)
         self._mesh.part(rank)
         for engine in self._engines.values():
             if rank in engine.ranks:
-                engine.peer_left(rank, completed.get(engine.name, 0), reason)
+                engine.peer_left(rank, completed.get(engine.name, 0), failure)
+
+    def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
+        logger.warning("%s", found.text)
+        failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        self._rulings.append((failure, pairs))
+        for both in pairs:
+            for rank in both:
+                if self.rank in both:
+                    self._known(rank)
+        for engine in self._engines.values():
+            self._rule(engine, failure, pairs)
+
+    def aborted(self, group: str, by: str, reason: str) -> None:
+        if group in self._aborted:
+            return
+        logger.warning("%s was aborted by %s: %s", group or "the world", by, reason)
+        failure = self._aborted[group] = partial(verdict.aborted, by=by, reason=reason)
+        for engine in self._engines.values():
+            if group in ("", engine.name):
+                engine.fail(failure)
+
+    def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
+        if (engine := self._engines.get(group)) is not None:
+            engine.given_up(sequence, given)
 
     def expelled(self, reason: str) -> None:
         self._expelled = reason
@@ -404,11 +560,12 @@ class Worker:
             engine.fail(failure)
 
     def coordinator_gone(self, reason: str) -> None:
+        self._coordinator_gone.set()
         host = next((one for one in self.members.values() if one.hosts_coordinator), None)
         if host is None or host.rank == self.rank:
             logger.error("the coordinator went away: %s", reason)
         elif host.rank not in self._left:
-            self.member_lost(host.rank, "it went away, and the coordinator that it hosted with it")
+            self.member_lost(host.rank, reason, sight.of_host(host))
 
     def newcomers(self, count: int) -> None:
         self.waiting = count
@@ -445,11 +602,20 @@ class Worker:
         if opinion is not None and opinion is not asyncio.current_task():
             opinion.cancel()
 
-    def _fail(self, engine: GroupEngine, rank: int, reason: str) -> None:
-        if rank in engine.ranks:
-            name = self.name(rank)
-            lost = f"is lost: {reason}"
-            engine.fail(partial(verdict.peer_failed, name=name, rank=rank, reason=lost))
+    def _rule(
+        self, engine: GroupEngine, failure: Failure, pairs: Sequence[tuple[int, int]]
+    ) -> None:
+        if any({*both} <= {*engine.ranks} for both in pairs):
+            engine.fail(failure)
+
+
+def _parsed(message: M, payload: bytes) -> M:
+    """Read what a peer sent."""
+    try:
+        message.ParseFromString(payload)
+    except DecodeError as error:
+        raise FrameError(f"no {type(message).__name__}: {error}") from error
+    return message
 
 
 def _arena(config: WorldConfig) -> tuple[Arena | None, str]:

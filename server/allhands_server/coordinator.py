@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, cast
 
+from allhands_proto import process
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import (
     Answer,
@@ -16,6 +17,7 @@ from allhands_server.machine.effects import (
     Effect,
     End,
     JobEnded,
+    Look,
     Notification,
     Push,
     Refuse,
@@ -30,6 +32,8 @@ from allhands_server.machine.events import (
     Fresh,
     Join,
     Joining,
+    Looked,
+    Meet,
     R,
     Remark,
     Request,
@@ -43,9 +47,8 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 logger = logging.getLogger(__name__)
 
 # Seconds before a caller's deadline at which it is answered, or a part of what remains if that is
-# less. A wait should last; a verdict must not come late, and the call goes on meanwhile.
+# less. Who waits for a verdict does so for longer than until the deadline that it names.
 _MARGIN = 0.05
-_VERDICT_MARGIN = 0.3
 _MARGIN_PART = 0.1
 _TIMER_STEP = 0.001  # uvloop's timers count whole milliseconds
 _OVER = Refusal(Status.UNAVAILABLE, "the coordinator has gone down")
@@ -118,7 +121,7 @@ class Coordinator:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._machine = Machine()
+        self._machine = Machine(process.space())
         self._tickets = itertools.count(1)
         self._sessions = itertools.count(1)
         self._pending: dict[int, Asker] = {}
@@ -165,9 +168,10 @@ class Coordinator:
         now = self._clock()
         due = None
         if time_remaining is not None:
-            longest = _VERDICT_MARGIN if isinstance(asked, AwaitVerdict) else _MARGIN
-            part = time_remaining * _MARGIN_PART
-            due = now + time_remaining - (part if part < longest else longest)
+            due = now + time_remaining
+            if not isinstance(asked, AwaitVerdict | Meet):
+                part = time_remaining * _MARGIN_PART
+                due -= part if part < _MARGIN else _MARGIN
         self._pending[ticket] = asker
         for effect in self._machine.handle(Asked(ticket, asked, due), now):
             self._act(effect)
@@ -246,6 +250,9 @@ class Coordinator:
                 self._streams[session].put(notification)
             case End(session):
                 self._streams[session].put(effect)
+            case Look(job, member_id, pid, born):
+                seen = Looked(job, member_id, process.look(pid, born))
+                self._loop.call_soon(self._handle, seen)
             case Report(text):
                 logger.info("%s", text)
             case JobEnded(job):

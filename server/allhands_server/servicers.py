@@ -16,21 +16,30 @@ from allhands_server.coordinator import Coordinator
 from allhands_server.key_calls import A, KeyCall, P, Q
 from allhands_server.machine import events
 from allhands_server.machine.effects import (
+    Aborted,
+    CallGivenUp,
     MemberLeft,
     MemberLost,
     Newcomers,
     Notification,
+    Ruling,
     WorldFormed,
 )
 from allhands_server.machine.events import R, Request
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.values import AbsentRank, Verdict
+from allhands_server.machine.values import AbsentRank, GivenUp, Verdict
 
 VERDICT_KEY = "allhands-verdict-bin"
-# Bytes. A client takes 8 KiB of trailers by default; there a verdict grows by a third (base64), a
-# text threefold at worst (percent-encoding): see `translation.bounded_text`.
-_LARGEST_VERDICT = 3072
+GIVEN_UP_KEY = "allhands-given-up-bin"
+# Bytes. A client takes 8 KiB of trailers unless it says that it takes more; there a verdict grows
+# by a third (base64), a text threefold at worst (percent-encoding): see `translation.bounded_text`.
+_USUAL_VERDICT = 3072
+_LARGEST_VERDICT = 48 << 10
+_SLACK = 1.0
+_SLACK_PART = 0.4
+"""Seconds that a verdict may take, of the time of an RPC that does not name its call's deadline."""
 _TOLD = 256
+_TOLD_TO_MANY = (WorldFormed, Newcomers, MemberLost, MemberLeft, Ruling, Aborted, CallGivenUp)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -106,7 +115,7 @@ class CoordinatorService(CoordinatorServicer):
         self._coordinator.broke(session)
 
     def _session_event(self, notification: Notification) -> wire.SessionEvent:
-        if not isinstance(notification, WorldFormed | Newcomers | MemberLost | MemberLeft):
+        if not isinstance(notification, _TOLD_TO_MANY):
             return translation.session_event(notification)
         # All members are told the same: translate it once, not once for each.
         known = self._told.get(id(notification))
@@ -198,11 +207,50 @@ class CoordinatorService(CoordinatorServicer):
             operation=request.operation,
             waiting_on=tuple(request.waiting_on),
         )
-        verdict = await self._ask(asked, context)
-        texts = "; ".join(one.text for one in verdict.absent) or "nobody is absent"
-        trailer = (VERDICT_KEY, bounded(verdict))
-        refusal = Refusal(Status.DEADLINE_EXCEEDED, texts)
-        await _abort(context, refusal, trailer)
+        remaining = request.remaining if request.HasField("remaining") else None
+        if remaining is None and (whole := context.time_remaining()) is not None:
+            remaining = whole - min(_SLACK, whole * _SLACK_PART)
+        found = await self._decided(asked, remaining, context)
+        if isinstance(found, GivenUp):
+            refusal = Refusal(Status.ABORTED, f"{found.by} gave the call up: {found.reason}")
+            content = translation.given_up(found).SerializeToString()
+            await _abort(context, refusal, (GIVEN_UP_KEY, content))
+        await _pronounce(found, request.largest, context)
+
+    async def MonitoredBarrier(
+        self, request: wire.MonitoredBarrierRequest, context: Context
+    ) -> wire.MonitoredBarrierReply:
+        asked = events.Meet(request.job, request.member_id, request.group, request.sequence)
+        found = await self._decided(asked, request.remaining, context)
+        if found is not None:
+            await _pronounce(found, request.largest, context)
+        return wire.MonitoredBarrierReply()
+
+    async def AbortJob(self, request: wire.AbortJobRequest, context: Context) -> wire.AbortJobReply:
+        asked = events.AbortJob(request.job, request.by, request.reason)
+        return wire.AbortJobReply(told=await self._ask(asked, context))
+
+    async def ReportExit(
+        self, request: wire.ReportExitRequest, context: Context
+    ) -> wire.ReportExitReply:
+        asked = events.ReportExit(
+            request.job, request.space, request.pid, request.born, request.status
+        )
+        return wire.ReportExitReply(known=await self._ask(asked, context))
+
+    async def _decided(self, request: Request[R], remaining: float | None, context: Context) -> R:
+        """Ask what is answered somewhat after the deadline that the request names."""
+        try:
+            due = None if remaining is None else max(0.0, remaining)
+            return await self._coordinator.ask(request, due)
+        except Refused as refused:
+            await _abort(context, refused.refusal)
+
+
+async def _pronounce(verdict: Verdict, largest: int, context: Context) -> NoReturn:
+    most = min(largest or _USUAL_VERDICT, _LARGEST_VERDICT)
+    refusal = Refusal(Status.DEADLINE_EXCEEDED, verdict.text)
+    await _abort(context, refusal, (VERDICT_KEY, bounded(verdict, most)))
 
 
 async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes]) -> NoReturn:
@@ -210,15 +258,21 @@ async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes
     await context.abort(code, translation.bounded_text(refusal), trailers)
 
 
-def bounded(verdict: Verdict) -> bytes:
-    """Serialise a verdict so that it fits into a trailer.
+def bounded(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
+    """Serialise a verdict so that it fits into a trailer of so many bytes.
 
-    Where very many ranks are absent they are named without details, and at worst not all.
+    Stacks go first. Where very many ranks are absent they are named without details, and at worst
+    not all.
     """
     message = translation.verdict(verdict)
-    if message.ByteSize() > _LARGEST_VERDICT:
-        brief = (AbsentRank(one.rank, one.state, one.state) for one in verdict.absent)
+    surplus = message.ByteSize() - most
+    for one in reversed([one for one in message.absent if one.stack]):
+        if surplus > 0:
+            surplus -= len(one.stack.encode())
+            one.ClearField("stack")
+    if message.ByteSize() > most:
+        brief = (AbsentRank(one.rank, one.state, "") for one in verdict.absent)
         message = translation.verdict(replace(verdict, absent=tuple(brief)))
-    if message.ByteSize() > _LARGEST_VERDICT:
-        del message.absent[len(message.absent) * _LARGEST_VERDICT // message.ByteSize() :]
+    if message.ByteSize() > most:
+        del message.absent[len(message.absent) * most // message.ByteSize() :]
     return message.SerializeToString()

@@ -11,6 +11,7 @@ from allhands_server.machine.effects import (
     Effect,
     End,
     JobEnded,
+    Look,
     Notification,
     Push,
     Refuse,
@@ -46,6 +47,8 @@ class Transcript:
     """By ticket: the answer, or a Refusal."""
     ends: dict[int, Refusal | None] = field(default_factory=dict)
     """By session: why it was ended, None for well."""
+    looks: list[Look] = field(default_factory=list)
+    """Processes that the machine wants the shell to look at."""
 
     def __post_init__(self) -> None:
         self._tickets = itertools.count(1)
@@ -104,6 +107,8 @@ class Transcript:
         label: str = "",
         elastic: bool = False,
         most: int = 0,
+        space: str = "",
+        watched: bool = False,
     ) -> int:
         """Let a worker join, with a process id of its own; return its session's number."""
         session = next(self._sessions)
@@ -119,6 +124,9 @@ class Transcript:
             label=label,
             elastic=elastic,
             most=most,
+            space=space,
+            born=f"born{session}" if space else "",
+            watched=watched,
         )
         fresh = Fresh(f"member{session}", f"incarnation{session}", bytes([session % 256]) * 32)
         self.happen(Joining(session, join, fresh))
@@ -132,10 +140,21 @@ class Transcript:
         window: float = 0.0,
         elastic: bool = False,
         most: int = 0,
+        space: str = "",
+        watched: bool = False,
     ) -> list[int]:
         """Form a world; return its sessions by rank, with nothing unread."""
         sessions = [
-            self.join(rank, size, job=job, window=window, elastic=elastic, most=most)
+            self.join(
+                rank,
+                size,
+                job=job,
+                window=window,
+                elastic=elastic,
+                most=most,
+                space=space,
+                watched=watched,
+            )
             for rank in range(size)
         ]
         for session in sessions:
@@ -168,6 +187,8 @@ class Transcript:
                 assert session not in self.ends, f"ended twice: {effect}"
                 assert session not in self._broken, f"ended after it broke: {effect}"
                 self.ends[session] = refusal
+            case Look():
+                self.looks.append(effect)
             case Report(text):
                 self.log.append(text)
             case JobEnded(job):

@@ -41,6 +41,9 @@ def join_from(message: wire.Join, address: str) -> events.Join:
         data_port=message.data_port,
         elastic=message.elastic,
         most=message.most,
+        space=message.space,
+        born=message.born,
+        watched=message.watched,
     )
 
 
@@ -49,16 +52,31 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
     match message.WhichOneof("request"):
         case "heartbeat":
             beat = message.heartbeat
-            return events.Heartbeat(beat.probe, tuple(map(progress_from, beat.progress)))
+            return events.Heartbeat(
+                beat.probe, tuple(map(progress_from, beat.progress)), beat.stack
+            )
         case "open_group":
             return events.OpenGroup(message.open_group.group, tuple(message.open_group.ranks))
         case "close_group":
             return events.CloseGroup(message.close_group.group)
         case "link_broken":
-            return events.LinkBroken(message.link_broken.rank, message.link_broken.reason)
+            broken = message.link_broken
+            return events.LinkBroken(broken.rank, broken.reason, broken.shares_memory)
         case "leave":
             leave = message.leave
-            return events.Leave(tuple(map(progress_from, leave.progress)), leave.error)
+            return events.Leave(
+                tuple(map(progress_from, leave.progress)),
+                leave.error,
+                leave.traceback,
+                leave.aborts,
+            )
+        case "inspected":
+            return events.Inspected(message.inspected.member_id, message.inspected.found)
+        case "abort":
+            return events.Abort(message.abort.group, message.abort.reason)
+        case "gave_up":
+            given = message.gave_up
+            return events.GaveUp(given.group, given.sequence, given.reason)
         case _:
             return None
 
@@ -70,6 +88,7 @@ def progress_from(message: wire.Progress) -> values.Progress:
         completed=message.completed,
         operation=message.operation,
         elapsed=message.elapsed,
+        unanswered=tuple(message.unanswered),
     )
 
 
@@ -94,10 +113,12 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             return wire.SessionEvent(formed=formed)
         case effects.Newcomers(count):
             return wire.SessionEvent(newcomers=wire.Newcomers(count=count))
-        case effects.MemberLost(rank, host, pid, reason, epoch):
-            lost = wire.MemberLost(rank=rank, host=host, pid=pid, reason=reason, epoch=epoch)
+        case effects.MemberLost(rank, host, pid, reason, epoch, found):
+            lost = wire.MemberLost(
+                rank=rank, host=host, pid=pid, reason=reason, epoch=epoch, verdict=verdict(found)
+            )
             return wire.SessionEvent(lost=lost)
-        case effects.MemberLeft(rank, host, pid, final, error, epoch):
+        case effects.MemberLeft(rank, host, pid, final, error, epoch, traceback, aborts):
             left = wire.MemberLeft(
                 rank=rank,
                 host=host,
@@ -105,14 +126,27 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
                 progress=map(progress, final),
                 error=error,
                 epoch=epoch,
+                traceback=traceback,
+                aborts=aborts,
             )
             return wire.SessionEvent(left=left)
-        case effects.Probe(number):
-            return wire.SessionEvent(probe=wire.Probe(probe=number))
+        case effects.Probe(number, stack):
+            return wire.SessionEvent(probe=wire.Probe(probe=number, stack=stack))
         case effects.Draining(reason):
             return wire.SessionEvent(draining=wire.Draining(reason=reason))
         case effects.LeaveAccepted():
             return wire.SessionEvent(leave_accepted=wire.LeaveAccepted())
+        case effects.Inspect(member_id, pid, born):
+            return wire.SessionEvent(inspect=wire.Inspect(member_id=member_id, pid=pid, born=born))
+        case effects.Ruling(found, pairs):
+            ranks = [rank for both in pairs for rank in both]
+            return wire.SessionEvent(ruling=wire.Ruling(verdict=verdict(found), ranks=ranks))
+        case effects.Aborted(group, by, reason):
+            return wire.SessionEvent(aborted=wire.Aborted(group=group, by=by, reason=reason))
+        case effects.CallGivenUp(group, sequence, rank, by, reason):
+            return wire.SessionEvent(
+                given_up=given_up(values.GivenUp(group, sequence, rank, by, reason))
+            )
 
 
 def _joined(joined: effects.Joined) -> wire.Joined:
@@ -143,6 +177,8 @@ def member(view: values.MemberView) -> wire.Member:
         state=_PRESENCE[view.presence],
         reason=view.reason,
         data_port=view.data_port,
+        space=view.space,
+        born=view.born,
     )
 
 
@@ -189,6 +225,17 @@ def verdict(found: values.Verdict) -> wire.Verdict:
         sequence=found.sequence,
         operation=found.operation,
         absent=map(_absent, found.absent),
+        text=found.text,
+    )
+
+
+def given_up(given: values.GivenUp) -> wire.CallGivenUp:
+    return wire.CallGivenUp(
+        group=given.group,
+        sequence=given.sequence,
+        rank=given.rank,
+        by=given.by,
+        reason=given.reason,
     )
 
 
@@ -202,6 +249,10 @@ def _absent(one: values.AbsentRank) -> wire.AbsentRank:
         sequence=one.sequence,
         operation=one.operation,
         elapsed=one.elapsed,
+        group=one.group,
+        exit_status=one.exit_status,
+        signal=one.signal,
+        stack=one.stack,
     )
 
 

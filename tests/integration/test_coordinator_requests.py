@@ -155,7 +155,7 @@ async def test_a_verdict_travels_in_the_trailers_of_a_passed_deadline(
     trailers = dict(raised.value.trailing_metadata())
     verdict = wire.Verdict.FromString(trailers["allhands-verdict-bin"])
     assert (verdict.group, verdict.sequence, verdict.operation) == ("world", 3, "all_reduce")
-    assert [(one.rank, one.state) for one in verdict.absent] == [(1, "outside")]
+    assert [(one.rank, one.state) for one in verdict.absent] == [(1, "busy")]
 
 
 async def test_a_verdict_on_very_many_ranks_still_fits_into_the_trailers(

@@ -3,10 +3,12 @@
 from allhands_server.machine.effects import Probe
 from allhands_server.machine.events import AwaitVerdict, Heartbeat, Leave, OpenGroup
 from allhands_server.machine.refusals import Status
-from allhands_server.machine.values import AbsentRank, Progress, Verdict
+from allhands_server.machine.values import AbsentRank, Progress, State, Verdict
 from allhands_server.testing import Transcript
 
 DUE = 2.0
+LATEST = 2.5
+"""Where members might still answer."""
 
 
 def ask(t: Transcript, session: int, due: float = DUE, waiting_on: tuple[int, ...] = ()) -> int:
@@ -73,7 +75,7 @@ def test_who_has_ended_the_call_is_not_probed() -> None:
     assert t.told(second) == []
 
 
-def test_who_is_alive_but_in_no_operation_is_outside() -> None:
+def test_who_is_alive_but_in_no_call_is_busy() -> None:
     t = Transcript()
     first, second = t.world(2)
     ticket = ask(t, first)
@@ -82,15 +84,14 @@ def test_who_is_alive_but_in_no_operation_is_outside() -> None:
     answer_probes(t, second, outside(6, elapsed=1.5))
     t.at(DUE)
     one = only(t, ticket)
-    assert (one.rank, one.host, one.pid, one.state) == (1, "host2", 1002, "outside")
+    assert (one.rank, one.host, one.pid, one.state) == (1, "host2", 1002, State.BUSY)
     assert (one.sequence, one.operation) == (6, "")
     assert one.text == (
-        "rank 1 (host host2, pid 1002) is alive, and in no operation for 1.8 s, "
-        "since sequence number 6"
+        "rank 1 (host host2, pid 1002) is busy: alive, but in no call for 1.8 s, since #6"
     )
 
 
-def test_who_has_begun_nothing_at_all_is_outside() -> None:
+def test_who_has_begun_nothing_at_all_is_busy() -> None:
     t = Transcript()
     first, second = t.world(2)
     ticket = ask(t, first)
@@ -98,8 +99,8 @@ def test_who_has_begun_nothing_at_all_is_outside() -> None:
     answer_probes(t, first, inside())
     answer_probes(t, second)
     t.at(DUE)
-    assert only(t, ticket).state == "outside"
-    assert "has begun no operation" in only(t, ticket).text
+    assert only(t, ticket).state is State.BUSY
+    assert "has made no call yet" in only(t, ticket).text
 
 
 def test_who_is_in_another_call_is_elsewhere_and_the_verdict_says_which() -> None:
@@ -114,11 +115,11 @@ def test_who_is_in_another_call_is_elsewhere_and_the_verdict_says_which() -> Non
     second_absent, third_absent = verdict(t, ticket).absent
     assert (second_absent.state, third_absent.state) == ("elsewhere", "elsewhere")
     assert (second_absent.operation, second_absent.sequence) == ("broadcast", 6)
-    assert "is in broadcast 6 for 0.3 s" in second_absent.text
-    assert "is in gather 3 of group 'pair' for 0.3 s" in third_absent.text
+    assert "is elsewhere: in broadcast #6 for 0.3 s" in second_absent.text
+    assert "is elsewhere: in gather #3 of group 'pair' for 0.3 s" in third_absent.text
 
 
-def test_who_does_not_answer_the_probe_is_silent() -> None:
+def test_who_does_not_answer_the_probe_is_paused_as_far_as_anybody_knows() -> None:
     t = Transcript()
     first, second = t.world(2)
     t.at(0.5)
@@ -126,12 +127,13 @@ def test_who_does_not_answer_the_probe_is_silent() -> None:
     ticket = ask(t, first)
     t.at(1.7)
     answer_probes(t, first, inside())
-    t.at(DUE)
+    t.at(LATEST)
     one = only(t, ticket)
-    assert (one.rank, one.state) == (1, "silent")
+    assert (one.rank, one.state, one.elapsed) == (1, State.PAUSED, 2.0)
     assert one.text == (
-        "rank 1 (host host2, pid 1002) does not answer, its last heartbeat is 1.5 s ago; "
-        "last it said it was in broadcast 6 for 1.5 s"
+        "rank 1 (host host2, pid 1002) is paused: it does not answer, and nobody on its host "
+        "could look at its process, its last heartbeat is 2.0 s ago; "
+        "it last said that it was in broadcast #6 of group 'world' for 2.0 s"
     )
 
 
@@ -143,7 +145,7 @@ def test_who_beats_after_the_probe_without_answering_it_is_not_silent() -> None:
     answer_probes(t, first, inside())
     t.say(second, Heartbeat(0, (outside(6),)))
     t.at(DUE)
-    assert only(t, ticket).state == "outside"
+    assert only(t, ticket).state is State.BUSY
 
 
 def test_who_was_lost_or_has_left_is_absent_even_if_it_had_begun_the_call() -> None:
@@ -156,10 +158,10 @@ def test_who_was_lost_or_has_left_is_absent_even_if_it_had_begun_the_call() -> N
     t.at(1.7)
     answer_probes(t, first, inside())
     t.at(DUE)
-    assert absent(t, ticket) == [(1, "lost"), (2, "left")]
+    assert absent(t, ticket) == [(1, State.DEAD), (2, State.LEFT)]
     texts = [one.text for one in verdict(t, ticket).absent]
     assert texts == [
-        "rank 1 (host host2, pid 1002) is lost: its session broke",
+        "rank 1 (host host2, pid 1002) is dead: its session broke; exit status unknown",
         "rank 2 (host host3, pid 1003) has left the job because of 'KeyError: x'",
     ]
 
@@ -171,14 +173,14 @@ def test_who_has_ended_the_call_and_left_is_not_absent() -> None:
     ticket = ask(t, first)
     t.at(1.7)
     answer_probes(t, first, inside())
-    t.at(DUE)
-    assert absent(t, ticket) == [(2, "silent")]
+    t.at(LATEST)
+    assert absent(t, ticket) == [(2, State.PAUSED)]
 
 
 def test_in_a_world_that_has_not_formed_the_others_never_joined() -> None:
     t = Transcript()
     ticket = ask(t, t.join(0, 2))
-    t.at(DUE)
+    t.at(LATEST)
     assert (1, "never joined") in absent(t, ticket)
 
 
@@ -191,7 +193,7 @@ def test_only_ranks_of_the_group_are_judged() -> None:
     answer_probes(t, first, inside())
     answer_probes(t, second, outside(6))
     t.at(DUE)
-    assert absent(t, ticket) == [(1, "outside")]
+    assert absent(t, ticket) == [(1, State.BUSY)]
 
 
 def test_who_has_begun_the_call_and_is_silent_is_named_where_all_have_begun_it() -> None:
@@ -202,8 +204,8 @@ def test_who_has_begun_the_call_and_is_silent_is_named_where_all_have_begun_it()
     t.at(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, third, inside())
-    t.at(DUE)
-    assert absent(t, ticket) == [(1, "silent")]
+    t.at(LATEST)
+    assert absent(t, ticket) == [(1, State.PAUSED)]
 
 
 def test_where_all_have_arrived_those_that_the_callers_wait_for_are_slow() -> None:
@@ -216,8 +218,10 @@ def test_where_all_have_arrived_those_that_the_callers_wait_for_are_slow() -> No
     t.at(DUE)
     found = only(t, one)
     assert (found.rank, found.state) == (1, "slow")
-    assert "rank 1 (host host2, pid 1002) has begun all_reduce 7" in found.text
-    assert "what rank 0 needs of it" in found.text
+    assert found.text == (
+        "rank 1 (host host2, pid 1002) is slow: it is in all_reduce #7 and answers, but what "
+        "rank 0 needs of it has not arrived"
+    )
 
 
 def test_where_all_have_arrived_and_nobody_says_for_whom_it_waits_nobody_is_absent() -> None:
@@ -227,7 +231,13 @@ def test_where_all_have_arrived_and_nobody_says_for_whom_it_waits_nobody_is_abse
     t.at(1.7)
     answer_probes(t, only_one, inside())
     t.at(DUE)
-    assert verdict(t, ticket) == Verdict("world", 7, "all_reduce", ())
+    assert verdict(t, ticket) == Verdict(
+        "world",
+        7,
+        "all_reduce",
+        (),
+        "nobody is known to be missing in all_reduce #7 of group 'world'",
+    )
 
 
 def test_all_callers_hear_the_same_verdict_also_those_whose_deadline_is_later() -> None:
@@ -254,12 +264,12 @@ def test_a_verdict_does_not_stand_for_ever() -> None:
     answer_probes(t, first, inside())
     answer_probes(t, second, outside(6))
     t.at(DUE)
-    assert absent(t, early) == [(1, "outside")]
+    assert absent(t, early) == [(1, State.BUSY)]
     late = ask(t, first, due=20.0)
     t.at(19.7)
     answer_probes(t, first, inside())
-    t.at(20.0)
-    assert absent(t, late) == [(1, "silent")]
+    t.at(20.5)
+    assert absent(t, late) == [(1, State.PAUSED)]
 
 
 def test_a_verdict_that_is_withdrawn_leaves_nothing_behind() -> None:
@@ -289,7 +299,7 @@ def test_only_members_may_ask() -> None:
     assert t.outcomes[ask(t, first)].status is Status.ABORTED
 
 
-def test_who_was_heard_after_the_probe_but_whose_session_broke_since_is_silent() -> None:
+def test_whose_session_breaks_after_its_answer_is_dead() -> None:
     t = Transcript()
     first, second = t.world(2)
     ticket = ask(t, first)
@@ -297,8 +307,8 @@ def test_who_was_heard_after_the_probe_but_whose_session_broke_since_is_silent()
     answer_probes(t, first, inside())
     answer_probes(t, second, outside(6))
     t.breaks(second)
-    t.at(DUE)
-    assert absent(t, ticket) == [(1, "silent")]
+    t.at(LATEST)
+    assert absent(t, ticket) == [(1, State.DEAD)]
 
 
 def test_a_probe_that_another_call_has_just_caused_makes_nobody_silent() -> None:
@@ -312,4 +322,4 @@ def test_a_probe_that_another_call_has_just_caused_makes_nobody_silent() -> None
     t.at(1.995)
     assert [type(one) for one in t.told(second)] == [Probe]
     t.at(DUE)
-    assert absent(t, ticket) == [(1, "outside")]
+    assert absent(t, ticket) == [(1, State.BUSY)]

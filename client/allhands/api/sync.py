@@ -57,6 +57,7 @@ def init_process_group(
     retryable: bool = False,
     min_size: int = 1,
     max_size: int = 0,
+    abort_on_exception: bool = True,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -88,6 +89,8 @@ def init_process_group(
         min_size: with fewer ranks left calls fail for good.
         max_size: to how many ranks `grow` may take the world; given, or with `shrink` or `wait`,
             processes that join while it runs wait to be taken in.
+        abort_on_exception: when an exception ends this process, the calls of others that need it
+            raise `GroupAborted` with its traceback; else `PeerFailed`, as for any rank that left.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -115,6 +118,7 @@ def init_process_group(
             retryable=retryable,
             min_size=min_size,
             max_size=max_size,
+            abort_on_exception=abort_on_exception,
             parent=parent(),
             attempt=next_attempt(),
         )
@@ -465,6 +469,43 @@ def barrier(
     if (found := _member(group, async_op, "barrier")) is None:
         return None
     return _end(found.barrier(timeout=timeout, label=label), async_op)
+
+
+def monitored_barrier(
+    group: AnyGroup = None,
+    timeout: float | timedelta | None = None,
+    wait_all_ranks: bool = False,
+    *,
+    label: str | None = None,
+) -> None:
+    """Return when every rank of the group has called it, or tell all of them who has not.
+
+    It goes by the coordinator and is slow: for debugging, and where a rank may well be missing. All
+    ranks are told the same, the late ones too, whichever they are.
+
+    Args:
+        timeout: seconds; of the first rank that has waited for so long.
+        wait_all_ranks: name every rank that did not pass in the error, not only the first; its
+            `verdict` has all of them in any case.
+
+    Raises:
+        CollectiveTimeout: ranks did not come in time.
+        CoordinatorUnavailable: there is no coordinator any more.
+    """
+    if (found := _member(group, True, "monitored_barrier")) is None:
+        return
+    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    _end(found.monitored_barrier(limit, wait_all_ranks, label=label), False)
+
+
+def abort(reason: str, group: AnyGroup = None) -> None:
+    """End a group, or the whole world, on all ranks: their calls raise `GroupAborted`.
+
+    That goes for calls that are blocked now, here and elsewhere, and for all that come later.
+    """
+    world = _world()
+    if not isinstance(group, NonMember):
+        world.abort(reason, "" if group is None or group is world.group else group.name)
 
 
 # ---------------------------------------------------------------- point to point

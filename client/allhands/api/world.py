@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from allhands import stacks
 from allhands.channel import Endpoint
 from allhands.config import ON_FAILURE, WorldConfig
 from allhands.engine.arguments import AnyArray
@@ -125,7 +126,16 @@ class World:
         """Forget a group when its calls have ended."""
         self._thread.run(self._worker.close_group(group.name))
 
-    def close(self, error: str = "") -> None:
+    def abort(self, reason: str, group: str = "") -> None:
+        """Release all ranks of a group, or of the world; return once they have been told."""
+        self._thread.run(self._worker.cry(group, reason))
+
+    def fail(self, error: BaseException) -> None:
+        """Leave because of an exception; unless the config says no, that aborts the peers."""
+        said = f"{type(error).__name__}: {error}"
+        self.close(said, stacks.of_error(error), self._worker.config.abort_on_exception)
+
+    def close(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
         """Leave: what was sent before is received first, unless `error` says why not. Idempotent.
 
         A rank that hosts the coordinator waits for the others to leave, 30 s at most.
@@ -139,7 +149,7 @@ class World:
             if not error:
                 for group in self._resilient:
                     self._thread.run(group.idle())
-            self._thread.run(self._worker.leave(error))
+            self._thread.run(self._worker.leave(error, traceback, aborts))
         finally:
             self._thread.stop()
 
@@ -157,4 +167,7 @@ class World:
             return  # a forked child is no member
         # What ended the interpreter, if it was an exception: the others should know.
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        self.close(f"{type(error).__name__}: {error}" if error is not None else "")
+        if error is None:
+            self.close()
+        else:
+            self.fail(error)

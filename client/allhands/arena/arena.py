@@ -114,6 +114,10 @@ class Arena:
         self._segments.pop(rank, None)
         self._pids.pop(rank, None)
 
+    def has(self, rank: int) -> bool:
+        """Say whether the memory of a rank of the world is mapped here."""
+        return rank in self._segments
+
     def open(self, group: int, ranks: Sequence[int]) -> Grounds | None:
         """Take part in a group with this process's share of it; None: not over shared memory.
 

@@ -38,6 +38,7 @@ _COMMANDS = {
         "status",
         "status_command",
     ),
+    "abort": _Command("Release all ranks of a job.", "abort", "abort_command"),
     "group": _Command("Show the members of a group with their progress.", "group", "group_command"),
     "bench": _Command("Time operations, beside Gloo and MPI.", "bench", "bench_command"),
     "kv": _Command("Get, put, delete and list the keys of a job.", "kv", "kv_app"),

@@ -4,19 +4,24 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 from allhands.engine import verdict
 from allhands.engine.call import Call
-from allhands.engine.verdict import Absent, Failure, Registry
+from allhands.engine.verdict import Failure, GivenUp, Registry
+from allhands.engine.work import Work
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
+from allhands.verdicts import Verdict
 
 T = TypeVar("T")
+Found: TypeAlias = Verdict | GivenUp | None
 
 ASK_AFTER = 1.0
 """Seconds of being blocked after which the coordinator is asked for a verdict at the deadline."""
+LATE = 1.0
+"""Seconds after the deadline in which the verdict still counts."""
 _HEARSAY_SECONDS = 0.5
 """How long what made a peer give a call up may take to be heard of here."""
 _MISMATCH_SECONDS = 0.5
@@ -51,7 +56,8 @@ class Endings:
         self._mesh = mesh
         self._registry = registry
         self._failure: Failure | None = None
-        self._left: dict[int, tuple[int, str]] = {}
+        self._left: dict[int, tuple[int, Failure]] = {}
+        self._given_up: dict[int, Failure] = {}
         self._heard = asyncio.Event()
         """Set once the group has failed, or a rank has left it."""
         self._history: dict[int, Call | str] = {}
@@ -72,22 +78,29 @@ class Endings:
         self._heard.set()
         return True
 
-    def leave(self, rank: int, completed: int, reason: str) -> None:
+    def leave(self, rank: int, completed: int, failure: Failure) -> None:
         """Take in that a rank of the world left after call number `completed`."""
-        self._left[rank] = (completed, reason)
+        self._left[rank] = (completed, failure)
         self._heard.set()
+
+    def give_up(self, sequence: int, given: GivenUp) -> Failure:
+        """Take in that a rank has given a call up on purpose; return what ends it here."""
+        failure = partial(verdict.cancelled, given=given)
+        return self._given_up.setdefault(sequence, failure)
+
+    def tell(self, sequence: int, reason: str) -> None:
+        """Tell the others that this rank gives a call up, and why."""
+        self._registry.gave_up(self._name, self._ranks, sequence, reason)
 
     def reason(self, sequence: int) -> Failure | None:
         """Return why a call cannot end well, if that is known: the group's failure, or `gone`."""
-        return self._failure or self.gone(sequence)
+        return self._failure or self.gone(sequence) or self._given_up.get(sequence)
 
     def gone(self, sequence: int) -> Failure | None:
         """Return the failure of a call that needs a rank which has left before it."""
-        for rank, (completed, reason) in self._left.items():
+        for completed, failure in self._left.values():
             if sequence > completed:
-                return partial(
-                    verdict.peer_failed, name=self._registry.name(rank), rank=rank, reason=reason
-                )
+                return failure
         return None
 
     def limits(self) -> list[int]:
@@ -112,7 +125,9 @@ class Endings:
         return f"{call} at {where}" if where else str(call)
 
     def conclude(self, sequence: int) -> None:
-        """Forget what others called up to a number."""
+        """Forget what others called, or gave up, up to a number."""
+        if self._given_up:
+            self._given_up = {at: one for at, one in self._given_up.items() if at > sequence}
         if self._refusals:
             self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
         for old in [at for at in self._answered if at <= sequence - _HISTORY]:
@@ -176,20 +191,53 @@ class Endings:
             # They may wait for this rank meanwhile, in their next call: so not in vain.
             await first(self._heard.wait(), timeout=_HEARSAY_SECONDS)
 
-    def given_up(
+    async def given_up(
         self, operation: str, sequence: int, label: str | None, culprits: Sequence[int]
     ) -> AllhandsError:
-        """Return the error of a call that ranks of the group gave up."""
-        ranks = [self._ranks[rank] for rank in culprits]
-        names = [self._registry.name(rank) for rank in ranks]
+        """Return the error of a call that ranks of the group gave up, of which they have told."""
         what = self.named(operation, sequence, label)
-        return verdict.given_up(what, operation, sequence, label, names, ranks)
+        asking = self.ask(sequence, operation, culprits, time.monotonic())
+        try:
+            await first(asking, timeout=LATE)
+            found = asking.result() if asking.done() else None
+        finally:
+            await stop(asking)
+        if (reason := self.reason(sequence)) is not None:
+            return reason(what)
+        if isinstance(found, GivenUp):
+            return verdict.cancelled(what, found)
+        gave_up = [self._ranks[rank] for rank in culprits]
+        names = [self._registry.name(rank) for rank in gave_up]
+        mine = self._ranks[self._rank]
+        waited = [] if found is None else [rank for rank in found.ranks if rank != mine]
+        ranks = waited or gave_up
+        return verdict.given_up(what, operation, sequence, label, names, ranks, found)
+
+    def not_passed(
+        self, work: Work, timeout: float, found: Verdict, names_all: bool
+    ) -> AllhandsError:
+        """Return the error of a monitored barrier that failed."""
+        return verdict.failed_to_pass(
+            self.named(work.operation, work.sequence, work.label),
+            work.operation,
+            work.sequence,
+            work.label,
+            timeout,
+            found,
+            found.ranks if names_all else found.ranks[:1],
+        )
 
     def ask(
         self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float
-    ) -> "asyncio.Task[Sequence[Absent] | None]":
-        """Ask the coordinator who is missing in a call; it says so at the deadline."""
-        return asyncio.create_task(self._ask(sequence, operation, waiting_for, deadline))
+    ) -> "asyncio.Task[Found]":
+        """Ask the coordinator who is missing in a call; it says so at the deadline, or soon after.
+
+        It knows earlier of a call that a rank gave up.
+        """
+        awaited = [self._ranks[rank] for rank in waiting_for]
+        seconds = deadline - time.monotonic()
+        judging = self._registry.judge(self._name, sequence, operation, awaited, seconds)
+        return asyncio.ensure_future(judging)
 
     def timed_out(
         self,
@@ -197,33 +245,23 @@ class Endings:
         sequence: int,
         label: str | None,
         timeout: float,
-        asking: "asyncio.Task[Sequence[Absent] | None] | None",
+        asking: "asyncio.Task[Found] | None",
         waiting_for: Sequence[int],
     ) -> AllhandsError:
         """Return the error of a call whose deadline has passed; ranks are those of the group."""
+        found = asking.result() if asking is not None and asking.done() else None
+        if isinstance(found, GivenUp):
+            return verdict.cancelled(self.named(operation, sequence, label), found)
         return verdict.timed_out(
             what=self.named(operation, sequence, label),
             operation=operation,
             sequence=sequence,
             label=label,
             timeout=timeout,
-            absent=asking.result() if asking is not None and asking.done() else None,
+            found=found,
             waiting_on=[self._ranks[rank] for rank in waiting_for],
             registry=self._registry,
         )
-
-    async def _ask(
-        self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float
-    ) -> Sequence[Absent] | None:
-        awaited = [self._ranks[rank] for rank in waiting_for]
-        absent = await self._registry.absent(
-            self._name, sequence, operation, awaited, deadline - time.monotonic()
-        )
-        # The coordinator may not have heard yet that this rank has begun, or another; who waits
-        # knows of some that they have not.
-        found = [one for one in absent or () if one.rank != self._ranks[self._rank]]
-        certain = [one for one in found if one.rank in awaited]
-        return None if absent is None else certain or found
 
 
 async def first(*awaited: Awaitable[object], timeout: float) -> bool:

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from allhands.engine import verdict
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.engine.verdict import Failure, Registry
+from allhands.engine.verdict import Failure
 from allhands.engine.work import Work
 
 if TYPE_CHECKING:
@@ -44,12 +42,9 @@ def named(operation: str, ranks: Sequence[int], peer: int | None, tag: int) -> s
     return f"{operation} {direction} {other} (tag {tag})"
 
 
-def gone(
-    peer: int | None, others: Sequence[int], left: Mapping[int, str], registry: Registry
-) -> Failure | None:
+def gone(peer: int | None, others: Sequence[int], left: Mapping[int, Failure]) -> Failure | None:
     """Return the failure of a message whose only possible peers have left."""
     candidates = others if peer is None else [peer]
     if not candidates or any(rank not in left for rank in candidates):
         return None
-    rank = candidates[0]
-    return partial(verdict.peer_failed, name=registry.name(rank), rank=rank, reason=left[rank])
+    return left[candidates[0]]

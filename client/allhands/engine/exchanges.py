@@ -30,7 +30,7 @@ class Exchanges:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sends: dict[tuple[int, int], Exchange] = {}
         self._failure: Failure | None = None
-        self._left: dict[int, str] = {}
+        self._left: dict[int, Failure] = {}
 
     def send(self, exchange: Exchange) -> None:
         """Start a send; complete when the memory may be reused."""
@@ -97,12 +97,12 @@ class Exchanges:
         for exchange in list(self._pending):
             self._end(exchange, failure)
 
-    def peer_left(self, rank: int, reason: str) -> None:
+    def peer_left(self, rank: int, failure: Failure) -> None:
         """Learn that a rank of the world left: what it sent before is here already."""
-        self._left[rank] = reason
+        self._left[rank] = failure
         for exchange in list(self._pending):
-            if (failure := self._gone(exchange)) is not None:
-                self._end(exchange, failure)
+            if (found := self._gone(exchange)) is not None:
+                self._end(exchange, found)
 
     def refused(self, peer: int, key: Key, call: str) -> None:
         """Learn that the receiver of a send expects another message."""
@@ -139,7 +139,7 @@ class Exchanges:
                     sequence=work.sequence,
                     label=work.label,
                     timeout=exchange.timeout,
-                    absent=(),
+                    found=None,
                     waiting_on=[] if exchange.peer is None else [exchange.peer],
                     registry=self._registry,
                 )
@@ -164,7 +164,7 @@ class Exchanges:
     def _gone(self, exchange: Exchange) -> Failure | None:
         """Return the failure of an exchange whose only possible peers have left."""
         others = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
-        return gone(exchange.peer, others, self._left, self._registry)
+        return gone(exchange.peer, others, self._left)
 
     def _what(self, exchange: Exchange) -> str:
         return named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag)

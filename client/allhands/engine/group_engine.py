@@ -13,7 +13,7 @@ from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call, group_hash
-from allhands.engine.endings import ASK_AFTER, Endings, first, stop
+from allhands.engine.endings import ASK_AFTER, LATE, Endings, Found, first, stop
 from allhands.engine.exchanges import Exchanges
 from allhands.engine.executor import Execution, MismatchFound, Part
 from allhands.engine.guard import ROOTED, Hearing, Stage, guarded
@@ -23,10 +23,11 @@ from allhands.engine.messages import Messages
 from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
+from allhands.engine.pings import keep_pinging
 from allhands.engine.shared import Shared
-from allhands.engine.verdict import Absent, Failure, Registry
+from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.work import Result, Work
-from allhands.errors import AllhandsError
+from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 _AGREED = 256
 """Calls like which were made by all ranks, and are known to be, at most."""
 _HERE_BYTES = 64 << 10
+MEETING_LATE = 3.0
+"""Seconds after its deadline in which the coordinator must say what became of a meeting."""
 _HERE_SECONDS = 0.002
 """How long a call may keep the loop from all else: most small ones end within a tenth of it."""
 
@@ -59,6 +62,16 @@ class Operation:
     """On the monotonic clock."""
     cancelled: bool = False
     """Whether it is to be passed over when it would begin."""
+    meeting: "Meeting | None" = None
+    """Where ranks only meet, and the coordinator sees to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A monitored barrier."""
+
+    names_all: bool
+    """Whether its error names every rank that is missing."""
 
 
 @dataclass(slots=True)
@@ -130,6 +143,7 @@ class GroupEngine:
         self.explanation = ""
         """How the latest call in phases was carried out."""
         self._mesh = mesh
+        self._registry = registry
         self._position = Position()
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
@@ -232,8 +246,10 @@ class GroupEngine:
             return AllhandsError(f"{what} was cancelled by this rank")
 
         if operation is self._current:
+            self._endings.tell(operation.work.sequence, operation.work.why)
             self._wake(cancelled)
         elif operation in self._queue:
+            self._endings.tell(operation.work.sequence, operation.work.why)
             operation.cancelled = True
             operation.work.fail(cancelled(repr(operation.work)))
 
@@ -264,13 +280,27 @@ class GroupEngine:
             self._shared.fail()
             self.messages.fail(failure)
 
-    def peer_left(self, rank: int, completed: int, reason: str) -> None:
+    def abort(self, reason: str) -> None:
+        """End the group on all its ranks."""
+        self._registry.abort(self.name, reason)
+
+    def given_up(self, sequence: int, given: GivenUp) -> None:
+        """Learn that a rank of the group gave a call up on purpose."""
+        if sequence <= self.position.ended:
+            return
+        failure = self._endings.give_up(sequence, given)
+        if self._current is not None and sequence == self._current.work.sequence:
+            self._wake(failure)
+        else:
+            self._shared.give_up(sequence)
+
+    def peer_left(self, rank: int, completed: int, failure: Failure) -> None:
         """Learn that a rank of the world left after call number `completed`.
 
         What it has completed can still be ended here; nothing after that.
         """
-        self._endings.leave(rank, completed, reason)
-        self.messages.peer_left(rank, reason)
+        self._endings.leave(rank, completed, failure)
+        self.messages.peer_left(rank, failure)
         if self._current is not None:
             gone = self._endings.gone(self._current.work.sequence)
             if gone is not None:
@@ -367,6 +397,9 @@ class GroupEngine:
         try:
             if (failure := self._endings.reason(work.sequence)) is not None:
                 raise failure(self._what(operation))
+            if operation.meeting is not None:
+                await self._run_meeting(operation, operation.meeting)
+                return
             if self._shared.is_open:
                 await self._settle(operation)
             if self.order.lane is not None:
@@ -417,6 +450,30 @@ class GroupEngine:
         finally:
             execution.stop()
         self._finish(operation)
+
+    async def _run_meeting(self, operation: Operation, meeting: Meeting) -> None:
+        work = operation.work
+        if not self._agrees(operation):
+            await self._disagree(operation)
+        remaining = operation.deadline - time.monotonic()
+        met = asyncio.ensure_future(self._registry.meet(self.name, work.sequence, remaining))
+        assert self._interrupt is not None
+        try:
+            await first(met, self._interrupt, timeout=remaining + MEETING_LATE)
+            if self._interrupt.done():
+                if (failure := self._interrupt.result()) is not None:
+                    raise failure(self._what(operation))
+                await self._disagree(operation)
+            if not met.done():
+                raise CoordinatorUnavailable(
+                    f"{self._what(operation)}: the coordinator does not say who is missing"
+                )
+            if (found := met.result()) is not None:
+                raise self._endings.not_passed(work, operation.timeout, found, meeting.names_all)
+        finally:
+            await stop(met)
+            # Those who look for this rank in memory, in another call, should not do so in vain.
+            await self._shared.pass_over(work.sequence)
 
     def _begin(self, operation: Operation) -> Execution:
         """Begin what a call is over links, and note how that is explained."""
@@ -486,7 +543,8 @@ class GroupEngine:
     ) -> None:
         """Wait for what a call does until it is done, interrupted, or out of time."""
         work, signature = operation.work, operation.call.signature
-        asking: asyncio.Task[Sequence[Absent] | None] | None = None
+        asking: asyncio.Task[Found] | None = None
+        pinging: asyncio.Task[None] | None = None
         assert self._interrupt is not None
         try:
             remaining = operation.deadline - time.monotonic()
@@ -498,11 +556,14 @@ class GroupEngine:
             asking = self._endings.ask(
                 work.sequence, work.operation, waiting_for(), operation.deadline
             )
+            pinging = asyncio.create_task(
+                keep_pinging(self._mesh, self.ranks, waiting_for, self._registry)
+            )
             remaining = operation.deadline - time.monotonic()
             if await first(carrying, self._interrupt, timeout=remaining):
                 return await self._ended(operation, carrying)
             # The coordinator's word comes with the deadline, seldom later.
-            if await first(carrying, self._interrupt, asking, timeout=ASK_AFTER) and (
+            if await first(carrying, self._interrupt, asking, timeout=LATE) and (
                 carrying.done() or self._interrupt.done()
             ):
                 return await self._ended(operation, carrying)
@@ -511,8 +572,9 @@ class GroupEngine:
             )
         finally:
             await stop(carrying)
-            if asking is not None:
-                await stop(asking)
+            for task in (asking, pinging):
+                if task is not None:
+                    await stop(task)
 
     async def _ended(self, operation: Operation, carrying: "asyncio.Future[None]") -> None:
         """Raise what ended a call, if anything but its success did."""
@@ -527,7 +589,7 @@ class GroupEngine:
             except Left as left:
                 await self._endings.hear_why()
                 if not self._interrupt.done():
-                    raise self._endings.given_up(
+                    raise await self._endings.given_up(
                         work.operation, work.sequence, work.label, left.ranks
                     ) from left
         failure = self._interrupt.result()

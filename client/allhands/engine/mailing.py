@@ -33,7 +33,7 @@ class Mailing:
         self._others = [one for one in self._ranks if one != self._ranks[rank]]
         self._registry = registry
         self._failure: Failure | None = None
-        self._left: dict[int, str] = {}
+        self._left: dict[int, Failure] = {}
         self.mail = make(on_failure=self._on_failure)
         self._lock = threading.Lock()
         self._server: threading.Thread | None = None
@@ -66,9 +66,9 @@ class Mailing:
         self._failure = failure
         self.mail.fail()
 
-    def peer_left(self, rank: int, reason: str) -> None:
+    def peer_left(self, rank: int, failure: Failure) -> None:
         """Learn that a rank of the world left: what it sent before is here already."""
-        self._left[rank] = reason
+        self._left[rank] = failure
         if rank in self._others:
             self.mail.leave(self._ranks.index(rank))
 
@@ -178,13 +178,13 @@ class Mailing:
                 sequence=0,
                 label=label,
                 timeout=timeout,
-                absent=(),
+                found=None,
                 waiting_on=[] if peer is None else [peer],
                 registry=self._registry,
             )
         if outcome == "cancelled":
             raise AllhandsError(f"{what} was cancelled by this rank")
-        failure = self._failure or gone(peer, self._others, self._left, self._registry)
+        failure = self._failure or gone(peer, self._others, self._left)
         if failure is not None:
             raise failure(what)
         raise AllhandsError(f"{what} ended as {outcome}")

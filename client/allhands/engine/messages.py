@@ -48,7 +48,7 @@ class Messages:
         self._held: dict[Exchange, asyncio.TimerHandle] = {}
         self._settling: asyncio.Task[None] | None = None
         self._failure: Failure | None = None
-        self._left: dict[int, str] = {}
+        self._left: dict[int, Failure] = {}
         self._closed = False
 
     def start(self, exchange: Exchange) -> None:
@@ -79,18 +79,18 @@ class Messages:
         if self._mailing is not None:
             self._mailing.fail(failure)
 
-    def peer_left(self, rank: int, reason: str) -> None:
+    def peer_left(self, rank: int, failure: Failure) -> None:
         """Learn that a rank of the world left: what it sent before is here already."""
-        self._left[rank] = reason
-        self._links.peer_left(rank, reason)
+        self._left[rank] = failure
+        self._links.peer_left(rank, failure)
         if self._mailing is not None:
-            self._mailing.peer_left(rank, reason)
+            self._mailing.peer_left(rank, failure)
         others = [one for one in self._ranks if one != self._ranks[self._rank]]
         if rank in self._shared_missing():
             for exchange in list(self._held):
-                failure = gone(exchange.peer, others, self._left, self._registry)
-                if failure is not None:
-                    self._end_held(exchange, failure)
+                found = gone(exchange.peer, others, self._left)
+                if found is not None:
+                    self._end_held(exchange, found)
 
     def refused(self, peer: int, key: Key, call: str) -> None:
         """Learn that the receiver of a send over links expects another message."""
@@ -143,7 +143,7 @@ class Messages:
                 sequence=0,
                 label=exchange.work.label,
                 timeout=exchange.timeout,
-                absent=(),
+                found=None,
                 waiting_on=missing,
                 registry=self._registry,
             )
@@ -184,8 +184,8 @@ class Messages:
         self._mailing = Mailing(
             self._name, self._ranks, self._rank, self._registry, partial(make, ranks=self._named)
         )
-        for rank, reason in self._left.items():
-            self._mailing.peer_left(rank, reason)
+        for rank, failure in self._left.items():
+            self._mailing.peer_left(rank, failure)
 
     def _arrive(self) -> None:
         """Count a detour as ended; with the last one, others need not make any."""

@@ -12,10 +12,10 @@ from allhands.arena.grounds import Grounds
 from allhands.engine import explain
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call
-from allhands.engine.endings import ASK_AFTER, Endings, first, stop
+from allhands.engine.endings import LATE, Endings, Found, first, stop
 from allhands.engine.native import OPS, Native, call_of
 from allhands.engine.order import Order
-from allhands.engine.verdict import Absent, Failure
+from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Shared:
         self._settling = asyncio.Lock()
         self._has_failed = False
         self._reasons: dict[int, Failure] = {}
-        self._asking: dict[int, asyncio.Task[Sequence[Absent] | None]] = {}
+        self._asking: dict[int, asyncio.Task[Found]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -143,6 +143,14 @@ class Shared:
         if (lane := self._order.lane) is not None and sequence == lane.progress()[0]:
             lane.interrupt(sequence)
 
+    def give_up(self, sequence: int) -> None:
+        """End the call with that number, under way on a caller's thread or next to begin there.
+
+        One that is still further ahead ends where it finds that another rank gave it up.
+        """
+        if (lane := self._order.lane) is not None and sequence <= lane.progress()[1] + 1:
+            lane.interrupt(sequence)
+
     def limit(self, completed: int) -> None:
         """End what needs a rank that left after call number `completed`."""
         if (lane := self._order.lane) is not None:
@@ -176,7 +184,11 @@ class Shared:
     # ------------------------------------------------------------ on the thread of a call
 
     def _on_slow(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
-        """Learn that a call has been blocked for a while, or has ended."""
+        """Learn that a call has been blocked for a while, or has ended.
+
+        Where an exception of a signal handler ended it the deadline is negative, and `operation`
+        is the exception's name.
+        """
         self._loop.call_soon_threadsafe(self._watch, sequence, operation, waiting, deadline)
 
     def _on_failure(
@@ -208,8 +220,12 @@ class Shared:
             self._asking[sequence] = self._endings.ask(
                 sequence, operation, _places(waiting), deadline
             )
-        elif (asked := self._asking.pop(sequence, None)) is not None:
-            asked.cancel()
+        else:
+            if (asked := self._asking.pop(sequence, None)) is not None:
+                asked.cancel()
+            if deadline < 0:
+                why = "Ctrl-C" if operation == "KeyboardInterrupt" else operation
+                self._endings.tell(sequence, why)
 
     async def _judge(
         self,
@@ -233,11 +249,11 @@ class Shared:
             if status == "mismatch" or endings.is_refused(sequence):
                 await endings.disagree(what, sequence, call)
             if status == "abandoned":
-                raise endings.given_up(call.operation, sequence, label, culprits)
+                raise await endings.given_up(call.operation, sequence, label, culprits)
             if status == "interrupted":
                 raise AllhandsError(f"{what} was interrupted")
             if asking is not None:
-                await first(asking, timeout=ASK_AFTER)
+                await first(asking, timeout=LATE)
             raise endings.timed_out(call.operation, sequence, label, timeout, asking, waiting)
         finally:
             if asking is not None:

@@ -1,21 +1,29 @@
 """What a call that ended early says to its caller."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout, PeerFailed
+from allhands.errors import (
+    AllhandsError,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    GroupAborted,
+    PeerFailed,
+)
+from allhands.verdicts import Verdict
 
 Failure = Callable[[str], AllhandsError]
 """Makes the error of a call, given what the call is; a fresh one for each caller."""
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
-    """A rank that did not do its part in time, and what the coordinator knows of it."""
+class GivenUp:
+    """A call that a rank gave up on purpose."""
 
     rank: int
-    text: str
+    by: str
+    reason: str
 
 
 class Registry(Protocol):
@@ -24,13 +32,34 @@ class Registry(Protocol):
     def name(self, rank: int) -> str:
         """Return "rank 2 (host a, pid 17)" for a rank of the world."""
 
-    async def absent(
+    async def judge(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Sequence[Absent] | None:
-        """Wait until `timeout` has passed, then say who is missing in a call; None: unknown."""
+    ) -> Verdict | GivenUp | None:
+        """Wait until `timeout` has passed, then say who is missing in a call; None: unknown.
+
+        That may take somewhat longer, and is known earlier of a call that a rank gave up.
+        """
+
+    async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
+        """Wait for the ranks of a group in a call that moves no data; say who did not come.
+
+        All ranks are told the same, as soon as one has waited for its timeout.
+
+        Raises:
+            AllhandsError: nobody can say.
+        """
 
     async def all_present(self, ranks: Sequence[int]) -> bool:
         """Ask whether these ranks of the world are still in it; False also where nobody knows."""
+
+    def gave_up(self, group: str, ranks: Sequence[int], sequence: int, reason: str) -> None:
+        """Tell the ranks of a group that this one gives a call up, and why."""
+
+    def abort(self, group: str, reason: str) -> None:
+        """Release all ranks of a group, this one too."""
+
+    def shares_memory(self, rank: int) -> bool:
+        """Say whether a rank of the world is looked for in memory, not over links."""
 
 
 def timed_out(
@@ -40,22 +69,44 @@ def timed_out(
     sequence: int,
     label: str | None,
     timeout: float,
-    absent: Sequence[Absent] | None,
+    found: Verdict | None,
     waiting_on: Sequence[int],
     registry: Registry,
 ) -> CollectiveTimeout:
     """Word a passed deadline."""
-    if absent:
-        ranks = tuple(one.rank for one in absent)
-        said = "; ".join(one.text for one in absent)
-        text = f"{what} timed out after {timeout:g} s: {_listed(ranks)} did not arrive. {said}"
+    ranks = tuple(waiting_on)
+    if found is not None and found.absent:
+        ranks = found.ranks
+        text = f"{what} timed out after {timeout:g} s: {found}"
     else:
-        ranks = tuple(waiting_on)
         said = ", ".join(registry.name(rank) for rank in ranks) or "nobody in particular"
         text = f"{what} timed out after {timeout:g} s, waiting for {said}"
-        if absent is None:
-            text += "; the coordinator could not be asked where they are"
-    return CollectiveTimeout(text, op=operation, seq=sequence, missing_ranks=ranks, label=label)
+        if found is not None:
+            text += f"; {found}"
+    return CollectiveTimeout(
+        text, op=operation, seq=sequence, missing_ranks=ranks, label=label, verdict=found
+    )
+
+
+def failed_to_pass(
+    what: str,
+    operation: str,
+    sequence: int,
+    label: str | None,
+    timeout: float,
+    found: Verdict,
+    ranks: Sequence[int],
+) -> CollectiveTimeout:
+    """Word a monitored barrier that failed; `ranks` are those to name."""
+    text = f"{what}: {listed(ranks)} failed to pass it within {timeout:g} s. {found}"
+    return CollectiveTimeout(
+        text,
+        op=operation,
+        seq=sequence,
+        missing_ranks=tuple(ranks),
+        label=label,
+        verdict=found,
+    )
 
 
 def given_up(
@@ -65,17 +116,45 @@ def given_up(
     label: str | None,
     names: Sequence[str],
     ranks: Sequence[int],
+    found: Verdict | None,
 ) -> CollectiveTimeout:
-    """Word a call that others have left while this rank was in it, or before it came."""
-    text = f"{what} cannot end: {', '.join(names)} gave it up (out of time, or interrupted)"
+    """Word a call that others have left while this rank was in it, or before it came.
+
+    `ranks` are to be named as missing: those who left it, or whom they waited for.
+    """
+    text = f"{what} cannot end: {', '.join(names)} gave it up, out of time"
+    if found is not None and found.absent:
+        text += f". {found}"
     return CollectiveTimeout(
-        text, op=operation, seq=sequence, missing_ranks=tuple(ranks), label=label
+        text, op=operation, seq=sequence, missing_ranks=tuple(ranks), label=label, verdict=found
     )
 
 
-def peer_failed(what: str, name: str, rank: int, reason: str) -> PeerFailed:
-    """Word the loss of a rank that a call needs."""
-    return PeerFailed(f"{what} cannot end: {name} {reason}", (rank,))
+def cancelled(what: str, given: GivenUp) -> GroupAborted:
+    """Word a call that another rank gave up on purpose."""
+    return GroupAborted(
+        f"{what} cannot end: {given.reason} on {given.by}", by=given.by, reason=given.reason
+    )
+
+
+def aborted(what: str, by: str, reason: str) -> GroupAborted:
+    """Word the end of a group that somebody brought about."""
+    return GroupAborted(f"{what} cannot end: {by} aborted it: {reason}", by=by, reason=reason)
+
+
+def aborted_by_error(
+    what: str, by: str, error: str, traceback: str, found: Verdict
+) -> GroupAborted:
+    """Word the end of a group of which a rank was ended by an exception."""
+    text = f"{what} cannot end: {found.text}"
+    if traceback:
+        text += f"\n{traceback.rstrip()}"
+    return GroupAborted(text, by=by, reason=error, verdict=found)
+
+
+def peer_failed(what: str, found: Verdict, ranks: Iterable[int]) -> PeerFailed:
+    """Word the loss of ranks that a call needs."""
+    return PeerFailed(f"{what} cannot end: {found}", tuple(ranks), found)
 
 
 def mismatch(what: str, mine: int, table: Mapping[int, str]) -> CollectiveMismatch:
@@ -87,5 +166,5 @@ def mismatch(what: str, mine: int, table: Mapping[int, str]) -> CollectiveMismat
     return CollectiveMismatch(f"{what}: the ranks made different calls: {rows}", table)
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def listed(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -36,6 +36,8 @@ class Work:
         self._cancel: Callable[[], None] = lambda: None
         self._help: Callable[[float], bool] | None = None
         self._source = -1
+        self.why = "cancelled"
+        """What other ranks are told of the reason where this one gives the operation up."""
         self._explanation = ""
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
@@ -102,8 +104,9 @@ class Work:
         """Ask the operation to end early; a no-op when it has ended."""
         self._cancel()
 
-    def abandon(self) -> None:
+    def abandon(self, why: str = "Ctrl-C") -> None:
         """End the operation early and wait until its arrays are the caller's again."""
+        self.why = why
         self.cancel()
         # That takes one turn of its loop.
         with contextlib.suppress(Exception):

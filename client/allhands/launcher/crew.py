@@ -12,6 +12,7 @@ from allhands.launcher.child import Child
 from allhands.launcher.output import Floor, Pump, Writer
 from allhands.launcher.plan import Launch
 from allhands.launcher.processes import Guardian, RankProcess, start_rank
+from allhands.launcher.reports import Reports
 from allhands.launcher.supervision import (
     Abandon,
     Broken,
@@ -43,6 +44,7 @@ class Crew:
         self._attended: set[int] = set()
         """Ranks whose output is not out yet."""
         self._pids: dict[int, int] = {}
+        self._reports = Reports(plan.rendezvous)
         self._writer = Writer()
         self._floor = Floor()
         self._abandoned = asyncio.Event()
@@ -56,6 +58,7 @@ class Crew:
         """
         async with AsyncExitStack() as stack:
             stack.callback(self._writer.close)
+            stack.callback(self._reports.close)
             announcements = stack.enter_context(closing(Announcements(self._plan.name)))
             loop = asyncio.get_running_loop()
             loop.add_reader(announcements, self._listen, announcements)
@@ -89,6 +92,7 @@ class Crew:
             self.take(Broken(f"rank {rank} could not be started: {error}"))
             return None
         self._pids[rank] = process.child.pid
+        self._reports.begun(process.child.pid)
         self._running[rank] = process.child
         self._attended.add(rank)
         return process
@@ -109,6 +113,7 @@ class Crew:
             await process.child.ended()
             listen()
             status = self._bury(process.child, rank, guardian)
+            await self._reports.ended(process.child.pid, status)
             self.take(RankEnded(rank, status))
             for pump in pumps:
                 pump.rank_ended()

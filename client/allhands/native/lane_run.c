@@ -209,6 +209,19 @@ void lane_complain(LaneObject *self, const Running *running, ah_status status, P
     }
 }
 
+/* Tell why the others find the call given up: an exception of a signal handler broke into it. */
+static void tell_broken(LaneObject *self, unsigned long long sequence)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *done = PyObject_CallFunction(self->on_slow, "Ksid", sequence,
+                                           ((PyTypeObject *)type)->tp_name, 0, -1.0);
+    if (done == NULL)
+        PyErr_Clear(); /* what broke into the call matters more */
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, traceback);
+}
+
 int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *label)
 {
     Plan *plan = &self->plan;
@@ -222,7 +235,9 @@ int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *lab
                                                    lane_kind_names[plan->kind], 0, 0.0);
             Py_XDECREF(done);
         }
-    } else if (!PyErr_Occurred())
+    } else if (PyErr_Occurred())
+        tell_broken(self, sequence);
+    else
         lane_complain(self, running, status, label);
     self->ended = sequence;
     self->current = "";

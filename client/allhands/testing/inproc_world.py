@@ -12,19 +12,20 @@ from functools import partial
 from allhands.engine import verdict
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.phases import Layout, islands
-from allhands.engine.verdict import Absent
+from allhands.engine.verdict import Failure, GivenUp
 from allhands.engine.work import Result, Work
-from allhands.errors import AllhandsError
+from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.group import Group
-from allhands.transport.frame import Key
+from allhands.transport.frame import Key, Kind
 from allhands.transport.inproc import InprocFabric, Switchboard
 from allhands.transport.mesh import Mesh
+from allhands.verdicts import Absence, State, Verdict
 
 WORLD = "world"
 _TURNS = 500
 """Turns of the loop in which a few ranks come to rest; a message takes about five."""
 
-Verdict = Callable[[str, int, Sequence[int]], Sequence[Absent] | None]
+Judge = Callable[[str, int, Sequence[int]], Verdict | None]
 """Given group, sequence number and who is waited for, say who is absent; None: unknown."""
 
 
@@ -37,7 +38,7 @@ async def inproc_world(
     size: int,
     *,
     timeout: float = 10.0,
-    verdict: Verdict = unknown,
+    verdict: Judge = unknown,
     deterministic: bool = False,
     hosts: Sequence[str] = (),
 ) -> AsyncIterator["InprocWorld"]:
@@ -73,7 +74,7 @@ async def outcomes(works: Iterable[Work]) -> list[Result | BaseException]:
 class InprocRank:
     """What a worker is in a real world: registry of its engines, listener of its mesh."""
 
-    def __init__(self, board: Switchboard, rank: int, judge: Verdict) -> None:
+    def __init__(self, board: Switchboard, rank: int, judge: Judge) -> None:
         self.rank = rank
         self.mesh = Mesh(self)
         self.mesh.attach(InprocFabric(board, rank, self.mesh))
@@ -87,11 +88,28 @@ class InprocRank:
     def name(self, rank: int) -> str:
         return f"rank {rank} (in process)"
 
-    async def absent(
+    async def judge(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Sequence[Absent] | None:
+    ) -> Verdict | GivenUp | None:
         await asyncio.sleep(timeout)
         return self._judge(group, sequence, waiting_on)
+
+    async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
+        raise CoordinatorUnavailable("there is no coordinator in process")
+
+    def gave_up(self, group: str, ranks: Sequence[int], sequence: int, reason: str) -> None:
+        others = [rank for rank in ranks if rank != self.rank]
+        key = Key(self.engines[group].hash, sequence)
+        self.mesh.tell(others, Kind.GIVE_UP, key, reason.encode(), dial=True)
+
+    def abort(self, group: str, reason: str) -> None:
+        engine = self.engines[group]
+        others = [rank for rank in engine.ranks if rank != self.rank]
+        engine.fail(partial(verdict.aborted, by=self.name(self.rank), reason=reason))
+        self.mesh.tell(others, Kind.ABORT, Key(engine.hash, 0), reason.encode(), dial=True)
+
+    def shares_memory(self, rank: int) -> bool:
+        return False
 
     async def all_present(self, ranks: Sequence[int]) -> bool:
         return True
@@ -112,20 +130,42 @@ class InprocRank:
         if peer not in self.gone:
             self.peer_failed(peer, f"cannot be reached: {reason}")
 
+    def whereabouts(self) -> bytes:
+        return b""
+
+    def ponged(self, peer: int, payload: bytes) -> None:
+        pass
+
+    def told(self, peer: int, kind: Kind, key: Key, payload: bytes) -> None:
+        for engine in self.engines.values():
+            if engine.hash != key.group or peer not in engine.ranks:
+                continue
+            if kind is Kind.ABORT:
+                failure = partial(verdict.aborted, by=self.name(peer), reason=payload.decode())
+                engine.fail(failure)
+            else:
+                engine.given_up(key.sequence, GivenUp(peer, self.name(peer), payload.decode()))
+
     # ------------------------------------------------------------ what becomes of peers
 
     def peer_failed(self, peer: int, reason: str) -> None:
         self.gone[peer] = reason
-        failure = partial(verdict.peer_failed, name=self.name(peer), rank=peer, reason=reason)
+        failure = self._failure(peer, "dead", reason)
         for engine in self.engines.values():
             if peer in engine.ranks:
                 engine.fail(failure)
 
     def peer_left(self, peer: int, completed: dict[str, int]) -> None:
         self.gone[peer] = "left the job"
+        failure = self._failure(peer, "left", "left the job")
         for name, engine in self.engines.items():
             if peer in engine.ranks:
-                engine.peer_left(peer, completed.get(name, 0), "left the job")
+                engine.peer_left(peer, completed.get(name, 0), failure)
+
+    def _failure(self, peer: int, state: State, reason: str) -> Failure:
+        text = f"{self.name(peer)} {reason}"
+        found = Verdict("", 0, "", (Absence(peer, state, text),), text)
+        return partial(verdict.peer_failed, found=found, ranks=found.ranks)
 
     async def aclose(self) -> None:
         """End every call, then drop the links."""
@@ -146,7 +186,7 @@ class InprocWorld:
         self,
         size: int,
         timeout: float,
-        verdict: Verdict,
+        verdict: Judge,
         deterministic: bool = False,
         hosts: Sequence[str] = (),
     ) -> None:

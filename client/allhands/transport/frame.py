@@ -48,6 +48,14 @@ class Kind(enum.IntEnum):
     """Nothing follows; a link that ends without it has broken."""
     CALL = 8
     """The sender is in this call, and waits for the receiver to do its part."""
+    PING = 40
+    """Answer at once with a pong."""
+    PONG = 41
+    """The payload says what the sender is doing: a Heartbeat of coordinator.proto."""
+    GIVE_UP = 42
+    """The sender has given this call up on purpose; the payload is the reason, in UTF-8."""
+    ABORT = 43
+    """All of a group is over, or of the world where its hash is 0; the payload is an Aborted."""
 
 
 class Key(NamedTuple):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from allhands.transport.frame import (
@@ -39,6 +39,15 @@ class Listener(Protocol):
 
     def link_broken(self, peer: int, reason: str) -> None:
         """No more will come from `peer`, or go to it; said once for each peer."""
+
+    def whereabouts(self) -> bytes:
+        """Return what a pong says of this rank."""
+
+    def ponged(self, peer: int, payload: bytes) -> None:
+        """`peer` has answered a ping."""
+
+    def told(self, peer: int, kind: Kind, key: Key, payload: bytes) -> None:
+        """`peer` gives up a call, or ends a group."""
 
 
 class _Lane:
@@ -101,6 +110,8 @@ class Mesh:
         """Peers that want to hear of a call, by group and number, when it begins here."""
         self._told: dict[tuple[int, int], set[int]] = {}
         """Peers that have heard of a call of this rank because it, or they, asked."""
+        self._pinged: dict[int, float] = {}
+        """Peers that have sent nothing since they were pinged, and when that was."""
 
     def attach(self, fabric: Fabric) -> None:
         """Give the mesh its network; before that nothing can be sent."""
@@ -148,6 +159,27 @@ class Mesh:
         payload = call.encode()[:4096]
         header = Header(Kind.REFUSE, key, 0, 0, 0, len(payload))
         self._reply(peer, header, payload)
+
+    def ping(self, peer: int) -> None:
+        """Ask a peer for a sign of life, unless it still owes one."""
+        if peer not in self._pinged:
+            self._pinged[peer] = time.monotonic()
+            self._reply(peer, Header(Kind.PING, Key(0, 0), 0, 0))
+
+    def unanswered(self, seconds: float) -> list[int]:
+        """Return the peers that have sent nothing though they were pinged so long ago."""
+        since = time.monotonic() - seconds
+        return sorted(peer for peer, at in self._pinged.items() if at < since)
+
+    def stop_pinging(self) -> None:
+        """Expect no more answers."""
+        self._pinged.clear()
+
+    def tell(self, peers: Iterable[int], kind: Kind, key: Key, payload: bytes, dial: bool) -> None:
+        """Tell peers what concerns a whole call or group; those without a link only with `dial`."""
+        for peer in peers:
+            if dial or peer in self._lanes:
+                self._reply(peer, Header(kind, key, 0, 0, 0, len(payload)), payload)
 
     def begin(self, group: int, sequence: int, signature: int) -> bool:
         """Say which call of a group this rank is in; return whether peers are known in another."""
@@ -207,6 +239,8 @@ class Mesh:
 
     def accept(self, peer: int, frame: bytes | memoryview) -> None:
         header = unpack(frame)
+        if self._pinged:
+            self._pinged.pop(peer, None)
         if header.kind in _OF_CALLS and not header.key.point_to_point:
             self._hear(peer, header)
         match header.kind:
@@ -225,11 +259,20 @@ class Mesh:
             case Kind.CALL:
                 if header.total:  # it wants to hear from this rank as well
                     self._asked(peer, header)
+            case Kind.PING:
+                said = self._listener.whereabouts()
+                self._reply(peer, Header(Kind.PONG, Key(0, 0), 0, 0, 0, len(said)), said)
+            case Kind.PONG:
+                self._listener.ponged(peer, bytes(frame[HEADER_BYTES:]))
+            case Kind.GIVE_UP | Kind.ABORT:
+                self._listener.told(peer, header.kind, header.key, bytes(frame[HEADER_BYTES:]))
             case Kind.BYE:
                 raise FrameError("the end of a link is for its fabric")
 
     def open(self, peer: int, header: bytes) -> Sink:
         begun = unpack_header(header)
+        if self._pinged:
+            self._pinged.pop(peer, None)
         if not begun.key.point_to_point:
             self._hear(peer, begun)
         arrival = self._inbox.open(peer, begun)

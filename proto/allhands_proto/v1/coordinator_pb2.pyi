@@ -62,6 +62,9 @@ class SessionRequest(_message.Message):
     CLOSE_GROUP_FIELD_NUMBER: _builtins.int
     LINK_BROKEN_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
+    INSPECTED_FIELD_NUMBER: _builtins.int
+    ABORT_FIELD_NUMBER: _builtins.int
+    GAVE_UP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join: ...
     @_builtins.property
@@ -74,6 +77,12 @@ class SessionRequest(_message.Message):
     def link_broken(self) -> Global___LinkBroken: ...
     @_builtins.property
     def leave(self) -> Global___Leave: ...
+    @_builtins.property
+    def inspected(self) -> Global___Inspected: ...
+    @_builtins.property
+    def abort(self) -> Global___Abort: ...
+    @_builtins.property
+    def gave_up(self) -> Global___GaveUp: ...
     def __init__(
         self,
         *,
@@ -83,12 +92,15 @@ class SessionRequest(_message.Message):
         close_group: Global___CloseGroup | None = ...,
         link_broken: Global___LinkBroken | None = ...,
         leave: Global___Leave | None = ...,
+        inspected: Global___Inspected | None = ...,
+        abort: Global___Abort | None = ...,
+        gave_up: Global___GaveUp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close_group", b"close_group", "heartbeat", b"heartbeat", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close_group", b"close_group", "heartbeat", b"heartbeat", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -112,6 +124,9 @@ class Join(_message.Message):
     DATA_PORT_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
     MOST_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
+    BORN_FIELD_NUMBER: _builtins.int
+    WATCHED_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     rank: _builtins.int
     """-1: the coordinator assigns the lowest free one"""
@@ -136,6 +151,12 @@ class Join(_message.Message):
     """newcomers may wait while the world runs"""
     most: _builtins.int
     """members that the world may grow to; 0: no limit"""
+    space: _builtins.str
+    """names the processes that can look at this one; empty: nobody can"""
+    born: _builtins.str
+    """when it began, in the kernel's ticks: its number may be reused"""
+    watched: _builtins.bool
+    """who started it will report its exit"""
     def __init__(
         self,
         *,
@@ -153,10 +174,13 @@ class Join(_message.Message):
         data_port: _builtins.int = ...,
         elastic: _builtins.bool = ...,
         most: _builtins.int = ...,
+        space: _builtins.str = ...,
+        born: _builtins.str = ...,
+        watched: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_port", b"data_port", "elastic", b"elastic", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "most", b"most", "pid", b"pid", "port", b"port", "rank", b"rank", "takes_batches", b"takes_batches", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["born", b"born", "data_port", b"data_port", "elastic", b"elastic", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "most", b"most", "pid", b"pid", "port", b"port", "rank", b"rank", "space", b"space", "takes_batches", b"takes_batches", "watched", b"watched", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -168,8 +192,11 @@ class Heartbeat(_message.Message):
 
     PROBE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
     probe: _builtins.int
     """the Probe this answers, 0 for a periodic beat"""
+    stack: _builtins.str
+    """of the main thread, where the probe asked for it; 4 KiB at most"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     def __init__(
@@ -177,10 +204,11 @@ class Heartbeat(_message.Message):
         *,
         probe: _builtins.int = ...,
         progress: _abc.Iterable[Global___Progress] | None = ...,
+        stack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe", "progress", b"progress", "stack", b"stack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -197,6 +225,7 @@ class Progress(_message.Message):
     COMPLETED_FIELD_NUMBER: _builtins.int
     OPERATION_FIELD_NUMBER: _builtins.int
     ELAPSED_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     sequence: _builtins.int
     """of the latest call that this member has begun; 0: none yet"""
@@ -206,6 +235,10 @@ class Progress(_message.Message):
     """the call it is in now; empty: outside any"""
     elapsed: _builtins.float
     """seconds in that operation, or since the last one ended"""
+    @_builtins.property
+    def unanswered(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ranks of the world that it waits for, and that its pings do not reach"""
+
     def __init__(
         self,
         *,
@@ -214,10 +247,11 @@ class Progress(_message.Message):
         completed: _builtins.int = ...,
         operation: _builtins.str = ...,
         elapsed: _builtins.float = ...,
+        unanswered: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "elapsed", b"elapsed", "group", b"group", "operation", b"operation", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "elapsed", b"elapsed", "group", b"group", "operation", b"operation", "sequence", b"sequence", "unanswered", b"unanswered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -273,17 +307,21 @@ class LinkBroken(_message.Message):
 
     RANK_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SHARES_MEMORY_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     reason: _builtins.str
+    shares_memory: _builtins.bool
+    """the two can do without links"""
     def __init__(
         self,
         *,
         rank: _builtins.int = ...,
         reason: _builtins.str = ...,
+        shares_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank", "reason", b"reason", "shares_memory", b"shares_memory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -295,8 +333,14 @@ class Leave(_message.Message):
 
     PROGRESS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    ABORTS_FIELD_NUMBER: _builtins.int
     error: _builtins.str
     """not empty: it leaves because of this"""
+    traceback: _builtins.str
+    """of that; 4 KiB at most"""
+    aborts: _builtins.bool
+    """the others are to be released"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]:
         """final: what this member completed, others may still finish"""
@@ -306,14 +350,91 @@ class Leave(_message.Message):
         *,
         progress: _abc.Iterable[Global___Progress] | None = ...,
         error: _builtins.str = ...,
+        traceback: _builtins.str = ...,
+        aborts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "error", b"error", "progress", b"progress", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Leave: _TypeAlias = Leave  # noqa: Y015
+
+@_typing.final
+class Inspected(_message.Message):
+    """What was asked for by Inspect: "running", "stopped", "zombie", "gone", or "" where that is unknown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    member_id: _builtins.str
+    found: _builtins.str
+    def __init__(
+        self,
+        *,
+        member_id: _builtins.str = ...,
+        found: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "member_id", b"member_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Inspected: _TypeAlias = Inspected  # noqa: Y015
+
+@_typing.final
+class Abort(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """empty: all of the world"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Abort: _TypeAlias = Abort  # noqa: Y015
+
+@_typing.final
+class GaveUp(_message.Message):
+    """This member has given up a call, on purpose and before its deadline."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    sequence: _builtins.int
+    reason: _builtins.str
+    """"Ctrl-C", "cancelled" """
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "reason", b"reason", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GaveUp: _TypeAlias = GaveUp  # noqa: Y015
 
 @_typing.final
 class SessionEvent(_message.Message):
@@ -327,6 +448,10 @@ class SessionEvent(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     LEAVE_ACCEPTED_FIELD_NUMBER: _builtins.int
     NEWCOMERS_FIELD_NUMBER: _builtins.int
+    INSPECT_FIELD_NUMBER: _builtins.int
+    RULING_FIELD_NUMBER: _builtins.int
+    ABORTED_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -345,6 +470,14 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def newcomers(self) -> Global___Newcomers: ...
     @_builtins.property
+    def inspect(self) -> Global___Inspect: ...
+    @_builtins.property
+    def ruling(self) -> Global___Ruling: ...
+    @_builtins.property
+    def aborted(self) -> Global___Aborted: ...
+    @_builtins.property
+    def given_up(self) -> Global___CallGivenUp: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Events in their order, in place of one: when all members leave at once, each hears of all
         others, and one message for each event would be a square of messages.
@@ -361,13 +494,17 @@ class SessionEvent(_message.Message):
         draining: Global___Draining | None = ...,
         leave_accepted: Global___LeaveAccepted | None = ...,
         newcomers: Global___Newcomers | None = ...,
+        inspect: Global___Inspect | None = ...,
+        ruling: Global___Ruling | None = ...,
+        aborted: Global___Aborted | None = ...,
+        given_up: Global___CallGivenUp | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "draining", b"draining", "event", b"event", "formed", b"formed", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -487,6 +624,8 @@ class Member(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     DATA_PORT_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
+    BORN_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     host: _builtins.str
@@ -503,6 +642,9 @@ class Member(_message.Message):
     """as in Join"""
     data_port: _builtins.int
     """for raw-socket links, at the host of `address`; 0: none"""
+    space: _builtins.str
+    """as in Join"""
+    born: _builtins.str
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     def __init__(
@@ -521,10 +663,12 @@ class Member(_message.Message):
         reason: _builtins.str = ...,
         memory: _builtins.str = ...,
         data_port: _builtins.int = ...,
+        space: _builtins.str = ...,
+        born: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "data_port", b"data_port", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "born", b"born", "data_port", b"data_port", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "space", b"space", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -539,6 +683,7 @@ class MemberLost(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     host: _builtins.str
     pid: _builtins.int
@@ -546,6 +691,10 @@ class MemberLost(_message.Message):
     """"its session broke", "no heartbeat for 5.0 s" """
     epoch: _builtins.int
     """the epoch that begins with this loss"""
+    @_builtins.property
+    def verdict(self) -> Global___Verdict:
+        """of no call"""
+
     def __init__(
         self,
         *,
@@ -554,10 +703,11 @@ class MemberLost(_message.Message):
         pid: _builtins.int = ...,
         reason: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        verdict: Global___Verdict | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "host", b"host", "pid", b"pid", "rank", b"rank", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "host", b"host", "pid", b"pid", "rank", b"rank", "reason", b"reason", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,11 +723,15 @@ class MemberLeft(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    ABORTS_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     host: _builtins.str
     pid: _builtins.int
     error: _builtins.str
     epoch: _builtins.int
+    traceback: _builtins.str
+    aborts: _builtins.bool
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     def __init__(
@@ -589,10 +743,12 @@ class MemberLeft(_message.Message):
         progress: _abc.Iterable[Global___Progress] | None = ...,
         error: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        traceback: _builtins.str = ...,
+        aborts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "error", b"error", "host", b"host", "pid", b"pid", "progress", b"progress", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "epoch", b"epoch", "error", b"error", "host", b"host", "pid", b"pid", "progress", b"progress", "rank", b"rank", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -605,15 +761,19 @@ class Probe(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROBE_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
     probe: _builtins.int
+    stack: _builtins.bool
+    """say also where the main thread is"""
     def __init__(
         self,
         *,
         probe: _builtins.int = ...,
+        stack: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe", "stack", b"stack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -654,6 +814,121 @@ class LeaveAccepted(_message.Message):
 Global___LeaveAccepted: _TypeAlias = LeaveAccepted  # noqa: Y015
 
 @_typing.final
+class Inspect(_message.Message):
+    """Look at a process of this host, and answer with Inspected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    BORN_FIELD_NUMBER: _builtins.int
+    member_id: _builtins.str
+    pid: _builtins.int
+    born: _builtins.str
+    def __init__(
+        self,
+        *,
+        member_id: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        born: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["born", b"born", "member_id", b"member_id", "pid", b"pid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Inspect: _TypeAlias = Inspect  # noqa: Y015
+
+@_typing.final
+class Ruling(_message.Message):
+    """Members that are alive cannot reach one another: groups with both of a pair are over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERDICT_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def verdict(self) -> Global___Verdict:
+        """of no call"""
+
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """pairs, one after the other"""
+
+    def __init__(
+        self,
+        *,
+        verdict: Global___Verdict | None = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranks", b"ranks", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ruling: _TypeAlias = Ruling  # noqa: Y015
+
+@_typing.final
+class Aborted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """empty: all of the world"""
+    by: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "group", b"group", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Aborted: _TypeAlias = Aborted  # noqa: Y015
+
+@_typing.final
+class CallGivenUp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    sequence: _builtins.int
+    rank: _builtins.int
+    """in the world"""
+    by: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        rank: _builtins.int = ...,
+        by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "group", b"group", "rank", b"rank", "reason", b"reason", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallGivenUp: _TypeAlias = CallGivenUp  # noqa: Y015
+
+@_typing.final
 class VerdictRequest(_message.Message):
     """---------------------------------------------------------------- verdicts"""
 
@@ -665,11 +940,17 @@ class VerdictRequest(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     OPERATION_FIELD_NUMBER: _builtins.int
     WAITING_ON_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    LARGEST_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     member_id: _builtins.str
     group: _builtins.str
     sequence: _builtins.int
     operation: _builtins.str
+    remaining: _builtins.float
+    """seconds until the call's deadline; none: until the RPC's"""
+    largest: _builtins.int
+    """bytes of a verdict that this caller can take; 0: 3 KiB"""
     @_builtins.property
     def waiting_on(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ranks this caller itself waits for"""
@@ -683,12 +964,16 @@ class VerdictRequest(_message.Message):
         sequence: _builtins.int = ...,
         operation: _builtins.str = ...,
         waiting_on: _abc.Iterable[_builtins.int] | None = ...,
+        remaining: _builtins.float | None = ...,
+        largest: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining", b"_remaining", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "job", b"job", "member_id", b"member_id", "operation", b"operation", "sequence", b"sequence", "waiting_on", b"waiting_on"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining", b"_remaining", "group", b"group", "job", b"job", "largest", b"largest", "member_id", b"member_id", "operation", b"operation", "remaining", b"remaining", "sequence", b"sequence", "waiting_on", b"waiting_on"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__remaining: _TypeAlias = _typing.Literal["remaining"]  # noqa: Y015
+    _WhichOneofArgType__remaining: _TypeAlias = _typing.Literal["_remaining", b"_remaining"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining) -> _WhichOneofReturnType__remaining | None: ...
 
 Global___VerdictRequest: _TypeAlias = VerdictRequest  # noqa: Y015
 
@@ -700,9 +985,12 @@ class Verdict(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     OPERATION_FIELD_NUMBER: _builtins.int
     ABSENT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     sequence: _builtins.int
     operation: _builtins.str
+    text: _builtins.str
+    """one paragraph for people"""
     @_builtins.property
     def absent(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbsentRank]: ...
     def __init__(
@@ -712,10 +1000,11 @@ class Verdict(_message.Message):
         sequence: _builtins.int = ...,
         operation: _builtins.str = ...,
         absent: _abc.Iterable[Global___AbsentRank] | None = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "group", b"group", "operation", b"operation", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "group", b"group", "operation", b"operation", "sequence", b"sequence", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -733,17 +1022,28 @@ class AbsentRank(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     OPERATION_FIELD_NUMBER: _builtins.int
     ELAPSED_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    EXIT_STATUS_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """in the world"""
     host: _builtins.str
     pid: _builtins.int
     state: _builtins.str
-    """"never joined" | "lost" | "left" | "silent" | "outside" | "elsewhere" | "slow" """
+    """see allhands_server.machine.values.State"""
     text: _builtins.str
     """one sentence for people"""
     sequence: _builtins.int
     operation: _builtins.str
     elapsed: _builtins.float
+    group: _builtins.str
+    """in which `operation` is"""
+    exit_status: _builtins.int
+    signal: _builtins.int
+    """that killed it"""
+    stack: _builtins.str
+    """of its main thread"""
     def __init__(
         self,
         *,
@@ -755,14 +1055,175 @@ class AbsentRank(_message.Message):
         sequence: _builtins.int = ...,
         operation: _builtins.str = ...,
         elapsed: _builtins.float = ...,
+        group: _builtins.str = ...,
+        exit_status: _builtins.int | None = ...,
+        signal: _builtins.int | None = ...,
+        stack: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_status", b"_exit_status", "_signal", b"_signal", "exit_status", b"exit_status", "signal", b"signal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_status", b"_exit_status", "_signal", b"_signal", "elapsed", b"elapsed", "exit_status", b"exit_status", "group", b"group", "host", b"host", "operation", b"operation", "pid", b"pid", "rank", b"rank", "sequence", b"sequence", "signal", b"signal", "stack", b"stack", "state", b"state", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__exit_status: _TypeAlias = _typing.Literal["exit_status"]  # noqa: Y015
+    _WhichOneofArgType__exit_status: _TypeAlias = _typing.Literal["_exit_status", b"_exit_status"]  # noqa: Y015
+    _WhichOneofReturnType__signal: _TypeAlias = _typing.Literal["signal"]  # noqa: Y015
+    _WhichOneofArgType__signal: _TypeAlias = _typing.Literal["_signal", b"_signal"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_status) -> _WhichOneofReturnType__exit_status | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__signal) -> _WhichOneofReturnType__signal | None: ...
+
+Global___AbsentRank: _TypeAlias = AbsentRank  # noqa: Y015
+
+@_typing.final
+class MonitoredBarrierRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    LARGEST_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    member_id: _builtins.str
+    group: _builtins.str
+    sequence: _builtins.int
+    remaining: _builtins.float
+    """seconds until the caller's deadline"""
+    largest: _builtins.int
+    """as in VerdictRequest"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        member_id: _builtins.str = ...,
+        group: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        remaining: _builtins.float = ...,
+        largest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elapsed", b"elapsed", "host", b"host", "operation", b"operation", "pid", b"pid", "rank", b"rank", "sequence", b"sequence", "state", b"state", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "job", b"job", "largest", b"largest", "member_id", b"member_id", "remaining", b"remaining", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AbsentRank: _TypeAlias = AbsentRank  # noqa: Y015
+Global___MonitoredBarrierRequest: _TypeAlias = MonitoredBarrierRequest  # noqa: Y015
+
+@_typing.final
+class MonitoredBarrierReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MonitoredBarrierReply: _TypeAlias = MonitoredBarrierReply  # noqa: Y015
+
+@_typing.final
+class AbortJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    by: _builtins.str
+    """who asks, for people"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        by: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "job", b"job", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortJobRequest: _TypeAlias = AbortJobRequest  # noqa: Y015
+
+@_typing.final
+class AbortJobReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOLD_FIELD_NUMBER: _builtins.int
+    told: _builtins.int
+    """members"""
+    def __init__(
+        self,
+        *,
+        told: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["told", b"told"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortJobReply: _TypeAlias = AbortJobReply  # noqa: Y015
+
+@_typing.final
+class ReportExitRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    BORN_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    space: _builtins.str
+    """as in Join"""
+    pid: _builtins.int
+    born: _builtins.str
+    status: _builtins.int
+    """exit status; -n: killed by signal n"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        space: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        born: _builtins.str = ...,
+        status: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["born", b"born", "job", b"job", "pid", b"pid", "space", b"space", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportExitRequest: _TypeAlias = ReportExitRequest  # noqa: Y015
+
+@_typing.final
+class ReportExitReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: _builtins.int
+    known: _builtins.bool
+    """it is, or was, a member"""
+    def __init__(
+        self,
+        *,
+        known: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportExitReply: _TypeAlias = ReportExitReply  # noqa: Y015
 
 @_typing.final
 class ReformRequest(_message.Message):

@@ -124,6 +124,21 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.DescribeJobRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.Job.FromString,
                 _registered_method=True)
+        self.MonitoredBarrier = channel.unary_unary(
+                '/allhands.v1.Coordinator/MonitoredBarrier',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.MonitoredBarrierRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.MonitoredBarrierReply.FromString,
+                _registered_method=True)
+        self.AbortJob = channel.unary_unary(
+                '/allhands.v1.Coordinator/AbortJob',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobReply.FromString,
+                _registered_method=True)
+        self.ReportExit = channel.unary_unary(
+                '/allhands.v1.Coordinator/ReportExit',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -137,9 +152,10 @@ class CoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AwaitVerdict(self, request, context):
-        """Opened by a call that has been blocked for a while, with the call's own deadline. It never
-        succeeds before the deadline; then it ends with DEADLINE_EXCEEDED and a Verdict, serialised,
-        in the trailing metadata `allhands-verdict-bin`.
+        """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
+        RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
+        a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
+        the call up on purpose, with ABORTED and a CallGivenUp in `allhands-given-up-bin`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -247,6 +263,28 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MonitoredBarrier(self, request, context):
+        """A barrier of a group's members, which ends for all of them as soon as one runs out of time: then
+        as AwaitVerdict does, also for those who come later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortJob(self, request, context):
+        """Release all members of a job. FAILED_PRECONDITION: nobody is in it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportExit(self, request, context):
+        """From who started a process: how it ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -339,6 +377,21 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.DescribeJob,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.DescribeJobRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.Job.SerializeToString,
+            ),
+            'MonitoredBarrier': grpc.unary_unary_rpc_method_handler(
+                    servicer.MonitoredBarrier,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.MonitoredBarrierRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.MonitoredBarrierReply.SerializeToString,
+            ),
+            'AbortJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortJob,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobReply.SerializeToString,
+            ),
+            'ReportExit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportExit,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -827,6 +880,87 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/DescribeJob',
             allhands__proto_dot_v1_dot_coordinator__pb2.DescribeJobRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MonitoredBarrier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/MonitoredBarrier',
+            allhands__proto_dot_v1_dot_coordinator__pb2.MonitoredBarrierRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.MonitoredBarrierReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/AbortJob',
+            allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportExit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/ReportExit',
+            allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitReply.FromString,
             options,
             channel_credentials,
             insecure,

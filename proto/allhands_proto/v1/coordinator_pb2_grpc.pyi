@@ -46,9 +46,10 @@ class CoordinatorStub:
     Session: _grpc.StreamStreamMultiCallable[_coordinator_pb2.SessionRequest, _coordinator_pb2.SessionEvent]
     """Membership: the first request is Join; the stream's life is the member's life."""
     AwaitVerdict: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.VerdictRequest, _coordinator_pb2.Verdict]
-    """Opened by a call that has been blocked for a while, with the call's own deadline. It never
-    succeeds before the deadline; then it ends with DEADLINE_EXCEEDED and a Verdict, serialised,
-    in the trailing metadata `allhands-verdict-bin`.
+    """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
+    RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
+    a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
+    the call up on purpose, with ABORTED and a CallGivenUp in `allhands-given-up-bin`.
     """
     Reform: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReformRequest, _coordinator_pb2.ReformReply]
     """What all members of a group who are present decide together: a flag, or who goes on. It ends
@@ -74,6 +75,14 @@ class CoordinatorStub:
     """Where else this coordinator can be called: see calls.proto."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]
     DescribeJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]
+    MonitoredBarrier: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.MonitoredBarrierRequest, _coordinator_pb2.MonitoredBarrierReply]
+    """A barrier of a group's members, which ends for all of them as soon as one runs out of time: then
+    as AwaitVerdict does, also for those who come later.
+    """
+    AbortJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AbortJobRequest, _coordinator_pb2.AbortJobReply]
+    """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+    ReportExit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]
+    """From who started a process: how it ended."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -81,9 +90,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     Session: _aio.StreamStreamMultiCallable[_coordinator_pb2.SessionRequest, _coordinator_pb2.SessionEvent]  # type: ignore[assignment]
     """Membership: the first request is Join; the stream's life is the member's life."""
     AwaitVerdict: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.VerdictRequest, _coordinator_pb2.Verdict]  # type: ignore[assignment]
-    """Opened by a call that has been blocked for a while, with the call's own deadline. It never
-    succeeds before the deadline; then it ends with DEADLINE_EXCEEDED and a Verdict, serialised,
-    in the trailing metadata `allhands-verdict-bin`.
+    """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
+    RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
+    a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
+    the call up on purpose, with ABORTED and a CallGivenUp in `allhands-given-up-bin`.
     """
     Reform: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReformRequest, _coordinator_pb2.ReformReply]  # type: ignore[assignment]
     """What all members of a group who are present decide together: a flag, or who goes on. It ends
@@ -109,6 +119,14 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Where else this coordinator can be called: see calls.proto."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]  # type: ignore[assignment]
     DescribeJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]  # type: ignore[assignment]
+    MonitoredBarrier: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.MonitoredBarrierRequest, _coordinator_pb2.MonitoredBarrierReply]  # type: ignore[assignment]
+    """A barrier of a group's members, which ends for all of them as soon as one runs out of time: then
+    as AwaitVerdict does, also for those who come later.
+    """
+    AbortJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AbortJobRequest, _coordinator_pb2.AbortJobReply]  # type: ignore[assignment]
+    """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+    ReportExit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]  # type: ignore[assignment]
+    """From who started a process: how it ended."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -125,9 +143,10 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.VerdictRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.Verdict, _abc.Awaitable[_coordinator_pb2.Verdict]]:
-        """Opened by a call that has been blocked for a while, with the call's own deadline. It never
-        succeeds before the deadline; then it ends with DEADLINE_EXCEEDED and a Verdict, serialised,
-        in the trailing metadata `allhands-verdict-bin`.
+        """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
+        RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
+        a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
+        the call up on purpose, with ABORTED and a CallGivenUp in `allhands-given-up-bin`.
         """
 
     @_abc_1.abstractmethod
@@ -249,5 +268,31 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.DescribeJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.Job, _abc.Awaitable[_coordinator_pb2.Job]]: ...
+
+    @_abc_1.abstractmethod
+    def MonitoredBarrier(
+        self,
+        request: _coordinator_pb2.MonitoredBarrierRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.MonitoredBarrierReply, _abc.Awaitable[_coordinator_pb2.MonitoredBarrierReply]]:
+        """A barrier of a group's members, which ends for all of them as soon as one runs out of time: then
+        as AwaitVerdict does, also for those who come later.
+        """
+
+    @_abc_1.abstractmethod
+    def AbortJob(
+        self,
+        request: _coordinator_pb2.AbortJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.AbortJobReply, _abc.Awaitable[_coordinator_pb2.AbortJobReply]]:
+        """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+
+    @_abc_1.abstractmethod
+    def ReportExit(
+        self,
+        request: _coordinator_pb2.ReportExitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ReportExitReply, _abc.Awaitable[_coordinator_pb2.ReportExitReply]]:
+        """From who started a process: how it ended."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

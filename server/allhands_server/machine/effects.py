@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from allhands_server.machine.record import record
 from allhands_server.machine.refusals import Refusal
-from allhands_server.machine.values import MemberView, Progress
+from allhands_server.machine.values import MemberView, Progress, Verdict
 
 
 @record
@@ -41,6 +41,7 @@ class MemberLost:
     pid: int
     reason: str
     epoch: int
+    verdict: Verdict
 
 
 @record
@@ -51,11 +52,14 @@ class MemberLeft:
     progress: tuple[Progress, ...]
     error: str
     epoch: int
+    traceback: str = ""
+    aborts: bool = False
 
 
 @record
 class Probe:
     probe: int
+    stack: bool = False
 
 
 @record
@@ -68,8 +72,52 @@ class LeaveAccepted:
     pass
 
 
+@record
+class Inspect:
+    """Look at the process of another member of the same host."""
+
+    member_id: str
+    pid: int
+    born: str
+
+
+@record
+class Ruling:
+    """Members that are alive cannot reach one another."""
+
+    verdict: Verdict
+    pairs: tuple[tuple[int, int], ...]
+
+
+@record
+class Aborted:
+    group: str
+    by: str
+    reason: str
+
+
+@record
+class CallGivenUp:
+    group: str
+    sequence: int
+    rank: int
+    by: str
+    reason: str
+
+
 Notification: TypeAlias = (
-    Joined | WorldFormed | Newcomers | MemberLost | MemberLeft | Probe | Draining | LeaveAccepted
+    Joined
+    | WorldFormed
+    | Newcomers
+    | MemberLost
+    | MemberLeft
+    | Probe
+    | Draining
+    | LeaveAccepted
+    | Inspect
+    | Ruling
+    | Aborted
+    | CallGivenUp
 )
 
 
@@ -102,6 +150,16 @@ class End:
 
 
 @record
+class Look:
+    """Look at the process of a member, on the coordinator's own host, and tell by a `Looked`."""
+
+    job: str
+    member_id: str
+    pid: int
+    born: str
+
+
+@record
 class Report:
     """A line for the operator's log."""
 
@@ -120,4 +178,4 @@ class Drained:
     """After a Drain: no world is left."""
 
 
-Effect: TypeAlias = Answer | Refuse | Push | End | Report | JobEnded | Drained
+Effect: TypeAlias = Answer | Refuse | Push | End | Look | Report | JobEnded | Drained

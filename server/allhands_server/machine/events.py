@@ -6,7 +6,15 @@ A request names, as its parameter, the type of its answer: `Set(...)` is a `Requ
 from typing import Generic, TypeAlias, TypeVar
 
 from allhands_server.machine.record import record
-from allhands_server.machine.values import Compared, Entry, JobView, Progress, Reformed, Verdict
+from allhands_server.machine.values import (
+    Compared,
+    Entry,
+    GivenUp,
+    JobView,
+    Progress,
+    Reformed,
+    Verdict,
+)
 
 R = TypeVar("R")
 
@@ -122,8 +130,11 @@ class Arrive(Request[int]):
 
 
 @record
-class AwaitVerdict(Request[Verdict]):
-    """Ask, until the call's deadline, who is missing in it; `waiting_on` are ranks of the world."""
+class AwaitVerdict(Request[Verdict | GivenUp]):
+    """Ask, until the call's deadline, who is missing in it; `waiting_on` are ranks of the world.
+
+    The answer comes when the call is due, and somewhat later where members are still being asked.
+    """
 
     job: str
     member_id: str
@@ -148,6 +159,39 @@ class Reform(Request[Reformed]):
 
 
 @record
+class Meet(Request[Verdict | None]):
+    """Arrive at a monitored barrier: None when all members of the group have arrived.
+
+    The verdict of the first who runs out of time is everybody's, also of those who come later.
+    """
+
+    job: str
+    member_id: str
+    group: str
+    sequence: int
+
+
+@record
+class AbortJob(Request[int]):
+    """Release the members of a job; answered with how many were told."""
+
+    job: str
+    by: str
+    reason: str
+
+
+@record
+class ReportExit(Request[bool]):
+    """Tell how a process ended (-n: by signal n); answered with whether it is a known member."""
+
+    job: str
+    space: str
+    pid: int
+    born: str
+    status: int
+
+
+@record
 class ListJobs(Request[tuple[JobView, ...]]):
     """Answered by name."""
 
@@ -157,7 +201,17 @@ class DescribeJob(Request[JobView]):
     job: str
 
 
-AnyRequest: TypeAlias = KeyRequest | Arrive | AwaitVerdict | Reform | ListJobs | DescribeJob
+AnyRequest: TypeAlias = (
+    KeyRequest
+    | Arrive
+    | AwaitVerdict
+    | Meet
+    | Reform
+    | AbortJob
+    | ReportExit
+    | ListJobs
+    | DescribeJob
+)
 
 # ---------------------------------------------------------------- what a session says
 
@@ -179,12 +233,16 @@ class Join:
     data_port: int = 0
     elastic: bool = False
     most: int = 0
+    space: str = ""
+    born: str = ""
+    watched: bool = False
 
 
 @record
 class Heartbeat:
     probe: int = 0
     progress: tuple[Progress, ...] = ()
+    stack: str = ""
 
 
 @record
@@ -202,15 +260,41 @@ class CloseGroup:
 class LinkBroken:
     rank: int
     reason: str
+    shares_memory: bool = False
 
 
 @record
 class Leave:
     progress: tuple[Progress, ...] = ()
     error: str = ""
+    traceback: str = ""
+    aborts: bool = False
 
 
-Remark: TypeAlias = Heartbeat | OpenGroup | CloseGroup | LinkBroken | Leave
+@record
+class Inspected:
+    """What a neighbour saw of the process of a member; see coordinator.proto."""
+
+    member_id: str
+    found: str
+
+
+@record
+class Abort:
+    group: str
+    reason: str
+
+
+@record
+class GaveUp:
+    group: str
+    sequence: int
+    reason: str
+
+
+Remark: TypeAlias = (
+    Heartbeat | OpenGroup | CloseGroup | LinkBroken | Leave | Inspected | Abort | GaveUp
+)
 
 # ---------------------------------------------------------------- events
 
@@ -268,6 +352,15 @@ class SessionBroke:
 
 
 @record
+class Looked:
+    """The answer to a `Look`: what the coordinator itself saw of a member's process."""
+
+    job: str
+    member_id: str
+    found: str
+
+
+@record
 class Drain:
     """Take in nobody any more; with a reason, the sessions are told it."""
 
@@ -279,4 +372,4 @@ class Tick:
     """Time has passed, nothing else."""
 
 
-Event: TypeAlias = Asked | Withdrawn | Joining | Said | SessionBroke | Drain | Tick
+Event: TypeAlias = Asked | Withdrawn | Joining | Said | SessionBroke | Looked | Drain | Tick

@@ -26,8 +26,9 @@ class Job:
     the first join of the next one.
     """
 
-    def __init__(self, name: str, agenda: Agenda) -> None:
+    def __init__(self, name: str, agenda: Agenda, space: str = "") -> None:
         self._agenda = agenda
+        self._space = space
         self.name = name
         self.keys = Keys(name)
         self.barriers = Barriers(name)
@@ -76,7 +77,9 @@ class Job:
         if world is not None and self.is_live:
             member, joined = world.join(session, join, fresh.member_id, now)
             return world, member, [*effects, *joined]
-        following = World(join, fresh, 0 if world is None else world.epoch, self._agenda)
+        following = World(
+            join, fresh, 0 if world is None else world.epoch, self._agenda, self._space
+        )
         member, joined = following.join(session, join, fresh.member_id, now)
         if world is not None and world.state == "ended":
             self.keys.clear()
@@ -116,8 +119,9 @@ class Job:
 class Jobs:
     """The jobs that are worth remembering; see `tidy`."""
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, agenda: Agenda, space: str = "") -> None:
         self._agenda = agenda
+        self._space = space
         self._jobs: dict[str, Job] = {}
         self._idle: dict[str, None] = {}  # in the order of their last use
 
@@ -132,7 +136,7 @@ class Jobs:
         """
         if (job := self._jobs.get(name)) is None:
             limits.check_job(name)
-            job = self._jobs[name] = Job(name, self._agenda)
+            job = self._jobs[name] = Job(name, self._agenda, self._space)
         return job
 
     def get(self, name: str) -> Job:

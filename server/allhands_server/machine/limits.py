@@ -15,6 +15,7 @@ WINDOW_LEAST = 0.2
 WINDOW_MOST = 3600.0
 LONGEST_ERROR = 4_000
 """Of what a member says why it leaves, so many characters are kept."""
+LONGEST_STACK = 4_096
 LARGEST_WORLD = 1_000_000
 
 _BYTES_PER_CHARACTER = 4  # of UTF-8, at most: so short keys need no counting

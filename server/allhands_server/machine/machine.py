@@ -26,6 +26,8 @@ from allhands_server.machine.effects import (
     Report,
 )
 from allhands_server.machine.events import (
+    Abort,
+    AbortJob,
     AnyRequest,
     Arrive,
     Asked,
@@ -34,21 +36,26 @@ from allhands_server.machine.events import (
     DescribeJob,
     Drain,
     Event,
+    GaveUp,
     Heartbeat,
+    Inspected,
     Joining,
     Leave,
     LinkBroken,
     ListJobs,
+    Looked,
+    Meet,
     OpenGroup,
     Reform,
     Remark,
+    ReportExit,
     Said,
     SessionBroke,
     Tick,
     Withdrawn,
 )
 from allhands_server.machine.jobs import Job, Jobs
-from allhands_server.machine.limits import check_name
+from allhands_server.machine.limits import LONGEST_STACK, check_name
 from allhands_server.machine.member import Member
 from allhands_server.machine.members import World
 from allhands_server.machine.refusals import Refusal, Refused, Status
@@ -84,9 +91,10 @@ class _Session:
 class Machine:
     """All of the coordinator's state and rules; a shell feeds it and acts for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, space: str = "") -> None:
+        """Make an empty one; in `space` are the processes that its shell can look at."""
         self._agenda = Agenda()
-        self._jobs = Jobs(self._agenda)
+        self._jobs = Jobs(self._agenda, space)
         self._waiting: dict[int, _Waiting] = {}
         self._sessions: dict[int, _Session] = {}
         self._touched: dict[Job, None] = {}
@@ -123,6 +131,8 @@ class Machine:
                 return self._said(session, remark, now)
             case SessionBroke(session):
                 return self._broke(session, now)
+            case Looked(name, member_id, found):
+                return self._looked(name, member_id, found, now)
             case Drain(reason):
                 return self._drain(reason)
             case Tick():
@@ -155,13 +165,22 @@ class Machine:
                 return [Answer(ticket, tuple(sorted(views, key=lambda view: view.job)))]
             case DescribeJob(name):
                 return [Answer(ticket, self._jobs.get(name).view(now))]
-            case AwaitVerdict(name):
+            case AwaitVerdict(name) | Meet(name):
                 job = self._jobs.get(name)
                 if job.verdicts is None:
                     raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
-                job.verdicts.ask(ticket, request, now, due)
-                self._wait(ticket, job, job.verdicts, due)
-                return []
+                effects = job.verdicts.ask(ticket, request, now, due)
+                if not any(isinstance(one, Answer) and one.ticket == ticket for one in effects):
+                    self._wait(ticket, job, job.verdicts, None)  # they see to the time themselves
+                return effects
+            case AbortJob(name, by, reason):
+                return self._abort(ticket, self._jobs.get(name), by, reason)
+            case ReportExit(name):
+                job = self._jobs.get(name)
+                if job.world is None:
+                    return [Answer(ticket, False)]
+                is_known, effects = job.world.exited(request, now)
+                return [Answer(ticket, is_known), *effects, *self._review(job, now)]
             case Reform(name):
                 job = self._jobs.get(name)
                 if job.reforms is None:
@@ -223,7 +242,8 @@ class Machine:
         if (session := self._sessions.get(number)) is None:
             return []  # it ended while this was on its way
         try:
-            return _heed(session.world, session.member, remark, now)
+            effects = _heed(session.job, session.world, session.member, remark, now)
+            return [*effects, *self._review(session.job, now)]
         except Refused as refused:
             return [End(number, refused.refusal), *session.world.broke(session.member, now)]
 
@@ -232,6 +252,32 @@ class Machine:
             return []
         self._touched[session.job] = None
         return session.world.broke(session.member, now)
+
+    def _looked(self, name: str, member_id: str, found: str, now: float) -> list[Effect]:
+        try:
+            job = self._jobs.get(name)
+        except Refused:  # it is over
+            return []
+        self._touched[job] = None
+        effects = job.world.saw(member_id, found, now) if job.world is not None else []
+        return [*effects, *self._review(job, now)]
+
+    def _review(self, job: Job, now: float) -> list[Effect]:
+        """See which verdicts can be given, now that more is known."""
+        return [] if job.verdicts is None else job.verdicts.review(now)
+
+    def _abort(self, ticket: int, job: Job, by: str, reason: str) -> list[Effect]:
+        world = job.world
+        if world is None or not world.present:
+            raise Refused(Status.FAILED_PRECONDITION, f"nobody is in job {job.name}")
+        told = len(world.present)
+        if job.state == "forming":
+            text = f"job {job.name} was aborted by {by}: {reason}"
+            effects = world.dismiss(Refusal(Status.ABORTED, text))
+        else:
+            effects = world.abort("", by, reason)
+        self._touched[job] = None
+        return [Answer(ticket, told), *effects]
 
     def _drain(self, reason: str) -> list[Effect]:
         self._is_draining = True
@@ -246,11 +292,13 @@ class Machine:
         return effects
 
 
-def _heed(world: World, member: Member, remark: Remark, now: float) -> list[Effect]:
+def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) -> list[Effect]:
     world.heard(member, now, probe=remark.probe if isinstance(remark, Heartbeat) else 0)
     match remark:
-        case Heartbeat(_, progress):
+        case Heartbeat(_, progress, stack):
             member.learn(progress, now)
+            if stack:
+                member.stack = stack[-LONGEST_STACK:]
             return []
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
@@ -260,7 +308,15 @@ def _heed(world: World, member: Member, remark: Remark, now: float) -> list[Effe
             member.forget(group)
             world.groups.close(group, member.rank, world.present)
             return []
-        case LinkBroken(rank):
-            return world.link_broke(rank, member, now)
+        case LinkBroken(rank, reason, shares_memory):
+            return world.link_broke(rank, member, reason, shares_memory, now)
         case Leave():
             return world.leave(member, remark, now)
+        case Inspected(member_id, found):
+            return world.saw(member_id, found, now)
+        case Abort(group, reason):
+            return world.abort(group, str(member), reason, but=member)
+        case GaveUp(group, sequence, reason):
+            if job.verdicts is None:
+                return []
+            return job.verdicts.give_up(member, group, sequence, reason, now)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from allhands_server.machine.agenda import Appointment
 from allhands_server.machine.events import Join
 from allhands_server.machine.limits import check_name
-from allhands_server.machine.values import MemberView, Presence, Progress
+from allhands_server.machine.values import AbsentRank, MemberView, Presence, Progress
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +26,14 @@ class Member:
     """When the first probe went out that it has not answered."""
     watch: Appointment | None = None
     """The next look at whether it is silent, or lost for good."""
+    sight: str = ""
+    """What was seen of its process since it fell silent; see coordinator.proto."""
+    status: int | None = None
+    """How its process ended, if who started it has said so."""
+    fate: AbsentRank | None = None
+    """Why it was lost."""
+    stack: str = ""
+    """Where its main thread was when it last answered a probe."""
     _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -71,6 +79,11 @@ class Member:
     def completed(self, group: str) -> int:
         return self._progress[group][0].completed if group in self._progress else 0
 
+    def cut_off(self, group: str) -> tuple[int, ...]:
+        """Ranks that do not answer its pings, of those that it waits for in a group."""
+        found = self._progress.get(group)
+        return () if found is None or not found[0].operation else found[0].unanswered
+
     def view(self, now: float) -> MemberView:
         return MemberView(
             member_id=self.member_id,
@@ -86,6 +99,8 @@ class Member:
             presence=self.presence,
             reason=self.reason,
             data_port=self.join.data_port,
+            space=self.join.space,
+            born=self.join.born,
         )
 
 

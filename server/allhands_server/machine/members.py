@@ -9,20 +9,28 @@ Who comes to an elastic world that runs waits there, a newcomer, until the membe
 `reforms`. From then on the world is as large as its members are.
 
 A member is lost when nothing was heard from it for the heartbeat window, or when its session broke
-without a Leave: after a grace, or at once where another member's link to it broke as well.
+without a Leave: after a grace, or at once where more is known. Its process may have been seen to be
+gone, by the coordinator or by a neighbour on its host; who started it may have told how it ended;
+and a link of another member to it may have broken, where nobody can look.
+
+Where links break and both ends are alive, that is ruled upon once for all members.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from allhands_server.machine import admission, limits, wording
-from allhands_server.machine.agenda import Agenda
+from allhands_server.machine import absence, admission, limits, wording
+from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import (
+    Aborted,
+    CallGivenUp,
     Effect,
     End,
+    Inspect,
     JobEnded,
     Joined,
     LeaveAccepted,
+    Look,
     MemberLeft,
     MemberLost,
     Newcomers,
@@ -30,18 +38,24 @@ from allhands_server.machine.effects import (
     Probe,
     Push,
     Report,
+    Ruling,
     WorldFormed,
 )
-from allhands_server.machine.events import Fresh, Join, Leave
+from allhands_server.machine.events import Fresh, Join, Leave, ReportExit
 from allhands_server.machine.groups import Groups
 from allhands_server.machine.member import Member
+from allhands_server.machine.reachability import Complaints, blame
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.values import MemberView, Presence
+from allhands_server.machine.values import GivenUp, MemberView, Presence
 
 WORLD = "world"
 """How the names of groups begin that have all members."""
 GRACE = 0.5
 """Seconds from the break of a session to the loss of its member, without other evidence."""
+LAST_WORDS = 0.2
+"""Seconds in which what a process said before its end may still arrive."""
+RULING = 0.3
+"""Seconds in which links that broke at one time are reported, and suspects answer."""
 BEATS_PER_WINDOW = 5
 _PROBE_AFTER = 0.6
 """Part of the window after which a silent member is probed: it may beat only when asked."""
@@ -50,12 +64,17 @@ _PROBE_AFTER = 0.6
 class World:
     """Who is in it, by rank. Methods take the time and return what is to be done."""
 
-    def __init__(self, first: Join, fresh: Fresh, epoch: int, agenda: Agenda) -> None:
+    def __init__(
+        self, first: Join, fresh: Fresh, epoch: int, agenda: Agenda, space: str = ""
+    ) -> None:
         self._agenda = agenda
+        self._space = space
         self._secret = fresh.secret
         self._formed_size = 0
         self._probes = 0
         self._suspected: set[int] = set()  # ranks to which a link broke
+        self._complaints = Complaints()
+        self._ruling: Appointment | None = None
         self.job = first.job
         self.incarnation = fresh.incarnation
         self.window = first.heartbeat_window or limits.WINDOW_DEFAULT
@@ -65,6 +84,8 @@ class World:
         """Those of the members who are neither lost nor have left."""
         self.newcomers: dict[int, Member] = {}
         """Who waits to be let in, by the rank that it would have, in the order of coming."""
+        self.unreachable: set[int] = set()
+        """Members who are alive, but out of reach for others: no group goes on with them."""
         self.wanted = 0
         """Newcomers that the members are waiting for."""
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
@@ -165,6 +186,13 @@ class World:
     def _announce(self) -> list[Effect]:
         return self._tell(self.present.values(), Newcomers(len(self.newcomers)))
 
+    def expel_unreachable(self, ranks: Iterable[int], now: float) -> list[Effect]:
+        """Lose those members of a group that others of it cannot reach."""
+        effects: list[Effect] = []
+        for rank in self.unreachable.intersection(ranks, self.present):
+            effects += self._lose(self.present[rank], "other members cannot reach it", now)
+        return effects
+
     def let_in(self, group: str, ranks: Sequence[int], now: float) -> tuple[MemberView, ...]:
         """Open an epoch in which these ranks are a group, newcomers among them.
 
@@ -243,6 +271,8 @@ class World:
             progress=member.progress(now),
             error=error,
             epoch=self.epoch,
+            traceback=leave.traceback[-limits.LONGEST_ERROR :],
+            aborts=leave.aborts,
         )
         why = f" because of {wording.short(error)}" if error else ""
         report = Report(f"job {self.job}: {member} left{why}; epoch {self.epoch}")
@@ -254,22 +284,105 @@ class World:
         if self._is_outside(member):
             return self._remove(member)
         member.is_broken = True
-        if member.rank in self._suspected:
+        if member.status is not None:
+            return self._lose(member, "its session broke", now)
+        looking = self.look(member)
+        if member.rank in self._suspected and not (looking or member.join.watched):
             return self._lose(member, "its session broke, and a link to it", now)
         self._stop_watching(member)
-        lose = partial(self._lose, member, "its session broke")
-        member.watch = self._agenda.at(now + GRACE, lose)
-        return []
+        # Twice: a process closes its sockets before it is gone.
+        member.watch = self._agenda.at(now + GRACE / 2, partial(self._look_again, member))
+        return looking
 
-    def link_broke(self, rank: int, reporter: Member, now: float) -> list[Effect]:
+    def _look_again(self, member: Member, now: float) -> list[Effect]:
+        lose = partial(self._lose, member, "its session broke")
+        member.watch = self._agenda.at(now + GRACE / 2, lose)
+        return self.look(member)
+
+    def link_broke(
+        self, rank: int, reporter: Member, reason: str, shares_memory: bool, now: float
+    ) -> list[Effect]:
         """Weigh a member's word that its link to `rank` broke."""
         suspect = self.members.get(rank)
         if suspect is None or suspect is reporter or not suspect.is_present:
             return []
         self._suspected.add(rank)
         if suspect.is_broken:
+            if suspect.join.space or suspect.join.watched:
+                return []  # more will be known in a moment
             return self._lose(suspect, "its session broke, and a link to it", now)
+        if not shares_memory and self._complaints.add(reporter.rank, rank, reason):
+            self._await_ruling(now)
         return self.probe([suspect], now)
+
+    def _await_ruling(self, now: float) -> None:
+        if self._ruling is None and self._formed_size:
+            self._ruling = self._agenda.at(now + RULING, self._rule)
+
+    def _rule(self, now: float) -> list[Effect]:
+        """Say who cannot reach one another, of those who are known to be alive."""
+        self._ruling = None
+        self._complaints.drop(self.members.keys() - self.present.keys())
+        alive = {
+            rank
+            for rank, one in self.present.items()
+            if one.is_reachable and one.unanswered is None
+        }
+        pairs = [both for both in self._complaints.pairs if alive.issuperset(both)]
+        reasons = self._complaints.rule(pairs)
+        if self._complaints.pairs:
+            self._await_ruling(now)  # until they answer, or are lost
+        if not pairs:
+            return []
+        found = []
+        for rank, others in blame(pairs).items():
+            self.unreachable.add(rank)
+            why = sorted({reasons[both] for both in pairs if rank in both})
+            told = f"the link broke ({wording.listed(why, quote=False)})"
+            found.append(
+                absence.unreachable(self.members[rank], [self.members[at] for at in others], told)
+            )
+        verdict = absence.of_no_call(found)
+        report = Report(f"job {self.job}: {verdict.text}")
+        return [*self._tell(self.present.values(), Ruling(verdict, tuple(pairs))), report]
+
+    def exited(self, exit: ReportExit, now: float) -> tuple[bool, list[Effect]]:
+        """Take in how a process ended; say whether it is one of the members."""
+        for member in self.members.values():
+            join = member.join
+            if (join.space, join.pid, join.born) == (exit.space, exit.pid, exit.born):
+                member.status = exit.status
+                return True, self._exited(member, now)
+        return False, []
+
+    def _exited(self, member: Member, now: float) -> list[Effect]:
+        if member.presence is Presence.LOST:
+            member.fate = absence.of_lost(member, member.reason, now)
+        if not member.is_present or not self._formed_size:
+            return []
+        if member.is_broken:
+            return self._lose(member, "its session broke", now)
+        self._stop_watching(member)
+        lose = partial(self._lose, member, "its process ended")
+        member.watch = self._agenda.at(now + LAST_WORDS, lose)
+        return []
+
+    # ------------------------------------------------------------ giving up
+
+    def abort(self, group: str, by: str, reason: str, but: Member | None = None) -> list[Effect]:
+        """Release the members of a group, or all."""
+        ranks = set(self.groups.ranks_of(group) or ()) if group else self.members.keys()
+        told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
+        what = f"group {wording.short(group)} of job {self.job}" if group else f"job {self.job}"
+        report = Report(f"{what} was aborted by {by}: {wording.short(reason)}")
+        return [*self._tell(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
+
+    def given_up(self, given: GivenUp) -> list[Effect]:
+        """Release the members that may be in a call."""
+        ranks = self.groups.ranks_of(given.group) or ()
+        told = [self.present[rank] for rank in set(ranks) if rank in self.present]
+        notice = CallGivenUp(given.group, given.sequence, given.rank, given.by, given.reason)
+        return self._tell([one for one in told if one.rank != given.rank], notice)
 
     def dismiss(self, refusal: Refusal) -> list[Effect]:
         """End the sessions of a world that is not formed and will not be."""
@@ -293,9 +406,17 @@ class World:
             effects.append(End(member.session, Refusal(Status.ABORTED, text)))
         if self._is_outside(member):
             return [*effects, *self._remove(member)]
+        member.fate = absence.of_lost(member, reason, now)
         self._gone(member, Presence.LOST, reason)
         self.epoch += 1
-        lost = MemberLost(member.rank, member.join.host, member.join.pid, reason, self.epoch)
+        lost = MemberLost(
+            rank=member.rank,
+            host=member.join.host,
+            pid=member.join.pid,
+            reason=reason,
+            epoch=self.epoch,
+            verdict=absence.of_no_call([member.fate]),
+        )
         report = Report(f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}")
         others = self._tell(self.present.values(), lost)
         return [*effects, *others, report, *self.on_change(now), *self._maybe_ended()]
@@ -305,6 +426,8 @@ class World:
         member.presence = presence
         member.reason = reason
         del self.present[member.rank]
+        if not self.present and self._ruling is not None:
+            self._ruling.cancel()
 
     def _is_outside(self, member: Member) -> bool:
         """Whether a member is in no world that has formed: its going concerns nobody."""
@@ -339,8 +462,32 @@ class World:
         if member.unanswered is not None and (probe or now > member.unanswered):
             member.unanswered = None
         member.heard = now
+        member.sight = ""
 
-    def probe(self, members: Iterable[Member], now: float) -> list[Effect]:
+    def look(self, member: Member) -> list[Effect]:
+        """Have the process of a member looked at, by somebody who can; none: nobody can."""
+        join = member.join
+        if not (join.space and join.born):
+            return []
+        if join.space == self._space:
+            return [Look(self.job, member.member_id, join.pid, join.born)]
+        for one in self.present.values():
+            answers = one.is_reachable and one.unanswered is None
+            if one is not member and answers and one.join.space == join.space:
+                return [Push(one.session, Inspect(member.member_id, join.pid, join.born))]
+        return []
+
+    def saw(self, member_id: str, found: str, now: float) -> list[Effect]:
+        """Take in how the process of a member looked."""
+        member = next((one for one in self.present.values() if one.member_id == member_id), None)
+        if member is None or not self._formed_size:
+            return []
+        member.sight = found if member.is_broken or member.unanswered is not None else ""
+        if not absence.is_over(member.sight) or member.join.watched:
+            return []
+        return self._lose(member, "its session broke" if member.is_broken else "it is gone", now)
+
+    def probe(self, members: Iterable[Member], now: float, *, stack: bool = False) -> list[Effect]:
         """Ask members to say at once where they are."""
         effects: list[Effect] = []
         for member in members:
@@ -348,7 +495,9 @@ class World:
                 self._probes += 1
                 if member.unanswered is None:
                     member.unanswered = now
-                effects.append(Push(member.session, Probe(self._probes)))
+                if stack:
+                    member.stack = ""
+                effects.append(Push(member.session, Probe(self._probes, stack)))
         return effects
 
     def _watch(self, member: Member) -> None:
@@ -365,8 +514,16 @@ class World:
             return []
         # The probe gets time for its answer, also where this very look came late.
         due = max(member.heard + self.window, now + self.interval)
-        member.watch = self._agenda.at(due, partial(self._judge, member, member.heard, due))
+        look = partial(self._look_first, member, member.heard, due)
+        member.watch = self._agenda.at((now + due) / 2, look)
         return self.probe([member], now)
+
+    def _look_first(self, member: Member, heard: float, due: float, now: float) -> list[Effect]:
+        if member.heard > heard:
+            self._watch(member)
+            return []
+        member.watch = self._agenda.at(due, partial(self._judge, member, heard, due))
+        return self.look(member)
 
     def _judge(self, member: Member, heard: float, due: float, now: float) -> list[Effect]:
         if member.heard > heard:

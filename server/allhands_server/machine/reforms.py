@@ -131,6 +131,9 @@ class Reforms:
             flag = all(one.flag for one in asked)
             agreed = Reformed(flag, self._world.epoch, committed=committed)
             return [*effects, *self._conclude(group, agreed)]
+        if self._world.unreachable.intersection(present):
+            # Losing them makes the decision, without them.
+            return [*effects, *self._world.expel_unreachable(present, now)]
         waiting = [rank for rank, one in self._world.newcomers.items() if one.is_reachable]
         needed = self._needed(request, present)
         if len(waiting) < needed:

@@ -15,6 +15,7 @@ class Progress:
     completed: int
     operation: str = ""
     elapsed: float = 0.0
+    unanswered: tuple[int, ...] = ()
 
 
 class Presence(enum.Enum):
@@ -40,6 +41,8 @@ class MemberView:
     presence: Presence
     reason: str
     data_port: int
+    space: str = ""
+    born: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +66,63 @@ class JobView:
     incarnation: str
 
 
+class State(enum.StrEnum):
+    """What keeps a rank from doing its part."""
+
+    NEVER_JOINED = "never joined"
+    LEFT = "left"
+    DEAD = "dead"
+    PAUSED = "paused"
+    """Its process lives, and its heartbeats do not come: stopped, swapped out, or held up."""
+    UNREACHABLE = "unreachable"
+    """It is alive, and a peer or the coordinator cannot reach it."""
+    ELSEWHERE = "elsewhere"
+    """It is in another call."""
+    BUSY = "busy"
+    """It is alive, and in no call."""
+    SLOW = "slow"
+    """None of these: it is in this very call."""
+
+
 @dataclass(frozen=True, slots=True)
 class AbsentRank:
     """A rank that a call waits for in vain, and what it does instead."""
 
     rank: int
-    state: str
+    state: State
     text: str
     host: str = ""
     pid: int = 0
     sequence: int = 0
     operation: str = ""
     elapsed: float = 0.0
+    group: str = ""
+    exit_status: int | None = None
+    signal: int | None = None
+    stack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who is absent in a call of a group."""
+    """Who is absent in a call of a group; of no call in particular where all three are empty."""
 
     group: str
     sequence: int
     operation: str
     absent: tuple[AbsentRank, ...]
+    text: str
+    """One paragraph for people, the same for all who hear of it."""
+
+
+@record
+class GivenUp:
+    """A call that a member gave up on purpose, before its deadline."""
+
+    group: str
+    sequence: int
+    rank: int
+    by: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,3 +30,9 @@ def ranks(numbers: Iterable[int]) -> str:
         else:
             runs.append((number, number))
     return listed([f"{a}" if a == b else f"{a}-{b}" for a, b in runs], quote=False)
+
+
+def counted(numbers: Iterable[int]) -> str:
+    """Name ranks in order, with the word before them."""
+    found = sorted(numbers)
+    return f"rank{'' if len(found) == 1 else 's'} {ranks(found)}"

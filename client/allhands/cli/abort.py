@@ -1,0 +1,35 @@
+"""`allhands abort`: release all ranks of a job, blocked or not.
+
+Exit status: 0 once its members were told, 1 if there is no such job or nobody is in it.
+"""
+
+import getpass
+import socket
+from typing import Annotated
+
+import typer
+
+from allhands.cli.coordinator import CoordinatorOption, reach
+
+
+def abort_command(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Which job.")],
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="What the ranks are told.")
+    ] = "asked for at the command line",
+    coordinator: CoordinatorOption = None,
+) -> None:
+    """Release all ranks of a job: their calls end with an error that says who aborted it, and why.
+
+    Processes are not ended; what they do about the error is up to them.
+    """
+    with reach(coordinator, job) as control:
+        told = control.abort(reason, by=f"{_user()} (host {socket.gethostname()})")
+    typer.echo(f"told {told} {'rank' if told == 1 else 'ranks'} of job {job}")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in a container
+        return "somebody"

@@ -1,0 +1,178 @@
+"""Which class an absent member belongs to, and the words for it; each text stands for itself."""
+
+import signal
+from collections.abc import Sequence
+
+from allhands_server.machine import wording
+from allhands_server.machine.member import Member
+from allhands_server.machine.values import AbsentRank, Progress, State, Verdict
+
+_LISTED = 8
+_OVER = ("gone", "zombie")
+
+
+def is_over(sight: str) -> bool:
+    """Say whether a process that was seen like this has ended."""
+    return sight in _OVER
+
+
+def is_certain(sight: str) -> bool:
+    """Say whether what was seen explains why a member is silent."""
+    return sight in _OVER or sight == "stopped"
+
+
+def never_joined(rank: int) -> AbsentRank:
+    return AbsentRank(rank, State.NEVER_JOINED, f"rank {rank} never joined")
+
+
+def of_lost(member: Member, reason: str, now: float) -> AbsentRank:
+    """Judge a member that is lost, by what is known of its process."""
+    if member.status is not None:
+        how = ended(member.status)
+        left = ", without having left the job" if member.status == 0 else ""
+        return _dead(member, f"{member} is dead: {how}{left}")
+    if is_over(member.sight):
+        return _dead(member, f"{member} is dead: its process is gone, its exit status unknown")
+    if not member.is_broken:
+        return paused(member, now)
+    if member.sight:
+        text = (
+            f"{member} is unreachable from the coordinator: {reason}, though its process lives"
+            + (" (it is stopped)" if member.sight == "stopped" else "")
+        )
+        return absent(member, State.UNREACHABLE, text)
+    return _dead(member, f"{member} is dead: {reason}; exit status unknown")
+
+
+def ended(status: int) -> str:
+    """Say in words how a process ended."""
+    if status >= 0:
+        return f"it ended with exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"killed by signal {-status}"
+
+
+def _dead(member: Member, text: str) -> AbsentRank:
+    status = member.status
+    return AbsentRank(
+        rank=member.rank,
+        state=State.DEAD,
+        text=text,
+        host=member.join.host,
+        pid=member.join.pid,
+        exit_status=status if status is not None and status >= 0 else None,
+        signal=-status if status is not None and status < 0 else None,
+    )
+
+
+def of_left(member: Member) -> AbsentRank:
+    why = f" because of {wording.short(member.reason)}" if member.reason else ""
+    return absent(member, State.LEFT, f"{member} has left the job{why}")
+
+
+def paused(member: Member, now: float) -> AbsentRank:
+    """Judge a member that does not answer though its session stands."""
+    silence = now - member.heard
+    doing = max(member.progress(now), key=lambda one: -one.elapsed, default=None)
+    last = f"; it last said that it was {_doing(doing)}" if doing is not None else ""
+    match member.sight:
+        case "stopped":
+            why = "its process is stopped (SIGSTOP, or a debugger)"
+        case "running":
+            why = "its process runs, but something holds up its interpreter (or it is swapped out)"
+        case _:
+            why = "it does not answer, and nobody on its host could look at its process"
+    text = f"{member} is paused: {why}, its last heartbeat is {silence:.1f} s ago{last}"
+    return absent(member, State.PAUSED, text, doing, elapsed=silence)
+
+
+def occupied(member: Member, group: str, now: float) -> AbsentRank:
+    """Judge a member that answers, and is not in the call."""
+    progress = sorted(member.progress(now), key=lambda one: one.elapsed)
+    inside = [one for one in progress if one.operation]
+    if inside:
+        text = f"{member} is elsewhere: {_doing(inside[0], group)}"
+        return absent(member, State.ELSEWHERE, text, inside[0], stack=member.stack)
+    busy = f"{member} is busy: alive, but "
+    doing = next((one for one in progress if one.group == group), None)
+    if doing is None or not doing.sequence:
+        text = f"{busy}it has made no call yet"
+        return absent(member, State.BUSY, text, doing, stack=member.stack)
+    return absent(member, State.BUSY, busy + _doing(doing, group), doing, stack=member.stack)
+
+
+def unreachable(
+    member: Member, others: Sequence[Member], reason: str, doing: Progress | None = None
+) -> AbsentRank:
+    named = wording.listed([str(one) for one in others], quote=False)
+    text = (
+        f"{member} is unreachable for {named}: {reason}, "
+        f"though the coordinator hears {'both' if len(others) == 1 else 'all of them'}"
+    )
+    return absent(member, State.UNREACHABLE, text, doing, stack=member.stack)
+
+
+def slow(member: Member, call: str, waiting: Sequence[int]) -> AbsentRank:
+    text = (
+        f"{member} is slow: it is in {call} and answers, but what "
+        f"{wording.counted(waiting)} need{'s' if len(waiting) == 1 else ''} of it has not arrived"
+    )
+    return absent(member, State.SLOW, text, stack=member.stack)
+
+
+def verdict(group: str, sequence: int, operation: str, found: Sequence[AbsentRank]) -> Verdict:
+    """Make the verdict on a call."""
+    call = name_of(operation, sequence)
+    if not found:
+        text = f"nobody is known to be missing in {call} of group {wording.short(group)}"
+        return Verdict(group, sequence, operation, (), text)
+    ranks = wording.counted([one.rank for one in found])
+    said = "; ".join(one.text for one in found[:_LISTED])
+    more = len(found) - _LISTED
+    rest = f"; and {more:,} more" if more > 0 else ""
+    text = f"{ranks} did not arrive in {call} of group {wording.short(group)}: {said}{rest}"
+    return Verdict(group, sequence, operation, tuple(found), text)
+
+
+def of_no_call(found: Sequence[AbsentRank]) -> Verdict:
+    """Make the verdict on what befell the world, whatever its members were doing."""
+    said = "; ".join(one.text for one in found[:_LISTED])
+    more = len(found) - _LISTED
+    return Verdict("", 0, "", tuple(found), said + (f"; and {more:,} more" if more > 0 else ""))
+
+
+def name_of(operation: str, sequence: int) -> str:
+    return f"{operation or 'call'} #{sequence}"
+
+
+def absent(
+    member: Member,
+    state: State,
+    text: str,
+    doing: Progress | None = None,
+    *,
+    elapsed: float | None = None,
+    stack: str = "",
+) -> AbsentRank:
+    since = doing.elapsed if doing else 0.0
+    return AbsentRank(
+        rank=member.rank,
+        state=state,
+        text=text,
+        host=member.join.host,
+        pid=member.join.pid,
+        sequence=doing.sequence if doing else 0,
+        operation=doing.operation if doing else "",
+        elapsed=since if elapsed is None else elapsed,
+        group=doing.group if doing else "",
+        stack=stack,
+    )
+
+
+def _doing(one: Progress, group: str = "") -> str:
+    where = "" if one.group == group else f" of group {wording.short(one.group)}"
+    if one.operation:
+        return f"in {name_of(one.operation, one.sequence)}{where} for {one.elapsed:.1f} s"
+    return f"in no call for {one.elapsed:.1f} s, since #{one.sequence}{where}"
