@@ -86,6 +86,7 @@ class Shared:
                 ops=OPS,
                 on_failure=self._on_failure,
                 on_slow=self._on_slow,
+                records=int(__import__("os").environ.get("ALLHANDS_RECORDER_SIZE", "2048")),
                 taken=taken,
                 queued=queued,
             )
