@@ -174,6 +174,7 @@ class Worker:
             grounds=grounds,
             layout=layout,
             allocate=self._scratch,
+            recorder_size=self.config.recorder_size,
         )
         engine.wire = self._wire
         self._engines[name] = engine

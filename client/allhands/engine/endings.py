@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -51,6 +51,8 @@ class Endings:
         self._answered: set[tuple[int, int]] = set()
         self._refusals: dict[int, dict[int, str]] = {}
         self._refused = asyncio.Event()
+        self.where: Callable[[int], str] = lambda sequence: ""
+        """Says which line of the program made a recent call, as "train.py:31 in step"."""
 
     # ------------------------------------------------------------ what is known
 

@@ -22,6 +22,7 @@ from allhands.engine.messages import Messages
 from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
+from allhands.engine.recording import SIZE, Recording
 from allhands.engine.shared import Shared
 from allhands.engine.verdict import Absent, Failure, Registry
 from allhands.engine.work import Result, Work
@@ -103,6 +104,7 @@ class GroupEngine:
         grounds: Grounds | None = None,
         layout: Layout | None = None,
         allocate: Allocate = bytearray,
+        recorder_size: int = SIZE,
     ) -> None:
         """Make the engine of a group: on `grounds` that are those of all its ranks.
 
@@ -119,6 +121,7 @@ class GroupEngine:
         self.wire: Wire | None = None
         """What the links of the world were measured to be, the same on every rank."""
         self.order = Order()
+        self.recording = Recording(name, ranks, self.order, recorder_size)
         self.explanation = ""
         """How the latest call in phases was carried out."""
         self._mesh = mesh
@@ -128,13 +131,16 @@ class GroupEngine:
         self._interrupt: asyncio.Future[Failure | None] | None = None
         self._current: Operation | None = None
         self._endings = Endings(name, self.ranks, rank, self.hash, mesh, registry)
+        self._endings.where = self.recording.where
         self._aside = Aside(f"allhands group {name}")
         self._hierarchy: Hierarchy | None = None
         if layout is not None:
             island = Island(layout.mine, layout.place, self._aside, grounds, timeout)
             self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
-        self._shared = Shared(name, rank, self.order, self._aside, self._endings, grounds, timeout)
+        self._shared = Shared(
+            name, rank, self.order, self._aside, self._endings, grounds, timeout, self.recording
+        )
         self.messages = Messages(
             name,
             self.ranks,
@@ -323,6 +329,7 @@ class GroupEngine:
         position.since = time.monotonic()
         self._current = operation
         self._interrupt = asyncio.get_running_loop().create_future()
+        self.recording.began(work.entry)
         self._endings.begin(work.sequence, operation.call)
 
     def _leave(self, operation: Operation, error: BaseException | None) -> None:
@@ -330,6 +337,7 @@ class GroupEngine:
         work, position = operation.work, self._position
         self._current = None
         self._interrupt = None
+        self.recording.waiting_for = tuple
         self._mesh.conclude(self.hash, work.sequence)
         self._endings.conclude(work.sequence)
         position.ended = work.sequence
@@ -457,6 +465,7 @@ class GroupEngine:
         """Wait for what a call does until it is done, interrupted, or out of time."""
         work, signature = operation.work, operation.call.signature
         asking: asyncio.Task[Sequence[Absent] | None] | None = None
+        self.recording.waiting_for = waiting_for
         assert self._interrupt is not None
         try:
             remaining = operation.deadline - time.monotonic()

@@ -177,7 +177,8 @@ class Messages:
         make = self._shared.mail()
         if make is None:
             return
-        self._mailing = Mailing(self._name, self._ranks, self._rank, self._registry, make)
+        failed = self._shared.recording.failed
+        self._mailing = Mailing(self._name, self._ranks, self._rank, self._registry, make, failed)
         for rank, reason in self._left.items():
             self._mailing.peer_left(rank, reason)
 

@@ -15,6 +15,7 @@ from allhands.engine.call import Call
 from allhands.engine.endings import ASK_AFTER, Endings, first, stop
 from allhands.engine.native import OPS, Native, call_of
 from allhands.engine.order import Order
+from allhands.engine.recording import Recording
 from allhands.engine.verdict import Absent, Failure
 from allhands.errors import AllhandsError
 
@@ -41,6 +42,7 @@ class Shared:
         endings: Endings,
         grounds: Grounds | None,
         timeout: float,
+        recording: Recording,
     ) -> None:
         self._name = name
         self._rank = rank
@@ -49,6 +51,7 @@ class Shared:
         self._endings = endings
         self._grounds = grounds
         self._timeout = timeout
+        self.recording = recording
         self._loop = asyncio.get_running_loop()
         self._settling = asyncio.Lock()
         self._reasons: dict[int, Failure] = {}
@@ -86,7 +89,7 @@ class Shared:
                 ops=OPS,
                 on_failure=self._on_failure,
                 on_slow=self._on_slow,
-                records=int(__import__("os").environ.get("ALLHANDS_RECORDER_SIZE", "2048")),
+                records=self.recording.size,
                 taken=taken,
                 queued=queued,
             )
@@ -99,7 +102,8 @@ class Shared:
         """Return what makes the mail of a group that has settled; None: it uses links."""
         if self._grounds is None or self._order.lane is None:
             return None
-        return partial(self._grounds.mail, rank=self._rank, timeout=self._timeout)
+        size = self.recording.size
+        return partial(self._grounds.mail, rank=self._rank, timeout=self._timeout, records=size)
 
     async def run(
         self,
@@ -191,7 +195,12 @@ class Shared:
         judging = self._judge(
             status, sequence, call, _places(waiting), _places(culprits), timeout, label
         )
-        asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
+        try:
+            asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
+        except BaseException as error:
+            if (lane := self._order.lane) is not None:
+                self.recording.failed_on_lane(lane, sequence, error)
+            raise
 
     # ------------------------------------------------------------ on the loop
 
