@@ -127,7 +127,7 @@ class Lane:
         queued: int,
         records: int = 0,
     ) -> None:
-        """Remember the last `records` calls, rounded up to a power of two; 0: only what they were."""
+        """Remember the last `records` calls, or some more; 0: only what they were."""
 
     def barrier(self, timeout: float | None, label: str | None, /) -> bool: ...
     def all_reduce(

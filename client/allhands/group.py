@@ -496,9 +496,7 @@ class Group:
         seconds = self._seconds(timeout)
         call = Call("message", str(array.dtype), array.size)
         work = Work(Call(operation), 0, label, self.name)
-        work.entry = self._engine.recording.message(
-            operation, array.nbytes, call, peer, tag, label
-        )
+        work.entry = self._engine.recording.message(operation, array.nbytes, call, peer, tag, label)
         exchange = Exchange(
             work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
         )

@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import grpc
 import grpc.aio
 
+from allhands import reporting
 from allhands.channel import Dial, translate
 from allhands.engine.verdict import Absent
 from allhands.errors import AllhandsError, CollectiveTimeout, CoordinatorUnavailable, JoinRefused
@@ -49,6 +51,12 @@ class SessionListener(Protocol):
 
     def progress(self) -> Sequence[wire.Progress]:
         """Return where this worker is in each of its groups."""
+
+    def begun(self) -> Sequence[wire.Begun]:
+        """Return which calls began since this was last asked, and when."""
+
+    def report(self, operations: int, nbytes: int) -> bytes:
+        """Return what this worker has recorded, `operations` of each group, serialised."""
 
     def member_lost(self, rank: int, reason: str) -> None: ...
 
@@ -312,20 +320,29 @@ class Session:
                 logger.warning("the coordinator is going down: %s", event.draining.reason)
             case "leave_accepted":
                 self._left.set()
+            case "collect":
+                self._begin(self._report(event.collect, listener))
             case other:
                 logger.warning("the coordinator says %r, which this worker does not know", other)
 
     def _soon(self, probe: int, listener: SessionListener) -> None:
-        beat = wire.Heartbeat(probe=probe, progress=listener.progress())
-        task = asyncio.create_task(self._say(wire.SessionRequest(heartbeat=beat)))
+        self._begin(self._say(_heartbeat(listener, probe)))
+
+    def _begin(self, saying: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(saying)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
+
+    async def _report(self, collect: wire.Collect, listener: SessionListener) -> None:
+        await self._say(_heartbeat(listener))  # so that the coordinator knows as much
+        report = listener.report(collect.operations, collect.nbytes)
+        for part in reporting.parts(collect.id, report):
+            await self._say(wire.SessionRequest(report_part=part))
 
     async def _beat(self, listener: SessionListener) -> None:
         while True:
             await asyncio.sleep(self.joined.heartbeat_interval)
-            beat = wire.Heartbeat(progress=listener.progress())
-            await self._say(wire.SessionRequest(heartbeat=beat))
+            await self._say(_heartbeat(listener))
 
     async def _say(self, request: wire.SessionRequest) -> None:
         """Write to the stream; where it is over, `_listen` says so."""
@@ -347,3 +364,13 @@ class Session:
                 raise CoordinatorUnavailable("the coordinator ended the session")
             self._unread.extend(event.batch or (event,))
         return self._unread.popleft()
+
+
+def _heartbeat(listener: SessionListener, probe: int = 0) -> wire.SessionRequest:
+    beat = wire.Heartbeat(
+        probe=probe,
+        progress=listener.progress(),
+        begun=listener.begun(),
+        sent=time.monotonic(),
+    )
+    return wire.SessionRequest(heartbeat=beat)

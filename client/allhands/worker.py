@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from allhands import native_core
+from allhands import native_core, reporting
 from allhands.algorithms.cost import Wire
 from allhands.announcement import announce_end
 from allhands.arena.arena import Announcement, Arena
@@ -28,6 +28,9 @@ from allhands.errors import (
 )
 from allhands.gauge import gauge
 from allhands.meeting import Meeting, meet, own_address
+from allhands.recorder.dump import Dumper
+from allhands.recorder.record import OperationRecord, by_time
+from allhands.recorder.stack import main_thread_stack
 from allhands.session import Session
 from allhands.transport.frame import Key
 from allhands.transport.handshake import Identity
@@ -73,6 +76,9 @@ class Worker:
         self._closed = False
         self._arena: Arena | None = None
         self._wire: Wire | None = None
+        self._dumper = Dumper(
+            config.dump_on_failure, config.job, self.rank, len(self.members), self.records
+        )
         self.world: GroupEngine
         """Of the group of all ranks."""
 
@@ -177,6 +183,7 @@ class Worker:
             recorder_size=self.config.recorder_size,
         )
         engine.wire = self._wire
+        engine.recording.on_failure = self._dumper.failed
         self._engines[name] = engine
         for rank, reason in self._gone.items():
             self._fail(engine, rank, reason)
@@ -296,6 +303,23 @@ class Worker:
             )
             for engine in self._engines.values()
         ]
+
+    def begun(self) -> Sequence[wire.Begun]:
+        told = ((engine.name, engine.recording.begun()) for engine in self._engines.values())
+        return [
+            wire.Begun(group=name, sequence=[one[0] for one in calls], at=[one[1] for one in calls])
+            for name, calls in told
+            if calls
+        ]
+
+    def report(self, operations: int, nbytes: int) -> bytes:
+        stack = main_thread_stack()
+        return reporting.encode(self.records(operations), self.progress(), stack, nbytes)
+
+    def records(self, last: int | None = None) -> list[OperationRecord]:
+        """Return what this rank has recorded, `last` operations of each group; any thread."""
+        engines = list(self._engines.values())
+        return by_time(one for engine in engines for one in engine.recording.records(last))
 
     def member_lost(self, rank: int, reason: str) -> None:
         if rank in self._gone:

@@ -179,6 +179,17 @@ class CoordinatorService(CoordinatorServicer):
     async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
         return translation.job(await self._ask(events.DescribeJob(request.job), context))
 
+    async def CollectReports(
+        self, request: wire.CollectRequest, context: Context
+    ) -> AsyncIterator[wire.CollectReply]:
+        asked = events.CollectReports(request.job, request.operations)
+        reports = await self._ask(asked, context)
+        # Afterwards: with the answers came news of how late members are.
+        job = await self._ask(events.DescribeJob(request.job), context)
+        yield wire.CollectReply(job=translation.job(job))
+        for report in reports:
+            yield wire.CollectReply(report=translation.member_report(report))
+
     async def AwaitVerdict(self, request: wire.VerdictRequest, context: Context) -> wire.Verdict:
         """Never return: a verdict is the end of a call's time, and travels in the trailers."""
         asked = events.AwaitVerdict(

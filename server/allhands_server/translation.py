@@ -47,7 +47,12 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
     match message.WhichOneof("request"):
         case "heartbeat":
             beat = message.heartbeat
-            return events.Heartbeat(beat.probe, tuple(map(progress_from, beat.progress)))
+            return events.Heartbeat(
+                beat.probe,
+                tuple(map(progress_from, beat.progress)),
+                beat.sent,
+                tuple(map(_begun_from, beat.begun)),
+            )
         case "open_group":
             return events.OpenGroup(message.open_group.group, tuple(message.open_group.ranks))
         case "close_group":
@@ -57,8 +62,15 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
         case "leave":
             leave = message.leave
             return events.Leave(tuple(map(progress_from, leave.progress)), leave.error)
+        case "report_part":
+            part = message.report_part
+            return events.ReportPart(part.id, part.data, part.last)
         case _:
             return None
+
+
+def _begun_from(message: wire.Begun) -> values.Begun:
+    return values.Begun(message.group, tuple(zip(message.sequence, message.at, strict=False)))
 
 
 def progress_from(message: wire.Progress) -> values.Progress:
@@ -107,6 +119,9 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             return wire.SessionEvent(draining=wire.Draining(reason=reason))
         case effects.LeaveAccepted():
             return wire.SessionEvent(leave_accepted=wire.LeaveAccepted())
+        case effects.Collect(number, operations, nbytes):
+            collect = wire.Collect(id=number, operations=operations, nbytes=nbytes)
+            return wire.SessionEvent(collect=collect)
 
 
 def _joined(joined: effects.Joined) -> wire.Joined:
@@ -137,7 +152,20 @@ def member(view: values.MemberView) -> wire.Member:
         state=_PRESENCE[view.presence],
         reason=view.reason,
         data_port=view.data_port,
+        clock_offset=view.clock_offset or 0.0,
+        has_clock_offset=view.clock_offset is not None,
+        lateness=map(_lateness, view.lateness),
     )
+
+
+def _lateness(one: values.Lateness) -> wire.Lateness:
+    return wire.Lateness(
+        group=one.group, calls=one.calls, median=one.median, worst=one.worst, last=one.last
+    )
+
+
+def member_report(one: values.MemberReport) -> wire.MemberReport:
+    return wire.MemberReport(rank=one.rank, report=one.report, absence=one.absence)
 
 
 def job(view: values.JobView) -> wire.Job:

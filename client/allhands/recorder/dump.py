@@ -25,6 +25,7 @@ _FAILURES = (CollectiveTimeout, CollectiveMismatch, PeerFailed, GroupAborted)
 class Dumper:
     """Writes `DIRECTORY/allhands-JOB-rankN.json` when told of a failure; any thread.
 
+    Without a directory it does nothing.
     Later failures get `-2`, `-3` and so on behind the rank.
     """
 
@@ -38,7 +39,7 @@ class Dumper:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = Path(directory)
+        self._directory = Path(directory) if directory else None
         self._job = job
         self._rank = rank
         self._world_size = world_size
@@ -50,7 +51,7 @@ class Dumper:
 
     def failed(self, error: BaseException) -> None:
         """Write down what there is, if this failure is one that asks for it."""
-        if not isinstance(error, _FAILURES):
+        if not self._directory or not isinstance(error, _FAILURES):
             return
         with self._lock:
             now = self._clock()

@@ -70,6 +70,10 @@ class CoordinatorStub:
     """Where else this coordinator can be called: see calls.proto."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]
     DescribeJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]
+    CollectReports: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.CollectRequest, _coordinator_pb2.CollectReply]
+    """What every present member has recorded: each is asked over its session, and has 2 s at most.
+    First the job, then one reply for each member.
+    """
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -101,6 +105,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Where else this coordinator can be called: see calls.proto."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]  # type: ignore[assignment]
     DescribeJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]  # type: ignore[assignment]
+    CollectReports: _aio.UnaryStreamMultiCallable[_coordinator_pb2.CollectRequest, _coordinator_pb2.CollectReply]  # type: ignore[assignment]
+    """What every present member has recorded: each is asked over its session, and has 2 s at most.
+    First the job, then one reply for each member.
+    """
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -231,5 +239,15 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.DescribeJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.Job, _abc.Awaitable[_coordinator_pb2.Job]]: ...
+
+    @_abc_1.abstractmethod
+    def CollectReports(
+        self,
+        request: _coordinator_pb2.CollectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.CollectReply], _abc.AsyncIterator[_coordinator_pb2.CollectReply]]:
+        """What every present member has recorded: each is asked over its session, and has 2 s at most.
+        First the job, then one reply for each member.
+        """
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -62,8 +62,17 @@ class LeaveAccepted:
     pass
 
 
+@record
+class Collect:
+    """Report under this number what was recorded; one object goes to all members."""
+
+    number: int
+    operations: int
+    nbytes: int
+
+
 Notification: TypeAlias = (
-    Joined | WorldFormed | MemberLost | MemberLeft | Probe | Draining | LeaveAccepted
+    Joined | WorldFormed | MemberLost | MemberLeft | Probe | Draining | LeaveAccepted | Collect
 )
 
 

@@ -6,7 +6,15 @@ A request names, as its parameter, the type of its answer: `Set(...)` is a `Requ
 from typing import Generic, TypeAlias, TypeVar
 
 from allhands_server.machine.record import record
-from allhands_server.machine.values import Compared, Entry, JobView, Progress, Verdict
+from allhands_server.machine.values import (
+    Begun,
+    Compared,
+    Entry,
+    JobView,
+    MemberReport,
+    Progress,
+    Verdict,
+)
 
 R = TypeVar("R")
 
@@ -143,7 +151,15 @@ class DescribeJob(Request[JobView]):
     job: str
 
 
-AnyRequest: TypeAlias = KeyRequest | Arrive | AwaitVerdict | ListJobs | DescribeJob
+@record
+class CollectReports(Request[tuple[MemberReport, ...]]):
+    """Ask all members what they have recorded, `operations` of each group; answered by rank."""
+
+    job: str
+    operations: int
+
+
+AnyRequest: TypeAlias = KeyRequest | Arrive | AwaitVerdict | ListJobs | DescribeJob | CollectReports
 
 # ---------------------------------------------------------------- what a session says
 
@@ -169,6 +185,8 @@ class Join:
 class Heartbeat:
     probe: int = 0
     progress: tuple[Progress, ...] = ()
+    sent: float = 0.0
+    begun: tuple[Begun, ...] = ()
 
 
 @record
@@ -194,7 +212,16 @@ class Leave:
     error: str = ""
 
 
-Remark: TypeAlias = Heartbeat | OpenGroup | CloseGroup | LinkBroken | Leave
+@record
+class ReportPart:
+    """A piece of what a member was asked for by a `Collect`."""
+
+    number: int
+    data: bytes
+    is_last: bool
+
+
+Remark: TypeAlias = Heartbeat | OpenGroup | CloseGroup | LinkBroken | Leave | ReportPart
 
 # ---------------------------------------------------------------- events
 

@@ -12,7 +12,7 @@ The law:
 from dataclasses import dataclass
 from typing import Protocol
 
-from allhands_server.machine import admission
+from allhands_server.machine import admission, reports
 from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import (
     Answer,
@@ -31,6 +31,7 @@ from allhands_server.machine.events import (
     Asked,
     AwaitVerdict,
     CloseGroup,
+    CollectReports,
     DescribeJob,
     Drain,
     Event,
@@ -41,6 +42,7 @@ from allhands_server.machine.events import (
     ListJobs,
     OpenGroup,
     Remark,
+    ReportPart,
     Said,
     SessionBroke,
     Tick,
@@ -161,6 +163,18 @@ class Machine:
                 job.verdicts.ask(ticket, request, now, due)
                 self._wait(ticket, job, job.verdicts, due)
                 return []
+            case CollectReports(name):
+                job = self._jobs.get(name)
+                if job.world is None:
+                    raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
+                effects = job.world.reports.ask(ticket, request)
+                if isinstance(effects[0], Answer):
+                    return effects
+                latest = now + reports.SECONDS
+                self._wait(
+                    ticket, job, job.world.reports, latest if due is None else min(due, latest)
+                )
+                return effects
             case Arrive(name):
                 job = self._jobs.open(name)
                 self._touched[job] = None
@@ -244,14 +258,16 @@ def _heed(world: World, member: Member, remark: Remark, now: float) -> list[Effe
     match remark:
         case Heartbeat(_, progress):
             member.learn(progress, now)
+            world.clocked(member, remark, now)
             return []
+        case ReportPart():
+            return world.reports.take(member, remark)
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
             world.groups.open(group, ranks, member.rank)
             return []
         case CloseGroup(group):
-            member.forget(group)
-            world.groups.close(group, member.rank, world.present)
+            world.close_group(member, group)
             return []
         case LinkBroken(rank):
             return world.link_broke(rank, member, now)

@@ -10,10 +10,12 @@ without a Leave: after a grace, or at once where another member's link to it bro
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from allhands_server.machine import admission, limits, wording
 from allhands_server.machine.agenda import Agenda
+from allhands_server.machine.clocks import Clocks
 from allhands_server.machine.effects import (
     Effect,
     End,
@@ -28,11 +30,13 @@ from allhands_server.machine.effects import (
     Report,
     WorldFormed,
 )
-from allhands_server.machine.events import Fresh, Join, Leave
+from allhands_server.machine.events import Fresh, Heartbeat, Join, Leave
 from allhands_server.machine.groups import Groups
 from allhands_server.machine.member import Member
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import Presence
+from allhands_server.machine.reports import Reports
+from allhands_server.machine.skew import Skew
+from allhands_server.machine.values import Lateness, MemberView, Presence
 
 GRACE = 0.5
 """Seconds from the break of a session to the loss of its member, without other evidence."""
@@ -58,6 +62,9 @@ class World:
         self.present: dict[int, Member] = {}
         """Those of the members who are neither lost nor have left."""
         self.groups = Groups()
+        self.reports = Reports(self)
+        self._clocks = Clocks()
+        self._skew = Skew()
 
     @property
     def interval(self) -> float:
@@ -245,6 +252,42 @@ class World:
         if member.unanswered is not None and (probe or now > member.unanswered):
             member.unanswered = None
         member.heard = now
+
+    def clocked(self, member: Member, beat: Heartbeat, now: float) -> None:
+        """Learn from a heartbeat how a member's clock goes, and when it began its calls."""
+        if not 0 < beat.sent < limits.LATEST_CLOCK:
+            return
+        self._clocks.heard(member.rank, member.join.host, beat.sent, now)
+        for one in beat.begun:
+            if member.rank in (self.groups.ranks_of(one.group) or ()):
+                self._skew.learn(one.group, member.rank, one.calls)
+
+    def offset(self, rank: int) -> float | None:
+        """Return what to add to a member's clock to get this one's; None: unknown."""
+        return self._clocks.offset(rank, self.members[rank].join.host)
+
+    def views(self, now: float) -> tuple[MemberView, ...]:
+        """Describe all members, by rank."""
+        late: dict[int, list[Lateness]] = {}
+        for group in self.groups.view():
+            ranks = [rank for rank in group.ranks if rank in self.present]
+            for rank, lateness in self._skew.of(group.group, ranks, self.offset).items():
+                late.setdefault(rank, []).append(lateness)
+        return tuple(
+            replace(
+                member.view(now),
+                clock_offset=self.offset(rank),
+                lateness=tuple(late.get(rank, ())),
+            )
+            for rank, member in sorted(self.members.items())
+        )
+
+    def close_group(self, member: Member, group: str) -> None:
+        """Note that a member has a group open no more."""
+        member.forget(group)
+        self.groups.close(group, member.rank, self.present)
+        if self.groups.ranks_of(group) is None:
+            self._skew.forget(group)
 
     def probe(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Ask members to say at once where they are."""

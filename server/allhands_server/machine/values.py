@@ -17,6 +17,34 @@ class Progress:
     elapsed: float = 0.0
 
 
+@record
+class Begun:
+    """When a member began calls of a group, by its own clock; see coordinator.proto."""
+
+    group: str
+    calls: tuple[tuple[int, float], ...]
+
+
+@record
+class Lateness:
+    """How late a member began the calls of a group; see coordinator.proto."""
+
+    group: str
+    calls: int
+    median: float
+    worst: float
+    last: int
+
+
+@record
+class MemberReport:
+    """What a member has recorded, as it serialised that, or why there is nothing."""
+
+    rank: int
+    report: bytes
+    absence: str = ""
+
+
 class Presence(enum.Enum):
     JOINED = "joined"
     LOST = "lost"
@@ -40,6 +68,8 @@ class MemberView:
     presence: Presence
     reason: str
     data_port: int
+    clock_offset: float | None = None
+    lateness: tuple[Lateness, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
