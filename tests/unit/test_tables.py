@@ -219,6 +219,8 @@ def test_the_json_form_keeps_its_names() -> None:
                         "elapsed": 0.5,
                     }
                 ],
+                "clock_offset": None,
+                "lateness": [],
             }
         ],
         "groups": [{"group": "dp", "ranks": [0]}],
