@@ -14,6 +14,7 @@ from .api.sync import connect as connect
 from .api.sync import default_group as default_group
 from .api.sync import destroy_process_group as destroy_process_group
 from .api.sync import empty as empty
+from .api.sync import flight_recorder as flight_recorder
 from .api.sync import gather as gather
 from .api.sync import get_rank as get_rank
 from .api.sync import get_world_size as get_world_size
@@ -48,6 +49,8 @@ from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
+from .recorder.diagnosis import Diagnosis as Diagnosis
+from .recorder.record import OperationRecord as OperationRecord
 from .recovery.retry import retry as retry
 from .reduction import ReduceOp as ReduceOp
 from .stores import CoordinatorStore as CoordinatorStore

@@ -11,6 +11,41 @@ MAX_RANKS: int
 HEAD_BYTES: int
 """What the directory takes at the beginning of a segment."""
 
+Source = tuple[str, int, str]
+"""File, line and function."""
+
+LaneRow = tuple[
+    int,  # sequence
+    str,  # operation
+    np.dtype[Any] | None,
+    int,  # count
+    int,  # bytes that this rank brought
+    int,  # reduce op
+    int,  # root
+    int,  # started, ns
+    int,  # finished; 0: not yet
+    int,  # outcome: its place in `recorder.record.OUTCOMES`
+    str,  # variant
+    bool,  # from the queue: when and where it was made is recorded there
+    Source | None,
+    str | None,  # label
+    int,  # ranks that it waits for
+]
+MailRow = tuple[
+    bool,  # receives
+    np.dtype[Any],
+    int,  # count
+    int,  # bytes
+    int,  # the other's place in the group; -1: whoever sends
+    int,  # tag
+    int,  # started, ns
+    int,  # finished; 0: not yet
+    str,  # outcome, as of `Message`
+    str,  # way
+    Source | None,
+    str | None,  # label
+]
+
 Limits = tuple[int, int, int]
 """(slot_max, chunk, attach_min) in bytes; attach_min -1: never."""
 
@@ -23,6 +58,12 @@ def fold(
 def copy(to: NDArray[Any], source: NDArray[Any], once: bool, /) -> None: ...
 def default_limits(size: int, /) -> Limits:
     """Return what was measured to be best for a group of `size` ranks."""
+
+def skip_frames_of(package: str, but: str, /) -> None:
+    """Say what the files of this package begin with, and which of those are not meant."""
+
+def caller() -> Source | None:
+    """Return where the caller of this package is."""
 
 def area_bytes(size: int, limits: Limits, /) -> int:
     """Return how much of each rank's segment a group of `size` ranks takes."""
@@ -85,7 +126,10 @@ class Lane:
         on_slow: Callable[[int, str, int, float], None],
         taken: int,
         queued: int,
-    ) -> None: ...
+        records: int = 0,
+    ) -> None:
+        """Remember the last `records` calls, or some more; 0: only what they were."""
+
     def barrier(self, timeout: float | None, label: str | None, /) -> bool: ...
     def all_reduce(
         self, x: object, op: object, timeout: float | None, label: str | None, /
@@ -145,6 +189,18 @@ class Lane:
         Shares are the bytes given to each rank, then those expected from each, of the latest call
         if ranks may differ in them; else None.
         """
+
+    def records(self, last: int, /) -> list[LaneRow]:
+        """Return the latest calls, oldest first, as far back as they are remembered."""
+
+    def source(self, sequence: int, /) -> Source | None:
+        """Return where a recent call was made; None: too old, or made through the queue."""
+
+    def ended_as(self, sequence: int, outcome: int, /) -> None:
+        """Record how a call really ended, which is known where its failure is worded."""
+
+    def begun(self) -> list[tuple[int, float]]:
+        """Return numbers of calls since this was last asked, 64 at most, and when each began."""
 
     def give_up(self, sequence: int, /) -> None:
         """Tell the others not to wait for this rank in calls up to that number; in order.
@@ -214,7 +270,11 @@ class Mail:
         limits: Limits,
         timeout: float,
         on_failure: Callable[..., None],
+        records: int = 0,
     ) -> None: ...
+    def records(self, last: int, /) -> list[MailRow]:
+        """Return the latest messages on callers' threads, oldest first."""
+
     def send(
         self, x: object, dst: int, tag: int, timeout: float | None, label: str | None, /
     ) -> bool: ...

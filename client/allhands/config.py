@@ -19,6 +19,8 @@ from allhands.limits import Limits
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"
+RECORDER_SIZE = 2048
+LARGEST_RECORDER = 1 << 20
 BACKENDS = ("auto", "shm", "socket", "grpc")
 """auto: shared memory where all ranks of a group can have it, else links, which are raw sockets;
 shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams."""
@@ -89,6 +91,10 @@ class WorldConfig:
     """Ranks to which it may grow; 0: no limit."""
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
+    recorder_size: int = RECORDER_SIZE
+    """Operations of each group that the flight recorder remembers; 0: it is off."""
+    dump_on_failure: str = ""
+    """Directory to which the recorder is written when something fails; empty: it is not."""
 
     def __post_init__(self) -> None:
         if self.world_size < 0:
@@ -115,6 +121,11 @@ class WorldConfig:
             )
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout must be a positive number of seconds, not {self.timeout}")
+        if not 0 <= self.recorder_size <= LARGEST_RECORDER:
+            raise ValueError(
+                f"ALLHANDS_RECORDER_SIZE must be from 0 to {LARGEST_RECORDER}, "
+                f"not {self.recorder_size}"
+            )
 
 
 _RANK_SOURCES = (
@@ -195,6 +206,10 @@ def settle(
         max_size=max_size,
         abort_on_exception=abort_on_exception,
         limits=_limits(environ),
+        recorder_size=_number(environ, "ALLHANDS_RECORDER_SIZE")
+        if "ALLHANDS_RECORDER_SIZE" in environ
+        else RECORDER_SIZE,
+        dump_on_failure=environ.get("ALLHANDS_DUMP_ON_FAILURE", ""),
     )
 
 

@@ -10,11 +10,18 @@ from typing import Self, TypeVar
 
 import grpc
 
-from allhands import key_calls
+from allhands import key_calls, reporting
 from allhands.channel import Dial, Endpoint, dial, find_coordinator, meaning, translate
-from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
+from allhands.job_status import (
+    GroupStatus,
+    JobStatus,
+    LatenessStatus,
+    MemberStatus,
+    OperationStatus,
+)
 from allhands.key_calls import CallFailed, CallsPort, KeyCall, P, Q
 from allhands.lines import Lines
+from allhands.recorder.diagnosis import Diagnosis, RankReport, diagnose
 from allhands.timeout import Timeout, seconds
 from allhands.values import encode
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -28,6 +35,19 @@ _STATES = {
     wire.MEMBER_STATE_LOST: "lost",
     wire.MEMBER_STATE_LEFT: "left",
 }
+
+
+DIAGNOSED_OPERATIONS = 32
+"""Of each group: what runs, and some before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What the ranks of a job say of themselves, by rank, and why some do not."""
+
+    job: JobStatus
+    told: Mapping[int, RankReport]
+    absences: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +265,53 @@ class Control:
         """
         return self.job(timeout=timeout).members
 
+    def reports(
+        self,
+        name: str | None = None,
+        operations: int = DIAGNOSED_OPERATIONS,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Reports:
+        """Return what the ranks of a job say of themselves, `operations` of each group.
+
+        Ranks that do not answer within 2 s are told apart. Each may say 1 MiB, or less where there
+        are very many.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        request = wire.CollectRequest(job=name or self._named(), operations=operations)
+        limit = self._timeout if timeout is None else seconds(timeout)
+        job: JobStatus | None = None
+        told: dict[int, RankReport] = {}
+        absences: dict[int, str] = {}
+        try:
+            for reply in self._stub.CollectReports(
+                request, timeout=limit, metadata=self._dial.metadata
+            ):
+                if reply.HasField("job"):
+                    job = _job(reply.job)
+                elif reply.report.absence:
+                    absences[reply.report.rank] = reply.report.absence
+                elif (report := reporting.decode(reply.report.report)) is None:
+                    absences[reply.report.rank] = "its report makes no sense here"
+                else:
+                    told[reply.report.rank] = report
+        except grpc.RpcError as error:
+            doing = f"collect the reports of job {request.job!r}"
+            raise translate(error, doing, at=self._dial.target) from error
+        assert job is not None  # it comes first
+        return Reports(job, told, absences)
+
+    def diagnose(self, name: str | None = None, *, timeout: Timeout | None = None) -> Diagnosis:
+        """Ask every rank of a job where it is, and return who waits for whom and who is behind.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        found = self.reports(name, timeout=timeout)
+        return diagnose(found.job, found.told, found.absences)
+
     # ------------------------------------------------------------ ending
 
     def abort(
@@ -360,5 +427,10 @@ def _member(member: wire.Member) -> MemberStatus:
         operations=tuple(
             OperationStatus(one.group, one.operation, one.sequence, one.completed, one.elapsed)
             for one in member.progress
+        ),
+        clock_offset=member.clock_offset if member.has_clock_offset else None,
+        lateness=tuple(
+            LatenessStatus(one.group, one.calls, one.median, one.worst, one.last)
+            for one in member.lateness
         ),
     )

@@ -569,12 +569,17 @@ class Group:
     ) -> Operation:
         """Give a call its number, with the order's lock held."""
 
+        work = Work(call, self.order.take(), label, self.name)
+        work.entry = self._engine.recording.asked(
+            call.operation, work.sequence, native.nbytes, call, label
+        )
+
         def finish_links() -> None:
             if native.op is not None and native.targets and not self.deterministic:
                 finish(native.op, native.targets[0], self.size)
 
         return Operation(
-            Work(call, self.order.take(), label, self.name),
+            work,
             call,
             native,
             lambda: build(self.rank, self.size),
@@ -600,6 +605,7 @@ class Group:
         seconds = self._seconds(timeout)
         call = Call("message", str(array.dtype), array.size)
         work = Work(Call(operation), 0, label, self.name)
+        work.entry = self._engine.recording.message(operation, array.nbytes, call, peer, tag, label)
         exchange = Exchange(
             work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
         )

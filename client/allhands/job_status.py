@@ -19,6 +19,20 @@ class OperationStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LatenessStatus:
+    """How late a member began the latest calls of a group, against the earliest of each call."""
+
+    group: str
+    calls: int
+    """How many calls are meant: the latest, of which all members have said when they began them."""
+    median: float
+    """Seconds."""
+    worst: float
+    last: int
+    """Of how many of these calls it was the last."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemberStatus:
     """One worker of a job."""
 
@@ -37,9 +51,16 @@ class MemberStatus:
     """Seconds ago."""
     operations: tuple[OperationStatus, ...]
     """One per group in which it has made a call."""
+    clock_offset: float | None = None
+    """What to add to its monotonic clock to get the coordinator's, in seconds; None: unknown."""
+    lateness: tuple[LatenessStatus, ...] = ()
+    """One per group where it is known."""
 
     def in_group(self, group: str) -> OperationStatus | None:
         return next((one for one in self.operations if one.group == group), None)
+
+    def late_in(self, group: str) -> LatenessStatus | None:
+        return next((one for one in self.lateness if one.group == group), None)
 
 
 @dataclass(frozen=True, slots=True)

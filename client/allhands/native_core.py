@@ -1,6 +1,7 @@
 """The native core, where the installation could build it."""
 
 import importlib
+import os
 from types import ModuleType
 
 _ABSENT = (
@@ -12,6 +13,10 @@ _ABSENT = (
 def find() -> tuple[ModuleType | None, str]:
     """Return the core, or None and what a user should know about its absence."""
     try:
-        return importlib.import_module("allhands._native"), ""
+        core = importlib.import_module("allhands._native")
     except ImportError as error:
         return None, _ABSENT.format(error=error)
+    # Where a call was made is told of who calls this package, which its own programs may do too.
+    package = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+    core.skip_frames_of(package, os.path.join(package, "bench", ""))
+    return core, ""

@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
 import grpc
 import grpc.aio
 
-from allhands import stacks
+from allhands import reporting, stacks
 from allhands.channel import Dial, translate
 from allhands.engine.verdict import GivenUp
 from allhands.errors import (
@@ -81,6 +82,12 @@ class SessionListener(Protocol):
 
     def progress(self) -> Sequence[wire.Progress]:
         """Return where this worker is in each of its groups."""
+
+    def begun(self) -> Sequence[wire.Begun]:
+        """Return which calls began since this was last asked, and when."""
+
+    def report(self, operations: int, nbytes: int) -> bytes:
+        """Return what this worker has recorded, `operations` of each group, serialised."""
 
     def member_lost(self, rank: int, reason: str, found: Verdict) -> None: ...
 
@@ -425,10 +432,7 @@ class Session:
                 listener.member_left(event.left)
             case "probe":
                 stack = stacks.main_thread() if event.probe.stack else ""
-                beat = wire.Heartbeat(
-                    probe=event.probe.probe, progress=listener.progress(), stack=stack
-                )
-                self.say(wire.SessionRequest(heartbeat=beat))
+                self.say(_heartbeat(listener, event.probe.probe, stack))
             case "inspect":
                 asked = event.inspect
                 found_there = process.look(asked.pid, asked.born)
@@ -450,6 +454,8 @@ class Session:
                 listener.newcomers(event.newcomers.count)
             case "leave_accepted":
                 self._left.set()
+            case "collect":
+                self._begin(self._report(event.collect, listener))
             case other:
                 logger.warning("the coordinator says %r, which this worker does not know", other)
 
@@ -463,14 +469,22 @@ class Session:
         task = asyncio.create_task(self._say(request))
         self._saying.add(task)
         task.add_done_callback(self._saying.discard)
+
+    def _begin(self, saying: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(saying)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
+
+    async def _report(self, collect: wire.Collect, listener: SessionListener) -> None:
+        await self._say(_heartbeat(listener))  # so that the coordinator knows as much
+        report = listener.report(collect.operations, collect.nbytes)
+        for part in reporting.parts(collect.id, report):
+            await self._say(wire.SessionRequest(report_part=part))
 
     async def _beat(self, listener: SessionListener) -> None:
         while True:
             await asyncio.sleep(self.joined.heartbeat_interval)
-            beat = wire.Heartbeat(progress=listener.progress())
-            await self._say(wire.SessionRequest(heartbeat=beat))
+            await self._say(_heartbeat(listener))
 
     async def _say(self, request: wire.SessionRequest) -> None:
         """Write to the stream; where it is over, `_listen` says so."""
@@ -524,3 +538,14 @@ def _absence(one: wire.AbsentRank) -> Absence:
         signal=one.signal if one.HasField("signal") else None,
         stack=one.stack,
     )
+
+
+def _heartbeat(listener: SessionListener, probe: int = 0, stack: str = "") -> wire.SessionRequest:
+    beat = wire.Heartbeat(
+        probe=probe,
+        stack=stack,
+        progress=listener.progress(),
+        begun=listener.begun(),
+        sent=time.monotonic(),
+    )
+    return wire.SessionRequest(heartbeat=beat)

@@ -10,7 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
+from allhands.recorder.diagnosis import Diagnosis, GroupDiagnosis, Straggler
 
+_FEW = 8
+_RANKED = 16
+"""Rows of the ranking: who is never late is of no interest."""
 _WIDE = 2000  # columns: text that goes to a file or a pipe is not wrapped
 
 
@@ -79,6 +83,100 @@ def group_table(job: JobStatus, group: GroupStatus) -> RenderableType:
     return Group(_cell(title), table, *_reasons(known))
 
 
+def diagnosis_table(found: Diagnosis) -> RenderableType:
+    """Draw who is behind, what each rank waits for, who is late, and where the idle ones are."""
+    lines: list[RenderableType] = [_cell(f"job {found.job}: {found.state}")]
+    lines += [_cell(_positions(group)) for group in found.groups if group.positions]
+    table = _columns(
+        ("RANK", "right"),
+        ("HOST", "left"),
+        ("PID", "right"),
+        ("GROUP", "left"),
+        ("SEQ", "right"),
+        ("IN", "left"),
+        ("SINCE", "right"),
+        ("WAITS FOR", "left"),
+        ("LABEL", "left"),
+        ("LINE", "left"),
+    )
+    for rank in found.ranks:
+        who = (str(rank.rank), rank.host, str(rank.pid))
+        for at, wait in enumerate(rank.waits):
+            _add_row(
+                table,
+                *(who if at == 0 else [""] * len(who)),
+                wait.group,
+                str(wait.sequence) if wait.sequence else "-",
+                wait.signature or wait.operation,
+                _duration(wait.seconds),
+                _ranges(wait.waits_for) or "-",
+                wait.label or "-",
+                wait.source or "-",
+            )
+        if not rank.waits:
+            since = _duration(rank.idle) if rank.last else "-"
+            doing = f"no operation, after {rank.last}" if rank.last else "no operation yet"
+            _add_row(table, *who, "-", "-", doing, since, "-", "-", "-")
+    lines.append(table)
+    silent = [one for one in found.ranks if one.absence]
+    lines += [_cell(f"rank {one.rank} did not report: {one.absence}") for one in silent]
+    if found.stragglers:
+        lines += [Text(), _cell("latest to begin its calls first:"), _stragglers(found.stragglers)]
+    for one in found.ranks:
+        if not one.waits and one.stack:
+            lines += [
+                Text(),
+                _cell(f"rank {one.rank} is outside any operation, its main thread at:"),
+            ]
+            lines += [_cell(line) for line in one.stack.rstrip().splitlines()]
+    return Group(*lines)
+
+
+def _positions(group: GroupDiagnosis) -> str:
+    """Say who is where in a group, and who is behind."""
+    said = []
+    for one in group.positions:
+        many = f"{_many(one.ranks)} {'is' if len(one.ranks) == 1 else 'are'}"
+        if one.operation:
+            said.append(f"{many} in {one.operation} #{one.sequence}")
+        elif one.sequence:
+            said.append(f"{many} in none, after #{one.sequence}")
+        else:
+            said.append(
+                f"{many} in none, and {'has' if len(one.ranks) == 1 else 'have'} begun none"
+            )
+    behind = f"; behind: {_many(group.behind)}" if group.behind else ""
+    return f"group {group.group}: {', '.join(said)}{behind}"
+
+
+def _many(ranks: Sequence[int]) -> str:
+    """Name ranks, and where they are many how many."""
+    listed = f"rank{'' if len(ranks) == 1 else 's'} {_ranges(ranks)}"
+    return f"{len(ranks)} ranks ({_ranges(ranks)})" if len(ranks) > _FEW else listed
+
+
+def _stragglers(late: Sequence[Straggler]) -> Table:
+    table = _columns(
+        ("RANK", "right"),
+        ("GROUP", "left"),
+        ("MEDIAN", "right"),
+        ("WORST", "right"),
+        ("LAST IN", "right"),
+        ("CALLS", "right"),
+    )
+    for one in late[:_RANKED]:
+        _add_row(
+            table,
+            str(one.rank),
+            one.group,
+            _short(one.median),
+            _short(one.worst),
+            str(one.last),
+            str(one.calls),
+        )
+    return table
+
+
 def _headline(job: JobStatus) -> Text:
     size = f"world size {job.world_size}" if job.world_size else "world size not agreed yet"
     joined = sum(member.state == "joined" for member in job.members)
@@ -98,6 +196,7 @@ def _members_table(members: Iterable[MemberStatus]) -> Table:
         ("OPERATION", "left"),
         ("SEQ", "right"),
         ("SINCE", "right"),
+        ("LATE", "right"),
     )
     for member in members:
         who = (
@@ -109,9 +208,9 @@ def _members_table(members: Iterable[MemberStatus]) -> Table:
             _ago(member.last_heartbeat),
         )
         first, *others = _shown(member)
-        _add_row(table, *who, *_operation(first))
+        _add_row(table, *who, *_operation(first), _late(member, first))
         for other in others:
-            _add_row(table, *[""] * len(who), *_operation(other))
+            _add_row(table, *[""] * len(who), *_operation(other), _late(member, other))
     return table
 
 
@@ -129,6 +228,11 @@ def _operation(one: OperationStatus | None) -> tuple[str, str, str, str]:
     if one is None:
         return "-", "-", "-", "-"
     return one.group, one.operation or "-", str(one.sequence), _duration(one.elapsed)
+
+
+def _late(member: MemberStatus, one: OperationStatus | None) -> str:
+    late = None if one is None else member.late_in(one.group)
+    return "-" if late is None else _short(late.median)
 
 
 def _reasons(members: Iterable[MemberStatus]) -> list[Text]:
@@ -169,6 +273,15 @@ def _duration(elapsed: float) -> str:
         return f"{minutes} m {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} m"
+
+
+def _short(elapsed: float) -> str:
+    """Write a short time as people read it: 12 us, 3.4 ms, 1.2 s."""
+    if elapsed < 0.0009995:
+        return f"{elapsed * 1e6:.0f} us"
+    if elapsed < 0.9995:
+        return f"{elapsed * 1e3:.1f} ms"
+    return _duration(elapsed)
 
 
 def _ranges(ranks: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from allhands import native_core, sight, stacks
+from allhands import native_core, reporting, sight, stacks
 from allhands.algorithms.cost import Wire
 from allhands.announcement import LAUNCH_VARIABLE, announce_end
 from allhands.arena.arena import Announcement, Arena
@@ -34,6 +34,8 @@ from allhands.errors import (
 )
 from allhands.gauge import gauge
 from allhands.meeting import Meeting, meet, own_address
+from allhands.recorder.dump import Dumper
+from allhands.recorder.record import OperationRecord, by_time
 from allhands.recovery.decision import Reformed
 from allhands.session import Member, Session, introduced
 from allhands.transport.frame import FrameError, Key, Kind
@@ -94,6 +96,9 @@ class Worker:
         """Workers that wait to be taken in by a grow."""
         self._arena: Arena | None = None
         self._wire: Wire | None = None
+        self._dumper = Dumper(
+            config.dump_on_failure, config.job, self.rank, len(self.members), self.records
+        )
         self.world: GroupEngine
         """Of the group of all ranks."""
 
@@ -201,8 +206,10 @@ class Worker:
             layout=layout,
             allocate=self._scratch,
             named=named,
+            recorder_size=self.config.recorder_size,
         )
         engine.wire = self._wire
+        engine.recording.on_failure = self._dumper.failed
         self._engines[name] = engine
         for rank, failure in self._gone.items():
             if rank in ranks:
@@ -486,6 +493,23 @@ class Worker:
             )
             for engine in self._engines.values()
         ]
+
+    def begun(self) -> Sequence[wire.Begun]:
+        told = ((engine.name, engine.recording.begun()) for engine in self._engines.values())
+        return [
+            wire.Begun(group=name, sequence=[one[0] for one in calls], at=[one[1] for one in calls])
+            for name, calls in told
+            if calls
+        ]
+
+    def report(self, operations: int, nbytes: int) -> bytes:
+        stack = stacks.main_thread()
+        return reporting.encode(self.records(operations), self.progress(), stack, nbytes)
+
+    def records(self, last: int | None = None) -> list[OperationRecord]:
+        """Return what this rank has recorded, `last` operations of each group; any thread."""
+        engines = list(self._engines.values())
+        return by_time(one for engine in engines for one in engine.recording.records(last))
 
     def member_lost(self, rank: int, reason: str, found: Verdict) -> None:
         if rank in self._gone:

@@ -197,6 +197,17 @@ class CoordinatorService(CoordinatorServicer):
     async def Reform(self, request: wire.ReformRequest, context: Context) -> wire.ReformReply:
         return translation.reformed(await self._ask(translation.reform_from(request), context))
 
+    async def CollectReports(
+        self, request: wire.CollectRequest, context: Context
+    ) -> AsyncIterator[wire.CollectReply]:
+        asked = events.CollectReports(request.job, request.operations)
+        reports = await self._ask(asked, context)
+        # Afterwards: with the answers came news of how late members are.
+        job = await self._ask(events.DescribeJob(request.job), context)
+        yield wire.CollectReply(job=translation.job(job))
+        for report in reports:
+            yield wire.CollectReply(report=translation.member_report(report))
+
     async def AwaitVerdict(self, request: wire.VerdictRequest, context: Context) -> wire.Verdict:
         """Never return: a verdict is the end of a call's time, and travels in the trailers."""
         asked = events.AwaitVerdict(

@@ -53,7 +53,11 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
         case "heartbeat":
             beat = message.heartbeat
             return events.Heartbeat(
-                beat.probe, tuple(map(progress_from, beat.progress)), beat.stack
+                probe=beat.probe,
+                progress=tuple(map(progress_from, beat.progress)),
+                stack=beat.stack,
+                sent=beat.sent,
+                begun=tuple(map(_begun_from, beat.begun)),
             )
         case "open_group":
             return events.OpenGroup(message.open_group.group, tuple(message.open_group.ranks))
@@ -77,8 +81,15 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
         case "gave_up":
             given = message.gave_up
             return events.GaveUp(given.group, given.sequence, given.reason)
+        case "report_part":
+            part = message.report_part
+            return events.ReportPart(part.id, part.data, part.last)
         case _:
             return None
+
+
+def _begun_from(message: wire.Begun) -> values.Begun:
+    return values.Begun(message.group, tuple(zip(message.sequence, message.at, strict=False)))
 
 
 def progress_from(message: wire.Progress) -> values.Progress:
@@ -147,6 +158,9 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             return wire.SessionEvent(
                 given_up=given_up(values.GivenUp(group, sequence, rank, by, reason))
             )
+        case effects.Collect(number, operations, nbytes):
+            collect = wire.Collect(id=number, operations=operations, nbytes=nbytes)
+            return wire.SessionEvent(collect=collect)
 
 
 def _joined(joined: effects.Joined) -> wire.Joined:
@@ -179,7 +193,20 @@ def member(view: values.MemberView) -> wire.Member:
         data_port=view.data_port,
         space=view.space,
         born=view.born,
+        clock_offset=view.clock_offset or 0.0,
+        has_clock_offset=view.clock_offset is not None,
+        lateness=map(_lateness, view.lateness),
     )
+
+
+def _lateness(one: values.Lateness) -> wire.Lateness:
+    return wire.Lateness(
+        group=one.group, calls=one.calls, median=one.median, worst=one.worst, last=one.last
+    )
+
+
+def member_report(one: values.MemberReport) -> wire.MemberReport:
+    return wire.MemberReport(rank=one.rank, report=one.report, absence=one.absence)
 
 
 def job(view: values.JobView) -> wire.Job:

@@ -6,7 +6,13 @@ from dataclasses import replace
 import pytest
 
 from allhands.cli.render import jobs_json
-from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
+from allhands.job_status import (
+    GroupStatus,
+    JobStatus,
+    LatenessStatus,
+    MemberStatus,
+    OperationStatus,
+)
 from allhands.tables import group_table, jobs_table, plain
 
 
@@ -59,7 +65,7 @@ def test_a_row_says_who_a_member_is_and_what_it_does_since_when() -> None:
     text = str(_job(_member(2, OperationStatus("world", "all_reduce", 17, 16, 12.04))))
     assert _row(text, "2") == [
         *("2", "node-a", "4002", "10.0.0.1:5002", "joined", "0.2 s ago"),
-        *("world", "all_reduce", "17", "12.0 s"),
+        *("world", "all_reduce", "17", "12.0 s", "-"),
     ]
 
 
@@ -73,17 +79,33 @@ def test_a_member_in_two_operations_has_two_rows() -> None:
             )
         )
     )
-    assert _row(text, "0")[-4:] == ["world", "all_reduce", "17", "1.0 s"]
-    assert _row(text, "dp") == ["dp", "broadcast", "3", "2.0 s"]
+    assert _row(text, "0")[-5:] == ["world", "all_reduce", "17", "1.0 s", "-"]
+    assert _row(text, "dp") == ["dp", "broadcast", "3", "2.0 s", "-"]
 
 
 def test_a_member_outside_any_operation_shows_where_it_was_last() -> None:
     ended = OperationStatus("world", "", 17, 17, 90.0), OperationStatus("dp", "", 4, 4, 75.0)
-    assert _row(str(_job(_member(0, *ended))), "0")[-4:] == ["dp", "-", "4", "1 m 15 s"]
+    assert _row(str(_job(_member(0, *ended))), "0")[-5:] == ["dp", "-", "4", "1 m 15 s", "-"]
 
 
 def test_a_member_that_made_no_call_shows_no_operation() -> None:
-    assert _row(str(_job(_member(0))), "0")[-4:] == ["-", "-", "-", "-"]
+    assert _row(str(_job(_member(0))), "0")[-5:] == ["-", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("median", "shown"),
+    [
+        (0.0, "0 us"),
+        (0.00012, "120 us"),
+        (0.0501, "50.1 ms"),
+        (0.9996, "1.0 s"),
+        (75.0, "1 m 15 s"),
+    ],
+)
+def test_a_row_says_how_late_a_member_is_in_that_group(median: float, shown: str) -> None:
+    late = (LatenessStatus("dp", 20, 9.0, 9.0, 0), LatenessStatus("world", 20, median, 9.0, 20))
+    member = replace(_member(0, OperationStatus("world", "", 4, 4, 1.0)), lateness=late)
+    assert _row(str(_job(member)), "0")[-1] == shown
 
 
 def test_why_a_member_is_gone_is_said_below_the_table() -> None:
@@ -128,7 +150,7 @@ def test_groups_are_listed_with_their_ranks(ranks: tuple[int, ...], shown: str) 
 )
 def test_durations_are_written_as_people_read_them(elapsed: float, shown: str) -> None:
     text = str(_job(_member(0, OperationStatus("world", "barrier", 1, 0, elapsed))))
-    assert _row(text, "0")[-1] == shown
+    assert _row(text, "0")[-2] == shown
 
 
 def test_no_line_is_wrapped_or_padded() -> None:
@@ -197,6 +219,8 @@ def test_the_json_form_keeps_its_names() -> None:
                         "elapsed": 0.5,
                     }
                 ],
+                "clock_offset": None,
+                "lateness": [],
             }
         ],
         "groups": [{"group": "dp", "ranks": [0]}],

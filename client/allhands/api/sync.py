@@ -27,6 +27,7 @@ from allhands.engine.persistent import PersistentCall
 from allhands.engine.work import Work
 from allhands.group import Group
 from allhands.job_status import JobStatus
+from allhands.recorder.record import OperationRecord
 from allhands.reduction import ReduceOp
 from allhands.stores import CoordinatorStore
 from allhands_proto import notice
@@ -229,6 +230,14 @@ def status() -> JobStatus:
     world = _world()
     with connect() as control:
         return control.job(world.job)
+
+
+def flight_recorder() -> list[OperationRecord]:
+    """Return what this process called last in its world, oldest first, what runs now included.
+
+    It remembers 2,048 operations of each group (ALLHANDS_RECORDER_SIZE, a power of two; 0: none).
+    """
+    return _world().records()
 
 
 # ---------------------------------------------------------------- collectives

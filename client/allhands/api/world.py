@@ -19,6 +19,7 @@ from allhands.engine.arguments import AnyArray
 from allhands.engine.order import Order
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
+from allhands.recorder.record import OperationRecord
 from allhands.recovery.recovery import Survivors
 from allhands.recovery.resilient import Policy, ResilientGroup
 from allhands.worker import Worker
@@ -121,6 +122,10 @@ class World:
             raise ValueError(f"no array has the shape {lengths}")
         memory = self._worker.allocate(count * found.itemsize)
         return np.frombuffer(memory, found, count).reshape(lengths)
+
+    def records(self) -> list[OperationRecord]:
+        """Return what this rank has recorded, oldest first."""
+        return self._worker.records()
 
     def close_group(self, group: Group) -> None:
         """Forget a group when its calls have ended."""

@@ -18,8 +18,10 @@ from allhands.bench.data import Array, carrier
 Call = Callable[[], object]
 
 _BACKENDS = {"allhands-socket": "socket", "allhands-grpc": "grpc"}
-ALLHANDS = ("allhands", "allhands-arena", "allhands-persistent", *_BACKENDS)
-"""allhands on any arrays; on its own; with calls made ready once; over each kind of links alone."""
+UNRECORDED = "allhands-unrecorded"
+ALLHANDS = ("allhands", "allhands-arena", "allhands-persistent", UNRECORDED, *_BACKENDS)
+"""allhands on any arrays; on its own; with calls made ready once; without the flight recorder; over
+each kind of links alone."""
 MPI = ("openmpi", "mpich")
 PEERS = ("gloo", *MPI)
 
@@ -63,6 +65,8 @@ class Allhands:
         self._ah: Any = ah  # what only later releases have is asked for by name
         self._own_arrays = name == "allhands-arena"
         self._persistent = name == "allhands-persistent"
+        if name == UNRECORDED:
+            os.environ["ALLHANDS_RECORDER_SIZE"] = "0"
         ah.init_process_group(backend=_BACKENDS.get(name, "auto"))
         self.rank, self.size = ah.get_rank(), ah.get_world_size()
         self.about = {"python": platform.python_version(), "numpy": np.__version__}

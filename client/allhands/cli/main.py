@@ -40,6 +40,14 @@ _COMMANDS = {
     ),
     "abort": _Command("Release all ranks of a job.", "abort", "abort_command"),
     "group": _Command("Show the members of a group with their progress.", "group", "group_command"),
+    "diagnose": _Command(
+        "Ask every rank of a job where it is: who waits for whom, who is behind, who is late.",
+        "diagnose",
+        "diagnose_command",
+    ),
+    "trace": _Command(
+        "Write what all ranks recorded as one trace, for Perfetto.", "trace", "trace_command"
+    ),
     "bench": _Command("Time operations, beside Gloo and MPI.", "bench", "bench_command"),
     "kv": _Command("Get, put, delete and list the keys of a job.", "kv", "kv_app"),
 }

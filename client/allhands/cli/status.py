@@ -10,7 +10,10 @@ The JSON form is stable: names are added, none is removed or given another meani
                             "last_heartbeat": seconds ago,
                             "operations": [{"group": str, "operation": str (empty: in none),
                                             "sequence": int, "completed": int,
-                                            "elapsed": seconds}]}],
+                                            "elapsed": seconds}],
+                            "clock_offset": seconds or null (unknown),
+                            "lateness": [{"group": str, "calls": int, "median": seconds,
+                                          "worst": seconds, "last": int}]}],
                "groups": [{"group": str, "ranks": [int]}],
                "heartbeat_window": seconds, "keys": int, "incarnation": str}]}
 """

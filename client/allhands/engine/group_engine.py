@@ -24,6 +24,7 @@ from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
 from allhands.engine.pings import keep_pinging
+from allhands.engine.recording import SIZE, Recording
 from allhands.engine.shared import Shared
 from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.work import Result, Work
@@ -120,6 +121,7 @@ class GroupEngine:
         layout: Layout | None = None,
         allocate: Allocate = bytearray,
         named: Sequence[int] | None = None,
+        recorder_size: int = SIZE,
     ) -> None:
         """Make the engine of a group: on `grounds` that are those of all its ranks.
 
@@ -140,6 +142,7 @@ class GroupEngine:
         self.wire: Wire | None = None
         """What the links of the world were measured to be, the same on every rank."""
         self.order = Order()
+        self.recording = Recording(name, ranks, self.order, recorder_size)
         self.explanation = ""
         """How the latest call in phases was carried out."""
         self._mesh = mesh
@@ -153,13 +156,16 @@ class GroupEngine:
         self._agreed: dict[int, None] = {}
         """Signatures of rooted calls that all ranks were heard to make; the oldest first."""
         self._stage = Stage()
+        self._endings.where = self.recording.where
         self._aside = Aside(f"allhands group {name}")
         self._hierarchy: Hierarchy | None = None
         if layout is not None:
             island = Island(layout.mine, layout.place, self._aside, grounds, timeout)
             self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
-        self._shared = Shared(name, rank, self.order, self._aside, self._endings, grounds, timeout)
+        self._shared = Shared(
+            name, rank, self.order, self._aside, self._endings, grounds, timeout, self.recording
+        )
         self.messages = Messages(
             name,
             self.ranks,
@@ -370,6 +376,7 @@ class GroupEngine:
         position.since = time.monotonic()
         self._current = operation
         self._interrupt = asyncio.get_running_loop().create_future()
+        self.recording.began(work.entry)
         self._endings.begin(work.sequence, operation.call)
 
     def _leave(self, operation: Operation, error: BaseException | None) -> None:
@@ -377,6 +384,7 @@ class GroupEngine:
         work, position = operation.work, self._position
         self._current = None
         self._interrupt = None
+        self.recording.waiting_for = tuple
         self._mesh.conclude(self.hash, work.sequence)
         self._endings.conclude(work.sequence)
         position.ended = work.sequence
@@ -545,6 +553,7 @@ class GroupEngine:
         work, signature = operation.work, operation.call.signature
         asking: asyncio.Task[Found] | None = None
         pinging: asyncio.Task[None] | None = None
+        self.recording.waiting_for = waiting_for
         assert self._interrupt is not None
         try:
             remaining = operation.deadline - time.monotonic()

@@ -26,12 +26,14 @@ class Mailing:
         rank: int,
         registry: Registry,
         make: Callable[..., "Mail"],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._name = name
         self._ranks = tuple(ranks)
         self._rank = rank
         self._others = [one for one in self._ranks if one != self._ranks[rank]]
         self._registry = registry
+        self._failed = failed
         self._failure: Failure | None = None
         self._left: dict[int, Failure] = {}
         self.mail = make(on_failure=self._on_failure)
@@ -148,7 +150,11 @@ class Mailing:
         operation = "recv" if receives else "send"
         world = None if peer < 0 else self._ranks[peer]
         mine = f"message({dtype}[{count}])"
-        self._raise(outcome, operation, world, source, tag, mine, unlike, told, timeout, label)
+        try:
+            self._raise(outcome, operation, world, source, tag, mine, unlike, told, timeout, label)
+        except AllhandsError as error:
+            self._failed(error)
+            raise
 
     def _raise(
         self,

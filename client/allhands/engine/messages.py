@@ -182,7 +182,12 @@ class Messages:
         if make is None:
             return
         self._mailing = Mailing(
-            self._name, self._ranks, self._rank, self._registry, partial(make, ranks=self._named)
+            self._name,
+            self._ranks,
+            self._rank,
+            self._registry,
+            partial(make, ranks=self._named),
+            self._shared.recording.failed,
         )
         for rank, failure in self._left.items():
             self._mailing.peer_left(rank, failure)

@@ -54,6 +54,13 @@ class Native:
             detail,
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this rank's array, or block, or of all that it sends."""
+        if self.dtype is None:
+            return 0
+        return (self.count if self.send is None else sum(self.send)) * self.dtype.itemsize
+
     def run(
         self,
         lane: "Lane",

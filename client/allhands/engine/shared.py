@@ -15,6 +15,7 @@ from allhands.engine.call import Call
 from allhands.engine.endings import LATE, Endings, Found, first, stop
 from allhands.engine.native import OPS, Native, call_of
 from allhands.engine.order import Order
+from allhands.engine.recording import Recording
 from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError
 
@@ -42,6 +43,7 @@ class Shared:
         endings: Endings,
         grounds: Grounds | None,
         timeout: float,
+        recording: Recording,
     ) -> None:
         self._name = name
         self._rank = rank
@@ -50,6 +52,7 @@ class Shared:
         self._endings = endings
         self._grounds = grounds
         self._timeout = timeout
+        self.recording = recording
         self._loop = asyncio.get_running_loop()
         self._settling = asyncio.Lock()
         self._has_failed = False
@@ -88,6 +91,7 @@ class Shared:
                 ops=OPS,
                 on_failure=self._on_failure,
                 on_slow=self._on_slow,
+                records=self.recording.size,
                 taken=taken,
                 queued=queued,
             )
@@ -102,7 +106,8 @@ class Shared:
         """Return what makes the mail of a group that has settled; None: it uses links."""
         if self._grounds is None or self._order.lane is None:
             return None
-        return partial(self._grounds.mail, rank=self._rank, timeout=self._timeout)
+        size = self.recording.size
+        return partial(self._grounds.mail, rank=self._rank, timeout=self._timeout, records=size)
 
     async def run(
         self,
@@ -211,7 +216,12 @@ class Shared:
         judging = self._judge(
             status, sequence, call, _places(waiting), _places(culprits), timeout, label
         )
-        asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
+        try:
+            asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
+        except BaseException as error:
+            if (lane := self._order.lane) is not None:
+                self.recording.failed_on_lane(lane, sequence, error)
+            raise
 
     # ------------------------------------------------------------ on the loop
 

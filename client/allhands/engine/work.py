@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from allhands.engine.call import Call
 from allhands.errors import CollectiveTimeout
+from allhands.recorder.ring import Entry
 
 Result = object
 
@@ -39,6 +40,8 @@ class Work:
         self.why = "cancelled"
         """What other ranks are told of the reason where this one gives the operation up."""
         self._explanation = ""
+        self.entry: Entry | None = None
+        """What the recorder knows of it, unless that is known where it was carried out."""
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Block until the operation has ended; return True.
@@ -144,9 +147,15 @@ class Work:
         self._source = rank
 
     def succeed(self, result: Result) -> None:
+        self._ended(None)
         if not self._future.done():
             self._future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
+        self._ended(error)
         if not self._future.done():
             self._future.set_exception(error)
+
+    def _ended(self, error: BaseException | None) -> None:
+        if self.entry is not None:
+            self.entry.end(error, self._explanation)

@@ -6,7 +6,7 @@
 
 #define ATTACH_TRIES 8
 
-static const char *const variant_names[] = {
+const char *const lane_variant_names[] = {
     [AH_NONE] = "nothing",       [AH_SLOTS] = "slots",   [AH_STAGED] = "staged",
     [AH_SWAP] = "swap",          [AH_MAILBOXES] = "mailboxes", [AH_DIRECT] = "direct",
     [AH_ATTACH] = "attach",
@@ -170,8 +170,10 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
         plan->out[0] = NULL;
     if (now)
         sequence = ++self->taken;
+    self->from_queue = !now;
     int failed = lane_perform(self, sequence, (int64_t)(timeout * NANOSECONDS),
                      (int64_t)(deadline * NANOSECONDS), label == Py_None ? NULL : label);
+    self->from_queue = false;
     PyThread_release_lock(self->turn);
     if (failed)
         return NULL;
@@ -186,36 +188,23 @@ refused:
 static PyObject *lane_progress(LaneObject *self, PyObject *unused)
 {
     (void)unused;
+    int64_t since = self->since_ns;
+    const Record *record = lane_record_of(self, self->ended);
+    if (self->current[0] == 0 && record->sequence == self->ended && record->finished > since)
+        since = record->finished;
     return Py_BuildValue("KKKsd", (unsigned long long)self->begun, (unsigned long long)self->ended,
                          (unsigned long long)self->completed, self->current,
-                         (double)self->since_ns / NANOSECONDS);
+                         (double)since / NANOSECONDS);
 }
 
 static PyObject *lane_last(LaneObject *self, PyObject *unused)
 {
     (void)unused;
-    const Record *record = &self->records[self->ended % RECORDS];
+    const Record *record = lane_record_of(self, self->ended);
     if (self->ended == 0)
         Py_RETURN_NONE;
     return Py_BuildValue("Ksns", (unsigned long long)record->sequence, lane_kind_names[record->kind],
-                         (Py_ssize_t)record->nbytes,
-                         variant_names[self->variant]);
-}
-
-static PyObject *lane_record(LaneObject *self, PyObject *given)
-{
-    unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred())
-        return NULL;
-    const Record *record = &self->records[sequence % RECORDS];
-    if (sequence == 0 || record->sequence != sequence)
-        Py_RETURN_NONE;
-    PyObject *dtype = self->dtypes[sequence % RECORDS];
-    PyObject *ragged = sequence == self->begun ? lane_shares(self, record->kind) : Py_NewRef(Py_None);
-    if (ragged == NULL)
-        return NULL;
-    return Py_BuildValue("sOniiN", lane_kind_names[record->kind], dtype ? dtype : Py_None,
-                         (Py_ssize_t)record->count, record->op, record->root, ragged);
+                         (Py_ssize_t)record_bytes(record), lane_variant_names[self->variant]);
 }
 
 static PyObject *lane_interrupt(LaneObject *self, PyObject *given)
@@ -270,25 +259,27 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"rank",       "segments", "offsets", "pids",       "heap_offset",
                             "heap_bytes", "limits",   "timeout", "ops",        "on_failure",
-                            "on_slow",    "taken",    "queued",  NULL};
+                            "on_slow",    "taken",    "queued",  "records",    NULL};
     unsigned long long taken;
     Py_ssize_t queued;
     int rank;
     PyObject *segments, *offsets, *pids, *ops, *on_failure, *on_slow;
     Py_ssize_t heap_offset, heap_bytes, slot_max, chunk, attach_min;
+    Py_ssize_t records = 0;
     double timeout;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!nn(nnn)dO!OOKn", names, &rank,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!nn(nnn)dO!OOKn|n", names, &rank,
                                      &PyTuple_Type, &segments, &PyTuple_Type, &offsets,
                                      &PyTuple_Type, &pids, &heap_offset, &heap_bytes, &slot_max,
                                      &chunk, &attach_min, &timeout, &PyTuple_Type, &ops,
-                                     &on_failure, &on_slow, &taken, &queued))
+                                     &on_failure, &on_slow, &taken, &queued, &records))
         return NULL;
     Py_ssize_t size = PyTuple_GET_SIZE(segments);
     ah_limits limits = {(size_t)slot_max, (size_t)chunk,
                         attach_min < 0 ? SIZE_MAX : (size_t)attach_min};
     if (size < 1 || size > AH_MAX_RANKS || rank < 0 || rank >= size || slot_max < 0 || chunk < 1 ||
         PyTuple_GET_SIZE(offsets) != size || PyTuple_GET_SIZE(pids) != size || heap_offset < 0 ||
-        heap_bytes < 0 || !(timeout > 0) || !(timeout < 1e9))
+        heap_bytes < 0 || !(timeout > 0) || !(timeout < 1e9) || records < 0 ||
+        records > RECORDS_MOST)
         return PyErr_Format(PyExc_ValueError, "no such lane");
     size_t needed = ah_area_bytes((int)size, &limits);
     void *areas[AH_MAX_RANKS], *heaps[AH_MAX_RANKS];
@@ -316,7 +307,7 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->current = "";
     self->since_ns = now_ns();
     self->generation = lane_generation;
-    if (self->lane == NULL || self->turn == NULL) {
+    if (self->lane == NULL || self->turn == NULL || !lane_make_records(self, (size_t)records)) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -355,8 +346,7 @@ static void lane_dealloc(LaneObject *self)
         PyThread_free_lock(self->turn);
     Py_XDECREF(self->segments);
     Py_XDECREF(self->ops);
-    for (int at = 0; at < RECORDS; at++)
-        Py_XDECREF(self->dtypes[at]);
+    lane_free_records(self);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -378,6 +368,10 @@ static PyMethodDef lane_methods[] = {
     {"progress", (PyCFunction)lane_progress, METH_NOARGS, NULL},
     {"last", (PyCFunction)lane_last, METH_NOARGS, NULL},
     {"record", (PyCFunction)lane_record, METH_O, NULL},
+    {"records", (PyCFunction)lane_records, METH_O, NULL},
+    {"source", (PyCFunction)lane_source, METH_O, NULL},
+    {"ended_as", (PyCFunction)lane_ended_as, METH_VARARGS, NULL},
+    {"begun", (PyCFunction)lane_begun, METH_NOARGS, NULL},
     {"give_up", (PyCFunction)lane_give_up, METH_O, NULL},
     {"interrupt", (PyCFunction)lane_interrupt, METH_O, NULL},
     {"limit", (PyCFunction)lane_limit, METH_O, NULL},

@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "lane_state.h"
 
+#include "clock.h"
+#include "source.h"
+
 #include <time.h>
 
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
@@ -37,6 +40,7 @@ static bool tick_python(void *owner, uint64_t waiting)
     Running *running = owner;
     LaneObject *self = running->self;
     PyEval_RestoreThread(running->saved);
+    self->waiting = waiting;
     bool interrupted = PyErr_CheckSignals() < 0;
     if (!interrupted && !running->asked && now_ns() >= running->ask_at) {
         running->asked = true;
@@ -134,11 +138,80 @@ static ah_status take_out(LaneObject *self, Running *running, ah_status status)
     return status;
 }
 
+static void note_begun(Begun *begun, uint64_t sequence, int64_t at)
+{
+    if (begun->count == BEGUN) {
+        begun->stride *= 2;
+        begun->count = 0;
+        for (int old = 0; old < BEGUN; old++)
+            if ((begun->sequence[old] & (begun->stride - 1)) == 0) {
+                begun->sequence[begun->count] = begun->sequence[old];
+                begun->at[begun->count++] = begun->at[old];
+            }
+        if (sequence & (begun->stride - 1))
+            return;
+    }
+    begun->sequence[begun->count] = sequence;
+    begun->at[begun->count++] = at;
+}
+
+static inline void keep(PyObject **place, PyObject *value)
+{
+    if (*place != value)
+        Py_XSETREF(*place, Py_XNewRef(value));
+}
+
+/* Write down what begins. */
+static void record(LaneObject *self, uint64_t sequence, size_t nbytes, int64_t now, PyObject *label)
+{
+    const Plan *plan = &self->plan;
+    Record *record = lane_record_of(self, sequence);
+    record->sequence = sequence;
+    record->kind = (uint8_t)plan->kind;
+    record->op = (int8_t)plan->op;
+    record->root = (int8_t)plan->root;
+    record->ending = OUTCOME_RUNNING;
+    record->amount = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE ? nbytes : plan->count;
+    keep(&record->dtype, plan->dtype);
+    if (!self->records_all)
+        return;
+    record->started = now;
+    record->finished = 0;
+    keep(&record->label, label);
+    if (self->from_queue) {
+        record->ending |= RECORD_QUEUED;
+        Py_CLEAR(record->code);
+    } else {
+        PyObject *code = source_here(&record->instruction);
+        Py_XSETREF(record->code, code);
+    }
+    if ((sequence & (self->begun_at.stride - 1)) == 0)
+        note_begun(&self->begun_at, sequence, now);
+}
+
+/* Write down how it ended, and whether it is known why. */
+static inline void settle(LaneObject *self, uint64_t sequence, ah_status status)
+{
+    static const uint8_t outcomes[] = {
+        [AH_OK] = OUTCOME_OK,
+        [AH_TIMEOUT] = OUTCOME_TIMEOUT,
+        [AH_INTERRUPTED] = OUTCOME_CANCELLED,
+        [AH_MISMATCH] = OUTCOME_MISMATCH,
+        [AH_ABANDONED] = OUTCOME_TIMEOUT,
+    };
+    Record *record = lane_record_of(self, sequence);
+    record->ending |= (uint8_t)(self->variant << 4);
+    if (!(record->ending & 15))
+        record->ending |= outcomes[status];
+    if (self->records_all)
+        record->finished = clock_now();
+}
+
 void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
-                  int64_t deadline)
+                  int64_t deadline, PyObject *label)
 {
     Plan *plan = &self->plan;
-    int64_t now = now_ns();
+    int64_t now = self->records_all ? clock_now() : now_ns();
     int64_t ask = timeout / 2 < ASK_AFTER_NS ? timeout / 2 : ASK_AFTER_NS;
     *running = (Running){.self = self, .timeout = timeout, .ask_at = now + ask};
     running->call = (ah_call){
@@ -163,15 +236,8 @@ void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t t
     /* Others' memory can be looked at once they have lanes, which they have when they are here. */
     if (self->tries > 0 && self->completed > 0 && running->call.nbytes >= self->attach_min)
         self->tries = ah_lane_can_attach(self->lane) ? 0 : self->tries - 1;
-    self->records[sequence % RECORDS] = (Record){
-        .sequence = sequence,
-        .kind = plan->kind,
-        .op = plan->op,
-        .root = plan->root,
-        .count = plan->count,
-        .nbytes = running->call.nbytes,
-    };
-    Py_XSETREF(self->dtypes[sequence % RECORDS], Py_XNewRef(plan->dtype));
+    self->waiting = 0;
+    record(self, sequence, running->call.nbytes, now, label);
 }
 
 PyObject *lane_shares(const LaneObject *self, Kind kind)
@@ -239,6 +305,7 @@ int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *lab
         tell_broken(self, sequence);
     else
         lane_complain(self, running, status, label);
+    settle(self, sequence, status);
     self->ended = sequence;
     self->current = "";
     if (status != AH_OK)
@@ -250,6 +317,6 @@ int lane_perform(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t d
                PyObject *label)
 {
     Running running;
-    lane_begin(self, &running, sequence, timeout, deadline);
+    lane_begin(self, &running, sequence, timeout, deadline, label);
     return lane_end(self, &running, carry_out(self, &running.call), label);
 }

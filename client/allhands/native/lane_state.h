@@ -15,7 +15,9 @@
 #include "segment_object.h"
 
 #define NANOSECONDS 1000000000LL
-#define RECORDS 64
+#define RECORDS_LEAST 64 /* for who asks what a call was, also where none is recorded */
+#define RECORDS_MOST (1 << 24)
+#define BEGUN 64
 
 typedef enum {
     BARRIER,
@@ -50,15 +52,41 @@ typedef struct {
     PyObject *dtype;   /* borrowed; NULL: none */
 } Plan;
 
-/* What a call was, for people and for peers that made another one. */
+typedef enum {
+    OUTCOME_RUNNING,
+    OUTCOME_OK,
+    OUTCOME_TIMEOUT,
+    OUTCOME_MISMATCH,
+    OUTCOME_ABORTED,
+    OUTCOME_FAILED,
+    OUTCOME_CANCELLED,
+    OUTCOMES
+} Outcome;
+
+/* What a call was and how it went, for people and for peers that made another one. In one line, and
+ * written only by who holds the GIL. */
 typedef struct {
-    uint64_t sequence;
-    Kind kind;
-    int op;
-    int root;
-    size_t count;
-    size_t nbytes; /* of what this rank brought */
+    _Alignas(64) uint64_t sequence;
+    int64_t started, finished; /* nanoseconds; 0: not yet */
+    PyObject *dtype, *code, *label; /* owned; NULL: none */
+    size_t amount; /* elements; of all_to_all the bytes that this rank sends */
+    int32_t instruction; /* in the code */
+    uint8_t kind;
+    int8_t op, root;
+    uint8_t ending; /* Outcome, then 4 bits on: ah_variant; RECORD_QUEUED */
 } Record;
+_Static_assert(sizeof(Record) == 64 && AH_MAX_RANKS <= 128 && OUTCOMES <= 16, "records fit");
+
+#define RECORD_QUEUED 0x80 /* it is told in Python when and where it was made */
+
+/* When calls began, of some of a period's: those whose numbers divide by `stride`, which doubles when
+ * they become too many. So ranks whose periods differ a little tell of the same calls. */
+typedef struct {
+    uint64_t stride;
+    int count;
+    uint64_t sequence[BEGUN];
+    int64_t at[BEGUN];
+} Begun;
 
 struct Persistent;
 
@@ -85,8 +113,12 @@ typedef struct {
     struct Persistent *pending; /* a call that was started and not finished yet */
     Plan plan; /* of the call that runs; too large for the stack of a fast call */
     ah_variant variant; /* of the call that ended last */
-    Record records[RECORDS];
-    PyObject *dtypes[RECORDS]; /* of the same calls; NULL: none */
+    bool records_all; /* else only what they are, not when and where */
+    bool from_queue; /* the call that runs */
+    size_t mask; /* of `records`, whose number is a power of two */
+    Record *records;
+    uint64_t waiting; /* ranks for which the call that runs was last seen to wait */
+    Begun begun_at;
 } LaneObject;
 
 /* How a call that runs and the hooks find each other. */
@@ -108,7 +140,7 @@ int64_t now_ns(void);
 
 /* Begin the plan as call number `sequence`. */
 void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
-                int64_t deadline);
+                int64_t deadline, PyObject *label);
 /* End what was begun; -1 with an exception set unless it ended well. */
 int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *label);
 /* Set the exception of a call that failed. */
@@ -129,6 +161,26 @@ int lane_op_index(LaneObject *self, PyObject *op);
 typedef PyObject *LaneCall(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 LaneCall lane_barrier, lane_all_reduce, lane_reduce, lane_broadcast, lane_all_gather_into_tensor,
     lane_reduce_scatter_tensor, lane_all_to_all_single;
+
+/* ---- lane_records.c */
+
+/* Room for so many records, or for RECORDS_LEAST; false: there is no memory. */
+bool lane_make_records(LaneObject *self, size_t wanted);
+void lane_free_records(LaneObject *self);
+/* Methods. */
+PyObject *lane_record(LaneObject *self, PyObject *sequence);
+PyObject *lane_records(LaneObject *self, PyObject *last);
+PyObject *lane_source(LaneObject *self, PyObject *sequence);
+PyObject *lane_ended_as(LaneObject *self, PyObject *args);
+PyObject *lane_begun(LaneObject *self, PyObject *unused);
+/* Bytes of what this rank brought. */
+size_t record_bytes(const Record *record);
+extern const char *const lane_variant_names[];
+
+static inline Record *lane_record_of(LaneObject *self, uint64_t sequence)
+{
+    return &self->records[sequence & self->mask];
+}
 
 /* ---- persistent_object.c */
 

@@ -14,6 +14,8 @@
 #define PY_ARRAY_UNIQUE_SYMBOL allhands_array_api
 #include <numpy/arrayobject.h>
 
+#include "clock.h"
+#include "letters.h"
 #include "mail.h"
 #include "segment_object.h"
 #include "wires.h"
@@ -53,6 +55,7 @@ typedef struct {
     bool closed;
     Type types[TYPES];
     int next_type;
+    Letters letters;
 } MailObject;
 
 typedef struct {
@@ -200,11 +203,15 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
     message->tag = (uint32_t)number;
     if (!describe(self, message, array, &text))
         return -1;
-    message->deadline = now_ns() + limit;
+    int64_t now = self->letters.ring != NULL ? clock_now() : now_ns();
+    message->deadline = now + limit;
+    uint64_t letter =
+        letters_begin(&self->letters, message, (PyObject *)PyArray_DESCR(array), now, label);
     int result = -1, started = ah_mail_start(self->mail, message);
-    if (started < 0)
+    if (started < 0) {
+        letters_end(&self->letters, letter, message, AH_FAILED);
         PyErr_NoMemory();
-    else {
+    } else {
         ah_status status = AH_OK;
         if (!started) {
             Waiting waiting;
@@ -213,6 +220,7 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
             if (status == AH_INTERRUPTED)
                 ah_mail_end(self->mail, message, AH_CANCELLED);
         }
+        letters_end(&self->letters, letter, message, ah_mail_outcome(message));
         if (status == AH_OK && ah_mail_outcome(message) == AH_DELIVERED)
             result = 1;
         else if (!PyErr_Occurred())
@@ -393,18 +401,28 @@ static PyObject *mail_close(MailObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *mail_records(MailObject *self, PyObject *given)
+{
+    size_t last = PyLong_AsSize_t(given);
+    if (PyErr_Occurred())
+        return NULL;
+    return letters_rows(&self->letters, last, outcome_names, way_names);
+}
+
 static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"rank",       "ranks",  "segments", "offsets",    "pids", "heap_offset",
-                            "heap_bytes", "limits", "timeout",  "on_failure", NULL};
+                            "heap_bytes", "limits", "timeout",  "on_failure", "records", NULL};
     int rank;
     PyObject *ranks, *segments, *offsets, *pids, *on_failure;
     Py_ssize_t heap_offset, heap_bytes, slot_max, chunk, attach_min;
+    Py_ssize_t records = 0;
     double timeout;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!O!nn(nnn)dO", names, &rank,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!O!nn(nnn)dO|n", names, &rank,
                                      &PyTuple_Type, &ranks, &PyTuple_Type, &segments, &PyTuple_Type,
                                      &offsets, &PyTuple_Type, &pids, &heap_offset, &heap_bytes,
-                                     &slot_max, &chunk, &attach_min, &timeout, &on_failure))
+                                     &slot_max, &chunk, &attach_min, &timeout, &on_failure,
+                                     &records))
         return NULL;
     Py_ssize_t size = PyTuple_GET_SIZE(segments);
     ah_limits limits = {(size_t)slot_max, (size_t)chunk,
@@ -412,7 +430,7 @@ static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (size < 1 || size > AH_MAX_RANKS || rank < 0 || rank >= size || slot_max < 0 || chunk < 1 ||
         PyTuple_GET_SIZE(offsets) != size || PyTuple_GET_SIZE(pids) != size ||
         PyTuple_GET_SIZE(ranks) != size || heap_offset < 0 || heap_bytes < 0 || !(timeout > 0) ||
-        !(timeout < 1e9))
+        !(timeout < 1e9) || records < 0 || records > LETTERS_MOST)
         return PyErr_Format(PyExc_ValueError, "no such mail");
     size_t needed = ah_area_bytes((int)size, &limits);
     void *offices[AH_MAX_RANKS], *heaps[AH_MAX_RANKS];
@@ -442,7 +460,7 @@ static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     memcpy(self->ranks, world, sizeof world);
     self->timeout_ns = (int64_t)(timeout * NANOSECONDS);
     self->generation = generation;
-    if (self->mail == NULL) {
+    if (self->mail == NULL || !letters_make(&self->letters, (size_t)records)) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -473,6 +491,7 @@ static void mail_dealloc(MailObject *self)
             ah_mail_close(self->mail);
         ah_mail_free(self->mail);
     }
+    letters_free(&self->letters);
     Py_XDECREF(self->segments);
     for (int at = 0; at < TYPES; at++) {
         Py_XDECREF(self->types[at].descr);
@@ -491,6 +510,7 @@ static PyMethodDef mail_methods[] = {
     {"fail", (PyCFunction)mail_fail, METH_NOARGS, NULL},
     {"idle", (PyCFunction)mail_idle, METH_NOARGS, NULL},
     {"close", (PyCFunction)mail_close, METH_NOARGS, NULL},
+    {"records", (PyCFunction)mail_records, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

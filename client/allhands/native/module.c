@@ -10,6 +10,7 @@
 #include "lane_object.h"
 #include "mail_object.h"
 #include "segment_object.h"
+#include "source.h"
 
 #define MOST_OPERANDS 64
 
@@ -93,7 +94,7 @@ PyMODINIT_FUNC PyInit__native(void)
     import_array();
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || add_segment_types(module) < 0 || add_lane_type(module) < 0 ||
-        add_mail_types(module) < 0)
+        add_mail_types(module) < 0 || add_source_functions(module) < 0)
         return NULL;
     return module;
 }

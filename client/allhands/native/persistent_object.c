@@ -116,7 +116,7 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
         plan->itemsize = self->plan.itemsize;
         plan->dtype = self->plan.dtype;
         lane_begin(lane, &self->running, ++lane->taken, self->timeout ? self->timeout : lane->timeout_ns,
-              0);
+              0, self->label == Py_None ? NULL : self->label);
         ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op,
                                                plan->type, self->plan.out[0], plan->count);
         int failed = 0;

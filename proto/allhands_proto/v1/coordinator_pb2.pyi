@@ -65,6 +65,7 @@ class SessionRequest(_message.Message):
     INSPECTED_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
     GAVE_UP_FIELD_NUMBER: _builtins.int
+    REPORT_PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join: ...
     @_builtins.property
@@ -83,6 +84,8 @@ class SessionRequest(_message.Message):
     def abort(self) -> Global___Abort: ...
     @_builtins.property
     def gave_up(self) -> Global___GaveUp: ...
+    @_builtins.property
+    def report_part(self) -> Global___ReportPart: ...
     def __init__(
         self,
         *,
@@ -95,12 +98,13 @@ class SessionRequest(_message.Message):
         inspected: Global___Inspected | None = ...,
         abort: Global___Abort | None = ...,
         gave_up: Global___GaveUp | None = ...,
+        report_part: Global___ReportPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up", "report_part"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -193,22 +197,32 @@ class Heartbeat(_message.Message):
     PROBE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     STACK_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
+    BEGUN_FIELD_NUMBER: _builtins.int
     probe: _builtins.int
     """the Probe this answers, 0 for a periodic beat"""
     stack: _builtins.str
     """of the main thread, where the probe asked for it; 4 KiB at most"""
+    sent: _builtins.float
+    """by the member's monotonic clock, seconds; 0: it does not say"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
+    @_builtins.property
+    def begun(self) -> _containers.RepeatedCompositeFieldContainer[Global___Begun]:
+        """of each group in which calls began since the last beat"""
+
     def __init__(
         self,
         *,
         probe: _builtins.int = ...,
         progress: _abc.Iterable[Global___Progress] | None = ...,
         stack: _builtins.str = ...,
+        sent: _builtins.float = ...,
+        begun: _abc.Iterable[Global___Begun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe", "progress", b"progress", "stack", b"stack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "probe", b"probe", "progress", b"progress", "sent", b"sent", "stack", b"stack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -452,6 +466,7 @@ class SessionEvent(_message.Message):
     RULING_FIELD_NUMBER: _builtins.int
     ABORTED_FIELD_NUMBER: _builtins.int
     GIVEN_UP_FIELD_NUMBER: _builtins.int
+    COLLECT_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -478,6 +493,8 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def given_up(self) -> Global___CallGivenUp: ...
     @_builtins.property
+    def collect(self) -> Global___Collect: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Events in their order, in place of one: when all members leave at once, each hears of all
         others, and one message for each event would be a square of messages.
@@ -498,13 +515,14 @@ class SessionEvent(_message.Message):
         ruling: Global___Ruling | None = ...,
         aborted: Global___Aborted | None = ...,
         given_up: Global___CallGivenUp | None = ...,
+        collect: Global___Collect | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up", "collect"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -626,6 +644,9 @@ class Member(_message.Message):
     DATA_PORT_FIELD_NUMBER: _builtins.int
     SPACE_FIELD_NUMBER: _builtins.int
     BORN_FIELD_NUMBER: _builtins.int
+    CLOCK_OFFSET_FIELD_NUMBER: _builtins.int
+    HAS_CLOCK_OFFSET_FIELD_NUMBER: _builtins.int
+    LATENESS_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     host: _builtins.str
@@ -645,8 +666,15 @@ class Member(_message.Message):
     space: _builtins.str
     """as in Join"""
     born: _builtins.str
+    clock_offset: _builtins.float
+    """what to add to its monotonic clock to get the coordinator's"""
+    has_clock_offset: _builtins.bool
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
+    @_builtins.property
+    def lateness(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lateness]:
+        """by group; where it is not known, none"""
+
     def __init__(
         self,
         *,
@@ -665,10 +693,13 @@ class Member(_message.Message):
         data_port: _builtins.int = ...,
         space: _builtins.str = ...,
         born: _builtins.str = ...,
+        clock_offset: _builtins.float = ...,
+        has_clock_offset: _builtins.bool = ...,
+        lateness: _abc.Iterable[Global___Lateness] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "born", b"born", "data_port", b"data_port", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "space", b"space", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "born", b"born", "clock_offset", b"clock_offset", "data_port", b"data_port", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "space", b"space", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -927,6 +958,131 @@ class CallGivenUp(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CallGivenUp: _TypeAlias = CallGivenUp  # noqa: Y015
+
+@_typing.final
+class Begun(_message.Message):
+    """When a member began calls of a group, by its monotonic clock: some of them where they were many,
+    chosen by number so that all members choose alike.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    @_builtins.property
+    def sequence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def at(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """of each of these, seconds"""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        sequence: _abc.Iterable[_builtins.int] | None = ...,
+        at: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "group", b"group", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Begun: _TypeAlias = Begun  # noqa: Y015
+
+@_typing.final
+class Lateness(_message.Message):
+    """How late a member was, against the earliest of each call, over the latest calls of a group of which
+    every present member has said when it began them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    MEDIAN_FIELD_NUMBER: _builtins.int
+    WORST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    calls: _builtins.int
+    median: _builtins.float
+    """seconds"""
+    worst: _builtins.float
+    last: _builtins.int
+    """of how many calls it was the last"""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        calls: _builtins.int = ...,
+        median: _builtins.float = ...,
+        worst: _builtins.float = ...,
+        last: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "group", b"group", "last", b"last", "median", b"median", "worst", b"worst"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lateness: _TypeAlias = Lateness  # noqa: Y015
+
+@_typing.final
+class Collect(_message.Message):
+    """Say what was recorded last: as ReportParts with this number, together at most so many bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    NBYTES_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    operations: _builtins.int
+    """of each group at most"""
+    nbytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        operations: _builtins.int = ...,
+        nbytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "nbytes", b"nbytes", "operations", b"operations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Collect: _TypeAlias = Collect  # noqa: Y015
+
+@_typing.final
+class ReportPart(_message.Message):
+    """A piece of a FlightReport, serialised, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    data: _builtins.bytes
+    last: _builtins.bool
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "last", b"last"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportPart: _TypeAlias = ReportPart  # noqa: Y015
 
 @_typing.final
 class VerdictRequest(_message.Message):
@@ -2038,3 +2194,187 @@ class Group(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Group: _TypeAlias = Group  # noqa: Y015
+
+@_typing.final
+class CollectRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    operations: _builtins.int
+    """of each group at most"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        operations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "operations", b"operations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
+
+@_typing.final
+class CollectReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    @_builtins.property
+    def report(self) -> Global___MemberReport: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+        report: Global___MemberReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "reply", b"reply", "report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "reply", b"reply", "report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["job", "report"]  # noqa: Y015
+    _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
+
+Global___CollectReply: _TypeAlias = CollectReply  # noqa: Y015
+
+@_typing.final
+class MemberReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    ABSENCE_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    report: _builtins.bytes
+    """a FlightReport as the member serialised it"""
+    absence: _builtins.str
+    """why there is none"""
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        report: _builtins.bytes = ...,
+        absence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence", b"absence", "rank", b"rank", "report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberReport: _TypeAlias = MemberReport  # noqa: Y015
+
+@_typing.final
+class FlightReport(_message.Message):
+    """What a member has recorded. The coordinator passes it on and does not look into it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOW_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
+    IS_CUT_FIELD_NUMBER: _builtins.int
+    now: _builtins.float
+    """by its monotonic clock, seconds, when this was made"""
+    stack: _builtins.str
+    """of its main thread"""
+    is_cut: _builtins.bool
+    """there would have been more, with more room"""
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FlightRecord]:
+        """oldest first"""
+
+    def __init__(
+        self,
+        *,
+        now: _builtins.float = ...,
+        progress: _abc.Iterable[Global___Progress] | None = ...,
+        operations: _abc.Iterable[Global___FlightRecord] | None = ...,
+        stack: _builtins.str = ...,
+        is_cut: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_cut", b"is_cut", "now", b"now", "operations", b"operations", "progress", b"progress", "stack", b"stack"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlightReport: _TypeAlias = FlightReport  # noqa: Y015
+
+@_typing.final
+class FlightRecord(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    NBYTES_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    HOW_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    sequence: _builtins.int
+    """0 point to point"""
+    operation: _builtins.str
+    nbytes: _builtins.int
+    signature: _builtins.str
+    created: _builtins.int
+    """by the member's monotonic clock, nanoseconds"""
+    started: _builtins.int
+    """0: not yet"""
+    finished: _builtins.int
+    """0: not yet"""
+    outcome: _builtins.str
+    label: _builtins.str
+    file: _builtins.str
+    line: _builtins.int
+    function: _builtins.str
+    how: _builtins.str
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ranks of the world"""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        operation: _builtins.str = ...,
+        nbytes: _builtins.int = ...,
+        signature: _builtins.str = ...,
+        created: _builtins.int = ...,
+        started: _builtins.int = ...,
+        finished: _builtins.int = ...,
+        outcome: _builtins.str = ...,
+        label: _builtins.str = ...,
+        file: _builtins.str = ...,
+        line: _builtins.int = ...,
+        function: _builtins.str = ...,
+        how: _builtins.str = ...,
+        waits_for: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "file", b"file", "finished", b"finished", "function", b"function", "group", b"group", "how", b"how", "label", b"label", "line", b"line", "nbytes", b"nbytes", "operation", b"operation", "outcome", b"outcome", "sequence", b"sequence", "signature", b"signature", "started", b"started", "waits_for", b"waits_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlightRecord: _TypeAlias = FlightRecord  # noqa: Y015

@@ -139,6 +139,11 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitReply.FromString,
                 _registered_method=True)
+        self.CollectReports = channel.unary_stream(
+                '/allhands.v1.Coordinator/CollectReports',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -285,6 +290,14 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CollectReports(self, request, context):
+        """What every present member has recorded: each is asked over its session, and has 2 s at most.
+        First the job, then one reply for each member.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -392,6 +405,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ReportExit,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitReply.SerializeToString,
+            ),
+            'CollectReports': grpc.unary_stream_rpc_method_handler(
+                    servicer.CollectReports,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -961,6 +979,33 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/ReportExit',
             allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CollectReports(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/allhands.v1.Coordinator/CollectReports',
+            allhands__proto_dot_v1_dot_coordinator__pb2.CollectRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.CollectReply.FromString,
             options,
             channel_credentials,
             insecure,

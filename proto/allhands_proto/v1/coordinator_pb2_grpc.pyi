@@ -83,6 +83,10 @@ class CoordinatorStub:
     """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
     ReportExit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]
     """From who started a process: how it ended."""
+    CollectReports: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.CollectRequest, _coordinator_pb2.CollectReply]
+    """What every present member has recorded: each is asked over its session, and has 2 s at most.
+    First the job, then one reply for each member.
+    """
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -127,6 +131,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
     ReportExit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]  # type: ignore[assignment]
     """From who started a process: how it ended."""
+    CollectReports: _aio.UnaryStreamMultiCallable[_coordinator_pb2.CollectRequest, _coordinator_pb2.CollectReply]  # type: ignore[assignment]
+    """What every present member has recorded: each is asked over its session, and has 2 s at most.
+    First the job, then one reply for each member.
+    """
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -294,5 +302,15 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ReportExitReply, _abc.Awaitable[_coordinator_pb2.ReportExitReply]]:
         """From who started a process: how it ended."""
+
+    @_abc_1.abstractmethod
+    def CollectReports(
+        self,
+        request: _coordinator_pb2.CollectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.CollectReply], _abc.AsyncIterator[_coordinator_pb2.CollectReply]]:
+        """What every present member has recorded: each is asked over its session, and has 2 s at most.
+        First the job, then one reply for each member.
+        """
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

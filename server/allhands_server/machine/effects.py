@@ -105,6 +105,15 @@ class CallGivenUp:
     reason: str
 
 
+@record
+class Collect:
+    """Report under this number what was recorded; one object goes to all members."""
+
+    number: int
+    operations: int
+    nbytes: int
+
+
 Notification: TypeAlias = (
     Joined
     | WorldFormed
@@ -118,6 +127,7 @@ Notification: TypeAlias = (
     | Ruling
     | Aborted
     | CallGivenUp
+    | Collect
 )
 
 

@@ -7,10 +7,12 @@ from typing import Generic, TypeAlias, TypeVar
 
 from allhands_server.machine.record import record
 from allhands_server.machine.values import (
+    Begun,
     Compared,
     Entry,
     GivenUp,
     JobView,
+    MemberReport,
     Progress,
     Reformed,
     Verdict,
@@ -201,6 +203,14 @@ class DescribeJob(Request[JobView]):
     job: str
 
 
+@record
+class CollectReports(Request[tuple[MemberReport, ...]]):
+    """Ask all members what they have recorded, `operations` of each group; answered by rank."""
+
+    job: str
+    operations: int
+
+
 AnyRequest: TypeAlias = (
     KeyRequest
     | Arrive
@@ -211,6 +221,7 @@ AnyRequest: TypeAlias = (
     | ReportExit
     | ListJobs
     | DescribeJob
+    | CollectReports
 )
 
 # ---------------------------------------------------------------- what a session says
@@ -243,6 +254,8 @@ class Heartbeat:
     probe: int = 0
     progress: tuple[Progress, ...] = ()
     stack: str = ""
+    sent: float = 0.0
+    begun: tuple[Begun, ...] = ()
 
 
 @record
@@ -292,8 +305,25 @@ class GaveUp:
     reason: str
 
 
+@record
+class ReportPart:
+    """A piece of what a member was asked for by a `Collect`."""
+
+    number: int
+    data: bytes
+    is_last: bool
+
+
 Remark: TypeAlias = (
-    Heartbeat | OpenGroup | CloseGroup | LinkBroken | Leave | Inspected | Abort | GaveUp
+    Heartbeat
+    | OpenGroup
+    | CloseGroup
+    | LinkBroken
+    | Leave
+    | Inspected
+    | Abort
+    | GaveUp
+    | ReportPart
 )
 
 # ---------------------------------------------------------------- events

@@ -108,7 +108,7 @@ class Job:
             state=world.state,
             epoch=world.epoch,
             world_size=world.size,
-            members=tuple(member.view(now) for _, member in sorted(world.members.items())),
+            members=world.views(now),
             groups=world.groups.view(),
             heartbeat_window=world.window,
             keys=len(self.keys),

@@ -17,6 +17,8 @@ LONGEST_ERROR = 4_000
 """Of what a member says why it leaves, so many characters are kept."""
 LONGEST_STACK = 4_096
 LARGEST_WORLD = 1_000_000
+LATEST_CLOCK = 1e12
+"""Seconds: no clock that counts from when a machine was started says more."""
 
 _BYTES_PER_CHARACTER = 4  # of UTF-8, at most: so short keys need no counting
 

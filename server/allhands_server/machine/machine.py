@@ -12,7 +12,7 @@ The law:
 from dataclasses import dataclass
 from typing import Protocol
 
-from allhands_server.machine import admission
+from allhands_server.machine import admission, reports
 from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import (
     Answer,
@@ -33,6 +33,7 @@ from allhands_server.machine.events import (
     Asked,
     AwaitVerdict,
     CloseGroup,
+    CollectReports,
     DescribeJob,
     Drain,
     Event,
@@ -49,6 +50,7 @@ from allhands_server.machine.events import (
     Reform,
     Remark,
     ReportExit,
+    ReportPart,
     Said,
     SessionBroke,
     Tick,
@@ -187,6 +189,18 @@ class Machine:
                     raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
                 effects = job.reforms.ask(ticket, request, now)
                 place: _Place = job.reforms
+            case CollectReports(name):
+                job = self._jobs.get(name)
+                if job.world is None:
+                    raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
+                effects = job.world.reports.ask(ticket, request)
+                if isinstance(effects[0], Answer):
+                    return effects
+                latest = now + reports.SECONDS
+                self._wait(
+                    ticket, job, job.world.reports, latest if due is None else min(due, latest)
+                )
+                return effects
             case Arrive(name):
                 job = self._jobs.open(name)
                 self._touched[job] = None
@@ -299,14 +313,16 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
             member.learn(progress, now)
             if stack:
                 member.stack = stack[-LONGEST_STACK:]
+            world.clocked(member, remark, now)
             return []
+        case ReportPart():
+            return world.reports.take(member, remark)
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
             world.groups.open(group, ranks, member.rank)
             return []
         case CloseGroup(group):
-            member.forget(group)
-            world.groups.close(group, member.rank, world.present)
+            world.close_group(member, group)
             return []
         case LinkBroken(rank, reason, shares_memory):
             return world.link_broke(rank, member, reason, shares_memory, now)

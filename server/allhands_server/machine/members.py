@@ -17,10 +17,12 @@ Where links break and both ends are alive, that is ruled upon once for all membe
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from allhands_server.machine import absence, admission, limits, wording
 from allhands_server.machine.agenda import Agenda, Appointment
+from allhands_server.machine.clocks import Clocks
 from allhands_server.machine.effects import (
     Aborted,
     CallGivenUp,
@@ -41,12 +43,14 @@ from allhands_server.machine.effects import (
     Ruling,
     WorldFormed,
 )
-from allhands_server.machine.events import Fresh, Join, Leave, ReportExit
+from allhands_server.machine.events import Fresh, Heartbeat, Join, Leave, ReportExit
 from allhands_server.machine.groups import Groups
 from allhands_server.machine.member import Member
 from allhands_server.machine.reachability import Complaints, blame
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.values import GivenUp, MemberView, Presence
+from allhands_server.machine.reports import Reports
+from allhands_server.machine.skew import Skew
+from allhands_server.machine.values import GivenUp, Lateness, MemberView, Presence
 
 WORLD = "world"
 """How the names of groups begin that have all members."""
@@ -91,6 +95,9 @@ class World:
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
         """What else is to be done once somebody came or went."""
         self.groups = Groups()
+        self.reports = Reports(self)
+        self._clocks = Clocks()
+        self._skew = Skew()
 
     @property
     def interval(self) -> float:
@@ -463,6 +470,42 @@ class World:
             member.unanswered = None
         member.heard = now
         member.sight = ""
+
+    def clocked(self, member: Member, beat: Heartbeat, now: float) -> None:
+        """Learn from a heartbeat how a member's clock goes, and when it began its calls."""
+        if not 0 < beat.sent < limits.LATEST_CLOCK:
+            return
+        self._clocks.heard(member.rank, member.join.host, beat.sent, now)
+        for one in beat.begun:
+            if member.rank in (self.groups.ranks_of(one.group) or ()):
+                self._skew.learn(one.group, member.rank, one.calls)
+
+    def offset(self, rank: int) -> float | None:
+        """Return what to add to a member's clock to get this one's; None: unknown."""
+        return self._clocks.offset(rank, self.members[rank].join.host)
+
+    def views(self, now: float) -> tuple[MemberView, ...]:
+        """Describe all members, by rank."""
+        late: dict[int, list[Lateness]] = {}
+        for group in self.groups.view():
+            ranks = [rank for rank in group.ranks if rank in self.present]
+            for rank, lateness in self._skew.of(group.group, ranks, self.offset).items():
+                late.setdefault(rank, []).append(lateness)
+        return tuple(
+            replace(
+                member.view(now),
+                clock_offset=self.offset(rank),
+                lateness=tuple(late.get(rank, ())),
+            )
+            for rank, member in sorted(self.members.items())
+        )
+
+    def close_group(self, member: Member, group: str) -> None:
+        """Note that a member has a group open no more."""
+        member.forget(group)
+        self.groups.close(group, member.rank, self.present)
+        if self.groups.ranks_of(group) is None:
+            self._skew.forget(group)
 
     def look(self, member: Member) -> list[Effect]:
         """Have the process of a member looked at, by somebody who can; none: nobody can."""

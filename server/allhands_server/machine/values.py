@@ -18,6 +18,34 @@ class Progress:
     unanswered: tuple[int, ...] = ()
 
 
+@record
+class Begun:
+    """When a member began calls of a group, by its own clock; see coordinator.proto."""
+
+    group: str
+    calls: tuple[tuple[int, float], ...]
+
+
+@record
+class Lateness:
+    """How late a member began the calls of a group; see coordinator.proto."""
+
+    group: str
+    calls: int
+    median: float
+    worst: float
+    last: int
+
+
+@record
+class MemberReport:
+    """What a member has recorded, as it serialised that, or why there is nothing."""
+
+    rank: int
+    report: bytes
+    absence: str = ""
+
+
 class Presence(enum.Enum):
     JOINED = "joined"
     LOST = "lost"
@@ -43,6 +71,8 @@ class MemberView:
     data_port: int
     space: str = ""
     born: str = ""
+    clock_offset: float | None = None
+    lateness: tuple[Lateness, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

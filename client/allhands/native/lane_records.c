@@ -1,0 +1,180 @@
+/* What a lane has recorded of its calls, read. */
+#include "arrays.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "source.h"
+
+bool lane_make_records(LaneObject *self, size_t wanted)
+{
+    size_t count = RECORDS_LEAST;
+    while (count < wanted)
+        count *= 2;
+    self->records = aligned_alloc(_Alignof(Record), count * sizeof(Record));
+    if (self->records == NULL)
+        return false;
+    memset(self->records, 0, count * sizeof(Record));
+    self->mask = count - 1;
+    self->records_all = wanted > 0;
+    self->begun_at.stride = 1;
+    return true;
+}
+
+void lane_free_records(LaneObject *self)
+{
+    if (self->records == NULL)
+        return;
+    for (size_t at = 0; at <= self->mask; at++) {
+        Py_XDECREF(self->records[at].dtype);
+        Py_XDECREF(self->records[at].code);
+        Py_XDECREF(self->records[at].label);
+    }
+    free(self->records);
+}
+
+static bool is_exchange(const Record *record)
+{
+    return record->kind == ALL_TO_ALL || record->kind == ALL_TO_ALL_SINGLE;
+}
+
+size_t record_bytes(const Record *record)
+{
+    if (is_exchange(record))
+        return record->amount;
+    PyArray_Descr *dtype = (PyArray_Descr *)record->dtype;
+    return dtype == NULL ? 0 : record->amount * (size_t)PyDataType_ELSIZE(dtype);
+}
+
+static size_t record_count(const Record *record)
+{
+    return is_exchange(record) ? 0 : record->amount;
+}
+
+/* The record of a number given; NULL: there is none any more, or with an exception. */
+static const Record *found(LaneObject *self, PyObject *given)
+{
+    unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred() || sequence == 0)
+        return NULL;
+    const Record *record = lane_record_of(self, sequence);
+    return record->sequence == sequence ? record : NULL;
+}
+
+static PyObject *none_or_error(void)
+{
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *lane_record(LaneObject *self, PyObject *given)
+{
+    const Record *record = found(self, given);
+    if (record == NULL)
+        return none_or_error();
+    PyObject *ragged = record->sequence == self->begun ? lane_shares(self, (Kind)record->kind)
+                                                       : Py_NewRef(Py_None);
+    if (ragged == NULL)
+        return NULL;
+    return Py_BuildValue("sOniiN", lane_kind_names[record->kind],
+                         record->dtype ? record->dtype : Py_None, (Py_ssize_t)record_count(record),
+                         record->op, record->root, ragged);
+}
+
+static PyObject *told(const Record *record)
+{
+    if (record->code == NULL)
+        Py_RETURN_NONE;
+    return source_told(record->code, record->instruction);
+}
+
+PyObject *lane_source(LaneObject *self, PyObject *given)
+{
+    const Record *record = found(self, given);
+    return record == NULL ? none_or_error() : told(record);
+}
+
+static PyObject *row(LaneObject *self, const Record *one)
+{
+    /* What follows may let another thread go on with the ring: with references of its own. */
+    Record record = *one;
+    Py_XINCREF(record.dtype);
+    Py_XINCREF(record.code);
+    Py_XINCREF(record.label);
+    int outcome = record.ending & 15;
+    uint64_t waiting = outcome == OUTCOME_RUNNING && record.sequence == self->begun ? self->waiting : 0;
+    PyObject *source = told(&record), *made = NULL;
+    if (source != NULL)
+        made = Py_BuildValue(
+            "KsOnniiLLisONOK", (unsigned long long)record.sequence, lane_kind_names[record.kind],
+            record.dtype ? record.dtype : Py_None, (Py_ssize_t)record_count(&record),
+            (Py_ssize_t)record_bytes(&record), record.op, record.root, (long long)record.started,
+            (long long)record.finished, outcome, lane_variant_names[record.ending >> 4 & 7],
+            record.ending & RECORD_QUEUED ? Py_True : Py_False, source,
+            record.label ? record.label : Py_None, (unsigned long long)waiting);
+    Py_XDECREF(record.dtype);
+    Py_XDECREF(record.code);
+    Py_XDECREF(record.label);
+    return made;
+}
+
+PyObject *lane_records(LaneObject *self, PyObject *given)
+{
+    size_t last = PyLong_AsSize_t(given);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *list = PyList_New(0);
+    if (!self->records_all || list == NULL)
+        return list;
+    uint64_t begun = self->begun;
+    uint64_t count = last <= self->mask ? last : self->mask + 1;
+    for (uint64_t sequence = begun > count ? begun - count + 1 : 1; sequence <= begun; sequence++) {
+        const Record *record = lane_record_of(self, sequence);
+        if (record->sequence != sequence)
+            continue; /* the number of one that was not made here, or overwritten meanwhile */
+        PyObject *one = row(self, record);
+        if (one == NULL || PyList_Append(list, one) < 0) {
+            Py_XDECREF(one);
+            Py_DECREF(list);
+            return NULL;
+        }
+        Py_DECREF(one);
+    }
+    return list;
+}
+
+PyObject *lane_ended_as(LaneObject *self, PyObject *args)
+{
+    unsigned long long sequence;
+    int outcome;
+    if (!PyArg_ParseTuple(args, "Ki", &sequence, &outcome))
+        return NULL;
+    if (outcome <= OUTCOME_RUNNING || outcome >= OUTCOMES)
+        return PyErr_Format(PyExc_ValueError, "no such outcome: %d", outcome);
+    Record *record = lane_record_of(self, sequence);
+    if (record->sequence == sequence)
+        record->ending = (uint8_t)((record->ending & ~15) | outcome);
+    Py_RETURN_NONE;
+}
+
+PyObject *lane_begun(LaneObject *self, PyObject *unused)
+{
+    Begun *begun = &self->begun_at;
+    (void)unused;
+    int count = begun->count;
+    PyObject *list = PyList_New(count);
+    for (int at = 0; list != NULL && at < count; at++) {
+        PyObject *pair = Py_BuildValue("Kd", (unsigned long long)begun->sequence[at],
+                                       (double)begun->at[at] / NANOSECONDS);
+        if (pair == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, at, pair);
+    }
+    /* Sparse because an earlier period had more: closer again. */
+    if (count < BEGUN / 4 && begun->stride > 1)
+        begun->stride /= 2;
+    begun->count = 0;
+    return list;
+}

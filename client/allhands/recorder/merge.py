@@ -1,0 +1,34 @@
+"""The two stories of one call, from the native core and from the queue, told as one."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from allhands.recorder.record import OperationRecord
+
+
+def merged(
+    core: Iterable[tuple[bool, OperationRecord]], queue: Iterable[OperationRecord]
+) -> list[OperationRecord]:
+    """Return the calls of one group, each once, in the order in which they were asked for.
+
+    Args:
+        core: what the native core recorded, each with whether it came to it through the queue:
+            then it knows when and how it ran, and the queue who asked for it.
+    """
+    asked = {one.sequence: one for one in queue if one.sequence}
+    told = [one for one in queue if not one.sequence]
+    for queued, ran in core:
+        ask = asked.pop(ran.sequence, None) if queued else None
+        if ask is not None:
+            ran = replace(
+                ask,
+                started=ran.started,
+                # The queue knows of the end a little later; where only one does, it has ended.
+                finished=ran.finished or ask.finished,
+                outcome=ask.outcome if ask.outcome != "running" else ran.outcome,
+                how=ran.how,
+                waits_for=ran.waits_for,
+            )
+        told.append(ran)
+    told += asked.values()
+    return sorted(told, key=lambda one: (one.created, one.sequence))

@@ -1,0 +1,80 @@
+"""One operation as the recorder tells of it."""
+
+import os.path
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from allhands.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    GroupAborted,
+    MembershipChanged,
+    PeerFailed,
+)
+
+OUTCOMES = ("running", "ok", "timeout", "mismatch", "aborted", "failed", "cancelled")
+"""In the order in which the native core numbers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """A collective, or a message from point to point; times are monotonic nanoseconds."""
+
+    group: str
+    sequence: int
+    """Number of the call on its group; 0 point to point."""
+    operation: str
+    nbytes: int
+    """Of this rank's array, or block, or of all that it sends."""
+    signature: str
+    """What all ranks must agree on: dtype, count, reduce op, root."""
+    created: int
+    """When the program asked for it."""
+    started: int
+    """When its turn came; 0: not yet."""
+    finished: int
+    """0: not yet."""
+    outcome: str
+    """One of OUTCOMES."""
+    label: str
+    file: str
+    """Where the program asked for it: the innermost frame outside of this package; "": unknown."""
+    line: int
+    function: str
+    how: str
+    """How it was carried out, in short."""
+    waits_for: tuple[int, ...]
+    """Ranks of the world that it was last seen to wait for; only while it runs."""
+
+    @property
+    def source(self) -> str:
+        """The line that asked for it, for people: "train.py:31 in step"."""
+        return worded(self.file, self.line, self.function)
+
+
+def worded(file: str, line: int, function: str) -> str:
+    """Word a place in a program; "" where none is known."""
+    return f"{os.path.basename(file)}:{line} in {function}" if file else ""
+
+
+def outcome_of(error: BaseException | None) -> str:
+    """Return which of OUTCOMES an operation had that ended in this."""
+    match error:
+        case None:
+            return "ok"
+        case CollectiveTimeout():
+            return "timeout"
+        case CollectiveMismatch():
+            return "mismatch"
+        case GroupAborted():
+            return "aborted"
+        case PeerFailed() | MembershipChanged():
+            return "failed"
+        case _:
+            # What has no class of its own was ended by this rank: cancelled, interrupted, left.
+            return "cancelled"
+
+
+def by_time(records: Iterable[OperationRecord]) -> list[OperationRecord]:
+    """Put records of several groups into one list, in the order in which they were asked for."""
+    return sorted(records, key=lambda one: (one.created, one.group, one.sequence))

@@ -1,0 +1,50 @@
+"""Where in the program a call was made: kept as it is, put into words when somebody reads."""
+
+import os
+import sys
+from types import CodeType
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_PROGRAMS = os.path.join(_PACKAGE, "bench", "")
+"""In the package, and users of it all the same."""
+_FILES_KNOWN = 4096
+
+_inside: dict[str, bool] = {}
+
+
+def caller() -> tuple[CodeType | None, int]:
+    """Return the code of the innermost frame outside of this package, and where it is in there."""
+    frame = sys._getframe(1)
+    while True:
+        code = frame.f_code
+        inside = _inside.get(code.co_filename)
+        if inside is None:
+            inside = _look(code.co_filename)
+        if not inside:
+            return code, frame.f_lasti
+        if frame.f_back is None:
+            return None, 0
+        frame = frame.f_back
+
+
+def place(code: CodeType | None, instruction: int) -> tuple[str, int, str]:
+    """Return file, line and function of what `caller` gave."""
+    if code is None:
+        return "", 0, ""
+    line = next(
+        (
+            line
+            for start, stop, line in code.co_lines()
+            if start <= instruction < stop and line is not None
+        ),
+        code.co_firstlineno,
+    )
+    return code.co_filename, line, code.co_name
+
+
+def _look(filename: str) -> bool:
+    if len(_inside) >= _FILES_KNOWN:  # programs can make up names without end
+        _inside.clear()
+    inside = filename.startswith(_PACKAGE) and not filename.startswith(_PROGRAMS)
+    _inside[filename] = inside
+    return inside

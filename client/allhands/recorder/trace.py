@@ -1,0 +1,81 @@
+"""What the ranks of a job have recorded, as one trace that Perfetto and Chrome show."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from allhands.recorder.record import OperationRecord
+
+_MESSAGES = "messages"
+"""The row of a group for what is point to point, whose operations overlap."""
+
+
+def trace(
+    ranks: Mapping[int, tuple[float, float, Iterable[OperationRecord]]],
+    names: Mapping[int, str],
+) -> dict[str, Any]:
+    """Return a document of the trace event format, which is JSON.
+
+    Args:
+        ranks: for each rank, what to add to its clock to get one for all, when it told of its
+            operations by its own clock, both in seconds, and the operations.
+        names: how to call each rank.
+    """
+    events: list[dict[str, Any]] = []
+    begin = min(
+        (
+            one.started / 1e9 + offset
+            for offset, _, records in ranks.values()
+            for one in records
+            if one.started
+        ),
+        default=0.0,
+    )
+    for rank, (offset, now, records) in sorted(ranks.items()):
+        events.append(_name("process_name", rank, 0, names.get(rank, f"rank {rank}")))
+        events.append(
+            {
+                "ph": "M",
+                "name": "process_sort_index",
+                "pid": rank,
+                "tid": 0,
+                "args": {"sort_index": rank},
+            }
+        )
+        rows: dict[str, int] = {}
+        for one in records:
+            if not one.started:
+                continue
+            row = one.group if one.sequence else f"{one.group} {_MESSAGES}"
+            if row not in rows:
+                rows[row] = len(rows) + 1
+                events.append(_name("thread_name", rank, rows[row], row))
+            # Whole microseconds would make calls of less than one vanish.
+            started = one.started / 1e9 + offset - begin
+            finished = (one.finished / 1e9 if one.finished else now) + offset - begin
+            events.append(
+                {
+                    "ph": "X",
+                    "name": f"{one.operation} #{one.sequence}" if one.sequence else one.operation,
+                    "cat": one.group,
+                    "pid": rank,
+                    "tid": rows[row],
+                    "ts": round(started * 1e6, 3),
+                    "dur": round(max(finished - started, 0.0) * 1e6, 3),
+                    "args": {
+                        "signature": one.signature,
+                        "bytes": one.nbytes,
+                        "label": one.label,
+                        "source": one.source,
+                        "file": one.file,
+                        "outcome": one.outcome,
+                        "how": one.how,
+                        "queued_us": round((one.started - one.created) / 1e3, 3),
+                        "sequence": one.sequence,
+                    },
+                }
+            )
+    return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+def _name(what: str, rank: int, row: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": rank, "tid": row, "args": {"name": name}}

@@ -1,0 +1,37 @@
+"""The clocks of members, as the coordinator's tells them apart.
+
+Clocks of different hosts count from different times. What a member sends says when it did so by its
+own clock; when it comes, more time has passed than the clocks are apart, never less. So the least
+difference of the latest messages is the best guess, too large by what the quickest of them took.
+"""
+
+from collections import deque
+
+WINDOW = 32
+"""Messages that count: old ones are forgotten, because clocks drift apart."""
+ONE_CLOCK = 0.05
+"""Seconds: clocks of one host that seem to be closer than this are one and the same."""
+
+
+class Clocks:
+    """Of the members of one world, by rank."""
+
+    def __init__(self) -> None:
+        self._differences: dict[int, deque[float]] = {}
+        self._hosts: dict[str, set[int]] = {}
+
+    def heard(self, rank: int, host: str, sent: float, now: float) -> None:
+        """Take in that something came that was sent at a time by a member's clock."""
+        if rank not in self._differences:
+            self._differences[rank] = deque(maxlen=WINDOW)
+            self._hosts.setdefault(host, set()).add(rank)
+        self._differences[rank].append(now - sent)
+
+    def offset(self, rank: int, host: str) -> float | None:
+        """Return what to add to a member's clock to get the coordinator's; None: unknown."""
+        if rank not in self._differences:
+            return None
+        own = min(self._differences[rank])
+        # A host may have several, in containers that were given clocks of their own.
+        beside = (min(self._differences[one]) for one in self._hosts[host])
+        return min(one for one in beside if abs(one - own) <= ONE_CLOCK)

@@ -1,0 +1,117 @@
+"""What the members of a world have recorded, collected for who asks: each member has its time.
+
+The reports themselves are bytes that pass through; their sizes are limited before they come.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from allhands_server.machine.effects import Answer, Collect, Effect, Push
+from allhands_server.machine.events import CollectReports, ReportPart
+from allhands_server.machine.member import Member
+from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.values import MemberReport
+
+if TYPE_CHECKING:
+    from allhands_server.machine.members import World
+
+SECONDS = 2.0
+"""For which members are waited for."""
+LARGEST_REPORT = 1 << 20
+LARGEST_COLLECTION = 64 << 20
+MOST_AT_ONCE = 4
+"""Collections of one world under way."""
+MOST_OPERATIONS = 1 << 20
+
+_SILENT = f"it did not answer within {SECONDS:g} s"
+
+
+@dataclass(slots=True)
+class _Collection:
+    ticket: int
+    nbytes: int
+    """Of each report, at most."""
+    missing: set[int]
+    coming: dict[int, bytearray] = field(default_factory=dict)
+    reports: dict[int, MemberReport] = field(default_factory=dict)
+
+
+class Reports:
+    """The collections of one world that are under way."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._numbers = 0
+        self._collections: dict[int, _Collection] = {}  # by number
+
+    def ask(self, ticket: int, request: CollectReports) -> list[Effect]:
+        """Ask all who are present; the answer comes with the last report, or by `expire`.
+
+        Raises:
+            Refused: too many ask already.
+        """
+        if len(self._collections) >= MOST_AT_ONCE:
+            raise Refused(
+                Status.RESOURCE_EXHAUSTED,
+                f"{MOST_AT_ONCE} others collect the reports of job {self._world.job} already: "
+                "ask again in some seconds",
+            )
+        asked = [one for one in self._world.present.values() if one.is_reachable]
+        nbytes = min(LARGEST_REPORT, LARGEST_COLLECTION // max(len(asked), 1))
+        collection = _Collection(ticket, nbytes, {one.rank for one in asked})
+        if not asked:
+            return [self._answer(collection)]
+        self._numbers += 1
+        self._collections[self._numbers] = collection
+        operations = max(1, min(request.operations, MOST_OPERATIONS))
+        told = Collect(self._numbers, operations, nbytes)
+        return [Push(one.session, told) for one in asked]
+
+    def take(self, member: Member, part: ReportPart) -> list[Effect]:
+        """Take in a piece of a member's report, unless nobody waits for it any more."""
+        rank, collection = member.rank, self._collections.get(part.number)
+        if collection is None or rank not in collection.missing:
+            return []
+        data = collection.coming.setdefault(rank, bytearray())
+        if len(data) + len(part.data) > collection.nbytes:
+            return self._ended(
+                part.number, rank, MemberReport(rank, b"", "its report is too large")
+            )
+        data += part.data
+        if not part.is_last:
+            return []
+        return self._ended(part.number, rank, MemberReport(rank, bytes(data)))
+
+    def expire(self, ticket: int, now: float) -> Effect:
+        """Answer with what has come."""
+        number = next(at for at, one in self._collections.items() if one.ticket == ticket)
+        return self._answer(self._collections.pop(number))
+
+    def withdraw(self, ticket: int) -> None:
+        """Collect for a ticket no more. Idempotent."""
+        for number in [at for at, one in self._collections.items() if one.ticket == ticket]:
+            del self._collections[number]
+
+    def _ended(self, number: int, rank: int, report: MemberReport) -> list[Effect]:
+        collection = self._collections[number]
+        collection.missing.discard(rank)
+        collection.coming.pop(rank, None)
+        collection.reports[rank] = report
+        if collection.missing:
+            return []
+        return [self._answer(self._collections.pop(number))]
+
+    def _answer(self, collection: _Collection) -> Answer:
+        reports = [
+            collection.reports.get(rank) or MemberReport(rank, b"", _absence(member))
+            for rank, member in sorted(self._world.members.items())
+        ]
+        return Answer(collection.ticket, tuple(reports))
+
+
+def _absence(member: Member) -> str:
+    if member.is_reachable:
+        return _SILENT
+    if member.is_present:
+        return "its session broke"
+    return f"it is {member.presence.value}" + (f": {member.reason}" if member.reason else "")

@@ -1,0 +1,62 @@
+"""How late ranks begin the calls of their groups, against the earliest of each call."""
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+
+from allhands_server.machine.limits import LATEST_CLOCK
+from allhands_server.machine.values import Lateness
+
+CALLS = 64
+"""Of a group, the latest of which everybody has said when it began them."""
+_KEPT = 4 * CALLS
+"""Ranks say so at different times: some calls wait for those who are yet to."""
+MOST_TOLD = 64
+"""Calls of one group that one message tells of."""
+
+
+class Skew:
+    """Of one world; times are as members gave them, by their own clocks."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[int, dict[int, float]]] = {}
+
+    def learn(self, group: str, rank: int, calls: Sequence[tuple[int, float]]) -> None:
+        """Take in when a rank of the world began calls of a group."""
+        table = self._groups.setdefault(group, {})
+        for sequence, at in calls[-MOST_TOLD:]:
+            if 0 < at < LATEST_CLOCK:
+                table.setdefault(sequence, {})[rank] = at
+        if len(table) > 2 * _KEPT:
+            for sequence in sorted(table)[:-_KEPT]:
+                del table[sequence]
+
+    def forget(self, group: str) -> None:
+        """Forget a group that nobody has open any more."""
+        self._groups.pop(group, None)
+
+    def of(
+        self, group: str, ranks: Iterable[int], offset: Callable[[int], float | None]
+    ) -> dict[int, Lateness]:
+        """Return how late each of these ranks was; empty: of no call all have said so.
+
+        `offset` says what to add to a rank's times.
+        """
+        clocks = {rank: offset(rank) for rank in ranks}
+        table = self._groups.get(group, {})
+        if len(clocks) < 2 or None in clocks.values():
+            return {}
+        whole = [at for at in sorted(table) if table[at].keys() >= clocks.keys()][-CALLS:]
+        if not whole:
+            return {}
+        late: dict[int, list[float]] = {rank: [] for rank in clocks}
+        last = dict.fromkeys(clocks, 0)
+        for sequence in whole:
+            begun = {rank: table[sequence][rank] + (clocks[rank] or 0.0) for rank in clocks}
+            first = min(begun.values())
+            for rank, at in begun.items():
+                late[rank].append(at - first)
+            last[max(begun, key=lambda rank: begun[rank])] += 1
+        return {
+            rank: Lateness(group, len(whole), median(times), max(times), last[rank])
+            for rank, times in late.items()
+        }

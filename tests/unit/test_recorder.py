@@ -1,0 +1,522 @@
+"""The flight recorder's pure parts: ring, merge, lines of programs, dump, trace, diagnosis."""
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allhands import reporting
+from allhands.engine.native import OPS
+from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
+from allhands.group import Group
+from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
+from allhands.native_core import find
+from allhands.recorder.begun import MOST, Begun
+from allhands.recorder.diagnosis import RankReport, diagnose
+from allhands.recorder.dump import MOST_FILES, Dumper
+from allhands.recorder.merge import merged
+from allhands.recorder.record import OUTCOMES, OperationRecord
+from allhands.recorder.ring import Ring
+from allhands.recorder.source import place
+from allhands.recorder.trace import trace
+from allhands.reduction import ReduceOp
+from allhands.testing.inproc_world import inproc_world, outcomes
+
+SECOND = 1_000_000_000
+
+
+def record(sequence: int = 1, **more: Any) -> OperationRecord:
+    given: dict[str, Any] = {
+        "group": "world",
+        "operation": "all_reduce",
+        "nbytes": 8,
+        "signature": "all_reduce(float64[1], SUM)",
+        "created": sequence * SECOND,
+        "started": sequence * SECOND,
+        "finished": sequence * SECOND + 1000,
+        "outcome": "ok",
+        "label": "",
+        "file": "/home/me/train.py",
+        "line": 31,
+        "function": "step",
+        "how": "shared memory, slots",
+        "waits_for": (),
+    }
+    return OperationRecord(sequence=sequence, **{**given, **more})
+
+
+def nothing(error: BaseException) -> None:
+    """Hear of failures that are of no interest."""
+
+
+# ---------------------------------------------------------------- ring
+
+
+def test_a_ring_keeps_the_latest_entries_and_finds_them_by_number() -> None:
+    ring = Ring(3, nothing)
+    for sequence in range(1, 6):
+        ring.add("barrier", sequence, 0, "barrier()", None)
+    assert [one.sequence for one in ring.entries()] == [3, 4, 5]
+    assert ring.find(2) is None
+    found = ring.find(4)
+    assert found is not None
+    assert found.sequence == 4
+
+
+def test_a_ring_without_room_remembers_nothing() -> None:
+    ring = Ring(0, nothing)
+    assert ring.add("barrier", 1, 0, "barrier()", None) is None
+    assert ring.entries() == []
+
+
+def test_only_the_first_end_of_an_entry_counts_and_its_failure_is_told() -> None:
+    heard: list[BaseException] = []
+    entry = Ring(1, heard.append).add("barrier", 1, 0, "barrier()", "mine")
+    assert entry is not None
+    late = CollectiveTimeout("late", op="barrier", seq=1)
+    entry.end(late, "over links")
+    finished = entry.finished
+    entry.end(None, "")
+    assert (entry.outcome, entry.finished, entry.how) == ("timeout", finished, "over links")
+    assert heard == [late]
+    told = entry.record("world", (1,))
+    assert (told.label, told.waits_for, told.outcome) == ("mine", (), "timeout")
+
+
+def test_what_runs_says_for_whom_it_waits() -> None:
+    entry = Ring(1, nothing).add("barrier", 1, 0, "barrier()", None)
+    assert entry is not None
+    assert entry.record("world", (2, 3)).waits_for == (2, 3)
+
+
+def test_the_line_is_that_of_who_calls_the_package() -> None:
+    def asks() -> OperationRecord:
+        ring = Ring(1, nothing)
+        entry = (
+            ring
+            .add("barrier", 1, 0, "barrier()", None)
+        )  # fmt: skip
+        assert entry is not None
+        return entry.record("world", ())
+
+    told = asks()
+    here = asks.__code__.co_firstlineno + 4
+    assert told.source == f"test_recorder.py:{here} in asks"
+    assert told.file == __file__
+
+
+def test_a_place_in_code_that_has_no_line_is_that_of_its_beginning() -> None:
+    code: CodeType = record.__code__
+    assert place(code, 10**6) == (code.co_filename, code.co_firstlineno, "record")
+    assert place(None, 0) == ("", 0, "")
+
+
+# ---------------------------------------------------------------- what began
+
+
+def test_of_few_calls_all_beginnings_are_told_and_told_once() -> None:
+    begun = Begun()
+    for sequence in range(1, 6):
+        begun.note(sequence, sequence / 10)
+    assert begun.take() == [(sequence, sequence / 10) for sequence in range(1, 6)]
+    assert begun.take() == []
+
+
+def test_of_many_calls_two_ranks_tell_of_the_same_ones() -> None:
+    first, second = Begun(), Begun()
+    for sequence in range(1, 100_001):
+        first.note(sequence, 0.0)
+        if sequence > 30_000:
+            second.note(sequence, 0.0)
+    told = [sequence for sequence, _ in first.take()]
+    others = [sequence for sequence, _ in second.take()]
+    assert MOST // 4 <= len(told) <= MOST
+    assert MOST // 4 <= len(others) <= MOST
+    assert len(set(told) & set(others)) >= MOST // 4
+
+
+def test_after_a_busy_period_a_quiet_one_is_told_in_full_again() -> None:
+    begun = Begun()
+    for sequence in range(1, 10_001):
+        begun.note(sequence, 0.0)
+    begun.take()
+    for _ in range(16):
+        begun.take()
+    begun.note(10_001, 1.0)
+    assert begun.take() == [(10_001, 1.0)]
+
+
+# ---------------------------------------------------------------- merging
+
+
+def test_a_call_of_the_queue_is_told_once_with_who_asked_and_how_it_ran() -> None:
+    asked = record(1, created=5, started=6, finished=30, how="", label="grad")
+    ran = record(1, created=10, started=10, finished=20, file="", line=0, function="")
+    [one] = merged([(True, ran)], [asked])
+    assert (one.created, one.started, one.finished) == (5, 10, 20)
+    assert (one.source, one.label, one.how) == ("train.py:31 in step", "grad", ran.how)
+
+
+def test_calls_of_both_ways_come_in_the_order_of_their_being_asked_for() -> None:
+    message = record(0, created=15, operation="send")
+    core = [(False, record(2, created=20)), (True, record(3, created=31))]
+    queue = [record(1, created=10), message, record(3, created=30)]
+    assert [one.created for one in merged(core, queue)] == [10, 15, 20, 30]
+
+
+def test_what_the_queue_forgot_is_told_by_the_core_alone() -> None:
+    ran = record(7, file="", line=0, function="")
+    assert merged([(True, ran)], []) == [ran]
+
+
+# ---------------------------------------------------------------- the native ring
+
+
+def lane(records: int) -> Any:
+    core, absence = find()
+    if core is None:
+        pytest.skip(absence)
+    limits = core.default_limits(1)
+    nbytes = core.area_bytes(1, limits)
+
+    segment = core.Segment.create(core.HEAD_BYTES + nbytes, bytes(16))
+    return core.Lane(
+        rank=0,
+        segments=(segment,),
+        offsets=(core.HEAD_BYTES,),
+        pids=(os.getpid(),),
+        heap_offset=0,
+        heap_bytes=0,
+        limits=limits,
+        timeout=10.0,
+        ops=OPS,
+        on_failure=nothing,
+        on_slow=nothing,
+        taken=0,
+        queued=0,
+        records=records,
+    )
+
+
+def test_the_native_ring_keeps_the_latest_calls_when_it_comes_round() -> None:
+    one, x = lane(100), np.zeros(3, np.float32)
+    begun = time.monotonic_ns()
+    for number in range(1, 301):
+        assert one.all_reduce(x, ReduceOp.SUM, None, f"call {number}")
+    ended = time.monotonic_ns()
+    rows = one.records(1000)
+    assert [row[0] for row in rows] == list(range(173, 301)), "128 is the next power of two"
+    assert [row[13] for row in rows] == [f"call {number}" for number in range(173, 301)]
+    assert {row[1:7] for row in rows} == {("all_reduce", np.dtype(np.float32), 3, 12, 0, -1)}
+    assert {OUTCOMES[row[9]] for row in rows} == {"ok"}
+    times = [at for row in rows for at in row[7:9]]
+    slack = 5_000_000  # between the processor's counter and the system's clock
+    assert all(begun - slack <= at <= ended + slack for at in times)
+    assert all(row[7] <= row[8] for row in rows)
+    assert [row[0] for row in one.records(2)] == [299, 300]
+    assert one.source(172) is None
+    file, line, function = one.source(173)
+    assert (file, function) == (
+        __file__,
+        "test_the_native_ring_keeps_the_latest_calls_when_it_comes_round",
+    )
+    assert line == begun_line(function) + 4
+
+
+def begun_line(name: str) -> int:
+    """Where a function of this module begins."""
+    line: int = globals()[name].__code__.co_firstlineno
+    return line
+
+
+def test_the_native_ring_tells_when_some_of_very_many_calls_began() -> None:
+    one = lane(64)
+    for _ in range(10_000):
+        one.barrier(None, None)
+    told = one.begun()
+    numbers = [sequence for sequence, _ in told]
+    assert MOST // 4 <= len(numbers) <= MOST
+    strides = {second - first for first, second in pairwise(numbers)}
+    assert strides == {256}
+    assert sorted(at for _, at in told) == [at for _, at in told]
+    assert one.begun() == []
+
+
+def test_a_native_ring_that_is_off_still_says_what_a_call_was() -> None:
+    one, x = lane(0), np.zeros(3, np.float32)
+    assert one.all_reduce(x, ReduceOp.MAX, None, None)
+    assert one.records(10) == []
+    assert one.source(1) is None
+    assert one.begun() == []
+    assert one.record(1)[:3] == ("all_reduce", np.dtype(np.float32), 3)
+
+
+def test_how_a_call_really_ended_can_be_said_later() -> None:
+    one = lane(64)
+    one.barrier(None, None)
+    one.ended_as(1, OUTCOMES.index("aborted"))
+    one.ended_as(2, OUTCOMES.index("aborted"))  # there is none
+    assert [OUTCOMES[row[9]] for row in one.records(9)] == ["aborted"]
+    with pytest.raises(ValueError):
+        one.ended_as(1, len(OUTCOMES))
+
+
+# ---------------------------------------------------------------- over links
+
+
+async def test_calls_over_links_are_recorded_with_their_ends_and_lines() -> None:
+    async with inproc_world(2) as world:
+        x = [np.ones(2), np.ones(2)]
+        await world.everywhere(lambda group: group.all_reduce(x[group.rank], label="grad"))
+        await outcomes([world.groups[0].send(x[0], 1, tag=4), world.groups[1].recv(x[1], 0, tag=4)])
+        engine = world.ranks[1].engines["world"]
+        first, second = engine.recording.records()
+        assert (first.sequence, first.operation, first.nbytes) == (1, "all_reduce", 16)
+        assert first.signature == "all_reduce(float64[2], SUM)"
+        assert (first.outcome, first.label) == ("ok", "grad")
+        assert first.how == "doubling over links"
+        assert first.created <= first.started <= first.finished
+        assert first.source.startswith("test_recorder.py:")
+        assert first.source.endswith("in <lambda>")
+        assert engine.recording.where(1) == first.source
+        assert engine.recording.where(2) == ""
+        assert (second.operation, second.sequence) == ("recv", 0)
+        assert second.signature == "recv(float64[2], from rank 0, tag 4)"
+        assert [number for number, _ in engine.recording.begun()] == [1]
+
+
+async def test_a_call_over_links_says_for_whom_it_waits_and_how_it_failed() -> None:
+    async with inproc_world(3) as world:
+        heard: list[BaseException] = []
+        recording = world.ranks[0].engines["world"].recording
+        recording.on_failure = heard.append
+
+        def late(group: Group) -> Any:
+            return group.barrier(timeout=0.2)
+
+        call = late(world.groups[0])
+        await world.settle()
+        [running] = recording.records()
+        assert (running.outcome, running.finished) == ("running", 0)
+        assert set(running.waits_for) <= {1, 2}
+        assert running.waits_for
+        [error] = await outcomes([call])
+        [ended] = recording.records()
+        assert (ended.outcome, ended.waits_for) == ("timeout", ())
+        assert heard == [error]
+
+
+# ---------------------------------------------------------------- dump
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def dumper(folder: Path, clock: Callable[[], float]) -> Dumper:
+    return Dumper(str(folder), "job", 2, 4, lambda: [record(1), record(2)], clock=clock)
+
+
+def test_a_failure_is_dumped_whole_for_nobody_else_to_read(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    dumper(folder, Clock()).failed(PeerFailed("rank 1 is lost", (1,)))
+    [path] = folder.iterdir()
+    assert path.name == "allhands-job-rank2.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    said = json.loads(path.read_text())
+    assert (said["error"], said["text"]) == ("PeerFailed", "rank 1 is lost")
+    assert [one["sequence"] for one in said["records"]] == [1, 2]
+    assert said["records"][0]["source"] == "train.py:31 in step"
+
+
+def test_what_fails_of_the_same_is_dumped_once_and_not_without_end(tmp_path: Path) -> None:
+    clock = Clock()
+    one = dumper(tmp_path, clock)
+    for _ in range(3):
+        one.failed(PeerFailed("lost", (1,)))
+    assert len(list(tmp_path.iterdir())) == 1
+    for _ in range(2 * MOST_FILES):
+        clock.now += 2
+        one.failed(PeerFailed("lost", (1,)))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == MOST_FILES
+    assert "allhands-job-rank2-2.json" in names
+
+
+def test_a_cancelled_call_is_no_failure_to_dump(tmp_path: Path) -> None:
+    dumper(tmp_path, Clock()).failed(AllhandsError("cancelled"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    dumper(tmp_path / "file", Clock()).failed(PeerFailed("lost", (1,)))
+    assert "could not be written" in caplog.text
+
+
+# ---------------------------------------------------------------- reports
+
+
+def test_a_report_comes_back_as_it_was() -> None:
+    records = [record(1, waits_for=(3, 4), outcome="running", finished=0), record(2, label="x")]
+    found = reporting.decode(reporting.encode(records, [], "the stack", 1 << 20))
+    assert found is not None
+    assert (found.operations, found.stack, found.is_cut) == (tuple(records), "the stack", False)
+
+
+@pytest.mark.parametrize("nbytes", [200, 1000, 5000])
+def test_a_report_fits_and_leaves_out_the_oldest(nbytes: int) -> None:
+    records = [record(number) for number in range(1, 101)]
+    data = reporting.encode(records, [], "", nbytes)
+    assert len(data) <= nbytes
+    found = reporting.decode(data)
+    assert found is not None
+    assert found.is_cut
+    numbers = [one.sequence for one in found.operations]
+    assert numbers == list(range(101 - len(numbers), 101))
+
+
+def test_a_stack_that_leaves_no_room_is_left_out() -> None:
+    data = reporting.encode([record(1)], [], "s" * 1000, 400)
+    found = reporting.decode(data)
+    assert found is not None
+    assert (found.stack, found.is_cut, len(found.operations)) == ("", True, 1)
+
+
+def test_what_is_no_report_is_told_apart() -> None:
+    assert reporting.decode(b"\xff\xff\xff") is None
+
+
+def test_a_report_is_cut_into_parts_and_an_empty_one_has_one() -> None:
+    data = bytes(reporting.PART_BYTES + 1)
+    parts = reporting.parts(7, data)
+    assert [(part.id, len(part.data), part.last) for part in parts] == [
+        (7, reporting.PART_BYTES, False),
+        (7, 1, True),
+    ]
+    assert [(part.data, part.last) for part in reporting.parts(7, b"")] == [(b"", True)]
+
+
+# ---------------------------------------------------------------- trace
+
+
+def test_a_trace_has_one_clock_and_a_row_for_each_group() -> None:
+    message = record(0, started=3 * SECOND, finished=3 * SECOND + 500, operation="send")
+    running = record(2, finished=0, outcome="running", label="grad")
+    ranks = {
+        0: (10.0, 4.0, [record(1), running, message]),
+        1: (9.5, 9.0, [replace(record(1), started=SECOND + SECOND // 2)]),
+    }
+    document = json.loads(json.dumps(trace(ranks, {0: "rank 0 (host a)"})))
+    shown = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    first, second, third, other = shown
+    assert (first["pid"], first["ts"], first["dur"], first["name"]) == (0, 0, 1, "all_reduce #1")
+    assert other["pid"] == 1
+    assert other["ts"] == 0, "half a second later by a clock that is half a second ahead"
+    assert second["dur"] == 2e6, "until it was told of"
+    assert second["args"]["label"] == "grad"
+    assert second["args"]["source"] == "train.py:31 in step"
+    assert third["tid"] != first["tid"]
+    names = [event for event in document["traceEvents"] if event["name"] == "thread_name"]
+    assert [one["args"]["name"] for one in names] == ["world", "world messages", "world"]
+
+
+def test_a_trace_of_nothing_is_one() -> None:
+    assert trace({}, {})["traceEvents"] == []
+
+
+# ---------------------------------------------------------------- diagnosis
+
+
+def member(rank: int, *operations: OperationStatus) -> MemberStatus:
+    return MemberStatus(
+        rank, f"m{rank}", "a", 100 + rank, "a:1", "", "joined", "", 0.5, tuple(operations)
+    )
+
+
+def inside(sequence: int, operation: str = "all_reduce", elapsed: float = 1.0) -> OperationStatus:
+    return OperationStatus("world", operation, sequence, sequence - 1, elapsed)
+
+
+def outside(sequence: int, elapsed: float = 2.0) -> OperationStatus:
+    return OperationStatus("world", "", sequence, sequence, elapsed)
+
+
+def job(*members: MemberStatus) -> JobStatus:
+    ranks = tuple(one.rank for one in members)
+    return JobStatus(
+        "j", "running", 1, len(ranks), members, (GroupStatus("world", ranks),), 5.0, 0, ""
+    )
+
+
+def report(progress: OperationStatus, *operations: OperationRecord, stack: str = "") -> RankReport:
+    return RankReport(10.0, (progress,), operations, stack, False)
+
+
+def test_who_is_behind_is_named_with_where_the_others_are() -> None:
+    running = record(7, created=6 * SECOND, finished=0, outcome="running", waits_for=(0,))
+    reports = {
+        0: report(outside(6, 3.0), record(6), stack='File "train.py", line 3'),
+        1: report(inside(7), running),
+        2: report(inside(7, "barrier")),
+    }
+    found = diagnose(job(*(member(rank) for rank in range(4))), reports, {3: "it did not answer"})
+    [group] = found.groups
+    assert [(one.sequence, one.operation, one.ranks) for one in group.positions] == [
+        (7, "all_reduce", (1,)),
+        (7, "barrier", (2,)),
+        (6, "", (0,)),
+        (0, "", (3,)),
+    ]
+    assert group.behind == (0, 3)
+    idle, waiting, other, silent = found.ranks
+    assert (idle.idle, idle.waits) == (3.0, ())
+    assert idle.last == "all_reduce #6 of group world at train.py:31 in step"
+    [wait] = waiting.waits
+    assert (wait.seconds, wait.waits_for, wait.source) == (4.0, (0,), "train.py:31 in step")
+    assert [one.operation for one in other.waits] == ["barrier"], "told by its progress alone"
+    assert silent.absence == "it did not answer"
+    shown = str(found)
+    assert (
+        "group world: rank 1 is in all_reduce #7, rank 2 is in barrier #7, rank 0 is in none, "
+        "after #6, rank 3 is in none, and has begun none; behind: ranks 0,3" in shown
+    )
+    assert "rank 3 did not report: it did not answer" in shown
+    assert 'File "train.py", line 3' in shown
+
+
+def test_who_does_not_report_is_where_it_last_said() -> None:
+    found = diagnose(job(member(0, inside(4)), member(1, outside(3))), {}, {0: "x", 1: "x"})
+    assert [one.ranks for one in found.groups[0].positions] == [(0,), (1,)]
+    assert [wait.operation for wait in found.ranks[0].waits] == ["all_reduce"]
+
+
+def test_nobody_is_behind_where_all_are_at_one_call() -> None:
+    reports = {rank: report(inside(5)) for rank in range(12)}
+    found = diagnose(job(*(member(rank) for rank in range(12))), reports, {})
+    assert found.groups[0].behind == ()
+    assert "group world: 12 ranks (0-11) are in all_reduce #5" in str(found)
+
+
+def test_what_comes_from_elsewhere_does_not_steer_a_terminal() -> None:
+    evil = record(7, finished=0, outcome="running", label="\x1b[2J", signature="[red]x[/red]")
+    shown = str(diagnose(job(member(0)), {0: report(inside(7), evil)}, {}))
+    assert "\x1b" not in shown
+    assert "[red]x[/red]" in shown
