@@ -179,3 +179,10 @@ def allowed(dtype: npt.DTypeLike) -> Iterator[ah.ReduceOp]:
         if op in (ah.ReduceOp.BAND, ah.ReduceOp.BOR, ah.ReduceOp.BXOR) and kind in "fc":
             continue
         yield op
+
+
+def called(error: ah.CollectiveMismatch) -> dict[int, str]:
+    """Return what each rank called, of rows that also say where in a test that was."""
+    rows = {rank: row.partition(" at test_") for rank, row in error.table.items()}
+    assert all(place for _, _, place in rows.values()), error.table
+    return {rank: call for rank, (call, _, _) in rows.items()}

@@ -19,6 +19,7 @@ from allhands.group import Group
 from allhands.reduction import ReduceOp
 from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes, results
 from allhands.verdicts import Absence, Verdict
+from collectives import called
 
 pytestmark = pytest.mark.usefixtures("miniature")
 
@@ -120,8 +121,8 @@ async def test_a_mismatch_gives_every_rank_the_same_table(
     )
     for rank, error in enumerate(ended):
         assert isinstance(error, CollectiveMismatch), ended
-        assert error.table == table
-        assert f"rank {rank} (this one): {table[rank]}" in str(error)
+        assert called(error) == table
+        assert f"rank {rank} (this one): {table[rank]} at test_group_endings.py" in str(error)
         assert "#1 of group 'world'" in str(error)
     await assert_usable(three)
 
@@ -206,7 +207,7 @@ async def test_ranks_that_wait_for_another_root_learn_it_long_before_the_deadlin
     for rank in {*roots}:
         error = ended[rank]
         assert isinstance(error, CollectiveMismatch), ended
-        assert {at: call[-7:] for at, call in error.table.items()} == table
+        assert {at: call[-7:] for at, call in called(error).items()} == table
     await assert_usable(three)
 
 
@@ -234,7 +235,7 @@ async def test_a_rank_that_was_done_answers_who_waits_in_another_call(
     )
     for error in ended:
         assert isinstance(error, CollectiveMismatch)
-        assert error.table[0] == "reduce(float64[2], SUM, root 1)"
+        assert called(error)[0] == "reduce(float64[2], SUM, root 1)"
     await assert_usable(three)
 
 
@@ -264,7 +265,7 @@ async def test_a_mismatch_that_came_after_a_rank_was_done_names_its_call_too(
         ended = await outcomes(group.all_reduce(ones(length)) for group in three.groups[1:])
         for error in ended:
             assert isinstance(error, CollectiveMismatch)
-            assert error.table[0] == f"broadcast(float64[{length}], root 0)"
+            assert called(error)[0] == f"broadcast(float64[{length}], root 0)"
         await assert_usable(three)
 
 

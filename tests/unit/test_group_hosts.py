@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from allhands.errors import CollectiveMismatch, CollectiveTimeout, PeerFailed
 from allhands.reduction import ReduceOp
 from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes, results
+from collectives import called
 
 Array = NDArray[np.generic]
 
@@ -187,7 +188,7 @@ async def test_a_mismatch_gives_every_rank_the_same_table(
         )
         for error in ended:
             assert isinstance(error, CollectiveMismatch), ended
-            assert error.table == {
+            assert called(error) == {
                 rank: f"all_reduce(float64[{size}], SUM)" for rank, size in enumerate(sizes)
             }
         await assert_usable(world)
