@@ -1,6 +1,7 @@
 """What every survivor of a fault is told: the right class for the right rank, the same for all.
 
-Run as a script it prints a table of that, with seconds: `python tests/faults/test_verdicts.py`.
+Run as a script it prints a table of that, with seconds:
+`PYTHONPATH=tests python tests/faults/test_verdicts.py`.
 """
 
 import os
