@@ -11,6 +11,7 @@ what is written. Until a call has ended its arrays belong to it. Ranks here are 
 
 import functools
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,6 +33,8 @@ from allhands.engine.work import Result, Work
 from allhands.reduction import ReduceOp, check, finish
 
 Timeout = float | None
+
+_ABORT_SECONDS = 1.0
 
 
 class Caller(Protocol):
@@ -410,8 +413,16 @@ class Group:
         return operation.work
 
     def abort(self, reason: str) -> None:
-        """End the group on all its ranks, soon: calls raise `GroupAborted`, also those to come."""
-        self._thread.call(self._engine.abort, reason)
+        """End the group on all its ranks: calls raise `GroupAborted`, also those to come."""
+        done = threading.Event()
+
+        def act() -> None:
+            self._engine.abort(reason)
+            done.set()
+
+        self._thread.call(act)
+        if not self._engine.is_at_home:
+            done.wait(_ABORT_SECONDS)
 
     # ------------------------------------------------------------ point to point
 

@@ -85,6 +85,7 @@ class Worker:
         self._left: dict[int, tuple[dict[str, int], Failure]] = {}
         self._rulings: list[tuple[Failure, Sequence[tuple[int, int]]]] = []
         self._aborted: dict[str, Failure] = {}  # by group; of all of them under ""
+        self._cries: list[tuple[Sequence[int], Key, bytes]] = []  # own aborts
         self._space = process.space()
         self._coordinator_gone = asyncio.Event()
         self._answers: dict[int, wire.Heartbeat] = {}  # of peers that were pinged
@@ -415,7 +416,8 @@ class Worker:
         self.aborted(group, by, reason)
         self._session.say(wire.SessionRequest(abort=wire.Abort(group=group, reason=reason)))
         told = wire.Aborted(group=group, by=by, reason=reason).SerializeToString()
-        self._tell(ranks, Kind.ABORT, Key(group_hash(group) if group else 0, 0), told)
+        self._cries.append((ranks, Key(group_hash(group) if group else 0, 0), told))
+        self._tell(ranks, Kind.ABORT, *self._cries[-1][1:])
 
     async def cry(self, group: str, reason: str) -> None:
         """Abort, and return once the coordinator and the peers have been told."""
@@ -585,6 +587,8 @@ class Worker:
 
     def coordinator_gone(self, reason: str) -> None:
         self._coordinator_gone.set()
+        for ranks, key, told in self._cries:  # perhaps it never heard of them
+            self._tell(ranks, Kind.ABORT, key, told)
         host = next((one for one in self.members.values() if one.hosts_coordinator), None)
         if host is None or host.rank == self.rank:
             logger.error("the coordinator went away: %s", reason)

@@ -171,5 +171,5 @@ async def test_a_verdict_on_very_many_ranks_still_fits_into_the_trailers(
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     verdict = wire.Verdict.FromString(dict(error.trailing_metadata())["allhands-verdict-bin"])
     found = [one.rank for one in verdict.absent]
-    assert found == list(range(len(found)))
+    assert found == list(range(1, 1 + len(found)))  # who asks is there
     assert len(found) > 50

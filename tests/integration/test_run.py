@@ -608,3 +608,41 @@ def test_a_wrong_token_is_one_line_and_no_rank_starts(
     assert running.output() == []
     [line] = running.errors
     assert "ALLHANDS_TOKEN" in line
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "words"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL"),
+        ("os._exit(3)", 3, "it ended with exit status 3"),
+        ("os._exit(0)", 0, "it ended with exit status 0, without having left the job"),
+    ],
+)
+def test_survivors_are_told_how_a_rank_ended(
+    run: Start, script: Callable[[str], str], end: str, status: int, words: str
+) -> None:
+    text = f"""
+        import os, signal, sys
+        import allhands as ah
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to see what the launcher's end cuts off
+        ah.init_process_group(timeout=30)
+        ah.barrier()
+        if ah.get_rank() == 1:
+            {end}
+        try:
+            ah.barrier()
+        except ah.PeerFailed as error:
+            [absent] = error.verdict.absent
+            print(absent.rank, absent.state, absent.exit_status, absent.signal, absent.text)
+        sys.stdout.flush()
+        os._exit(0)
+    """
+    running = run("-n", "3", script(text))
+    code = "None 9" if status == 137 else f"{status} None"
+    lines = sorted(running.line() for _ in range(2))
+    assert [line[1 : line.index("(host")] for line in lines] == [
+        f"0] 1 dead {code} rank 1 ",
+        f"2] 1 dead {code} rank 1 ",
+    ]
+    assert all(line.endswith(f"is dead: {words}") for line in lines)
+    assert running.status() == status

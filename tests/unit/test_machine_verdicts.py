@@ -1,7 +1,10 @@
 """Verdicts: who is absent in a call, in which of the states, and that all callers hear the same."""
 
+from dataclasses import replace
+
+from allhands_server.machine import Machine
 from allhands_server.machine.effects import Probe
-from allhands_server.machine.events import AwaitVerdict, Heartbeat, Leave, OpenGroup
+from allhands_server.machine.events import AwaitVerdict, Heartbeat, Leave, Looked, OpenGroup
 from allhands_server.machine.refusals import Status
 from allhands_server.machine.values import AbsentRank, Progress, State, Verdict
 from allhands_server.testing import Transcript
@@ -323,3 +326,98 @@ def test_a_probe_that_another_call_has_just_caused_makes_nobody_silent() -> None
     assert [type(one) for one in t.told(second)] == [Probe]
     t.at(DUE)
     assert absent(t, ticket) == [(1, State.BUSY)]
+
+
+def test_the_verdict_comes_when_the_last_has_answered_though_the_deadline_has_passed() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first)
+    t.at(2.2)
+    assert ticket not in t.outcomes
+    answer_probes(t, first, inside())
+    assert ticket not in t.outcomes
+    answer_probes(t, second, outside(6, elapsed=1.5))
+    assert only(t, ticket).state is State.BUSY
+
+
+def test_a_process_that_does_not_answer_and_is_stopped_is_not_waited_for() -> None:
+    t = Transcript(machine=Machine("here"))
+    first, second = t.world(2, space="here")
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    assert t.looks == []
+    t.at(1.85)
+    assert [one.member_id for one in t.looks] == [f"member{second}"]
+    t.happen(Looked("j", f"member{second}", "stopped"))
+    t.at(DUE)
+    one = only(t, ticket)
+    assert one.state is State.PAUSED
+    assert "its process is stopped" in one.text
+
+
+def test_who_does_not_answer_pings_is_unreachable_though_it_answers_the_coordinator() -> None:
+    t = Transcript()
+    first, second, third = t.world(3)
+    tickets = [ask(t, session, waiting_on=(1,)) for session in (first, third)]
+    t.at(1.7)
+    answer_probes(t, first, replace(inside(), unanswered=(1,)))
+    answer_probes(t, second, replace(inside(), unanswered=(0,)))
+    answer_probes(t, third, inside())
+    t.at(DUE)
+    assert absent(t, tickets[0]) == [(1, State.UNREACHABLE)]
+    assert verdict(t, tickets[0]) == verdict(t, tickets[1])
+    assert "unreachable for rank 0 (host host1, pid 1001): pings are unanswered" in (
+        only(t, tickets[0]).text
+    )
+
+
+def test_who_is_paused_is_not_called_unreachable_for_the_pings_it_leaves_unanswered() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first, waiting_on=(1,))
+    t.at(1.7)
+    answer_probes(t, first, replace(inside(), unanswered=(1,)))
+    t.at(LATEST)
+    assert absent(t, ticket) == [(1, State.PAUSED)]
+    assert t.told(second)
+
+
+def test_stacks_are_asked_for_by_the_probe_of_a_verdict_and_carried_by_it() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    [probe] = t.told(second)
+    assert isinstance(probe, Probe)
+    assert probe.stack
+    t.say(second, Heartbeat(probe.probe, (outside(6),), "deep" * 5000))
+    t.at(DUE)
+    assert only(t, ticket).stack == "deep" * 1024
+
+
+def test_a_verdict_at_once_is_given_when_those_who_matter_have_answered() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    ticket = ask(t, first, due=0.0)
+    assert ticket not in t.outcomes
+    answer_probes(t, first, inside())
+    answer_probes(t, second, outside(6))
+    assert absent(t, ticket) == [(1, State.BUSY)]
+
+
+def test_the_paragraph_names_call_group_and_every_absent_rank() -> None:
+    t = Transcript()
+    first, second, _ = t.world(3)
+    ticket = ask(t, first)
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, second, inside(6, "broadcast"))
+    t.at(LATEST)
+    assert verdict(t, ticket).text == (
+        "ranks 1-2 did not arrive in all_reduce #7 of group 'world': "
+        "rank 1 (host host2, pid 1002) is elsewhere: in broadcast #6 for 0.8 s; "
+        "rank 2 (host host3, pid 1003) is paused: it does not answer, and nobody on its host "
+        "could look at its process, its last heartbeat is 2.5 s ago"
+    )

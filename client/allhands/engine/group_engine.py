@@ -147,6 +147,7 @@ class GroupEngine:
         """How the latest call in phases was carried out."""
         self._mesh = mesh
         self._registry = registry
+        self._loop = asyncio.get_running_loop()
         self._position = Position()
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
@@ -190,6 +191,14 @@ class GroupEngine:
         # The next one waits for its turn, or was passed over.
         completed = max(shared.completed, self._position.completed)
         return replace(self._position, completed=completed)
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether this runs on the loop on which the engine lives."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     # ------------------------------------------------------------ calls
 

@@ -1,0 +1,247 @@
+"""Who ends a call, a group or a world on purpose is named to all who were blocked, at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from harness import BACKENDS, Cluster, Job
+
+LINKS_AND_MEMORY = ("auto", "socket")
+
+BLOCKED = """
+ah.init_process_group(timeout=40)
+me = ah.get_rank()
+group = ah.new_group([0, 1, 2])
+x = np.ones(1000)
+ah.all_reduce(x)
+ah.all_reduce(x, group=group)
+tell("ready", pid=os.getpid())
+hear()
+"""
+AFTER = """
+tell("told", **failure(lambda: ah.all_reduce(x, group=group)))
+tell("later", **failure(lambda: ah.all_reduce(x, group=group)))
+tell("world", **failure(ah.barrier))
+tell("new", **failure(lambda: ah.barrier(ah.new_group([0, 1, 2]))))
+hear()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scope", ["world", "group"])
+def test_an_abort_releases_all_ranks_and_holds_for_all_calls_to_come(job: Job, scope: str) -> None:
+    act = 'ah.abort("it diverged")' if scope == "world" else 'group.abort("it diverged")'
+    ranks = job(3, BLOCKED + f"if me == 1:\n    hear()\n    {act}\n" + AFTER)
+    pids = [rank.expect("ready")["pid"] for rank in ranks]
+    for rank in ranks:
+        rank.say()
+    ranks[1].say()
+    by = f"rank 1 (host {os.uname().nodename}, pid {pids[1]})"
+    for rank in ranks:
+        for when in ("told", "later"):
+            told = rank.expect(when)
+            assert (told["error"], told["by"], told["reason"]) == (
+                "GroupAborted",
+                by,
+                "it diverged",
+            )
+            assert f"{by} aborted it: it diverged" in told["text"]
+        error = "GroupAborted" if scope == "world" else None
+        assert rank.expect("world")["error"] == error
+        assert rank.expect("new")["error"] == error
+
+
+@pytest.mark.parametrize("backend", LINKS_AND_MEMORY)
+def test_an_abort_reaches_the_others_without_a_coordinator(cluster: Cluster, backend: str) -> None:
+    url = cluster.daemon()
+    daemon = cluster.started[-1]
+    script = BLOCKED + 'if me == 1:\n    hear()\n    ah.abort("it diverged")\n' + AFTER
+    ranks = cluster.world(3, script, ALLHANDS_URL=f"{url}/j", ALLHANDS_BACKEND=backend)
+    for rank in ranks:
+        rank.expect("ready")
+    daemon.child.send_signal(signal.SIGKILL)
+    daemon.ended()
+    for rank in ranks:
+        rank.say()
+    ranks[1].say()
+    for rank in ranks:
+        told = rank.expect("told")
+        assert (told["error"], told["reason"]) == ("GroupAborted", "it diverged"), told
+        assert told["seconds"] < 20  # far from its deadline
+
+
+def test_a_command_aborts_a_job(cluster: Cluster) -> None:
+    url = cluster.daemon()
+
+    def abort(job: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "allhands.cli.main", "abort", job, "--reason", "tired"]
+        return subprocess.run(
+            [*command, "--coordinator", url],
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    ranks = cluster.world(
+        2,
+        BLOCKED.replace("0, 1, 2", "0, 1")
+        + """
+    if me == 0:
+        tell("told", **failure(ah.barrier))
+    hear()
+    os._exit(0)
+    """.replace("\n    ", "\n"),
+        ALLHANDS_URL=f"{url}/j",
+    )
+    for rank in ranks:
+        rank.expect("ready")
+        rank.say()
+    done = abort("j")
+    assert (done.returncode, done.stdout) == (0, "told 2 ranks of job j\n")
+    told = ranks[0].expect("told")
+    assert (told["error"], told["reason"]) == ("GroupAborted", "tired")
+    assert f"(host {os.uname().nodename})" in told["by"]
+    missing = abort("k")
+    assert missing.returncode == 1
+    assert "no job 'k'" in missing.stderr
+
+
+HOW = {
+    "cancelled": """
+        work = ah.all_reduce(x, async_op=True)
+        tell("begun")
+        hear()
+        work.cancel()
+        failure(work.wait)
+    """,
+    "Ctrl-C": """
+        main = threading.main_thread().ident
+        def is_in_the_call():
+            frame = sys._current_frames()[main]
+            while frame is not None and frame.f_code is not ah.all_reduce.__code__:
+                frame = frame.f_back
+            return frame is not None
+        def interrupt():
+            hear()
+            until(is_in_the_call)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt).start()
+        tell("begun")
+        try:
+            ah.all_reduce(x)
+        except KeyboardInterrupt:
+            pass
+    """,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("length", [10, 1 << 18])
+@pytest.mark.parametrize("reason", HOW)
+def test_a_call_that_one_rank_gives_up_ends_for_its_peers_with_who_and_why(
+    job: Job, reason: str, length: int
+) -> None:
+    script = (
+        "ah.init_process_group(timeout=40)\nme = ah.get_rank()\n"
+        f"x = np.ones({length})\nah.all_reduce(x)\n"
+        + "if me == 0:\n"
+        + textwrap.indent(textwrap.dedent(HOW[reason]), "    ")
+        + """
+elif me == 1:
+    tell("begun")
+    tell("told", **failure(lambda: ah.all_reduce(x)))
+else:
+    tell("begun")
+    hear()
+    tell("told", **failure(lambda: ah.all_reduce(x)))
+hear()
+y = np.full(5, me + 1.0)
+ah.all_reduce(y)
+tell("next", values=y.tolist())
+ah.destroy_process_group()
+"""
+    )
+    ranks = job(3, script)
+    for rank in ranks:
+        rank.expect("begun")
+    ranks[0].say()
+    told = [ranks[1].expect("told")]
+    ranks[2].say()
+    told.append(ranks[2].expect("told"))
+    for one in told:
+        assert (one["error"], one["reason"]) == ("GroupAborted", reason), one
+        assert f"{reason} on rank 0 (host " in one["text"]
+    for rank in ranks:
+        rank.say()
+    for rank in ranks:
+        assert rank.expect("next")["values"] == [6.0] * 5
+        assert rank.ended() == 0
+
+
+@pytest.mark.parametrize("backend", LINKS_AND_MEMORY)
+def test_without_the_abort_an_exception_is_only_a_rank_that_leaves(job: Job) -> None:
+    ranks = job(
+        2,
+        """
+        ah.init_process_group(timeout=20, abort_on_exception=False)
+        ah.barrier()
+        if ah.get_rank() == 1:
+            raise LookupError("no such file as this")
+        tell("failed", **failure(ah.barrier))
+        """,
+    )
+    told = ranks[0].expect("failed")
+    assert (told["error"], told["ranks"]) == ("PeerFailed", [1])
+    assert "LookupError: no such file as this" in told["text"]
+    assert "Traceback" not in told["text"]
+
+
+# ---------------------------------------------------------------- monitored barriers
+
+
+@pytest.mark.parametrize("backend", LINKS_AND_MEMORY)
+@pytest.mark.parametrize("late", [[0], [2], [1, 2]])
+@pytest.mark.parametrize("names_all", [False, True])
+def test_a_monitored_barrier_tells_all_ranks_who_did_not_pass(
+    job: Job, late: list[int], names_all: bool
+) -> None:
+    ranks = job(
+        3,
+        f"""
+        ah.init_process_group(timeout=20)
+        me = ah.get_rank()
+        ah.monitored_barrier()
+        if me in {late}:
+            hear()
+        call = lambda: ah.monitored_barrier(None, 0.7, {names_all}, label="step 7")
+        tell("told", **failure(call))
+        x = np.full(3, me + 1.0)
+        ah.all_reduce(x)
+        ah.monitored_barrier(timeout=20)
+        tell("next", values=x.tolist())
+        ah.destroy_process_group()
+        """,
+    )
+    told = [rank.expect("told") for at, rank in enumerate(ranks) if at not in late]
+    for at in late:
+        ranks[at].say()
+    told += [ranks[at].expect("told") for at in late]
+    for one in told:
+        assert (one["error"], one["op"], one["label"]) == (
+            "CollectiveTimeout",
+            "monitored_barrier",
+            "step 7",
+        )
+        assert one["ranks"] == (late if names_all else late[:1])
+        assert [absent["rank"] for absent in one["verdict"]["absent"]] == late
+        assert {absent["state"] for absent in one["verdict"]["absent"]} == {"busy"}
+        assert one["verdict"] == told[0]["verdict"]
+    for rank in ranks:
+        assert rank.expect("next")["values"] == [6.0] * 3
+        assert rank.ended() == 0

@@ -1,0 +1,117 @@
+"""A link between two ranks only that is cut, in a network namespace; all are told of it alike."""
+
+import shutil
+import subprocess
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from allhands.bench import netns
+from allhands.bench.launches import Host
+from harness import Cluster, Process, free_port
+
+PORT = str(free_port())
+"""Of loopback here; nobody else listens in that namespace."""
+
+SCRIPT = """
+import ctypes, psutil
+with open("/proc/{holder}/ns/net") as space:
+    assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0, ctypes.get_errno()
+ah.init_process_group(timeout=30)
+me = ah.get_rank()
+pair = ah.new_group([0, 1])
+x = np.ones(1 << 18)
+for _ in range(3):
+    ah.all_reduce(x)
+ends = [
+    (one.laddr.port, one.raddr.port)
+    for one in psutil.Process().net_connections("tcp")
+    if one.status == "ESTABLISHED"
+]
+tell("linked", ends=ends)
+hear()
+tell("failed", **failure(lambda: ah.all_reduce(x, timeout={timeout})))
+if me != 2:
+    y = np.ones(3)
+    tell("pair", **failure(lambda: ah.all_reduce(y, group=pair)))
+hear()
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    if shutil.which("iptables") is None:
+        pytest.skip("cutting a link needs iptables")
+    try:
+        with netns.two_hosts(None) as (one, _):
+            yield one
+    except netns.NoNamespaces as refusal:
+        pytest.skip(str(refusal))
+
+
+@pytest.fixture
+def cut(host: Host) -> Iterator[object]:
+    """Give a function that does away with what goes over connections."""
+
+    def tables(*arguments: str) -> None:
+        subprocess.run([*host.enter, "iptables", *arguments], check=True, capture_output=True)
+
+    def act(ends: Sequence[Sequence[int]], how: Sequence[str]) -> None:
+        for here, there in ends:
+            for source, target in ((here, there), (there, here)):
+                ports = ("--sport", str(source), "--dport", str(target))
+                # A reset must get through.
+                tables("-A", "INPUT", "-p", "tcp", "--tcp-flags", "RST", "NONE", *ports, "-j", *how)
+
+    yield act
+    tables("-F", "INPUT")
+
+
+def start(cluster: Cluster, host: Host, backend: str, timeout: float) -> list[Process]:
+    holder = host.enter[host.enter.index("--target") + 1]
+    return cluster.world(
+        3,
+        textwrap.dedent(SCRIPT).format(holder=holder, timeout=timeout),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=PORT,
+        ALLHANDS_BACKEND=backend,
+    )
+
+
+def between(ranks: Sequence[Process], one: int, other: int) -> list[tuple[int, int]]:
+    """Return the ends of the connections between two of the ranks."""
+    ends = [{tuple(both) for both in rank.expect("linked")["ends"]} for rank in ranks]
+    return [both for both in ends[one] if both[::-1] in ends[other]]
+
+
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        (["DROP"], "CollectiveTimeout", "pings are unanswered"),
+        (["REJECT", "--reject-with", "tcp-reset"], "PeerFailed", "the link broke"),
+    ],
+    ids=["dropped", "reset"],
+)
+def test_a_link_that_is_cut_between_two_ranks_is_named_to_all_three(
+    cluster: Cluster, host: Host, cut: object, backend: str, how: list[str], error: str, words: str
+) -> None:
+    assert callable(cut)
+    ranks = start(cluster, host, backend, 2.5 if error == "CollectiveTimeout" else 20)
+    links = between(ranks, 1, 2)
+    assert links
+    cut(links, how)
+    for rank in ranks:
+        rank.say()
+    told = [rank.expect("failed") for rank in ranks]
+    for one in told:
+        assert one["error"] == error, one
+        [absent] = one["verdict"]["absent"]
+        assert (absent["rank"], absent["state"]) == (2, "unreachable"), one
+        assert "unreachable for rank 1 (host " in absent["text"]
+        assert words in one["text"]
+    assert told[0]["verdict"] == told[1]["verdict"] == told[2]["verdict"]
+    for rank in ranks[:2]:  # which can still reach one another
+        assert rank.expect("pair")["error"] is None

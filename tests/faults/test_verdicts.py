@@ -1,0 +1,208 @@
+"""What every survivor of a fault is told: the right class for the right rank, the same for all.
+
+Run as a script it prints a table of that, with seconds:
+`PYTHONPATH=tests python tests/faults/test_verdicts.py`.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import BACKENDS, Cluster, Nursery
+
+SCRIPT = """
+WINDOW = {window}
+ah.init_process_group(timeout=30, heartbeat_window=WINDOW or None)
+me = ah.get_rank()
+x = np.ones({length})
+pair = ah.new_group([1, 2])
+ah.all_reduce(x)
+tell("ready", pid=os.getpid())
+order = hear()
+if me == 2:
+    if order == "exit":
+        os._exit(3)
+    if order == "sleep":
+        time.sleep(3600)
+    if order == "skip":
+        # The others are in the call that this rank leaves out.
+        failure(lambda: ah.barrier(group=pair, timeout=20))
+    if order == "raise":
+        raise LookupError("no such file as this")
+    if order == "leave":
+        ah.destroy_process_group()
+        hear()
+tell("failed", **failure(lambda: ah.all_reduce(x, timeout={timeout})))
+hear()
+os._exit(0)
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What befalls rank 2 of three, and what the two others are told."""
+
+    name: str
+    error: str
+    state: str
+    words: str
+    order: str = ""
+    signal: int = 0
+    kills_coordinator: bool = False
+    window: float = 0.0
+    at_deadline: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FAULTS = (
+    Fault("SIGKILL", "PeerFailed", "dead", "its process is gone", signal=signal.SIGKILL),
+    Fault(
+        "SIGSTOP",
+        "CollectiveTimeout",
+        "paused",
+        "its process is stopped",
+        signal=signal.SIGSTOP,
+        at_deadline=True,
+    ),
+    Fault(
+        "SIGSTOP for longer than the window",
+        "PeerFailed",
+        "paused",
+        "its process is stopped",
+        signal=signal.SIGSTOP,
+        window=0.8,
+    ),
+    Fault("exit without leaving", "PeerFailed", "dead", "its process is gone", order="exit"),
+    Fault(
+        "skipped call",
+        "CollectiveTimeout",
+        "elsewhere",
+        "in barrier #1 of group 'world/1'",
+        order="skip",
+        at_deadline=True,
+    ),
+    Fault(
+        "time.sleep",
+        "CollectiveTimeout",
+        "busy",
+        "alive, but in no call",
+        order="sleep",
+        at_deadline=True,
+    ),
+    Fault("exception", "GroupAborted", "left", "LookupError: no such file as this", order="raise"),
+    Fault("leaves early", "PeerFailed", "left", "left the job", order="leave"),
+    Fault(
+        "coordinator killed, then time.sleep",
+        "CollectiveTimeout",
+        "busy",
+        "the coordinator could not be asked",
+        order="sleep",
+        kills_coordinator=True,
+        at_deadline=True,
+    ),
+    Fault(
+        "coordinator killed, then SIGSTOP",
+        "CollectiveTimeout",
+        "paused",
+        "the coordinator could not be asked",
+        signal=signal.SIGSTOP,
+        kills_coordinator=True,
+        at_deadline=True,
+    ),
+    Fault(
+        "coordinator killed, then SIGKILL",
+        "",
+        "dead",
+        "its process is gone",
+        signal=signal.SIGKILL,
+        kills_coordinator=True,
+    ),
+)
+TIMEOUT = 1.5
+
+
+def strike(cluster: Cluster, fault: Fault, backend: str, length: int) -> list[dict[str, Any]]:
+    """Let a fault happen in a world of three; return what the two survivors tell."""
+    url = cluster.daemon()
+    daemon = cluster.started[-1]
+    # Where a failure is known at once no deadline is what tells of it.
+    timeout = TIMEOUT if fault.at_deadline or fault.kills_coordinator else 20
+    script = SCRIPT.format(window=fault.window, length=length, timeout=timeout)
+    ranks = cluster.world(3, script, ALLHANDS_URL=f"{url}/j", ALLHANDS_BACKEND=backend)
+    pids = [rank.expect("ready")["pid"] for rank in ranks]
+    if fault.kills_coordinator:
+        daemon.child.send_signal(signal.SIGKILL)
+        daemon.ended()
+    if fault.signal:
+        os.kill(pids[2], fault.signal)
+    for rank in ranks if not fault.signal else ranks[:2]:
+        rank.say(fault.order)
+    told = [rank.expect("failed") for rank in ranks[:2]]
+    for one in told:
+        one["pid"] = pids[2]
+    return told
+
+
+@pytest.mark.parametrize(
+    ("fault", "backend", "length"),
+    [
+        *((fault, backend, 10) for fault in FAULTS for backend in BACKENDS[:2]),
+        *((FAULTS[0], backend, 1 << 20) for backend in BACKENDS),
+        *((FAULTS[5], backend, 1 << 20) for backend in BACKENDS),
+    ],
+    ids=str,
+)
+def test_all_survivors_get_one_verdict_with_the_right_class(
+    cluster: Cluster, fault: Fault, backend: str, length: int
+) -> None:
+    told = strike(cluster, fault, backend, length)
+    for one in told:
+        assert not fault.error or one["error"] == fault.error, one
+        [absent] = one["verdict"]["absent"]
+        assert (absent["rank"], absent["state"], absent["pid"]) == (2, fault.state, one["pid"]), one
+        assert one["ranks"] in ([2], []), one
+        assert fault.words in one["text"], one["text"]
+        assert one["verdict"]["text"] in one["text"]
+        assert f"rank 2 (host {os.uname().nodename}, pid {one['pid']})" in one["text"]
+        if fault.state in ("busy", "elsewhere"):
+            assert "rank 2 is at\n" in one["text"]
+            assert "<script>" in absent["stack"]
+    if not fault.kills_coordinator:
+        assert told[0]["verdict"] == told[1]["verdict"]
+
+
+def table() -> Iterator[str]:
+    """Measure: which fault, over which backend, what survivors saw, after how many seconds."""
+    import tempfile
+
+    nursery = Nursery()
+    yield f"{'fault':36} {'backend':7} {'survivors saw':42} {'seconds':11} alike"
+    for fault in FAULTS:
+        for backend in BACKENDS:
+            with tempfile.TemporaryDirectory() as runtime:
+                cluster = Cluster(Path(runtime), nursery)
+                begun = time.monotonic()
+                told = strike(cluster, fault, backend, 10)
+                assert time.monotonic() - begun < 60
+                cluster.close()
+            states = {one["verdict"]["absent"][0]["state"] for one in told}
+            saw = f"{told[0]['error']}: rank 2 {', '.join(sorted(states))}"
+            seconds = " ".join(f"{one['seconds']:.2f}" for one in told)
+            alike = "yes" if told[0]["verdict"] == told[1]["verdict"] else "class and rank"
+            yield f"{fault.name:36} {backend:7} {saw:42} {seconds:11} {alike}"
+    nursery.close()
+
+
+if __name__ == "__main__":
+    for line in table():
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

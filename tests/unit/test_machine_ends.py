@@ -1,0 +1,303 @@
+"""What is known of a member that went: dead, paused or cut off; who looked, and who told."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from allhands_server.machine import Machine
+from allhands_server.machine.effects import Inspect, Look, MemberLost, Probe, Ruling
+from allhands_server.machine.events import (
+    Heartbeat,
+    Inspected,
+    LinkBroken,
+    Looked,
+    ReportExit,
+)
+from allhands_server.machine.values import AbsentRank, State, Verdict
+from allhands_server.testing import Transcript
+
+HERE = "here"
+
+
+def fates(t: Transcript, session: int) -> list[tuple[int, State, int | None, int | None]]:
+    """Return what a member was told of those that are lost."""
+    lost = [one.verdict for one in t.told(session) if isinstance(one, MemberLost)]
+    return [
+        (one.rank, one.state, one.exit_status, one.signal)
+        for verdict in lost
+        for one in verdict.absent
+    ]
+
+
+def exit_of(session: int, status: int) -> ReportExit:
+    return ReportExit("j", HERE, 1000 + session, f"born{session}", status)
+
+
+# ---------------------------------------------------------------- dead
+
+
+@pytest.mark.parametrize(
+    ("status", "known", "words"),
+    [
+        (-9, (None, 9), "killed by SIGKILL"),
+        (3, (3, None), "it ended with exit status 3"),
+        (0, (0, None), "it ended with exit status 0, without having left the job"),
+    ],
+)
+def test_an_exit_that_was_reported_makes_a_broken_session_a_death_at_once(
+    status: int, known: tuple[int | None, int | None], words: str
+) -> None:
+    t = Transcript()
+    first, second, third = t.world(3, space=HERE, watched=True)
+    t.breaks(third)
+    t.at(0.1)
+    assert t.answer(exit_of(third, status)) is True
+    [told] = [one for one in t.told(first) if isinstance(one, MemberLost)]
+    [fate] = told.verdict.absent
+    assert (fate.rank, fate.state, fate.exit_status, fate.signal) == (2, State.DEAD, *known)
+    assert told.verdict.text == fate.text == f"rank 2 (host host3, pid 1003) is dead: {words}"
+    assert [one.verdict for one in t.told(second) if isinstance(one, MemberLost)] == [told.verdict]
+
+
+def test_an_exit_that_is_reported_first_leaves_time_for_last_words() -> None:
+    t = Transcript()
+    first, second = t.world(2, space=HERE, watched=True)
+    t.answer(exit_of(second, 1))
+    t.at(0.19)
+    assert fates(t, first) == []
+    t.at(0.2)
+    assert fates(t, first) == [(1, State.DEAD, 1, None)]
+
+
+def test_an_exit_that_was_reported_first_counts_when_the_session_breaks() -> None:
+    t = Transcript()
+    first, second = t.world(2, space=HERE, watched=True)
+    t.answer(exit_of(second, -6))
+    t.breaks(second)
+    assert fates(t, first) == [(1, State.DEAD, None, 6)]
+
+
+@pytest.mark.parametrize(
+    "exit",
+    [
+        ReportExit("j", HERE, 1002, "born9", 1),
+        ReportExit("j", "elsewhere", 1002, "born2", 1),
+        ReportExit("j", HERE, 1009, "born2", 1),
+    ],
+)
+def test_the_exit_of_another_process_means_nothing(exit: ReportExit) -> None:
+    t = Transcript()
+    first, _ = t.world(2, space=HERE)
+    assert t.answer(exit) is False
+    t.at(1.0)
+    assert fates(t, first) == []
+
+
+def test_a_process_that_the_coordinator_sees_to_be_gone_is_dead_at_once() -> None:
+    t = Transcript(machine=Machine(HERE))
+    first, second = t.world(2, space=HERE)
+    t.breaks(second)
+    assert t.looks == [Look("j", "member2", 1002, "born2")]
+    t.happen(Looked("j", "member2", "gone"))
+    assert fates(t, first) == [(1, State.DEAD, None, None)]
+
+
+def test_a_neighbour_is_asked_where_the_coordinator_cannot_look() -> None:
+    t = Transcript()
+    first, second, third = t.world(3, space=HERE)
+    t.breaks(third)
+    assert t.looks == []
+    assert t.told(first) == [Inspect("member3", 1003, "born3")]
+    assert t.told(second) == []
+    t.say(first, Inspected("member3", "zombie"))
+    assert fates(t, second) == [(2, State.DEAD, None, None)]
+
+
+def test_who_is_watched_is_not_buried_before_its_exit_is_told_or_the_grace_is_over() -> None:
+    t = Transcript(machine=Machine(HERE))
+    first, second = t.world(2, space=HERE, watched=True)
+    t.breaks(second)
+    t.happen(Looked("j", "member2", "gone"))
+    t.at(0.49)
+    assert fates(t, first) == []
+    t.at(0.5)
+    assert fates(t, first) == [(1, State.DEAD, None, None)]
+
+
+def test_a_process_that_closes_its_sockets_before_it_ends_is_looked_at_twice() -> None:
+    t = Transcript(machine=Machine(HERE))
+    first, second = t.world(2, space=HERE)
+    t.breaks(second)
+    t.happen(Looked("j", "member2", "running"))
+    t.at(0.25)
+    assert len(t.looks) == 2
+    t.happen(Looked("j", "member2", "gone"))
+    assert fates(t, first) == [(1, State.DEAD, None, None)]
+
+
+def test_a_process_that_lives_on_without_its_session_is_unreachable_and_lost() -> None:
+    t = Transcript(machine=Machine(HERE))
+    first, second = t.world(2, space=HERE)
+    t.breaks(second)
+    for until in (0.25, 0.5):
+        t.happen(Looked("j", "member2", "running"))
+        t.at(until)
+    [told] = [one for one in t.told(first) if isinstance(one, MemberLost)]
+    assert told.verdict.absent[0].state is State.UNREACHABLE
+    assert "though its process lives" in told.verdict.text
+
+
+def test_nobody_answers_for_who_is_heard_again_or_gone() -> None:
+    t = Transcript(machine=Machine(HERE))
+    first, second = t.world(2, space=HERE)
+    t.happen(Looked("j", "member2", "stopped"))
+    t.happen(Looked("j", "stranger", "gone"))
+    t.happen(Looked("no job", "member2", "gone"))
+    assert t.told(first) == t.told(second) == []
+
+
+# ---------------------------------------------------------------- paused
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("stopped", "its process is stopped (SIGSTOP, or a debugger)"),
+        ("running", "something holds up its interpreter"),
+        ("", "nobody on its host could look at its process"),
+    ],
+)
+def test_who_is_silent_for_the_window_but_lives_is_paused(found: str, words: str) -> None:
+    t = Transcript(machine=Machine(HERE))
+    first, second = t.world(2, space=HERE)
+    t.at(3.0)
+    assert [type(one) for one in t.told(second)] == [Probe]
+    t.at(4.0)
+    t.say(first, Heartbeat())
+    assert t.looks[-1] == Look("j", "member2", 1002, "born2")
+    t.happen(Looked("j", "member2", found))
+    t.at(5.0)
+    [told] = [one for one in t.told(first) if isinstance(one, MemberLost)]
+    [fate] = told.verdict.absent
+    assert (fate.state, fate.elapsed) == (State.PAUSED, 5.0)
+    assert words in fate.text
+
+
+def test_who_is_silent_and_gone_is_lost_when_that_is_seen() -> None:
+    t = Transcript(machine=Machine(HERE))
+    first, second = t.world(2, space=HERE)
+    t.at(4.0)
+    t.say(first, Heartbeat())
+    t.happen(Looked("j", "member2", "gone"))
+    assert fates(t, first) == [(1, State.DEAD, None, None)]
+    assert second in t.ends
+
+
+# ---------------------------------------------------------------- unreachable
+
+
+def ruling(t: Transcript, session: int) -> Ruling:
+    [found] = [one for one in t.told(session) if isinstance(one, Ruling)]
+    return found
+
+
+def answer(t: Transcript, sessions: Sequence[int]) -> None:
+    for session in sessions:
+        for one in t.told(session):
+            assert isinstance(one, Probe)
+            t.say(session, Heartbeat(one.probe))
+
+
+def blamed(verdict: Verdict) -> list[tuple[int, State]]:
+    return [(one.rank, one.state) for one in verdict.absent]
+
+
+def test_of_two_live_members_whose_link_broke_the_higher_rank_is_named_to_all() -> None:
+    for reporter, suspect in ((0, 1), (1, 0)):
+        t = Transcript()
+        sessions = t.world(3)
+        t.say(sessions[reporter], LinkBroken(suspect, "reset"))
+        answer(t, sessions)
+        t.at(0.3)
+        rulings = [ruling(t, session) for session in sessions]
+        assert rulings == rulings[:1] * 3
+        assert rulings[0].pairs == ((0, 1),)
+        assert blamed(rulings[0].verdict) == [(1, State.UNREACHABLE)]
+        text = rulings[0].verdict.text
+        assert text == (
+            "rank 1 (host host2, pid 1002) is unreachable for rank 0 (host host1, pid 1001): "
+            "the link broke (reset), though the coordinator hears both"
+        )
+        t.at(1.0)
+        assert t.ends == {}
+
+
+def test_whom_most_links_fail_is_named() -> None:
+    t = Transcript()
+    sessions = t.world(4)
+    for rank in (0, 2, 3):
+        t.say(sessions[rank], LinkBroken(1, "reset"))
+    answer(t, sessions)
+    t.at(0.3)
+    found = ruling(t, sessions[0])
+    assert blamed(found.verdict) == [(1, State.UNREACHABLE)]
+    assert found.pairs == ((0, 1), (1, 2), (1, 3))
+    assert "for rank 0 (host host1, pid 1001), rank 2" in found.verdict.text
+
+
+def test_what_was_ruled_is_not_ruled_again() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    t.say(first, LinkBroken(1, "reset"))
+    answer(t, [second])
+    t.at(0.3)
+    ruling(t, first)
+    t.say(second, LinkBroken(0, "reset"))
+    answer(t, [first])
+    t.at(1.0)
+    assert not any(isinstance(one, Ruling) for one in t.told(first))
+
+
+def test_nothing_is_ruled_as_long_as_a_suspect_does_not_answer() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    t.say(first, LinkBroken(1, "reset"))
+    t.at(2.0)
+    assert t.told(first) == []
+    answer(t, [second])
+    t.at(2.3)
+    assert blamed(ruling(t, first).verdict) == [(1, State.UNREACHABLE)]
+
+
+def test_a_death_explains_the_links_that_broke() -> None:
+    t = Transcript()
+    first, second, third = t.world(3)
+    t.say(first, LinkBroken(2, "reset"))
+    t.say(second, LinkBroken(2, "reset"))
+    t.breaks(third)
+    t.at(2.0)
+    assert fates(t, first) == [(2, State.DEAD, None, None)]
+    assert not any(isinstance(one, Ruling) for one in t.told(second))
+
+
+def test_those_who_share_memory_can_do_without_a_link() -> None:
+    t = Transcript()
+    first, second = t.world(2)
+    t.say(first, LinkBroken(1, "reset", shares_memory=True))
+    answer(t, [second])
+    t.at(2.0)
+    assert t.told(first) == []
+
+
+def test_the_fate_is_kept_for_later_verdicts_and_amended_by_what_is_told_late() -> None:
+    t = Transcript()
+    first, second = t.world(2, space=HERE)
+    t.breaks(second)
+    t.at(0.5)
+    assert fates(t, first) == [(1, State.DEAD, None, None)]
+    t.answer(exit_of(second, -9))
+    world = t.machine._jobs.get("j").world
+    assert world is not None
+    fate = world.members[1].fate
+    assert isinstance(fate, AbsentRank)
+    assert fate.signal == 9
