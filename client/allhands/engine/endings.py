@@ -115,8 +115,9 @@ class Endings:
         """Forget what others called up to a number."""
         if self._refusals:
             self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
-        for old in [at for at in self._answered if at <= sequence - _HISTORY]:
-            del self._answered[old]
+        if self._answered:
+            for old in [at for at in self._answered if at <= sequence - _HISTORY]:
+                del self._answered[old]
 
     def refused(self, rank: int, sequence: int, call: str) -> None:
         """Take in what a rank of the group called under a number; what it said first counts."""

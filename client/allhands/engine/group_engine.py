@@ -59,6 +59,10 @@ class Operation:
     """On the monotonic clock."""
     cancelled: bool = False
     """Whether it is to be passed over when it would begin."""
+    signature: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.signature = self.call.signature
 
 
 @dataclass(slots=True)
@@ -411,7 +415,7 @@ class GroupEngine:
 
     def _begin(self, operation: Operation) -> Execution:
         """Begin what a call is over links, and note how that is explained."""
-        work, native, signature = operation.work, operation.native, operation.call.signature
+        work, native, signature = operation.work, operation.native, operation.signature
         execution = Execution(
             self._mesh,
             peers=self.ranks,
@@ -434,7 +438,7 @@ class GroupEngine:
     def _finish(self, operation: Operation) -> None:
         """Do what is left when all has landed."""
         if operation.native.kind in ROOTED:
-            self._agreed[operation.call.signature] = None
+            self._agreed[operation.signature] = None
             if len(self._agreed) > _AGREED:
                 del self._agreed[next(iter(self._agreed))]
         operation.finish()
@@ -446,7 +450,7 @@ class GroupEngine:
             phases,
             operation.native.targets,
             sequence=operation.work.sequence,
-            signature=operation.call.signature,
+            signature=operation.signature,
             timeout=operation.timeout,
             deadline=operation.deadline,
             wire=self.wire,
@@ -461,7 +465,7 @@ class GroupEngine:
 
     def _agrees(self, operation: Operation) -> bool:
         """Say that a call begins here that may take messages; False: a peer is in another."""
-        sequence, signature = operation.work.sequence, operation.call.signature
+        sequence, signature = operation.work.sequence, operation.signature
         is_other = self._mesh.begin(self.hash, sequence, signature)
         return not (is_other or self._endings.is_refused(sequence))
 
@@ -476,7 +480,7 @@ class GroupEngine:
         waiting_for: Callable[[], Sequence[int]],
     ) -> None:
         """Wait for what a call does until it is done, interrupted, or out of time."""
-        work, signature = operation.work, operation.call.signature
+        work, signature = operation.work, operation.signature
         asking: asyncio.Task[Sequence[Absent] | None] | None = None
         assert self._interrupt is not None
         try:
