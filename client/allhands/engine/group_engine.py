@@ -322,7 +322,7 @@ class GroupEngine:
     async def _pass_over(self, operation: Operation) -> None:
         """Leave out a call that was cancelled before it began; its number is used up."""
         sequence = operation.work.sequence
-        self._endings.begin(sequence, "a call that it cancelled")
+        self._endings.begin(sequence, "a call that it gave up before it began")
         await self._shared.pass_over(sequence)
         self._position.sequence = self._position.ended = sequence
         self.order.give_back()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from allhands.engine.work import Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout, PeerFailed
 
 Failure = Callable[[str], AllhandsError]
@@ -56,6 +57,15 @@ def timed_out(
         if absent is None:
             text += "; the coordinator could not be asked where they are"
     return CollectiveTimeout(text, op=operation, seq=sequence, missing_ranks=ranks, label=label)
+
+
+def over_before(what: str, work: Work, seconds: float) -> CollectiveTimeout:
+    """Word a call whose time was over, for so many seconds below 0, when it was made."""
+    text = (
+        f"{what} timed out before it began: the deadline of a block around it passed "
+        f"{-seconds:.3g} s ago; its outputs are untouched"
+    )
+    return CollectiveTimeout(text, op=work.operation, seq=work.sequence, label=work.label)
 
 
 def given_up(
