@@ -57,6 +57,7 @@ def failure(call):
             "seq": getattr(error, "seq", None),
             "op": getattr(error, "op", None),
             "label": getattr(error, "label", None),
+            "intact": getattr(error, "outputs_intact", None),
         }
     return {"error": None, "text": "", "ranks": []}
 """

@@ -60,7 +60,8 @@ class Lane:
     what `on_failure` raises.
 
     `on_failure(status, sequence, operation, dtype, count, op, root, shares, waiting, culprits,
-    timeout, label)` must raise; sets of ranks are bits, shares as in `record`. `on_slow(sequence,
+    timeout, label, met)` must raise; sets of ranks are bits, shares as in `record`, and `met` says
+    that all ranks were in the call, so that outputs may have been touched. `on_slow(sequence,
     operation, waiting, deadline)` tells of a call that has been blocked for a while, with waiting 0
     when it has ended.
     """

@@ -26,7 +26,7 @@ from allhands.engine.phases import Allocate, Layout, Phase, Scratch
 from allhands.engine.shared import Shared
 from allhands.engine.verdict import Absent, Failure, Registry
 from allhands.engine.work import Result, Work
-from allhands.errors import AllhandsError
+from allhands.errors import AllhandsError, CollectiveMismatch
 from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
@@ -59,6 +59,8 @@ class Operation:
     """On the monotonic clock."""
     cancelled: bool = False
     """Whether it is to be passed over when it would begin."""
+    has_touched: bool = False
+    """Whether its outputs may have been touched over links."""
     signature: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -214,6 +216,7 @@ class GroupEngine:
         except BaseException as error:  # whatever it is belongs to the caller
             if begun.execution is not None:
                 begun.execution.stop()
+                operation.has_touched = begun.execution.has_touched
             self._leave(operation, error)
             if not isinstance(error, Exception):
                 raise
@@ -233,7 +236,9 @@ class GroupEngine:
             self._wake(cancelled)
         elif operation in self._queue:
             operation.cancelled = True
-            operation.work.fail(cancelled(repr(operation.work)))
+            error = cancelled(repr(operation.work))
+            self._mark(operation, error)
+            operation.work.fail(error)
 
     async def idle(self) -> None:
         """Return when every call submitted so far has ended, point to point included."""
@@ -352,8 +357,15 @@ class GroupEngine:
             position.completed = work.sequence
             work.succeed(operation.result)
         else:
+            if isinstance(error, AllhandsError):
+                self._mark(operation, error)
             logger.debug("%s failed: %s", work, error)
             work.fail(error)
+
+    def _mark(self, operation: Operation, error: AllhandsError) -> None:
+        """Let an error say what became of the outputs of a call."""
+        say = bool(operation.native.targets) and not isinstance(error, CollectiveMismatch)
+        error.add_intact(not operation.has_touched, say)
 
     async def _run(self, operation: Operation, begun: "Begun | None" = None) -> None:
         """Carry out the current call and settle its work."""
@@ -411,6 +423,7 @@ class GroupEngine:
             await self._carry_out(operation, execution.ended, execution.waiting_for)
         finally:
             execution.stop()
+            operation.has_touched = execution.has_touched
         self._finish(operation)
 
     def _begin(self, operation: Operation) -> Execution:
@@ -458,7 +471,10 @@ class GroupEngine:
         if not self._agrees(operation):
             await self._disagree(operation)
         performing = asyncio.create_task(performance.run())
-        await self._carry_out(operation, performing, performance.waiting_for)
+        try:
+            await self._carry_out(operation, performing, performance.waiting_for)
+        finally:
+            operation.has_touched = performance.has_touched
         operation.finish()
         self.explanation = hierarchy.described(phases)
         operation.work.explained(self.explanation)

@@ -184,13 +184,18 @@ class Shared:
         culprits: int,
         timeout: float,
         label: str | None,
+        met: bool,
     ) -> None:
-        """Raise what the failure of a call means."""
+        """Raise what the failure of a call means; `met`: its outputs may have been touched."""
         call = call_of(operation, dtype, count, op, root, shares)
         judging = self._judge(
             status, sequence, call, _places(waiting), _places(culprits), timeout, label
         )
-        asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
+        try:
+            asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
+        except AllhandsError as error:
+            error.add_intact(not met, say=status != "mismatch" and dtype is not None)
+            raise
 
     # ------------------------------------------------------------ on the loop
 

@@ -63,9 +63,11 @@ def over_before(what: str, work: Work, seconds: float) -> CollectiveTimeout:
     """Word a call whose time was over, for so many seconds below 0, when it was made."""
     text = (
         f"{what} timed out before it began: the deadline of a block around it passed "
-        f"{-seconds:.3g} s ago; its outputs are untouched"
+        f"{-seconds:.3g} s ago"
     )
-    return CollectiveTimeout(text, op=work.operation, seq=work.sequence, label=work.label)
+    error = CollectiveTimeout(text, op=work.operation, seq=work.sequence, label=work.label)
+    error.add_intact(True, say=True)
+    return error
 
 
 def given_up(

@@ -198,11 +198,11 @@ void lane_complain(LaneObject *self, const Running *running, ah_status status, P
     if (ragged == NULL)
         return;
     PyObject *done = PyObject_CallFunction(
-        self->on_failure, "sKsOniiNKKdO", names[status], (unsigned long long)running->call.sequence,
+        self->on_failure, "sKsOniiNKKdOO", names[status], (unsigned long long)running->call.sequence,
         lane_kind_names[plan->kind], plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count,
         plan->op, plan->root, ragged, (unsigned long long)running->call.waiting,
         (unsigned long long)running->call.culprits, (double)running->timeout / NANOSECONDS,
-        label ? label : Py_None);
+        label ? label : Py_None, running->call.met && status != AH_MISMATCH ? Py_True : Py_False);
     if (done != NULL) {
         Py_DECREF(done);
         PyErr_SetString(PyExc_SystemError, "a call that failed must raise");
