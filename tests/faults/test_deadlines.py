@@ -57,3 +57,34 @@ def test_a_block_ends_every_kind_of_call_in_time_and_the_group_goes_on(job: Job)
     for rank in ranks:
         assert rank.expect("next")["y"] == [2.0] * 3
         assert rank.ended() == 0, "".join(rank.errors)
+
+
+def test_a_call_over_shared_memory_is_told_of_when_it_stalls_and_when_it_goes_on(job: Job) -> None:
+    text = """
+    import logging
+    from allhands.engine import stall
+    stall.LONGEST = 0.1
+
+    class Teller(logging.Handler):
+        def emit(self, record):
+            tell("log", text=record.getMessage(), **getattr(record, "allhands", {}))
+
+    logging.getLogger("allhands").addHandler(Teller())
+    ah.init_process_group(timeout=30)
+    ah.barrier()
+    if ah.get_rank() == 1:
+        hear()
+    ah.all_reduce(np.ones(3), timeout=1 if ah.get_rank() == 0 else 30)
+    ah.barrier()
+    ah.destroy_process_group()
+    """
+    ranks = job(2, textwrap.dedent(text))
+    told = ranks[0].expect("log")
+    assert told["event"] == "stall", told
+    assert (told["operation"], told["sequence"], told["waiting_for"]) == ("all_reduce", 2, [1])
+    assert "waiting for rank 1 (host" in told["text"]
+    ranks[1].say()
+    told = ranks[0].expect("log")
+    assert told["event"] == "stall over", told
+    for rank in ranks:
+        assert rank.ended() == 0, "".join(rank.errors)

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NoReturn, TypeVar
 
 from allhands.engine import verdict
 from allhands.engine.call import Call
+from allhands.engine.stall import Stall, patience
 from allhands.engine.verdict import Absent, Failure, Registry
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
@@ -43,6 +45,8 @@ class Endings:
         """`doing` says what this rank does now, for people: "is in barrier #7"."""
         self.where: Callable[[int], str] = lambda sequence: ""
         """Says where in the program this rank made a call: "train.py:31 in step"; "": unknown."""
+        self.waits: deque[float] = deque(maxlen=_HISTORY)
+        """How long the latest calls over links took, in seconds."""
         self._doing = doing
         self._name = name
         self._ranks = tuple(ranks)
@@ -185,6 +189,35 @@ class Endings:
         names = [self._registry.name(rank) for rank in ranks]
         what = self.named(operation, sequence, label)
         return verdict.given_up(what, operation, sequence, label, names, ranks)
+
+    def watch(
+        self,
+        operation: str,
+        sequence: int,
+        label: str | None,
+        waiting_for: Callable[[], Sequence[int]],
+        begun: float,
+        deadline: float,
+        waits: Iterable[float] | None = None,
+    ) -> Stall:
+        """Watch a call that is blocked; `waits` are how long calls before it were, if not known."""
+        facts = {
+            "group": self._name,
+            "operation": operation,
+            "sequence": sequence,
+            "label": label,
+        }
+        what = self.named(operation, sequence, label)
+        where = self.where(sequence)
+        return Stall(
+            f"{what} at {where}" if where else what,
+            facts,
+            waiting_for,
+            lambda rank: self._registry.name(self._ranks[rank]),
+            begun,
+            patience(self.waits if waits is None else waits),
+            deadline,
+        )
 
     def ask(
         self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float

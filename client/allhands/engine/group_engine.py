@@ -24,6 +24,7 @@ from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
 from allhands.engine.shared import Shared
+from allhands.engine.stall import Stall
 from allhands.engine.verdict import Absent, Failure, Registry
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveMismatch
@@ -349,9 +350,11 @@ class GroupEngine:
         self._interrupt = None
         self._mesh.conclude(self.hash, work.sequence)
         self._endings.conclude(work.sequence)
+        now = time.monotonic()
+        self._endings.waits.append(now - position.since)
         position.ended = work.sequence
         position.operation = ""
-        position.since = time.monotonic()
+        position.since = now
         self.order.give_back()
         if error is None:
             position.completed = work.sequence
@@ -498,6 +501,7 @@ class GroupEngine:
         """Wait for what a call does until it is done, interrupted, or out of time."""
         work, signature = operation.work, operation.signature
         asking: asyncio.Task[Sequence[Absent] | None] | None = None
+        stall: Stall | None = None
         assert self._interrupt is not None
         try:
             remaining = operation.deadline - time.monotonic()
@@ -508,6 +512,14 @@ class GroupEngine:
                 self._mesh.declare(self.ranks[rank], Key(self.hash, work.sequence), signature)
             asking = self._endings.ask(
                 work.sequence, work.operation, waiting_for(), operation.deadline
+            )
+            stall = self._endings.watch(
+                work.operation,
+                work.sequence,
+                work.label,
+                waiting_for,
+                self._position.since,
+                operation.deadline,
             )
             remaining = operation.deadline - time.monotonic()
             if await first(carrying, self._interrupt, timeout=remaining):
@@ -521,6 +533,8 @@ class GroupEngine:
                 work.operation, work.sequence, work.label, operation.timeout, asking, waiting_for()
             )
         finally:
+            if stall is not None:
+                stall.end(well=_is_well(carrying))
             await stop(carrying)
             if asking is not None:
                 await stop(asking)
@@ -568,3 +582,7 @@ class GroupEngine:
     def _what(self, operation: Operation) -> str:
         work = operation.work
         return self._endings.named(work.operation, work.sequence, work.label)
+
+
+def _is_well(task: "asyncio.Future[None]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

@@ -15,6 +15,7 @@ from allhands.engine.call import Call
 from allhands.engine.endings import ASK_AFTER, Endings, first, stop
 from allhands.engine.native import OPS, Native, call_of
 from allhands.engine.order import Order
+from allhands.engine.stall import Stall
 from allhands.engine.verdict import Absent, Failure
 from allhands.errors import AllhandsError
 
@@ -53,6 +54,9 @@ class Shared:
         self._settling = asyncio.Lock()
         self._reasons: dict[int, Failure] = {}
         self._asking: dict[int, asyncio.Task[Sequence[Absent] | None]] = {}
+        self._stalls: dict[int, Stall] = {}
+        self._waiting: dict[int, Sequence[int]] = {}
+        """Whom a blocked call waits for, by its number, as told last."""
 
     @property
     def is_open(self) -> bool:
@@ -160,6 +164,8 @@ class Shared:
         """Give the group's part of the memory up; every call has ended."""
         for asking in self._asking.values():
             asking.cancel()
+        for stall in self._stalls.values():
+            stall.end(well=False)
         self._order.lane = None  # it says goodbye in the memory that is given back next
         if self._grounds is not None:
             self._grounds.close()
@@ -200,12 +206,30 @@ class Shared:
     # ------------------------------------------------------------ on the loop
 
     def _watch(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
-        if waiting:
-            self._asking[sequence] = self._endings.ask(
-                sequence, operation, _places(waiting), deadline
-            )
-        elif (asked := self._asking.pop(sequence, None)) is not None:
-            asked.cancel()
+        if not waiting:
+            self._unwatch(sequence, well=True)
+            if (asked := self._asking.pop(sequence, None)) is not None:
+                asked.cancel()
+            return
+        self._waiting[sequence] = places = _places(waiting)
+        lane = self._order.lane
+        if sequence in self._asking or lane is None or lane.progress()[1] >= sequence:
+            return  # known, or over meanwhile
+        self._asking[sequence] = self._endings.ask(sequence, operation, places, deadline)
+        self._stalls[sequence] = self._endings.watch(
+            operation,
+            sequence,
+            None,
+            lambda: self._waiting.get(sequence, ()),
+            lane.progress()[4],
+            deadline,
+            lane.waits(),
+        )
+
+    def _unwatch(self, sequence: int, *, well: bool) -> None:
+        self._waiting.pop(sequence, None)
+        if (stall := self._stalls.pop(sequence, None)) is not None:
+            stall.end(well=well)
 
     async def _judge(
         self,
@@ -219,6 +243,7 @@ class Shared:
     ) -> NoReturn:
         endings = self._endings
         what = endings.named(call.operation, sequence, label)
+        self._unwatch(sequence, well=False)
         asking = self._asking.pop(sequence, None)
         try:
             if status == "abandoned":

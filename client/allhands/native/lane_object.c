@@ -202,6 +202,22 @@ static PyObject *lane_last(LaneObject *self, PyObject *unused)
                          variant_names[self->variant]);
 }
 
+static PyObject *lane_waits(LaneObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *waits = PyList_New(0);
+    for (int at = 0; waits != NULL && at < RECORDS; at++) {
+        const Record *record = &self->records[at];
+        if (record->sequence == 0 || record->sequence > self->ended)
+            continue;
+        PyObject *one = PyFloat_FromDouble((double)record->waited / NANOSECONDS);
+        if (one == NULL || PyList_Append(waits, one) < 0)
+            Py_CLEAR(waits);
+        Py_XDECREF(one);
+    }
+    return waits;
+}
+
 static PyObject *lane_record(LaneObject *self, PyObject *given)
 {
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
@@ -376,6 +392,7 @@ static PyMethodDef lane_methods[] = {
     {"give_back", (PyCFunction)lane_give_back, METH_NOARGS, NULL},
     {"run", (PyCFunction)(void (*)(void))lane_run, METH_VARARGS | METH_KEYWORDS, NULL},
     {"progress", (PyCFunction)lane_progress, METH_NOARGS, NULL},
+    {"waits", (PyCFunction)lane_waits, METH_NOARGS, NULL},
     {"last", (PyCFunction)lane_last, METH_NOARGS, NULL},
     {"record", (PyCFunction)lane_record, METH_O, NULL},
     {"give_up", (PyCFunction)lane_give_up, METH_O, NULL},

@@ -28,8 +28,10 @@ static void pause_python(void *owner)
 static void resume_python(void *owner)
 {
     Running *running = owner;
+    LaneObject *self = running->self;
     PyEval_RestoreThread(running->saved);
     running->saved = NULL;
+    self->records[running->call.sequence % RECORDS].waited = now_ns() - self->since_ns;
 }
 
 static bool tick_python(void *owner, uint64_t waiting)
@@ -38,8 +40,9 @@ static bool tick_python(void *owner, uint64_t waiting)
     LaneObject *self = running->self;
     PyEval_RestoreThread(running->saved);
     bool interrupted = PyErr_CheckSignals() < 0;
-    if (!interrupted && !running->asked && now_ns() >= running->ask_at) {
+    if (!interrupted && now_ns() >= running->ask_at) {
         running->asked = true;
+        running->ask_at += ASK_AFTER_NS;
         PyObject *done =
             PyObject_CallFunction(self->on_slow, "KsKd", (unsigned long long)running->call.sequence,
                                   lane_kind_names[self->plan.kind], (unsigned long long)waiting,

@@ -58,6 +58,7 @@ typedef struct {
     int root;
     size_t count;
     size_t nbytes; /* of what this rank brought */
+    int64_t waited; /* nanoseconds to the end of a wait that others could see; else 0 */
 } Record;
 
 struct Persistent;
