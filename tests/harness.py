@@ -63,6 +63,7 @@ def failure(call):
             "by": getattr(error, "by", None),
             "reason": getattr(error, "reason", None),
             "verdict": as_json(getattr(error, "verdict", None)),
+            "intact": getattr(error, "outputs_intact", None),
         }
     return {"error": None, "text": "", "ranks": []}
 """

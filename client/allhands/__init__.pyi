@@ -33,6 +33,7 @@ from .api.sync import send as send
 from .api.sync import status as status
 from .api.sync import store as store
 from .control import Control as Control
+from .deadlines import deadline as deadline
 from .engine.work import Work as Work
 from .errors import AllhandsError as AllhandsError
 from .errors import CollectiveMismatch as CollectiveMismatch

@@ -101,10 +101,11 @@ class Lane:
     what `on_failure` raises.
 
     `on_failure(status, sequence, operation, dtype, count, op, root, shares, waiting, culprits,
-    timeout, label)` must raise; sets of ranks are bits, shares as in `record`. `on_slow(sequence,
-    operation, waiting, deadline)` tells of a call that has been blocked for a while, with waiting 0
-    when it has ended. A negative deadline then says that an exception of a signal handler ended it,
-    whose name stands for the operation.
+    timeout, label, met)` must raise; sets of ranks are bits, shares as in `record`, and `met` says
+    that all ranks were in the call, so that outputs may have been touched. `on_slow(sequence,
+    operation, waiting, deadline)` tells of a call that has been blocked for a while, again about
+    every second, and with waiting 0 when it has ended. A negative deadline then says that an
+    exception of a signal handler ended it, whose name stands for the operation.
     """
 
     taken: int
@@ -177,6 +178,9 @@ class Lane:
 
     def progress(self) -> tuple[int, int, int, str, float]:
         """Return begun, ended, completed, the operation under way, and since when."""
+
+    def waits(self) -> list[float]:
+        """Return for how many seconds each of the latest calls that ended was blocked or busy."""
 
     def last(self) -> tuple[int, str, int, str] | None:
         """Return sequence, operation, bytes and variant of the latest call that ended."""

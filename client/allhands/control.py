@@ -12,6 +12,7 @@ import grpc
 
 from allhands import key_calls, reporting
 from allhands.channel import Dial, Endpoint, dial, find_coordinator, meaning, translate
+from allhands.deadlines import effective_for
 from allhands.job_status import (
     GroupStatus,
     JobStatus,
@@ -354,6 +355,7 @@ class Control:
 
     def _about_keys(self, call: KeyCall[Q, P], request: Q, timeout: Timeout | None) -> P:
         limit = self._timeout if timeout is None else seconds(timeout)
+        limit = effective_for(lambda: self._in_job(call.doing(request)), limit)
         deadline = time.monotonic() + limit
         try:
             reply = self._lines.call(call, request, deadline)
@@ -380,6 +382,7 @@ class Control:
         timeout: Timeout | None,
     ) -> _Reply:
         limit = self._timeout if timeout is None else seconds(timeout)
+        limit = effective_for(lambda: doing, limit)
         try:
             return method(request, timeout=limit, metadata=self._dial.metadata)
         except grpc.RpcError as error:

@@ -33,13 +33,28 @@ class AllhandsError(RuntimeError):
     """Name of the gRPC status code with which this failure travels."""
     is_final: bool = False
     """Whether the group cannot go on, however often it is tried."""
+    outputs_intact: bool | None = None
+    """Of a call that failed: whether its outputs are as they were; else they are undefined.
+
+    None where nobody knows, or there are none. They are whenever ranks called different things, an
+    argument was refused, or a rank of the group never came; not always when a rank died, a deadline
+    passed or somebody gave up while data moved.
+    """
+
+    def add_intact(self, are_intact: bool, say: bool) -> None:
+        """Note what became of the outputs, if that is not known yet; `say` it in the text too."""
+        if self.outputs_intact is None:
+            self.outputs_intact = are_intact
+            if say:
+                state = "untouched" if are_intact else "undefined"
+                self.args = (f"{self}; its outputs are {state}", *self.args[1:])
 
 
 class CollectiveTimeout(AllhandsError, TimeoutError):
     """A call's deadline passed before every rank it needed had done its part.
 
-    The outputs of the call are undefined once its data has begun to move. The group stays usable:
-    the next call is matched with the next call of the others.
+    `outputs_intact` says whether its data had begun to move. The group stays usable: the next call
+    is matched with the next call of the others.
     """
 
     code = "DEADLINE_EXCEEDED"
@@ -78,7 +93,7 @@ class CollectiveMismatch(AllhandsError):
 class PeerFailed(AllhandsError):
     """Ranks that this call needs died or left; groups with them are over.
 
-    The outputs of an interrupted call are undefined, but on retryable groups.
+    `outputs_intact` says whether data of an interrupted call had begun to move.
     """
 
     code = "UNAVAILABLE"

@@ -20,11 +20,12 @@ from typing import Protocol
 import numpy as np
 
 from allhands import native_core
-from allhands.engine import arguments, explain, plan
+from allhands.deadlines import effective
+from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.engine.exchange import Exchange
+from allhands.engine.exchange import Exchange, named
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Meeting, Operation
 from allhands.engine.native import Native
@@ -176,7 +177,7 @@ class Group:
     ) -> PersistentCall:
         """Prepare an `all_reduce` of `x` that is made many times; it talks to nobody yet."""
         check(op, arguments.target(x, "x").dtype)
-        seconds = self._seconds(timeout)
+        seconds = self._given(timeout)
 
         def make() -> Work:
             return self.all_reduce(x, op, timeout=seconds, label=label)
@@ -566,6 +567,11 @@ class Group:
         call = native.call
         with self.order.lock:
             operation = self._numbered(native, call, build, result, seconds, label)
+            if seconds <= 0:  # its number is used up, as on the other ranks
+                operation.cancelled = True
+                operation.work.fail(
+                    verdict.over_before(repr(operation.work), operation.work, seconds)
+                )
             self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
 
@@ -617,6 +623,10 @@ class Group:
         call = Call("message", str(array.dtype), array.size)
         work = Work(Call(operation), 0, label, self.name)
         work.entry = self._engine.recording.message(operation, array.nbytes, call, peer, tag, label)
+        if seconds <= 0:
+            what = named(operation, self.ranks, peer, tag)
+            work.fail(verdict.over_before(what, work, seconds))
+            return work
         exchange = Exchange(
             work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
         )
@@ -641,6 +651,10 @@ class Group:
         self._thread.call(start, what)
 
     def _seconds(self, timeout: Timeout) -> float:
+        """Return how long a call may take that is made now; 0 or less: its time is over."""
+        return effective(self._given(timeout))
+
+    def _given(self, timeout: Timeout) -> float:
         seconds = self.timeout if timeout is None else float(timeout)
         if not 0 < seconds < math.inf:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
@@ -722,15 +736,17 @@ class _Here(Group):
         label: str | None,
     ) -> Work:
         lane = self.order.lane
+        seconds = self._seconds(timeout)
+        if seconds <= 0:
+            return super()._start(native, build, result, timeout, label)
         if lane is not None:
-            seconds = self._seconds(timeout)
             if native.run(lane, 0, seconds, time.monotonic() + seconds, label):
                 work = Work(native.call, self.order.taken, label, self.name)
                 work.explained(self.explain())
                 work.succeed(result)
                 return work
         elif self._engine.goes_here(native):
-            seconds, call = self._seconds(timeout), native.call
+            call = native.call
             begun: list[Work] = []
 
             def begin() -> bool:

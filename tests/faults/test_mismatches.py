@@ -78,3 +78,54 @@ def test_every_rank_gets_the_table_soon_and_no_output_is_touched(job: Job, async
                 assert rank.expect("next")["right"]
     for rank in ranks:
         assert rank.ended() == 0, "".join(rank.errors)
+
+
+CALLS = [
+    "ah.all_reduce(x)",
+    "ah.broadcast(x, 0)",
+    "ah.reduce(x, 2)",
+    "ah.scatter(x, [x] * 3 if me == 0 else None, 0)",
+    "ah.all_gather_into_tensor(y, x)",
+    "ah.reduce_scatter_tensor(x, y)",
+    "ah.all_to_all_single(y, y)",
+]
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_a_rank_that_never_comes_touches_no_output_and_the_error_says_so(job: Job) -> None:
+    text = f"""
+    ah.init_process_group(timeout=20)
+    me = ah.get_rank()
+    for n in (6, 40_000, 400_000):
+        for make in (np.empty, ah.empty):
+            for call in {CALLS!r}:
+                x, y = make(n, np.float64), make(3 * n, np.float64)
+                x[:], y[:] = 1 + me, 7
+                before = x.tobytes(), y.tobytes()
+                if me != 1:
+                    with ah.deadline(0.02):
+                        said = failure(lambda: eval(call))
+                    tell("said", call=call, kept=before == (x.tobytes(), y.tobytes()), **said)
+                else:
+                    hear()
+                    hear()
+                    with ah.deadline(0):
+                        failure(lambda: eval(call))
+                z = np.arange(n) + float(me)
+                ah.all_reduce(z)
+                tell("next", right=bool((z == 3 * np.arange(n) + 3).all()))
+    ah.destroy_process_group()
+    """
+    ranks = job(3, textwrap.dedent(text))
+    for _ in range(3 * 2 * len(CALLS)):
+        for at in (0, 2):
+            told = ranks[at].expect("said")
+            assert told["error"] == "CollectiveTimeout", told
+            assert told["intact"], told
+            assert told["kept"], told
+            assert told["text"].endswith("its outputs are untouched") or at == 0, told
+            ranks[1].say()
+        for rank in ranks:
+            assert rank.expect("next")["right"]
+    for rank in ranks:
+        assert rank.ended() == 0, "".join(rank.errors)

@@ -66,6 +66,8 @@ Exchange = Choice[[int, int, Sequence[int], Sequence[int]]]
 _DOUBLING: Whole = Choice("doubling", doubling.all_reduce)
 _HALVING: Whole = Choice("halving_doubling", halving.all_reduce)
 _RING: Whole = Choice("ring", ring.all_reduce)
+_TOGETHER: Exchange = Choice("together", partial(pairwise.all_to_all, together=True))
+_PAIRWISE: Exchange = Choice("pairwise", partial(pairwise.all_to_all, together=False))
 
 
 def select_all_reduce(
@@ -148,9 +150,7 @@ def select_all_to_all(size: int, nbytes: int | None) -> Exchange:
     With uneven splits no rank knows the others' amounts, and all must list the same rounds.
     """
     together = nbytes is not None and nbytes <= SMALL
-    return Choice(
-        "together" if together else "pairwise", partial(pairwise.all_to_all, together=together)
-    )
+    return _TOGETHER if together else _PAIRWISE
 
 
 def select_barrier(size: int) -> Choice[[int, int]]:

@@ -31,5 +31,12 @@ def broadcast(rank: int, size: int, length: int, root: int) -> Schedule:
             scatter.append(Round(recvs=(Recv((rank - distance) % size, own),)))
         else:
             scatter.append(Round())
-    # Place p holds part p now.
-    return Schedule((*scatter, *circulate(rank, size, parts, held=place)))
+    # Place p holds part p now. The root has them all: nothing need come back to it.
+    passed = tuple(
+        Round(
+            sends=step.sends if place != size - 1 else (),
+            recvs=step.recvs if place != 0 else (),
+        )
+        for step in circulate(rank, size, parts, held=place)
+    )
+    return Schedule((*scatter, *passed))

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias, TypeVar
 
 from allhands.engine import verdict
 from allhands.engine.call import Call
+from allhands.engine.stall import Stall, patience
 from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.work import Work
 from allhands.errors import AllhandsError
@@ -48,6 +50,8 @@ class Endings:
         """`doing` says what this rank does now, for people: "is in barrier #7"."""
         self.where: Callable[[int], str] = lambda sequence: ""
         """Says where in the program this rank made a call: "train.py:31 in step"; "": unknown."""
+        self.waits: deque[float] = deque(maxlen=_HISTORY)
+        """How long the latest calls over links took, in seconds."""
         self._doing = doing
         self._name = name
         self._ranks = tuple(ranks)
@@ -130,8 +134,9 @@ class Endings:
             self._given_up = {at: one for at, one in self._given_up.items() if at > sequence}
         if self._refusals:
             self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
-        for old in [at for at in self._answered if at <= sequence - _HISTORY]:
-            del self._answered[old]
+        if self._answered:
+            for old in [at for at in self._answered if at <= sequence - _HISTORY]:
+                del self._answered[old]
 
     def refused(self, rank: int, sequence: int, call: str) -> None:
         """Take in what a rank of the group called under a number; what it said first counts."""
@@ -225,6 +230,35 @@ class Endings:
             timeout,
             found,
             found.ranks if names_all else found.ranks[:1],
+        )
+
+    def watch(
+        self,
+        operation: str,
+        sequence: int,
+        label: str | None,
+        waiting_for: Callable[[], Sequence[int]],
+        begun: float,
+        deadline: float,
+        waits: Iterable[float] | None = None,
+    ) -> Stall:
+        """Watch a call that is blocked; `waits` are how long calls before it were, if not known."""
+        facts = {
+            "group": self._name,
+            "operation": operation,
+            "sequence": sequence,
+            "label": label,
+        }
+        what = self.named(operation, sequence, label)
+        where = self.where(sequence)
+        return Stall(
+            f"{what} at {where}" if where else what,
+            facts,
+            waiting_for,
+            lambda rank: self._registry.name(self._ranks[rank]),
+            begun,
+            patience(self.waits if waits is None else waits),
+            deadline,
         )
 
     def ask(

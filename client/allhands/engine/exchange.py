@@ -27,6 +27,8 @@ class Exchange:
     tag: int
     timeout: float
     deadline: float
+    has_touched: bool = False
+    """Whether any of it has landed, over links."""
     message: "Message | None" = None
     """Itself, over shared memory, once it is under way there."""
 

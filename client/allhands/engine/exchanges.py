@@ -8,7 +8,7 @@ from allhands.engine import verdict
 from allhands.engine.buffer import octets
 from allhands.engine.exchange import Exchange, gone, named
 from allhands.engine.verdict import Failure, Registry
-from allhands.errors import AllhandsError
+from allhands.errors import AllhandsError, CollectiveTimeout
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.mesh import Mesh
@@ -63,6 +63,7 @@ class Exchanges:
         view = octets(exchange.array)
 
         def land(offset: int, payload: memoryview) -> None:
+            exchange.has_touched = True
             view[offset : offset + len(payload)] = payload
 
         def done(unlike: Unlike | None) -> None:
@@ -148,6 +149,8 @@ class Exchanges:
             work.fail(AllhandsError(f"{self._what(exchange)} was cancelled: closing"))
             raise
         except Exception as error:
+            if isinstance(error, AllhandsError) and exchange.receives:
+                error.add_intact(not exchange.has_touched, isinstance(error, CollectiveTimeout))
             work.fail(error)
         else:
             work.succeed(exchange.result)

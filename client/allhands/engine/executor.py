@@ -197,10 +197,9 @@ class Execution:
                 held.let_in()
         self._start_more()
 
-    def touch(self, area: Area) -> None:
-        """Learn that an area is about to be written."""
-        if area is Area.OUTPUT and self._commit is None:
-            self.has_touched = True
+    def touch(self) -> None:
+        """Learn that the outputs of parts are about to be written."""
+        self.has_touched |= self._commit is None
 
     # ------------------------------------------------------------ inside
 
@@ -310,8 +309,8 @@ class _Strand:
         return not any(self._is_output(target) for target in targets)
 
     def _touch(self, span: Span) -> None:
-        if self._number != _ASSEMBLY:
-            self._execution.touch(span.area)
+        if span.area is Area.OUTPUT and self._number != _ASSEMBLY:
+            self._execution.touch()
 
     def _begin(self, index: int, step: Round) -> None:
         execution, areas = self._execution, self._buffers()

@@ -26,9 +26,10 @@ from allhands.engine.phases import Allocate, Layout, Phase, Scratch
 from allhands.engine.pings import keep_pinging
 from allhands.engine.recording import SIZE, Recording
 from allhands.engine.shared import Shared
+from allhands.engine.stall import Stall
 from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.work import Result, Work
-from allhands.errors import AllhandsError, CoordinatorUnavailable
+from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
 from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
@@ -65,6 +66,12 @@ class Operation:
     """Whether it is to be passed over when it would begin."""
     meeting: "Meeting | None" = None
     """Where ranks only meet, and the coordinator sees to it."""
+    has_touched: bool = False
+    """Whether its outputs may have been touched over links."""
+    signature: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.signature = self.call.signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +252,7 @@ class GroupEngine:
         except BaseException as error:  # whatever it is belongs to the caller
             if begun.execution is not None:
                 begun.execution.stop()
+                operation.has_touched = begun.execution.has_touched
             self._leave(operation, error)
             if not isinstance(error, Exception):
                 raise
@@ -266,7 +274,9 @@ class GroupEngine:
         elif operation in self._queue:
             self._endings.tell(operation.work.sequence, operation.work.why)
             operation.cancelled = True
-            operation.work.fail(cancelled(repr(operation.work)))
+            error = cancelled(repr(operation.work))
+            self._mark(operation, error)
+            operation.work.fail(error)
 
     async def idle(self) -> None:
         """Return when every call submitted so far has ended, point to point included."""
@@ -372,7 +382,7 @@ class GroupEngine:
     async def _pass_over(self, operation: Operation) -> None:
         """Leave out a call that was cancelled before it began; its number is used up."""
         sequence = operation.work.sequence
-        self._endings.begin(sequence, "a call that it cancelled")
+        self._endings.begin(sequence, "a call that it gave up before it began")
         await self._shared.pass_over(sequence)
         self._position.sequence = self._position.ended = sequence
         self.order.give_back()
@@ -396,16 +406,25 @@ class GroupEngine:
         self.recording.waiting_for = tuple
         self._mesh.conclude(self.hash, work.sequence)
         self._endings.conclude(work.sequence)
+        now = time.monotonic()
+        self._endings.waits.append(now - position.since)
         position.ended = work.sequence
         position.operation = ""
-        position.since = time.monotonic()
+        position.since = now
         self.order.give_back()
         if error is None:
             position.completed = work.sequence
             work.succeed(operation.result)
         else:
+            if isinstance(error, AllhandsError):
+                self._mark(operation, error)
             logger.debug("%s failed: %s", work, error)
             work.fail(error)
+
+    def _mark(self, operation: Operation, error: AllhandsError) -> None:
+        """Let an error say what became of the outputs of a call."""
+        say = bool(operation.native.targets) and not isinstance(error, CollectiveMismatch)
+        error.add_intact(not operation.has_touched, say)
 
     async def _run(self, operation: Operation, begun: "Begun | None" = None) -> None:
         """Carry out the current call and settle its work."""
@@ -466,6 +485,7 @@ class GroupEngine:
             await self._carry_out(operation, execution.ended, execution.waiting_for)
         finally:
             execution.stop()
+            operation.has_touched = execution.has_touched
         self._finish(operation)
 
     async def _run_meeting(self, operation: Operation, meeting: Meeting) -> None:
@@ -494,7 +514,7 @@ class GroupEngine:
 
     def _begin(self, operation: Operation) -> Execution:
         """Begin what a call is over links, and note how that is explained."""
-        work, native, signature = operation.work, operation.native, operation.call.signature
+        work, native, signature = operation.work, operation.native, operation.signature
         execution = Execution(
             self._mesh,
             peers=self.ranks,
@@ -517,7 +537,7 @@ class GroupEngine:
     def _finish(self, operation: Operation) -> None:
         """Do what is left when all has landed."""
         if operation.native.kind in ROOTED:
-            self._agreed[operation.call.signature] = None
+            self._agreed[operation.signature] = None
             if len(self._agreed) > _AGREED:
                 del self._agreed[next(iter(self._agreed))]
         operation.finish()
@@ -529,7 +549,7 @@ class GroupEngine:
             phases,
             operation.native.targets,
             sequence=operation.work.sequence,
-            signature=operation.call.signature,
+            signature=operation.signature,
             timeout=operation.timeout,
             deadline=operation.deadline,
             wire=self.wire,
@@ -537,14 +557,17 @@ class GroupEngine:
         if not self._agrees(operation):
             await self._disagree(operation)
         performing = asyncio.create_task(performance.run())
-        await self._carry_out(operation, performing, performance.waiting_for)
+        try:
+            await self._carry_out(operation, performing, performance.waiting_for)
+        finally:
+            operation.has_touched = performance.has_touched
         operation.finish()
         self.explanation = hierarchy.described(phases)
         operation.work.explained(self.explanation)
 
     def _agrees(self, operation: Operation) -> bool:
         """Say that a call begins here that may take messages; False: a peer is in another."""
-        sequence, signature = operation.work.sequence, operation.call.signature
+        sequence, signature = operation.work.sequence, operation.signature
         is_other = self._mesh.begin(self.hash, sequence, signature)
         return not (is_other or self._endings.is_refused(sequence))
 
@@ -559,9 +582,10 @@ class GroupEngine:
         waiting_for: Callable[[], Sequence[int]],
     ) -> None:
         """Wait for what a call does until it is done, interrupted, or out of time."""
-        work, signature = operation.work, operation.call.signature
+        work, signature = operation.work, operation.signature
         asking: asyncio.Task[Found] | None = None
         pinging: asyncio.Task[None] | None = None
+        stall: Stall | None = None
         self.recording.waiting_for = waiting_for
         assert self._interrupt is not None
         try:
@@ -577,6 +601,14 @@ class GroupEngine:
             pinging = asyncio.create_task(
                 keep_pinging(self._mesh, self.ranks, waiting_for, self._registry)
             )
+            stall = self._endings.watch(
+                work.operation,
+                work.sequence,
+                work.label,
+                waiting_for,
+                self._position.since,
+                operation.deadline,
+            )
             remaining = operation.deadline - time.monotonic()
             if await first(carrying, self._interrupt, timeout=remaining):
                 return await self._ended(operation, carrying)
@@ -589,6 +621,8 @@ class GroupEngine:
                 work.operation, work.sequence, work.label, operation.timeout, asking, waiting_for()
             )
         finally:
+            if stall is not None:
+                stall.end(well=_is_well(carrying))
             await stop(carrying)
             for task in (asking, pinging):
                 if task is not None:
@@ -637,3 +671,7 @@ class GroupEngine:
     def _what(self, operation: Operation) -> str:
         work = operation.work
         return self._endings.named(work.operation, work.sequence, work.label)
+
+
+def _is_well(task: "asyncio.Future[None]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

@@ -67,11 +67,14 @@ class Stage:
 
     def rooms(self, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
         """Return memory of so many bytes each; those of the call before are void."""
-        ends = list(accumulate(-(-nbytes // _ALIGNED) * _ALIGNED for nbytes in sizes))
-        if len(self._memory) < ends[-1]:
-            self._memory = np.empty(ends[-1], np.uint8)
-        starts = [0, *ends]
-        return [self._memory[at : at + n] for at, n in zip(starts, sizes, strict=False)]
+        needed = sum(sizes) + _ALIGNED * len(sizes)
+        if len(self._memory) < needed:
+            self._memory = np.empty(needed, np.uint8)
+        rooms, at = [], 0
+        for nbytes in sizes:
+            rooms.append(self._memory[at : at + nbytes])
+            at += -(-nbytes // _ALIGNED) * _ALIGNED
+        return rooms
 
 
 def guarded(native: Native, rank: int, size: int, parts: Sequence[Part], stage: Stage) -> Guarded:
@@ -121,21 +124,20 @@ class Hearing:
 
 
 def _staged(native: Native, parts: Sequence[Part], stage: Stage) -> Guarded:
+    made: list[Part] = []
+    pairs: list[tuple[Array, Array]] = []
     arrays = [array for part in parts for array in part.output.arrays]
-    rooms = stage.rooms([array.nbytes for array in arrays])
-    copies = [room.view(array.dtype) for room, array in zip(rooms, arrays, strict=True)]
-    if native.kind == "all_reduce":
-        for array, copy in zip(arrays, copies, strict=True):
-            copy[...] = array
-    made, at = [], 0
+    rooms = iter(stage.rooms([array.nbytes for array in arrays]))
     for part in parts:
-        stop = at + len(part.output.arrays)
-        output = Buffer(copies[at:stop], part.output.dtype)
-        made.append(Part(part.schedule, part.input, output, part.name))
-        at = stop
+        copies = [next(rooms).view(array.dtype) for array in part.output.arrays]
+        pairs += zip(part.output.arrays, copies, strict=True)
+        made.append(Part(part.schedule, part.input, Buffer(copies, part.output.dtype), part.name))
+    if native.kind == "all_reduce":
+        for array, copy in pairs:
+            copy[...] = array
 
     def commit() -> None:
-        for array, copy in zip(arrays, copies, strict=True):
+        for array, copy in pairs:
             array[...] = copy
 
     return Guarded(made, None, commit)
@@ -179,16 +181,7 @@ def _exchange(native: Native, rank: int, size: int, part: Part, stage: Stage) ->
         _bytes([array for given in gives for array in (own, *given)]),
         _bytes([array for line, room in zip(table, rooms, strict=True) for array in (line, room)]),
     )
-    limit = ALONG_BYTES // itemsize
-    rounds = tuple(
-        Round(
-            step.copies,
-            tuple(one for one in step.sends if len(one.span) > limit),
-            tuple(one for one in step.recvs if len(one.span) > limit),
-        )
-        for step in part.schedule.rounds
-    )
-    large = Part(Schedule(rounds), part.input, part.output, part.name)
+    large = Part(_large(part.schedule, ALONG_BYTES // itemsize), part.input, part.output, part.name)
     return Guarded([large], Assembly(assembly, conclude))
 
 
@@ -203,6 +196,24 @@ def _along(counts: Sequence[int], itemsize: int, rank: int) -> list[int]:
 
 def _bytes(arrays: Sequence[Array]) -> Buffer:
     return Buffer([array.reshape(-1).view(np.uint8) for array in arrays], np.dtype(np.uint8))
+
+
+def _large(schedule: Schedule, limit: int) -> Schedule:
+    """Return a schedule without what is not longer than a limit."""
+    spans = [send.span for step in schedule.rounds for send in step.sends]
+    spans += [recv.span for step in schedule.rounds for recv in step.recvs]
+    if all(len(span) <= limit for span in spans):
+        return Schedule(tuple(Round(step.copies) for step in schedule.rounds if step.copies))
+    return Schedule(
+        tuple(
+            Round(
+                step.copies,
+                tuple(one for one in step.sends if len(one.span) > limit),
+                tuple(one for one in step.recvs if len(one.span) > limit),
+            )
+            for step in schedule.rounds
+        )
+    )
 
 
 @lru_cache(maxsize=64)

@@ -162,6 +162,7 @@ class Island:
         culprits: int,
         timeout: float,
         label: str | None,
+        met: bool,
     ) -> NoReturn:
         if status == "mismatch":
             raise Differ

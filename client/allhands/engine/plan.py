@@ -8,8 +8,9 @@ messages are cut into frames anyway.
 `wire` is what was measured of the links, the same on every rank; None: nothing was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
+from typing import ParamSpec
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from allhands.algorithms.cost import Wire
 from allhands.engine.buffer import Array, Buffer
 from allhands.engine.executor import Part
 from allhands.schedule import Schedule
+
+P = ParamSpec("P")
 
 SLICE_BYTES = 2 << 20
 """For each rank, of an array that is reduced whole: so long are most messages of the call.
@@ -48,7 +51,7 @@ def broadcast(
 ) -> list[Part]:
     """In place on the 1-D `array`."""
     choice = select.select_broadcast(size, array.nbytes, wire)
-    schedule = choice.build(rank, size, len(array), root)
+    schedule = _schedule(choice.build, rank, size, len(array), root)
     return [Part(schedule, _nothing(array), _one(array), choice.name)]
 
 
@@ -65,7 +68,12 @@ def reduce(
     parts = _cut(source, BLOCK_SLICE_BYTES)
     targets = [_empty(source)] * len(parts) if target is None else _cut(target, BLOCK_SLICE_BYTES)
     return [
-        Part(choice.build(rank, size, len(part), root), _one(part), _one(place), choice.name)
+        Part(
+            _schedule(choice.build, rank, size, len(part), root),
+            _one(part),
+            _one(place),
+            choice.name,
+        )
         for part, place in zip(parts, targets, strict=True)
     ]
 
@@ -73,14 +81,14 @@ def reduce(
 def gather(rank: int, size: int, source: Array, targets: Sequence[Array], root: int) -> list[Part]:
     """From 1-D `source` into the `targets` at the root, none elsewhere."""
     choice = select.select_gather(size, source.nbytes * size)
-    schedule = choice.build(rank, size, [len(source)] * size, root)
+    schedule = _schedule(choice.build, rank, size, (len(source),) * size, root)
     return [Part(schedule, _one(source), Buffer(targets, source.dtype), choice.name)]
 
 
 def scatter(rank: int, size: int, sources: Sequence[Array], target: Array, root: int) -> list[Part]:
     """From the `sources` at the root, none elsewhere, into the 1-D `target`."""
     choice = select.select_scatter(size, target.nbytes * size)
-    schedule = choice.build(rank, size, [len(target)] * size, root)
+    schedule = _schedule(choice.build, rank, size, (len(target),) * size, root)
     return [Part(schedule, Buffer(sources, target.dtype), _one(target), choice.name)]
 
 
@@ -89,7 +97,7 @@ def all_gather(
 ) -> list[Part]:
     """From 1-D `source` into `targets`, end to end one block for each rank."""
     choice = select.select_all_gather(size, source.nbytes * size, wire)
-    schedule = choice.build(rank, size, [len(source)] * size)
+    schedule = _schedule(choice.build, rank, size, (len(source),) * size)
     return [Part(schedule, _one(source), Buffer(targets, source.dtype), choice.name)]
 
 
@@ -103,7 +111,7 @@ def reduce_scatter(
     for start in range(0, max(len(target), 1), step):
         stop = min(start + step, len(target))
         blocks = Buffer(sources, target.dtype).slices(start, stop)
-        schedule = choice.build(rank, size, [stop - start] * size)
+        schedule = _schedule(choice.build, rank, size, (stop - start,) * size)
         parts.append(Part(schedule, blocks, _one(target[start:stop]), choice.name))
     return parts
 
@@ -120,7 +128,7 @@ def all_to_all(
     """From `sources` into `targets`, each end to end one block for each rank."""
     # Ranks may give one another different amounts: no rank can tell that all are small.
     choice = select.select_all_to_all(size, None)
-    schedule = choice.build(rank, size, send_counts, recv_counts)
+    schedule = _schedule(choice.build, rank, size, tuple(send_counts), tuple(recv_counts))
     return [Part(schedule, Buffer(sources, dtype), Buffer(targets, dtype), choice.name)]
 
 
@@ -128,15 +136,17 @@ def barrier(rank: int, size: int) -> list[Part]:
     """Of nothing at all."""
     nothing = Buffer([], np.dtype(np.uint8))
     choice = select.select_barrier(size)
-    return [Part(choice.build(rank, size), nothing, nothing, choice.name)]
+    return [Part(_schedule(choice.build, rank, size), nothing, nothing, choice.name)]
 
 
-@lru_cache(maxsize=64)
-def _schedule(
-    build: Callable[[int, int, int], Schedule], rank: int, size: int, length: int
-) -> Schedule:
-    """Build a schedule once for all slices and calls of one length."""
-    return build(rank, size, length)
+def _schedule(build: Callable[P, Schedule], *arguments: P.args, **named: P.kwargs) -> Schedule:
+    """Build a schedule once for all slices and calls that are alike."""
+    return _built(build, arguments)
+
+
+@lru_cache(maxsize=256)
+def _built(build: Callable[..., Schedule], arguments: tuple[Hashable, ...]) -> Schedule:
+    return build(*arguments)
 
 
 def _cut(array: Array, nbytes: int) -> list[Array]:

@@ -16,6 +16,7 @@ from allhands.engine.endings import LATE, Endings, Found, first, stop
 from allhands.engine.native import OPS, Native, call_of
 from allhands.engine.order import Order
 from allhands.engine.recording import Recording
+from allhands.engine.stall import Stall
 from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError
 
@@ -58,6 +59,9 @@ class Shared:
         self._has_failed = False
         self._reasons: dict[int, Failure] = {}
         self._asking: dict[int, asyncio.Task[Found]] = {}
+        self._stalls: dict[int, Stall] = {}
+        self._waiting: dict[int, Sequence[int]] = {}
+        """Whom a blocked call waits for, by its number, as told last."""
 
     @property
     def is_open(self) -> bool:
@@ -178,6 +182,8 @@ class Shared:
         """Give the group's part of the memory up; every call has ended, these ranks are gone."""
         for asking in self._asking.values():
             asking.cancel()
+        for stall in self._stalls.values():
+            stall.end(well=False)
         lane, self._order.lane = self._order.lane, None
         if lane is not None and gone:
             lane.give_up(_ALL)  # who has been expelled finds that, if it ever looks again
@@ -210,8 +216,9 @@ class Shared:
         culprits: int,
         timeout: float,
         label: str | None,
+        met: bool,
     ) -> None:
-        """Raise what the failure of a call means."""
+        """Raise what the failure of a call means; `met`: its outputs may have been touched."""
         call = call_of(operation, dtype, count, op, root, shares)
         judging = self._judge(
             status, sequence, call, _places(waiting), _places(culprits), timeout, label
@@ -219,6 +226,8 @@ class Shared:
         try:
             asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
         except BaseException as error:
+            if isinstance(error, AllhandsError):
+                error.add_intact(not met, say=status != "mismatch" and dtype is not None)
             if (lane := self._order.lane) is not None:
                 self.recording.failed_on_lane(lane, sequence, error)
             raise
@@ -226,16 +235,33 @@ class Shared:
     # ------------------------------------------------------------ on the loop
 
     def _watch(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
-        if waiting:
-            self._asking[sequence] = self._endings.ask(
-                sequence, operation, _places(waiting), deadline
-            )
-        else:
+        if not waiting:
+            self._unwatch(sequence, well=deadline >= 0)
             if (asked := self._asking.pop(sequence, None)) is not None:
                 asked.cancel()
             if deadline < 0:
                 why = "Ctrl-C" if operation == "KeyboardInterrupt" else operation
                 self._endings.tell(sequence, why)
+            return
+        self._waiting[sequence] = places = _places(waiting)
+        lane = self._order.lane
+        if sequence in self._asking or lane is None or lane.progress()[1] >= sequence:
+            return  # known, or over meanwhile
+        self._asking[sequence] = self._endings.ask(sequence, operation, places, deadline)
+        self._stalls[sequence] = self._endings.watch(
+            operation,
+            sequence,
+            None,
+            lambda: self._waiting.get(sequence, ()),
+            lane.progress()[4],
+            deadline,
+            lane.waits(),
+        )
+
+    def _unwatch(self, sequence: int, *, well: bool) -> None:
+        self._waiting.pop(sequence, None)
+        if (stall := self._stalls.pop(sequence, None)) is not None:
+            stall.end(well=well)
 
     async def _judge(
         self,
@@ -249,6 +275,7 @@ class Shared:
     ) -> NoReturn:
         endings = self._endings
         what = endings.named(call.operation, sequence, label)
+        self._unwatch(sequence, well=False)
         asking = self._asking.pop(sequence, None)
         try:
             if status == "abandoned":

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from allhands.engine.work import Work
 from allhands.errors import (
     AllhandsError,
     CollectiveMismatch,
@@ -107,6 +108,17 @@ def failed_to_pass(
         label=label,
         verdict=found,
     )
+
+
+def over_before(what: str, work: Work, seconds: float) -> CollectiveTimeout:
+    """Word a call whose time was over, for so many seconds below 0, when it was made."""
+    text = (
+        f"{what} timed out before it began: the deadline of a block around it passed "
+        f"{-seconds:.3g} s ago"
+    )
+    error = CollectiveTimeout(text, op=work.operation, seq=work.sequence, label=work.label)
+    error.add_intact(True, say=True)
+    return error
 
 
 def given_up(

@@ -1,4 +1,5 @@
 #include "arrays.h"
+#include "deadline.h"
 
 static bool is_open(const LaneObject *self)
 {
@@ -37,6 +38,8 @@ static PyObject *run_here(LaneObject *self, PyObject *timeout, PyObject *label)
         }
         limit = (int64_t)(seconds * NANOSECONDS);
     }
+    if ((limit = within_deadlines(limit)) <= 0)
+        return not_here(self);
     int failed = lane_perform(self, ++self->taken, limit, 0, label == Py_None ? NULL : label);
     PyThread_release_lock(self->turn);
     if (failed)

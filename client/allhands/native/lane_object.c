@@ -207,6 +207,21 @@ static PyObject *lane_last(LaneObject *self, PyObject *unused)
                          (Py_ssize_t)record_bytes(record), lane_variant_names[self->variant]);
 }
 
+static PyObject *lane_waits(LaneObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *waits = PyList_New(0);
+    uint64_t first = self->ended > WAITS ? self->ended - WAITS + 1 : 1;
+    for (uint64_t sequence = first; waits != NULL && sequence <= self->ended; sequence++) {
+        PyObject *one =
+            PyFloat_FromDouble((double)self->waits[sequence % WAITS] / NANOSECONDS);
+        if (one == NULL || PyList_Append(waits, one) < 0)
+            Py_CLEAR(waits);
+        Py_XDECREF(one);
+    }
+    return waits;
+}
+
 static PyObject *lane_interrupt(LaneObject *self, PyObject *given)
 {
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
@@ -366,6 +381,7 @@ static PyMethodDef lane_methods[] = {
     {"give_back", (PyCFunction)lane_give_back, METH_NOARGS, NULL},
     {"run", (PyCFunction)(void (*)(void))lane_run, METH_VARARGS | METH_KEYWORDS, NULL},
     {"progress", (PyCFunction)lane_progress, METH_NOARGS, NULL},
+    {"waits", (PyCFunction)lane_waits, METH_NOARGS, NULL},
     {"last", (PyCFunction)lane_last, METH_NOARGS, NULL},
     {"record", (PyCFunction)lane_record, METH_O, NULL},
     {"records", (PyCFunction)lane_records, METH_O, NULL},

@@ -31,8 +31,10 @@ static void pause_python(void *owner)
 static void resume_python(void *owner)
 {
     Running *running = owner;
+    LaneObject *self = running->self;
     PyEval_RestoreThread(running->saved);
     running->saved = NULL;
+    self->waits[running->call.sequence % WAITS] = now_ns() - self->since_ns;
 }
 
 static bool tick_python(void *owner, uint64_t waiting)
@@ -42,8 +44,9 @@ static bool tick_python(void *owner, uint64_t waiting)
     PyEval_RestoreThread(running->saved);
     self->waiting = waiting;
     bool interrupted = PyErr_CheckSignals() < 0;
-    if (!interrupted && !running->asked && now_ns() >= running->ask_at) {
+    if (!interrupted && now_ns() >= running->ask_at) {
         running->asked = true;
+        running->ask_at += ASK_AFTER_NS;
         PyObject *done =
             PyObject_CallFunction(self->on_slow, "KsKd", (unsigned long long)running->call.sequence,
                                   lane_kind_names[self->plan.kind], (unsigned long long)waiting,
@@ -237,6 +240,7 @@ void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t t
     if (self->tries > 0 && self->completed > 0 && running->call.nbytes >= self->attach_min)
         self->tries = ah_lane_can_attach(self->lane) ? 0 : self->tries - 1;
     self->waiting = 0;
+    self->waits[sequence % WAITS] = 0;
     record(self, sequence, running->call.nbytes, now, label);
 }
 
@@ -264,11 +268,11 @@ void lane_complain(LaneObject *self, const Running *running, ah_status status, P
     if (ragged == NULL)
         return;
     PyObject *done = PyObject_CallFunction(
-        self->on_failure, "sKsOniiNKKdO", names[status], (unsigned long long)running->call.sequence,
+        self->on_failure, "sKsOniiNKKdOO", names[status], (unsigned long long)running->call.sequence,
         lane_kind_names[plan->kind], plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count,
         plan->op, plan->root, ragged, (unsigned long long)running->call.waiting,
         (unsigned long long)running->call.culprits, (double)running->timeout / NANOSECONDS,
-        label ? label : Py_None);
+        label ? label : Py_None, running->call.met && status != AH_MISMATCH ? Py_True : Py_False);
     if (done != NULL) {
         Py_DECREF(done);
         PyErr_SetString(PyExc_SystemError, "a call that failed must raise");

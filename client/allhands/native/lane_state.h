@@ -15,6 +15,7 @@
 #include "segment_object.h"
 
 #define NANOSECONDS 1000000000LL
+#define WAITS 64
 #define RECORDS_LEAST 64 /* for who asks what a call was, also where none is recorded */
 #define RECORDS_MOST (1 << 24)
 #define BEGUN 64
@@ -117,6 +118,8 @@ typedef struct {
     bool from_queue; /* the call that runs */
     size_t mask; /* of `records`, whose number is a power of two */
     Record *records;
+    int64_t waits[WAITS]; /* of the latest calls: nanoseconds to the end of a wait that others could
+                           * see; else 0 */
     uint64_t waiting; /* ranks for which the call that runs was last seen to wait */
     Begun begun_at;
 } LaneObject;

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "deadline.h"
 #include "mail_object.h"
 
 #include <pthread.h>
@@ -192,6 +193,8 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
         }
         limit = (int64_t)(seconds * NANOSECONDS);
     }
+    if ((limit = within_deadlines(limit)) <= 0)
+        return 0;
     if (!PyLong_CheckExact(tag))
         return 0;
     long long number = PyLong_AsLongLong(tag);

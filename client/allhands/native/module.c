@@ -6,6 +6,7 @@
 #define PY_ARRAY_UNIQUE_SYMBOL allhands_array_api
 #include <numpy/arrayobject.h>
 
+#include "deadline.h"
 #include "kernels.h"
 #include "lane_object.h"
 #include "mail_object.h"
@@ -93,8 +94,8 @@ PyMODINIT_FUNC PyInit__native(void)
 {
     import_array();
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || add_segment_types(module) < 0 || add_lane_type(module) < 0 ||
-        add_mail_types(module) < 0 || add_source_functions(module) < 0)
+    if (module == NULL || find_deadlines() < 0 || add_segment_types(module) < 0 ||
+        add_lane_type(module) < 0 || add_mail_types(module) < 0 || add_source_functions(module) < 0)
         return NULL;
     return module;
 }

@@ -1,4 +1,5 @@
 #include "arrays.h"
+#include "deadline.h"
 
 typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
 
@@ -101,7 +102,10 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
     bool same = bind(self) && self->plan.out[0] != NULL &&
                 self->plan.out[0] == PyArray_DATA(x) && self->dtype == (PyObject *)PyArray_DESCR(x) &&
                 self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
-    int entered = same ? lane_enter(self->lane) : 0;
+    int64_t timeout = 0;
+    if (same)
+        timeout = within_deadlines(self->timeout ? self->timeout : self->lane->timeout_ns);
+    int entered = same && timeout > 0 ? lane_enter(self->lane) : 0;
     if (entered < 0)
         return NULL;
     if (entered) {
@@ -115,8 +119,8 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
         plan->count = self->plan.count;
         plan->itemsize = self->plan.itemsize;
         plan->dtype = self->plan.dtype;
-        lane_begin(lane, &self->running, ++lane->taken, self->timeout ? self->timeout : lane->timeout_ns,
-              0, self->label == Py_None ? NULL : self->label);
+        lane_begin(lane, &self->running, ++lane->taken, timeout, 0,
+                   self->label == Py_None ? NULL : self->label);
         ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op,
                                                plan->type, self->plan.out[0], plan->count);
         int failed = 0;

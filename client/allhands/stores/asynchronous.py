@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from allhands import key_calls
 from allhands.async_line import AsyncLine
 from allhands.channel import Endpoint, dial, meaning, translate
+from allhands.deadlines import effective_for
 from allhands.key_calls import CallFailed, KeyCall, P, Q, too_late
 from allhands.lines import OPENING_SECONDS
 from allhands.timeout import Timeout, seconds
@@ -135,6 +136,7 @@ class AsyncCoordinatorStore:
 
     async def _call(self, call: KeyCall[Q, P], request: Q, timeout: float | None = None) -> P:
         limit = self._timeout if timeout is None else timeout
+        limit = effective_for(lambda: call.doing(request), limit)
         line = self._line
         try:
             if line is None or line.failure is not None:

@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Sequence
 
+from allhands.deadlines import effective_for
 from allhands.errors import Refused, StoreTimeout
 from allhands.timeout import Timeout, seconds
 from allhands.values import checked, encode, paired, quoted
@@ -90,6 +91,7 @@ class HashStore:
 
     def _await(self, keys: Sequence[str], limit: float) -> None:
         """Wait, holding the lock, until all the keys exist."""
+        limit = effective_for(lambda: f"wait for {quoted(keys)}", limit)
         if not self._changed.wait_for(lambda: not self._missing(keys), limit):
             raise StoreTimeout(f"timeout: nobody set {quoted(self._missing(keys))} in {limit:g} s")
 

@@ -222,8 +222,9 @@ class Mesh:
         for lane in self._lanes.values():
             lane.outbox.forget(group, sequence)
         for kept in (self._askers, self._told):
-            for place in [at for at in kept if at[0] == group and at[1] <= sequence]:
-                del kept[place]
+            if kept:
+                for place in [at for at in kept if at[0] == group and at[1] <= sequence]:
+                    del kept[place]
 
     def pump(self, is_over: Callable[[], bool], seconds: float) -> None:
         """Take in what comes until `is_over` says so, or for so long, while the loop does not run.

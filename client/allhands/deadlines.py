@@ -1,0 +1,96 @@
+"""Deadlines for whole blocks of a program: `with deadline(seconds):`, which nest.
+
+A call ends at the least of its own `timeout`, that of its group, client or store, and every block
+around it, as this thread or asyncio task sees them when the call is made. Where a block is over
+already a collective is made all the same, and given up at once: its number is used up as on the
+other ranks, which are told, so the group goes on. A message, or a call to the coordinator, is not
+made then.
+"""
+
+import functools
+import inspect
+import math
+import time
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from allhands.errors import StoreTimeout
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+until: ContextVar[float | None] = ContextVar("allhands_deadline", default=None)
+"""When the blocks around are over, on the monotonic clock; the native core reads it as well."""
+
+
+class deadline:
+    """Let every call in the block end within so many seconds from its beginning on.
+
+    For `with`, also within coroutines, and as a decorator of functions and coroutine functions.
+    May be entered again and again.
+    """
+
+    def __init__(self, seconds: float | timedelta) -> None:
+        """Take seconds, from 0 up.
+
+        Raises:
+            ValueError: it is negative, endless, or no number.
+        """
+        length = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+        if not (math.isfinite(length) and length >= 0):
+            raise ValueError(f"a deadline is a number of seconds from 0 up, not {seconds!r}")
+        self._seconds = length
+        self._tokens: list[Token[float | None]] = []
+
+    def __enter__(self) -> None:
+        mine, around = time.monotonic() + self._seconds, until.get()
+        self._tokens.append(until.set(mine if around is None else min(mine, around)))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        until.reset(self._tokens.pop())
+
+    def __call__(self, function: F) -> F:
+        seconds = self._seconds  # not this object: calls may run side by side
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*arguments: Any, **named: Any) -> Any:
+                with deadline(seconds):
+                    return await function(*arguments, **named)
+
+            return cast(F, awaited)
+
+        @functools.wraps(function)
+        def called(*arguments: Any, **named: Any) -> Any:
+            with deadline(seconds):
+                return function(*arguments, **named)
+
+        return cast(F, called)
+
+
+def effective(timeout: float) -> float:
+    """Return the least of a timeout and what is left of the blocks around; it may be negative."""
+    end = until.get()
+    return timeout if end is None else min(timeout, end - time.monotonic())
+
+
+def effective_for(doing: Callable[[], str], timeout: float) -> float:
+    """Return the same for a call to the coordinator, or a wait on a store; `doing` words it.
+
+    Raises:
+        StoreTimeout: a block around is over already; nothing was done.
+    """
+    left = effective(timeout)
+    if left <= 0 < timeout:
+        raise StoreTimeout(
+            f"timeout: cannot {doing()}: the deadline of a block around it passed {-left:.3g} s "
+            "ago, so nothing was asked"
+        )
+    return left

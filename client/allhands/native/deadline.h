@@ -1,0 +1,15 @@
+/* The deadlines of the blocks around a call; see deadlines.py. */
+#ifndef ALLHANDS_DEADLINE_H
+#define ALLHANDS_DEADLINE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+
+/* Find the variable; -1 with an exception. */
+int find_deadlines(void);
+/* The least of a timeout and of what the blocks around leave, in nanoseconds; 0 or less: nothing. */
+int64_t within_deadlines(int64_t timeout);
+
+#endif

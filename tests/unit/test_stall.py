@@ -1,0 +1,86 @@
+"""When a blocked call is told of, by numbers; and that it is, over links."""
+
+import asyncio
+import logging
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allhands.engine import group_engine, stall
+from allhands.engine.stall import LONGEST, SHORTEST, patience
+from allhands.testing.inproc_world import inproc_world, outcomes, results
+
+
+def test_without_a_history_the_longest_patience_counts() -> None:
+    assert patience([]) == LONGEST
+    assert patience([0.001] * 15) == LONGEST
+
+
+@pytest.mark.parametrize(
+    ("waits", "wanted"),
+    [
+        ([0.001] * 16, SHORTEST),
+        ([2.0] * 16, 2.0),  # regular, however long
+        ([1.9, 2.1] * 20, 2.0 + 14.826 * 0.1),
+        ([0.5] * 10 + [1.2] * 22 + [1.3] * 10, 1.2),  # most are alike
+        ([0.001] * 60 + [600.0] * 4, SHORTEST),  # some checkpoints
+        ([9.0] * 64, LONGEST),
+        ([1.0, 2.0, 3.0, 4.0] * 16, LONGEST),  # so irregular that nothing can be told
+    ],
+)
+def test_patience_is_the_median_and_a_multiple_of_its_deviations(
+    waits: list[float], wanted: float
+) -> None:
+    assert patience(waits) == pytest.approx(wanted)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "allhands")
+    monkeypatch.setattr(group_engine, "ASK_AFTER", 0.005)
+    monkeypatch.setattr(stall, "LONGEST", 0.01)
+
+
+async def told(caplog: pytest.LogCaptureFixture, event: str, count: int) -> list[dict[str, Any]]:
+    """Wait for records of an event; nothing tells of them but they themselves."""
+    while True:
+        facts = [getattr(record, "allhands", {}) for record in caplog.records]
+        found = [one for one in facts if one.get("event") == event]
+        if len(found) >= count:
+            return found
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_blocked_call_is_told_of_again_and_again_until_it_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with inproc_world(3) as world:
+        early = world.groups[0].barrier(label="step 7")
+        first = await told(caplog, "stall", 4)
+        assert {one["group"] for one in first} == {"world"}
+        assert {one["operation"] for one in first} == {"barrier"}
+        assert {(one["sequence"], one["label"]) for one in first} == {(1, "step 7")}
+        assert [one["waiting_for"] for one in first] == [[2]] * 4
+        assert all(2 * one["seconds"] <= later["seconds"] for one, later in pairwise(first))
+        text = caplog.text
+        assert "barrier #1 (step 7) of group 'world' has been blocked for 0.0 s" in text
+        assert "waiting for rank 2 (in process); its deadline is in" in text
+        await results([early, *(group.barrier() for group in world.groups[1:])])
+        await told(caplog, "stall over", 1)
+        assert "barrier #1 (step 7) of group 'world' went on after" in caplog.text
+        count = len(caplog.records)
+        await world.everywhere(lambda group: group.all_reduce(np.ones(2)))
+        await asyncio.sleep(0.05)  # would tell of calls that are over
+        assert len(caplog.records) == count
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_call_that_fails_is_told_of_by_its_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with inproc_world(2) as world:
+        work = world.groups[0].barrier(timeout=0.2)
+        await told(caplog, "stall", 1)
+        await outcomes([work])
+        assert "went on" not in caplog.text
