@@ -115,6 +115,7 @@ def test_a_member_that_is_late_is_shown_as_late() -> None:
     assert t.answer(DescribeJob("j")).members[1].lateness != ()
     for session in sessions[1:]:
         t.say(session, CloseGroup("world"))
+    t.say(sessions[0], OpenGroup("world", (0, 1, 2)))  # another one of that name
     assert t.answer(DescribeJob("j")).members[1].lateness == ()
 
 

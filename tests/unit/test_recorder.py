@@ -247,6 +247,10 @@ def test_the_native_ring_tells_when_some_of_very_many_calls_began() -> None:
     assert MOST // 4 <= len(numbers) <= MOST
     strides = {second - first for first, second in pairwise(numbers)}
     assert strides == {256}
+    here = Begun()
+    for sequence in range(1, 10_001):
+        here.note(sequence, 0.0)
+    assert numbers == [sequence for sequence, _ in here.take()], "all ways choose alike"
     assert sorted(at for _, at in told) == [at for _, at in told]
     assert one.begun() == []
 
