@@ -25,6 +25,8 @@ from typing import ClassVar
 
 from allhands.verdicts import Verdict
 
+_UNTOUCHED, _UNDEFINED = "; its outputs are untouched", "; its outputs are undefined"
+
 
 class AllhandsError(RuntimeError):
     """The root of what allhands raises on purpose."""
@@ -46,8 +48,13 @@ class AllhandsError(RuntimeError):
         if self.outputs_intact is None:
             self.outputs_intact = are_intact
             if say:
-                state = "untouched" if are_intact else "undefined"
-                self.args = (f"{self}; its outputs are {state}", *self.args[1:])
+                state = _UNTOUCHED if are_intact else _UNDEFINED
+                self.args = (f"{self}{state}", *self.args[1:])
+
+    def restored(self) -> None:
+        """Note that the outputs are as they were after all."""
+        self.outputs_intact = True
+        self.args = (str(self).replace(_UNDEFINED, _UNTOUCHED), *self.args[1:])
 
 
 class CollectiveTimeout(AllhandsError, TimeoutError):

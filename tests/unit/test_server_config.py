@@ -107,8 +107,8 @@ def test_what_is_no_peer_is_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, 15, 100, 10_000])
 def test_a_verdict_fits_into_a_trailer(count: int) -> None:
-    ranks = (AbsentRank(rank, "silent", "text " * 30, "host", 1) for rank in range(count))
-    serialised = bounded(Verdict("group", 7, "all_reduce", tuple(ranks)))
+    ranks = (AbsentRank(rank, "paused", "text " * 30, "host", 1) for rank in range(count))
+    serialised = bounded(Verdict("group", 7, "all_reduce", tuple(ranks), "text"))
     assert len(serialised) <= 3072
     absent = wire.Verdict.FromString(serialised).absent
     assert [one.rank for one in absent] == list(range(len(absent)))

@@ -29,6 +29,8 @@ from allhands.recovery.decision import Reformed, Regrouper
 
 _COPY_ASIDE_BYTES = 1 << 20
 """Larger copies are made off the loop, which has heartbeats to send."""
+_AT_ONCE = 0.001
+"""Seconds for a call whose time is over when it is made: the others make it too."""
 _CONFIRM_SECONDS = 60.0
 """How long a rank that has the result waits for the others: they fail, or are lost, before."""
 _AGAIN = frozenset({"all_reduce", "barrier"})
@@ -148,7 +150,7 @@ class ResilientGroup(Group):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        seconds = self._seconds(timeout)
+        seconds = max(self._seconds(timeout), _AT_ONCE)
         root = self._engine.ranks[native.root] if native.root >= 0 else -1
         with self.order.lock:
             work = Work(native.call, self.order.take(), label, self.name)
@@ -205,8 +207,10 @@ class ResilientGroup(Group):
                     raise error
                 if await self._outlive(call, error):
                     return
-            except BaseException:
+            except BaseException as failure:
                 self._take_back(call)
+                if isinstance(failure, AllhandsError):
+                    failure.restored()
                 raise
             self._take_back(call)
 
