@@ -38,6 +38,7 @@ async def connect(
     tls: str | None = None,
     label: str | None = None,
     heartbeat_window: float | None = None,
+    verify: bool = False,
 ) -> AsyncIterator["AsyncWorld"]:
     """Join a world for as long as the block lasts; arguments as for `init_process_group`.
 
@@ -54,6 +55,7 @@ async def connect(
         tls_ca=tls,
         label=label,
         heartbeat_window=heartbeat_window or 0.0,
+        verify=verify,
         parent=parent(),
         attempt=next_attempt(),
     )
@@ -269,13 +271,17 @@ class AsyncWorld(AsyncGroup):
         self._world = world
 
     async def new_group(
-        self, ranks: Sequence[int], timeout: float | None = None
+        self,
+        ranks: Sequence[int],
+        timeout: float | None = None,
+        *,
+        verify: bool | None = None,
     ) -> AsyncGroup | None:
         """Make a group of some ranks of the world; None where this rank is not one of them.
 
         Every rank of the world must call this, in the same order as other `new_group`s.
         """
-        group = await asyncio.to_thread(self._world.new_group, ranks, timeout)
+        group = await asyncio.to_thread(self._world.new_group, ranks, timeout, verify)
         return None if isinstance(group, NonMember) else AsyncGroup(group)
 
 

@@ -72,6 +72,8 @@ class WorldConfig:
     """One of BACKENDS."""
     deterministic: bool = False
     """Whether reductions give the same bits whatever they are carried out with."""
+    verify: bool = False
+    """Whether groups check data on its way, and compare results."""
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
 
@@ -115,6 +117,7 @@ def settle(
     heartbeat_window: float = 0.0,
     backend: str = "auto",
     deterministic: bool = False,
+    verify: bool = False,
     parent: str = "",
     attempt: int = 0,
 ) -> WorldConfig:
@@ -159,6 +162,7 @@ def settle(
         heartbeat_window=heartbeat_window,
         backend=backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto",
         deterministic=deterministic,
+        verify=verify,
         limits=_limits(environ),
     )
 

@@ -26,6 +26,7 @@ from allhands.engine.exchange import Exchange
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Operation
 from allhands.engine.native import Native
+from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
 from allhands.reduction import ReduceOp, check, finish
@@ -52,7 +53,7 @@ class Group:
     def __init__(self, engine: GroupEngine, thread: Caller, timeout: float) -> None:
         self._engine = engine
         self._thread = thread
-        self.order = engine.order
+        self.order = Careful(engine.order) if engine.verifies else engine.order
         self.deterministic = engine.deterministic
         """Whether reductions over links give the bits that they give over shared memory."""
         self.timeout = timeout
@@ -86,9 +87,14 @@ class Group:
         """Number of the latest call of this rank; 0 before the first. Point to point has none."""
         return self.order.taken
 
+    @property
+    def verify(self) -> bool:
+        """Whether data is checked on its way, and results are compared: `DataCorrupted`."""
+        return self._engine.verifies
+
     def explain(self) -> str:
         """Say how the latest call that shared memory helped was carried out; "": there was none."""
-        lane = self.order.lane
+        lane = self._engine.order.lane
         last = None if lane is None else lane.last()
         return self._engine.explanation if last is None else explain.shared(last)
 

@@ -147,9 +147,13 @@ class Worker:
         return self._session.epoch
 
     async def open_group(
-        self, name: str, ranks: Sequence[int], timeout: float | None = None
+        self,
+        name: str,
+        ranks: Sequence[int],
+        timeout: float | None = None,
+        verify: bool | None = None,
     ) -> GroupEngine:
-        """Make the engine of a group that this rank belongs to."""
+        """Make the engine of a group that this rank belongs to; None: as the world has it."""
         ranks = tuple(ranks)
         layout = self._layout(ranks)
         grounds = None
@@ -174,6 +178,7 @@ class Worker:
             grounds=grounds,
             layout=layout,
             allocate=self._scratch,
+            verify=self.config.verify if verify is None else verify,
         )
         engine.wire = self._wire
         self._engines[name] = engine
@@ -342,7 +347,7 @@ class Worker:
     async def _gauge(self) -> None:
         """Measure the links of a world on several hosts; on one host thresholds are known."""
         if len({member.host for member in self.members.values()}) > 1:
-            engine = await self.open_group(_LINKS, range(len(self.members)))
+            engine = await self.open_group(_LINKS, range(len(self.members)), verify=False)
             self._wire = self.world.wire = await gauge(engine)
             await self.close_group(_LINKS)
             logger.info("links of job %s: %s", self.config.job, self._wire)

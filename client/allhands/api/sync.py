@@ -53,6 +53,7 @@ def init_process_group(
     label: str | None = None,
     heartbeat_window: float | None = None,
     deterministic: bool = False,
+    verify: bool = False,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -74,6 +75,9 @@ def init_process_group(
         deterministic: give the same bits for a world size whatever the transport, the algorithm,
             the cut: contributions are added up in the order of ranks. All ranks get the same bits
             in any case. Over links it costs memory for every rank's part of a slice.
+        verify: check every frame on links by a CRC, and compare a digest of the result among the
+            ranks: `DataCorrupted` names the link, or the ranks whose result differs. All ranks
+            must say the same. Calls then take longer, small ones by a round over links.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -97,6 +101,7 @@ def init_process_group(
             heartbeat_window=heartbeat_window or 0.0,
             backend=backend,
             deterministic=deterministic,
+            verify=verify,
             parent=parent(),
             attempt=next_attempt(),
         )
@@ -139,14 +144,18 @@ def get_world_size(group: AnyGroup = None) -> int:
 
 
 def new_group(
-    ranks: Sequence[int] | None = None, timeout: float | None = None
+    ranks: Sequence[int] | None = None,
+    timeout: float | None = None,
+    *,
+    verify: bool | None = None,
 ) -> Group | NonMember:
     """Make a group of some ranks of the world, in the order given; None: all.
 
-    Every rank of the world must call this, in the same order as other `new_group`s.
+    Every rank of the world must call this, in the same order as other `new_group`s. `verify` is as
+    for `init_process_group`; None: as there.
     """
     world = _world()
-    return world.new_group(range(world.group.size) if ranks is None else ranks, timeout)
+    return world.new_group(range(world.group.size) if ranks is None else ranks, timeout, verify)
 
 
 def default_group() -> Group:

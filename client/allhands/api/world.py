@@ -63,7 +63,9 @@ class World:
         """The coordinator of this world."""
         return self._worker.meeting.endpoint
 
-    def new_group(self, ranks: Sequence[int], timeout: float | None = None) -> Group | NonMember:
+    def new_group(
+        self, ranks: Sequence[int], timeout: float | None = None, verify: bool | None = None
+    ) -> Group | NonMember:
         """Make a group of some ranks of the world; every rank of the world must call this.
 
         Raises:
@@ -80,7 +82,7 @@ class World:
             name = f"{WORLD}/{self._groups_made}"
         if self._worker.rank not in wanted:
             return NonMember(name)
-        return self._open(name, wanted, timeout or self._worker.config.timeout)
+        return self._open(name, wanted, timeout or self._worker.config.timeout, verify)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
         """Return an array in the memory that this host's ranks share; see `ah.empty`."""
@@ -113,8 +115,8 @@ class World:
         finally:
             self._thread.stop()
 
-    def _open(self, name: str, ranks: Sequence[int], timeout: float) -> Group:
-        engine = self._thread.run(self._worker.open_group(name, ranks, timeout))
+    def _open(self, name: str, ranks: Sequence[int], timeout: float, verify: bool | None) -> Group:
+        engine = self._thread.run(self._worker.open_group(name, ranks, timeout, verify))
         return Group(engine, self._thread, timeout)
 
     def _at_exit(self) -> None:

@@ -6,8 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NoReturn
+
+import numpy as np
 
 from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
@@ -24,6 +26,7 @@ from allhands.engine.order import Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
 from allhands.engine.shared import Shared
 from allhands.engine.verdict import Absent, Failure, Registry
+from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError
 from allhands.reduction import ReduceOp
@@ -103,6 +106,7 @@ class GroupEngine:
         grounds: Grounds | None = None,
         layout: Layout | None = None,
         allocate: Allocate = bytearray,
+        verify: bool = False,
     ) -> None:
         """Make the engine of a group: on `grounds` that are those of all its ranks.
 
@@ -129,6 +133,11 @@ class GroupEngine:
         self._current: Operation | None = None
         self._endings = Endings(name, self.ranks, rank, self.hash, mesh, registry)
         self._aside = Aside(f"allhands group {name}")
+        self._verification: Verification | None = None
+        if verify:
+            self._verification = Verification(
+                mesh, ranks, rank, self.hash, lambda: self._position.ended, self._spoil
+            )
         self._hierarchy: Hierarchy | None = None
         if layout is not None:
             island = Island(layout.mine, layout.place, self._aside, grounds, timeout)
@@ -145,6 +154,11 @@ class GroupEngine:
             registry,
             lambda: self._position.ended,
         )
+
+    @property
+    def verifies(self) -> bool:
+        """Whether data is checked on its way, and results are compared."""
+        return self._verification is not None
 
     @property
     def position(self) -> Position:
@@ -170,8 +184,10 @@ class GroupEngine:
     def goes_here(self, native: Native) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""
         nbytes = sum(array.nbytes for array in (*native.sources, *native.targets))
-        return nbytes <= _HERE_BYTES and (
-            self._hierarchy is None or not self._hierarchy.phases(native)
+        return (
+            not self.verifies
+            and nbytes <= _HERE_BYTES
+            and (self._hierarchy is None or not self._hierarchy.phases(native))
         )
 
     def is_next(self, sequence: int) -> bool:
@@ -332,6 +348,8 @@ class GroupEngine:
         self._interrupt = None
         self._mesh.conclude(self.hash, work.sequence)
         self._endings.conclude(work.sequence)
+        if self._verification is not None:
+            self._verification.conclude(work.sequence)
         position.ended = work.sequence
         position.operation = ""
         position.since = time.monotonic()
@@ -348,7 +366,7 @@ class GroupEngine:
         work = operation.work
         error: BaseException | None = None
         try:
-            if (failure := self._endings.reason(work.sequence)) is not None:
+            if (failure := self._reason(work.sequence)) is not None:
                 raise failure(self._what(operation))
             if self._shared.is_open:
                 await self._settle(operation)
@@ -371,6 +389,8 @@ class GroupEngine:
                 await self._run_linked(operation, Begun(self._agrees(operation)))
             else:
                 await self._run_phases(operation, self._hierarchy, phases)
+            if self._verification is not None:
+                await self._verify(operation, self._verification)
         except asyncio.CancelledError:
             error = AllhandsError(f"{self._what(operation)} was cancelled: the worker is closing")
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
@@ -401,6 +421,38 @@ class GroupEngine:
         finally:
             execution.stop()
         operation.finish()
+
+    async def _verify(self, operation: Operation, verification: Verification) -> None:
+        """Compare the result with that of the other ranks, over links whatever carried the call."""
+        sequence, native = operation.work.sequence, operation.native
+        mine = (
+            digest(native)
+            if result_bytes(native) <= HERE_BYTES
+            else await self._aside.run(partial(digest, native))
+        )
+        if not self._agrees(operation):
+            await self._disagree(operation)
+        found = np.zeros(len(self.ranks), np.uint64)
+        execution = verification.execution(sequence, operation.call.signature)
+        execution.begin(verification.parts(mine, found))
+        try:
+            await self._carry_out(operation, execution.ended, execution.waiting_for)
+        finally:
+            execution.stop()
+        if (failure := verification.difference(found.tolist(), sequence)) is not None:
+            raise failure(self._what(operation))
+
+    def _reason(self, sequence: int) -> Failure | None:
+        """Return why a call cannot end well, if that is known."""
+        reason = self._endings.reason(sequence)
+        if reason is None and self._verification is not None:
+            reason = self._verification.reason(sequence)
+        return reason
+
+    def _spoil(self, sequence: int, failure: Failure) -> None:
+        """End the call with that number if it is under way."""
+        if self._current is not None and self._current.work.sequence == sequence:
+            self._wake(failure)
 
     def _parts(self, operation: Operation) -> Sequence[Part]:
         """Return what a call is over links, and note how that is explained."""

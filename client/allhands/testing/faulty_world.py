@@ -34,6 +34,7 @@ async def faulty_world(
     timeout: float = 10.0,
     heartbeat_window: float = 2.0,
     deterministic: bool = False,
+    verify: bool = False,
 ) -> AsyncIterator["FaultyWorld"]:
     """Give a world of `size` ranks, of which the plan's time begins when it is complete.
 
@@ -53,6 +54,7 @@ async def faulty_world(
         heartbeat_window=heartbeat_window,
         backend="socket",
         deterministic=deterministic,
+        verify=verify,
     )
     coordinator = InprocCoordinator(loop.time)
     world = FaultyWorld(plan, config)

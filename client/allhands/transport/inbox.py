@@ -188,6 +188,11 @@ class Inbox:
         posted.done(unlike)
         return Arrival(self, peer, header, None)
 
+    def passed_over(self, peer: int, header: Header) -> None:
+        """Give back the room of a frame that came and is not used."""
+        if header.kind is Kind.DATA and not header.asked:
+            self._credit(peer, header.length)
+
     def landed(self, peer: int, header: Header, posted: Incoming | None) -> None:
         """Settle a DATA frame whose payload is where it belongs; None: it belonged nowhere."""
         if not header.asked:

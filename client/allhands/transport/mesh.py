@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import struct
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+from allhands.transport.checks import Checker, Inspector, Stamper
 from allhands.transport.frame import (
     HEADER_BYTES,
     Frame,
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _OF_CALLS = (Kind.DATA, Kind.CLEAR, Kind.ANNOUNCE, Kind.CALL)
 """Frames that carry the signature of the call which they belong to."""
+_LINK = struct.Struct("<ii")
 
 
 class Listener(Protocol):
@@ -44,8 +47,9 @@ class Listener(Protocol):
 class _Lane:
     """The way out to one peer: its outbox, and the task that empties it over a link."""
 
-    def __init__(self) -> None:
+    def __init__(self, stamper: Stamper) -> None:
         self.outbox = Outbox(self.offer)
+        self.stamper = stamper
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -55,7 +59,7 @@ class _Lane:
         """Whether nothing goes any more, so that `drain` need not wait for it."""
 
     def offer(self, frame: Frame) -> bool:
-        return self.link is not None and self.link.offer(frame)
+        return self.link is not None and self.stamper.offer(frame, self.link.offer)
 
     def end(self) -> None:
         self.is_over = True
@@ -88,6 +92,8 @@ class Mesh:
         self._counts: dict[tuple[int, int], int] = {}
         self._inbox = Inbox(self._reply)
         self._roll = RollCall()
+        self._checkers: dict[int, Checker] = {}
+        self._inspector = Inspector(self._checkers)
 
     def attach(self, fabric: Fabric) -> None:
         """Give the mesh its network; before that nothing can be sent."""
@@ -136,6 +142,15 @@ class Mesh:
         header = Header(Kind.REFUSE, key, 0, 0, 0, len(payload))
         self._reply(peer, header, payload)
 
+    def verify(self, group: int, checker: Checker) -> None:
+        """Send the frames of a group with a CRC, and take in none of it without."""
+        self._checkers[group] = checker
+
+    def tell_corrupt(self, peer: int, key: Key, link: tuple[int, int]) -> None:
+        """Tell a peer that data of a call was changed on a link of the world."""
+        payload = _LINK.pack(*link)
+        self._reply(peer, Header(Kind.CORRUPT, key, 0, 0, 0, len(payload)), payload)
+
     def begin(self, group: int, sequence: int, signature: int) -> bool:
         """Say which call of a group this rank is in; return whether peers are known in another."""
         return not self._roll.begin(group, sequence, signature)
@@ -163,6 +178,9 @@ class Mesh:
     # ------------------------------------------------------------ Receiver
 
     def accept(self, peer: int, frame: bytes | memoryview) -> None:
+        if not self._inspector.passes(peer, frame):
+            self._corrupted(peer, frame)
+            return
         header = unpack(frame)
         if header.kind in _OF_CALLS and not header.key.point_to_point:
             self._hear(peer, header)
@@ -181,11 +199,15 @@ class Mesh:
                 self._listener.refused(peer, header.key, text)
             case Kind.CALL:
                 pass  # heard above
+            case Kind.CORRUPT:
+                self._told(peer, header, frame[HEADER_BYTES:])
             case Kind.BYE:
                 raise FrameError("the end of a link is for its fabric")
 
     def open(self, peer: int, header: bytes) -> Sink:
         begun = unpack_header(header)
+        if begun.checked:  # nothing of it is used before all of it has been looked at
+            return Gathering(header, begun.length, lambda frame: self.accept(peer, frame))
         if not begun.key.point_to_point:
             self._hear(peer, begun)
         arrival = self._inbox.open(peer, begun)
@@ -241,6 +263,27 @@ class Mesh:
         if not self._roll.hear(peer, key.group, key.sequence, header.signature):
             self._listener.unlike(peer, key)
 
+    def _corrupted(self, peer: int, frame: bytes | memoryview) -> None:
+        """Let the group have it that a frame probably belongs to, or break the link."""
+        try:
+            header = unpack(frame)
+        except FrameError as error:
+            raise FrameError(f"a frame was changed on its way (CRC): {error}") from error
+        checker = self._checkers.get(header.key.group)
+        if checker is None or header.key.point_to_point:
+            # Nobody could tell which message has gone, and the next would take its place.
+            raise FrameError("a frame was changed on its way (CRC)")
+        checker.corrupted(peer, header.key)
+        self._inbox.passed_over(peer, header)
+
+    def _told(self, peer: int, header: Header, payload: bytes | memoryview) -> None:
+        if len(payload) != _LINK.size:
+            raise FrameError(f"{len(payload)} bytes name no link")
+        checker = self._checkers.get(header.key.group)
+        if checker is not None:
+            start, end = _LINK.unpack(payload)
+            checker.told(peer, header.key, (start, end))
+
     def _reply(self, peer: int, header: Header, payload: bytes = b"") -> None:
         lane = self._lane(peer)
         if not lane.is_over:
@@ -251,7 +294,7 @@ class Mesh:
         """Return the way out to a peer, which is dialled when it is first needed."""
         lane = self._lanes.get(peer)
         if lane is None:
-            lane = self._lanes[peer] = _Lane()
+            lane = self._lanes[peer] = _Lane(Stamper(self._checkers))
             lane.task = asyncio.create_task(self._carry(peer, lane), name=f"link to rank {peer}")
         return lane
 
@@ -263,7 +306,7 @@ class Mesh:
             while True:
                 frame = lane.outbox.next_frame()
                 if frame is not None:
-                    await lane.link.send(frame)
+                    await lane.link.send(lane.stamper.next(frame))
                     lane.outbox.taken()
                     await asyncio.sleep(0)  # others want their turn, above all who reads
                     continue
