@@ -204,12 +204,12 @@ class Plan:
         link: Link = _ANY,
         probability: float = 1.0,
         nth: int | None = None,
-        bit: int = -1,
+        bit: int | None = None,
         after: float = 0.0,
         until: float = math.inf,
     ) -> "Plan":
-        """Change one bit of a message: that one, counted from its first, or -1: any."""
-        return self._add("flip", link, probability, nth, after, until, bit)
+        """Change one bit of a message, counted from its first, and on from its end; None: any."""
+        return self._add("flip", link, probability, nth, after, until, -1 if bit is None else bit)
 
     # ------------------------------------------------------------ faults of places
 
