@@ -6,7 +6,7 @@ on the other, and between them messages as bytes.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -38,6 +38,7 @@ class FaultySession:
         self._up = wires.wire(rank, COORDINATOR)
         self._down = wires.wire(COORDINATOR, rank)
         self._calls: dict[_Call, None] = {}
+        self._served: set[asyncio.Task[None]] = set()
         self._is_down = False
 
     def stream_stream(
@@ -68,9 +69,13 @@ class FaultySession:
         await self._end("the channel was closed", grpc.StatusCode.CANCELLED)
 
     async def sever(self) -> None:
-        """Break the connection for good, for both sides: one of them is no more."""
+        """Break the connection for good, for both sides: one of them is no more. Idempotent."""
         self._is_down = True
         await self._end("the connection broke", grpc.StatusCode.UNAVAILABLE)
+        served = list(self._served)
+        for task in served:
+            task.cancel()
+        await asyncio.gather(*served, return_exceptions=True)
 
     # ------------------------------------------------------------ for the calls
 
@@ -78,6 +83,13 @@ class FaultySession:
         """Count a call as under way; say whether there is anybody to call."""
         self._calls[call] = None
         return not self._is_down
+
+    def serve(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Let the servicer work on a call."""
+        task = asyncio.create_task(work, name="call to the coordinator")
+        self._served.add(task)
+        task.add_done_callback(self._served.discard)
+        return task
 
     def end(self, call: "_Call") -> None:
         self._calls.pop(call, None)
@@ -174,7 +186,7 @@ class _Call:
             else:
                 self._session.tell_rank(self.finished)
 
-        self._served = asyncio.create_task(served(), name="call to the coordinator")
+        self._served = self._session.serve(served())
 
     def finished(self) -> None:
         """Learn, at the rank's half, that the servicer ended well."""

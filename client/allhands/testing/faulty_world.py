@@ -165,6 +165,7 @@ class FaultyWorld:
         self._wires.heal()
         alive = [one.worker for one in self.ranks if not one.is_dead]
         await asyncio.gather(*(worker.leave("the world has ended") for worker in alive))
+        await asyncio.gather(*(one.session.sever() for one in self.ranks))
         self._wires.close()
 
     # ------------------------------------------------------------ inside

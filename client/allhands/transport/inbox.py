@@ -216,7 +216,7 @@ class Inbox:
             raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
 
     def _check_turn(self, peer: int, key: Key) -> None:
-        """Check that no message was lost, came again or was overtaken: it would pass for another."""
+        """Check that none was lost, came twice or was overtaken: it would pass for another."""
         last = self._counts.get((peer, key.group), 0)
         if key.sequence != last + 1:
             raise FrameError(f"message {key.sequence} to a point came after message {last}")
