@@ -10,7 +10,7 @@ import allhands as ah
 from allhands.group import Group
 from allhands.testing import COORDINATOR, FaultyWorld, Plan, faults, faulty_world
 from allhands.testing.virtual_time import run
-from collectives import EVERY, allowed, case
+from collectives import EVERY, Case, allowed, case
 
 RANKS = 4
 TIMEOUT = 5.0
@@ -73,6 +73,21 @@ def random_plan(draw: random.Random, seed: int) -> tuple[Plan, bool]:
     return plan, flips
 
 
+async def called(one: Case, group: Group) -> None:
+    await asyncio.wrap_future(one.run(group).get_future())
+    assert not one.wrong(), f"rank {group.rank}: {one.wrong()}"
+
+
+async def pass_on(group: Group, step: int) -> None:
+    """Send to the next rank what the one before sends to this one."""
+    rank, size = group.rank, group.size
+    there, here = np.full(step, rank, np.int64), np.zeros(step, np.int64)
+    works = [group.send(there, (rank + 1) % size, step), group.recv(here, (rank - 1) % size, step)]
+    for work in works:
+        await asyncio.wrap_future(work.get_future())
+    assert (here == (rank - 1) % size).all(), f"rank {rank}, step {step}: {here}"
+
+
 async def play(world: FaultyWorld, group: Group, seed: int) -> list[str]:
     """Make all calls of a history on one rank; return what was wrong, and how calls ended."""
     history, rank = random.Random(seed), group.rank
@@ -87,11 +102,10 @@ async def play(world: FaultyWorld, group: Group, seed: int) -> list[str]:
             await asyncio.sleep(pace.random() * 0.5)
         begun = world.now()
         try:
-            await asyncio.wrap_future(one.run(group).get_future())
+            await (pass_on(group, step) if step % 4 == 3 else called(one, group))
         except ah.AllhandsError as error:
             ended.append(type(error).__name__)
         else:
-            assert not one.wrong(), f"rank {rank}, step {step}: {one.wrong()}"
             ended.append("well")
         due = begun + TIMEOUT
         # Who is stalled makes its call when it wakes.
