@@ -39,6 +39,7 @@ from .errors import AllhandsError as AllhandsError
 from .errors import CollectiveMismatch as CollectiveMismatch
 from .errors import CollectiveTimeout as CollectiveTimeout
 from .errors import CoordinatorUnavailable as CoordinatorUnavailable
+from .errors import DataCorrupted as DataCorrupted
 from .errors import GroupAborted as GroupAborted
 from .errors import JoinRefused as JoinRefused
 from .errors import MembershipChanged as MembershipChanged

@@ -43,6 +43,7 @@ async def connect(
     min_size: int = 1,
     max_size: int = 0,
     abort_on_exception: bool = True,
+    verify: bool = False,
 ) -> AsyncIterator["AsyncWorld"]:
     """Join a world for as long as the block lasts; arguments as for `init_process_group`.
 
@@ -64,6 +65,7 @@ async def connect(
         min_size=min_size,
         max_size=max_size,
         abort_on_exception=abort_on_exception,
+        verify=verify,
         parent=parent(),
         attempt=next_attempt(),
     )
@@ -305,13 +307,17 @@ class AsyncWorld(AsyncGroup):
         self._world = world
 
     async def new_group(
-        self, ranks: Sequence[int], timeout: float | None = None
+        self,
+        ranks: Sequence[int],
+        timeout: float | None = None,
+        *,
+        verify: bool | None = None,
     ) -> AsyncGroup | None:
         """Make a group of some ranks of the world; None where this rank is not one of them.
 
         Every rank of the world must call this, in the same order as other `new_group`s.
         """
-        group = await asyncio.to_thread(self._world.new_group, ranks, timeout)
+        group = await asyncio.to_thread(self._world.new_group, ranks, timeout, verify=verify)
         return None if isinstance(group, NonMember) else AsyncGroup(group)
 
     def abort(self, reason: str) -> None:

@@ -89,6 +89,8 @@ class WorldConfig:
     """With fewer ranks left a world does not go on."""
     max_size: int = 0
     """Ranks to which it may grow; 0: no limit."""
+    verify: bool = False
+    """Whether groups check data on its way, and compare results."""
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
     recorder_size: int = RECORDER_SIZE
@@ -156,6 +158,7 @@ def settle(
     min_size: int = 1,
     max_size: int = 0,
     abort_on_exception: bool = True,
+    verify: bool = False,
     parent: str = "",
     attempt: int = 0,
 ) -> WorldConfig:
@@ -205,6 +208,7 @@ def settle(
         min_size=min_size,
         max_size=max_size,
         abort_on_exception=abort_on_exception,
+        verify=verify,
         limits=_limits(environ),
         recorder_size=_number(environ, "ALLHANDS_RECORDER_SIZE")
         if "ALLHANDS_RECORDER_SIZE" in environ

@@ -3,6 +3,7 @@
     AllhandsError                a RuntimeError; `.code` is the gRPC status it travels as
     ├── CollectiveTimeout        also a TimeoutError: who did not arrive         DEADLINE_EXCEEDED
     ├── CollectiveMismatch       ranks called different things                   FAILED_PRECONDITION
+    ├── DataCorrupted            what came is not what was sent                  DATA_LOSS
     ├── PeerFailed               ranks that died or left                         UNAVAILABLE
     ├── GroupAborted             somebody ended a call or a group: who and why   ABORTED
     ├── MembershipChanged        this process is no longer a member              ABORTED
@@ -95,6 +96,33 @@ class CollectiveMismatch(AllhandsError):
     def __init__(self, text: str, table: Mapping[int, str]) -> None:
         super().__init__(text)
         self.table = dict(table)
+
+
+class DataCorrupted(AllhandsError):
+    """A group with `verify=True` found data changed on its way, or results that differ.
+
+    Every rank raises it, unless it had ended the call before. The outputs of the call are
+    undefined; the group stays usable.
+    """
+
+    code = "DATA_LOSS"
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        op: str,
+        seq: int,
+        link: tuple[int, int] | None = None,
+        ranks: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(text)
+        self.op = op
+        self.seq = seq
+        self.link = link
+        """Where it was changed, from and to which rank of the world, if that is known."""
+        self.ranks = ranks
+        """Those of the world whose results are unlike most; all, where there is no majority."""
 
 
 class PeerFailed(AllhandsError):

@@ -29,6 +29,7 @@ from allhands.engine.exchange import Exchange, named
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Meeting, Operation
 from allhands.engine.native import Native
+from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
 from allhands.reduction import ReduceOp, check, finish
@@ -74,7 +75,7 @@ class Group:
         self._engine = engine
         self._thread = thread
         self._recovery = recovery
-        self.order = engine.order
+        self.order = Careful(engine.order) if engine.verifies else engine.order
         self.deterministic = engine.deterministic
         """Whether reductions over links give the bits that they give over shared memory."""
         self.timeout = timeout
@@ -119,9 +120,14 @@ class Group:
         """
         return self._engine.ranks
 
+    @property
+    def verify(self) -> bool:
+        """Whether data is checked on its way, and results are compared: `DataCorrupted`."""
+        return self._engine.verifies
+
     def explain(self) -> str:
         """Say how the latest call that shared memory helped was carried out; "": there was none."""
-        lane = self.order.lane
+        lane = self._engine.order.lane
         last = None if lane is None else lane.last()
         return self._engine.explanation if last is None else explain.shared(last)
 

@@ -180,8 +180,12 @@ class Worker:
         ranks: Sequence[int],
         timeout: float | None = None,
         named: Sequence[int] | None = None,
+        verify: bool | None = None,
     ) -> GroupEngine:
-        """Make the engine of a group that this rank belongs to; `GroupEngine` has `named`."""
+        """Make the engine of a group that this rank belongs to; `GroupEngine` has `named`.
+
+        `verify` None: as the world has it.
+        """
         ranks = tuple(ranks)
         layout = self._layout(ranks)
         grounds = None
@@ -208,6 +212,7 @@ class Worker:
             allocate=self._scratch,
             named=named,
             recorder_size=self.config.recorder_size,
+            verify=self.config.verify if verify is None else verify,
         )
         engine.wire = self._wire
         engine.recording.on_failure = self._dumper.failed
@@ -604,7 +609,7 @@ class Worker:
         """Measure the links of a world on several hosts; on one host thresholds are known."""
         if len({self.members[rank].host for rank in group.ranks}) > 1:
             name = f"{group.name}/links"
-            engine = await self.open_group(name, group.ranks)
+            engine = await self.open_group(name, group.ranks, verify=False)
             try:
                 self._wire = group.wire = await gauge(engine)
             finally:

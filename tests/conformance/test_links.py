@@ -10,6 +10,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from allhands.testing.faults import faults
+from allhands.testing.faulty_link import FaultyBoard, FaultyFabric
+from allhands.testing.faulty_wire import Wires
 from allhands.testing.link_suite import LinkSuite, Recorder, frame
 from allhands.transport.frame import HEADER_BYTES, LARGEST_FRAME
 from allhands.transport.grpc_stream import GrpcFabric, Listening
@@ -28,6 +31,16 @@ class TestInproc(LinkSuite):
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
         board = Switchboard()
         made = [InprocFabric(board, rank, one) for rank, one in enumerate(receivers)]
+        yield made
+        for fabric in made:
+            await fabric.aclose()
+
+
+class TestUnderAPlanWithoutFaults(LinkSuite):
+    @asynccontextmanager
+    async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
+        board = FaultyBoard(Wires(faults()))
+        made = [FaultyFabric(board, rank, one) for rank, one in enumerate(receivers)]
         yield made
         for fabric in made:
             await fabric.aclose()

@@ -93,7 +93,7 @@ def test_the_layout_is_that_of_the_protocol() -> None:
         (DATA._replace(total=LARGEST_MESSAGE + 1).pack() + b"x" * 5, "of a message of"),
         (DATA._replace(total=2**64 - 1).pack() + b"x" * 5, "of a message of"),
         (DATA._replace(offset=2**64 - 1).pack() + b"x" * 5, "of a message of"),
-        (DATA.pack()[:-4] + b"\x04\0\0\0" + b"x" * 5, "unknown flags 0x4"),
+        (DATA.pack()[:-4] + b"\x08\0\0\0" + b"x" * 5, "unknown flags 0x8"),
     ],
 )
 def test_what_is_no_frame_is_refused_with_the_reason(frame: bytes, reason: str) -> None:

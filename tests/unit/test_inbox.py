@@ -265,7 +265,7 @@ def test_more_than_the_budget_unasked_is_a_protocol_error(receiver: Receiver) ->
 
 
 def test_a_message_that_was_asked_for_may_come_on_top_of_a_full_budget(receiver: Receiver) -> None:
-    for number in range(6):
+    for number in range(1, 7):
         receiver.data(to_point(number, tag=1), b"x" * EAGER)
     receiver.say(Kind.ANNOUNCE, to_point(7), 10)
     receive = receiver.post_open(PEER, 10)
@@ -334,11 +334,28 @@ def test_receives_of_a_tag_are_served_in_the_order_posted(receiver: Receiver) ->
 
 def test_a_tag_and_a_group_each_have_a_line_of_their_own(receiver: Receiver) -> None:
     receiver.data(to_point(1, tag=7), b"7")
-    receiver.data(to_point(2)._replace(group=2), b"2")
-    receiver.data(to_point(3), b"0")
+    receiver.data(to_point(1)._replace(group=2), b"2")
+    receiver.data(to_point(2), b"0")
     assert receiver.post_open(None, 1).got == b"0"
     assert receiver.post_open(None, 1, tag=7).got == b"7"
     assert receiver.post_open(None, 1).is_open
+
+
+@pytest.mark.parametrize("kind", ["data", "announcement"])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_message_to_a_point_out_of_turn_is_a_protocol_error(
+    receiver: Receiver, kind: str, number: int
+) -> None:
+    receive = [receiver.post_open(PEER, 1) for _ in range(3)]
+    receiver.data(to_point(1), b"1")
+    receiver.data(to_point(2), b"2")
+    say = {
+        "data": lambda: receiver.data(to_point(number), b"3"),
+        "announcement": lambda: receiver.say(Kind.ANNOUNCE, to_point(number), 1),
+    }
+    with pytest.raises(FrameError, match=f"message {number} to a point came after message 2"):
+        say[kind]()
+    assert receive[2].is_open
 
 
 def test_an_unlike_message_to_a_point_takes_its_receive_with_it(receiver: Receiver) -> None:

@@ -59,6 +59,7 @@ def init_process_group(
     min_size: int = 1,
     max_size: int = 0,
     abort_on_exception: bool = True,
+    verify: bool = False,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -92,6 +93,9 @@ def init_process_group(
             processes that join while it runs wait to be taken in.
         abort_on_exception: when an exception ends this process, the calls of others that need it
             raise `GroupAborted` with its traceback; else `PeerFailed`, as for any rank that left.
+        verify: check every frame on links by a CRC, and compare a digest of the result among the
+            ranks: `DataCorrupted` names the link, or the ranks whose result differs. All ranks
+            must say the same. Calls then take longer, small ones by a round over links.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -120,6 +124,7 @@ def init_process_group(
             min_size=min_size,
             max_size=max_size,
             abort_on_exception=abort_on_exception,
+            verify=verify,
             parent=parent(),
             attempt=next_attempt(),
         )
@@ -167,15 +172,16 @@ def new_group(
     *,
     on_failure: str = "raise",
     retryable: bool = False,
+    verify: bool | None = None,
 ) -> Group | NonMember:
     """Make a group of some ranks of the world, in the order given; None: all.
 
-    Every rank of the world must call this, in the same order as other `new_group`s. `on_failure`
-    and `retryable` are as for `init_process_group`.
+    Every rank of the world must call this, in the same order as other `new_group`s. `on_failure`,
+    `retryable` and `verify` are as for `init_process_group`; `verify` None: as there.
     """
     world = _world()
     chosen = range(world.group.size) if ranks is None else ranks
-    return world.new_group(chosen, timeout, on_failure, retryable)
+    return world.new_group(chosen, timeout, on_failure, retryable, verify)
 
 
 def default_group() -> Group:

@@ -80,6 +80,7 @@ class World:
         timeout: float | None = None,
         on_failure: str = "raise",
         retryable: bool = False,
+        verify: bool | None = None,
     ) -> Group | NonMember:
         """Make a group of some ranks of the world; every rank of the world must call this.
 
@@ -107,8 +108,8 @@ class World:
             return NonMember(name)
         seconds = timeout or self._worker.config.timeout
         members = [self.group.members[rank] for rank in wanted]
-        engine = self._thread.run(self._worker.open_group(name, members, seconds, wanted))
-        group = Group(engine, self._thread, seconds, self._survivors)
+        opening = self._worker.open_group(name, members, seconds, wanted, verify)
+        group = Group(self._thread.run(opening), self._thread, seconds, self._survivors)
         return self._face(group, on_failure, retryable)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:

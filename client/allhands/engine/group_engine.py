@@ -6,8 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NoReturn
+
+import numpy as np
 
 from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
@@ -28,6 +30,7 @@ from allhands.engine.recording import SIZE, Recording
 from allhands.engine.shared import Shared
 from allhands.engine.stall import Stall
 from allhands.engine.verdict import Failure, GivenUp, Registry
+from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
 from allhands.reduction import ReduceOp
@@ -129,6 +132,7 @@ class GroupEngine:
         allocate: Allocate = bytearray,
         named: Sequence[int] | None = None,
         recorder_size: int = SIZE,
+        verify: bool = False,
     ) -> None:
         """Make the engine of a group: on `grounds` that are those of all its ranks.
 
@@ -166,6 +170,11 @@ class GroupEngine:
         self._stage = Stage()
         self._endings.where = self.recording.where
         self._aside = Aside(f"allhands group {name}")
+        self._verification: Verification | None = None
+        if verify:
+            self._verification = Verification(
+                mesh, ranks, rank, self.hash, lambda: self._position.ended, self._spoil
+            )
         self._hierarchy: Hierarchy | None = None
         if layout is not None:
             island = Island(layout.mine, layout.place, self._aside, grounds, timeout)
@@ -185,6 +194,11 @@ class GroupEngine:
             lambda: self._position.ended,
             self.named,
         )
+
+    @property
+    def verifies(self) -> bool:
+        """Whether data is checked on its way, and results are compared."""
+        return self._verification is not None
 
     @property
     def position(self) -> Position:
@@ -218,8 +232,10 @@ class GroupEngine:
     def goes_here(self, native: Native) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""
         nbytes = sum(array.nbytes for array in (*native.sources, *native.targets))
-        return nbytes <= _HERE_BYTES and (
-            self._hierarchy is None or not self._hierarchy.phases(native)
+        return (
+            not self.verifies
+            and nbytes <= _HERE_BYTES
+            and (self._hierarchy is None or not self._hierarchy.phases(native))
         )
 
     def is_next(self, sequence: int) -> bool:
@@ -240,7 +256,7 @@ class GroupEngine:
         self._enter(operation)
         begun = Begun(self._agrees(operation))
         try:
-            if begun.agrees and self._endings.reason(operation.work.sequence) is None:
+            if begun.agrees and self._reason(operation.work.sequence) is None:
                 execution = begun.execution = self._begin(operation)
                 ended, interrupt = execution.ended, self._interrupt
                 assert interrupt is not None
@@ -406,6 +422,8 @@ class GroupEngine:
         self.recording.waiting_for = tuple
         self._mesh.conclude(self.hash, work.sequence)
         self._endings.conclude(work.sequence)
+        if self._verification is not None:
+            self._verification.conclude(work.sequence)
         now = time.monotonic()
         self._endings.waits.append(now - position.since)
         position.ended = work.sequence
@@ -431,7 +449,7 @@ class GroupEngine:
         work = operation.work
         error: BaseException | None = None
         try:
-            if (failure := self._endings.reason(work.sequence)) is not None:
+            if (failure := self._reason(work.sequence)) is not None:
                 raise failure(self._what(operation))
             if operation.meeting is not None:
                 await self._run_meeting(operation, operation.meeting)
@@ -457,6 +475,8 @@ class GroupEngine:
                 await self._run_linked(operation, Begun(self._agrees(operation)))
             else:
                 await self._run_phases(operation, self._hierarchy, phases)
+            if self._verification is not None:
+                await self._verify(operation, self._verification)
         except asyncio.CancelledError:
             error = AllhandsError(f"{self._what(operation)} was cancelled: the worker is closing")
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
@@ -511,6 +531,39 @@ class GroupEngine:
             await stop(met)
             # Those who look for this rank in memory, in another call, should not do so in vain.
             await self._shared.pass_over(work.sequence)
+
+    async def _verify(self, operation: Operation, verification: Verification) -> None:
+        """Compare the result with that of the other ranks, over links whatever carried the call."""
+        sequence, native = operation.work.sequence, operation.native
+        operation.has_touched = True
+        mine = (
+            digest(native)
+            if result_bytes(native) <= HERE_BYTES
+            else await self._aside.run(partial(digest, native))
+        )
+        if not self._agrees(operation):
+            await self._disagree(operation)
+        found = np.zeros(len(self.ranks), np.uint64)
+        execution = verification.execution(sequence, operation.call.signature)
+        execution.begin(verification.parts(mine, found))
+        try:
+            await self._carry_out(operation, execution.ended, execution.waiting_for)
+        finally:
+            execution.stop()
+        if (failure := verification.difference(found.tolist(), sequence)) is not None:
+            raise failure(self._what(operation))
+
+    def _reason(self, sequence: int) -> Failure | None:
+        """Return why a call cannot end well, if that is known."""
+        reason = self._endings.reason(sequence)
+        if reason is None and self._verification is not None:
+            reason = self._verification.reason(sequence)
+        return reason
+
+    def _spoil(self, sequence: int, failure: Failure) -> None:
+        """End the call with that number if it is under way."""
+        if self._current is not None and self._current.work.sequence == sequence:
+            self._wake(failure)
 
     def _begin(self, operation: Operation) -> Execution:
         """Begin what a call is over links, and note how that is explained."""

@@ -8,6 +8,37 @@ if TYPE_CHECKING:
     from allhands.engine.mailing import Mailing
 
 
+class Careful:
+    """An order as callers of a group that verifies see it: no call goes past the queue."""
+
+    lane: None = None
+
+    def __init__(self, order: "Order") -> None:
+        self._order = order
+        self.lock = order.lock
+        self.take = order.take
+
+    @property
+    def taken(self) -> int:
+        return self._order.taken
+
+    @property
+    def mail(self) -> "Mail | None":
+        return self._order.mail
+
+    @property
+    def mailing(self) -> "Mailing | None":
+        return self._order.mailing
+
+    @property
+    def detours(self) -> int:
+        return self._order.detours
+
+    @detours.setter
+    def detours(self, count: int) -> None:
+        self._order.detours = count
+
+
 class Order:
     """Numbers calls in the order in which they will run; safe from any thread.
 

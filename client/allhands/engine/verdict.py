@@ -9,6 +9,7 @@ from allhands.errors import (
     AllhandsError,
     CollectiveMismatch,
     CollectiveTimeout,
+    DataCorrupted,
     GroupAborted,
     PeerFailed,
 )
@@ -176,6 +177,27 @@ def mismatch(what: str, mine: int, table: Mapping[int, str]) -> CollectiveMismat
         for rank, call in sorted(table.items())
     )
     return CollectiveMismatch(f"{what}: the ranks made different calls: {rows}", table)
+
+
+def changed(link: tuple[int, int], sequence: int) -> Failure:
+    """Word data that was changed between two ranks of the world."""
+
+    def failure(what: str) -> AllhandsError:
+        start, end = link
+        text = f"{what}: data was changed on the link from rank {start} to rank {end} (CRC)"
+        return DataCorrupted(text, op=what.split(" ")[0], seq=sequence, link=link)
+
+    return failure
+
+
+def differing(ranks: tuple[int, ...], sequence: int) -> Failure:
+    """Word results that should be alike; `ranks` of the world have others than most."""
+
+    def failure(what: str) -> AllhandsError:
+        text = f"{what}: the ranks have different results: {listed(ranks)}, unlike the others"
+        return DataCorrupted(text, op=what.split(" ")[0], seq=sequence, ranks=ranks)
+
+    return failure
 
 
 def listed(ranks: Sequence[int]) -> str:

@@ -75,7 +75,8 @@ class ResilientGroup(Group):
         self, group: Group, regrouper: Regrouper, thread: LoopThread, policy: Policy
     ) -> None:
         super().__init__(group._engine, thread, group.timeout, group._recovery)
-        self.order = Order()  # every call goes through the queue, whatever the ranks share
+        self._numbers = Order()
+        self.order = self._numbers  # every call goes through the queue, whatever the ranks share
         self._loop_thread = thread
         self._regrouper = regrouper
         self._policy = policy
@@ -191,7 +192,7 @@ class ResilientGroup(Group):
                 call.work.succeed(call.result)
             finally:
                 self._spare, call.kept = call.kept, []
-                self.order.give_back()
+                self._numbers.give_back()
 
     async def _perform(self, call: _Call) -> None:
         """Carry a call out, again if need be; where this raises its arrays are as before."""

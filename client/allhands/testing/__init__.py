@@ -1,7 +1,22 @@
 """What allhands is tested with, for use in the tests of others."""
 
+from allhands.testing import virtual_time
+from allhands.testing.faults import COORDINATOR, FaultEvent, Plan, faults
+from allhands.testing.faulty_world import FaultyWorld, faulty_world
 from allhands.testing.interleave import interleave
 from allhands.testing.replica import ScheduleError
 from allhands.testing.simulate import Traffic, simulate
 
-__all__ = ["ScheduleError", "Traffic", "interleave", "simulate"]
+__all__ = [
+    "COORDINATOR",
+    "FaultEvent",
+    "FaultyWorld",
+    "Plan",
+    "ScheduleError",
+    "Traffic",
+    "faults",
+    "faulty_world",
+    "interleave",
+    "simulate",
+    "virtual_time",
+]

@@ -20,6 +20,9 @@ _MAGIC = b"AH"
 _VERSION = 1
 _POINT_TO_POINT = 1
 _ASKED = 2
+CHECKED = 4
+"""Flag of a frame with a CRC, half of it above the 48 bits of `total`, half above `offset`'s."""
+_48_BITS = (1 << 48) - 1
 _FRONT = struct.Struct("<2sBB52xI4x")
 """What of a header says where its frame ends: magic, version, kind, bytes of payload."""
 
@@ -56,6 +59,8 @@ class Kind(enum.IntEnum):
     """The sender has given this call up on purpose; the payload is the reason, in UTF-8."""
     ABORT = 43
     """All of a group is over, or of the world where its hash is 0; the payload is an Aborted."""
+    CORRUPT = 9
+    """Data of this call was changed on its way; the payload says on which link."""
 
 
 class Key(NamedTuple):
@@ -84,6 +89,8 @@ class Header(NamedTuple):
     epoch: int = 0
     asked: bool = False
     """Data: of a message that the receiver has cleared; it counts against no budget."""
+    checked: bool = False
+    """Whether it has a CRC, which it is given when it leaves."""
 
     def pack(self) -> bytes:
         key = self.key
@@ -164,15 +171,27 @@ def unpack_header(frame: bytes | memoryview) -> Header:
     ) = _HEADER.unpack_from(frame)
     _check_front(magic, version)
     _check_length(length)
+    if flags & CHECKED:
+        total, offset = total & _48_BITS, offset & _48_BITS
     if total > LARGEST_MESSAGE or (kind == Kind.DATA and offset + length > total):
         raise FrameError(f"payload [{offset}, {offset + length}) of a message of {total} bytes")
     known = _KINDS.get(kind)
     if known is None:
         raise FrameError(f"unknown kind of frame {kind}")
-    if flags & ~(_POINT_TO_POINT | _ASKED):
+    if flags & ~(_POINT_TO_POINT | _ASKED | CHECKED):
         raise FrameError(f"unknown flags {flags:#x}")
     key = Key(group, sequence, step, part, bool(flags & _POINT_TO_POINT))
-    return Header(known, key, signature, total, offset, length, epoch, bool(flags & _ASKED))
+    return Header(
+        known,
+        key,
+        signature,
+        total,
+        offset,
+        length,
+        epoch,
+        bool(flags & _ASKED),
+        bool(flags & CHECKED),
+    )
 
 
 def _check_front(magic: bytes, version: int) -> None:

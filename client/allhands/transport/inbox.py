@@ -105,6 +105,8 @@ class Inbox:
         self._posts = 0
         self._held: dict[int, int] = {}
         self._consumed: dict[int, int] = {}
+        self._counts: dict[tuple[int, int], int] = {}
+        """Point to point: messages seen first, by (peer, group)."""
 
     def post(self, peer: int, key: Key, incoming: Incoming) -> None:
         """Wait for a message of a collective."""
@@ -188,6 +190,11 @@ class Inbox:
         posted.done(unlike)
         return Arrival(self, peer, header, None)
 
+    def passed_over(self, peer: int, header: Header) -> None:
+        """Give back the room of a frame that came and is not used."""
+        if header.kind is Kind.DATA and not header.asked:
+            self._credit(peer, header.length)
+
     def landed(self, peer: int, header: Header, posted: Incoming | None) -> None:
         """Settle a DATA frame whose payload is where it belongs; None: it belonged nowhere."""
         if not header.asked:
@@ -208,6 +215,13 @@ class Inbox:
         if self._held.get(peer, 0) + header.length > EAGER_BUDGET:
             raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
 
+    def _check_turn(self, peer: int, key: Key) -> None:
+        """Check that none was lost, came twice or was overtaken: it would pass for another."""
+        last = self._counts.get((peer, key.group), 0)
+        if key.sequence != last + 1:
+            raise FrameError(f"message {key.sequence} to a point came after message {last}")
+        self._counts[peer, key.group] = key.sequence
+
     def _hold(self, peer: int, header: Header, payload: bytes | None) -> None:
         """Find a place for the first sight of a message nobody has named beforehand."""
         if payload is not None:
@@ -220,6 +234,7 @@ class Inbox:
             else:
                 self._early[peer, key] = arrived
             return
+        self._check_turn(peer, key)
         tagged = (key.group, key.part)
         for incoming in self._open.get(tagged, ()):
             if incoming.source is None or incoming.source == peer:

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from allhands.transport.checks import Checker, Inspector, Stamper
 from allhands.transport.frame import (
     HEADER_BYTES,
     Frame,
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _OF_CALLS = (Kind.DATA, Kind.CLEAR, Kind.ANNOUNCE, Kind.CALL)
 """Frames that carry the signature of the call which they belong to."""
+_LINK = struct.Struct("<ii")
 
 
 class Listener(Protocol):
@@ -53,8 +56,9 @@ class Listener(Protocol):
 class _Lane:
     """The way out to one peer: its outbox, and the task that empties it over a link."""
 
-    def __init__(self) -> None:
+    def __init__(self, stamper: Stamper) -> None:
         self.outbox = Outbox(self.offer)
+        self.stamper = stamper
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -64,7 +68,7 @@ class _Lane:
         """Whether nothing goes any more, so that `drain` need not wait for it."""
 
     def offer(self, frame: Frame) -> bool:
-        return self.link is not None and self.link.offer(frame)
+        return self.link is not None and self.stamper.offer(frame, self.link.offer)
 
     def end(self) -> None:
         self.is_over = True
@@ -112,6 +116,8 @@ class Mesh:
         """Peers that have heard of a call of this rank because it, or they, asked."""
         self._pinged: dict[int, float] = {}
         """Peers that have sent nothing since they were pinged, and when that was."""
+        self._checkers: dict[int, Checker] = {}
+        self._inspector = Inspector(self._checkers)
 
     def attach(self, fabric: Fabric) -> None:
         """Give the mesh its network; before that nothing can be sent."""
@@ -181,6 +187,15 @@ class Mesh:
             if dial or peer in self._lanes:
                 self._reply(peer, Header(kind, key, 0, 0, 0, len(payload)), payload)
 
+    def verify(self, group: int, checker: Checker) -> None:
+        """Send the frames of a group with a CRC, and take in none of it without."""
+        self._checkers[group] = checker
+
+    def tell_corrupt(self, peer: int, key: Key, link: tuple[int, int]) -> None:
+        """Tell a peer that data of a call was changed on a link of the world."""
+        payload = _LINK.pack(*link)
+        self._reply(peer, Header(Kind.CORRUPT, key, 0, 0, 0, len(payload)), payload)
+
     def begin(self, group: int, sequence: int, signature: int) -> bool:
         """Say which call of a group this rank is in; return whether peers are known in another."""
         is_other = not self._roll.begin(group, sequence, signature)
@@ -239,6 +254,9 @@ class Mesh:
     # ------------------------------------------------------------ Receiver
 
     def accept(self, peer: int, frame: bytes | memoryview) -> None:
+        if not self._inspector.passes(peer, frame):
+            self._corrupted(peer, frame)
+            return
         header = unpack(frame)
         if self._pinged:
             self._pinged.pop(peer, None)
@@ -267,6 +285,8 @@ class Mesh:
                 self._listener.ponged(peer, bytes(frame[HEADER_BYTES:]))
             case Kind.GIVE_UP | Kind.ABORT:
                 self._listener.told(peer, header.kind, header.key, bytes(frame[HEADER_BYTES:]))
+            case Kind.CORRUPT:
+                self._hear_corrupt(peer, header, frame[HEADER_BYTES:])
             case Kind.BYE:
                 raise FrameError("the end of a link is for its fabric")
 
@@ -274,6 +294,8 @@ class Mesh:
         begun = unpack_header(header)
         if self._pinged:
             self._pinged.pop(peer, None)
+        if begun.checked:  # nothing of it is used before all of it has been looked at
+            return Gathering(header, begun.length, lambda frame: self.accept(peer, frame))
         if not begun.key.point_to_point:
             self._hear(peer, begun)
         arrival = self._inbox.open(peer, begun)
@@ -349,6 +371,27 @@ class Mesh:
         self._told.setdefault((key.group, key.sequence), set()).add(peer)
         self._reply(peer, Header(Kind.CALL, key, signature, 0))
 
+    def _corrupted(self, peer: int, frame: bytes | memoryview) -> None:
+        """Let the group have it that a frame probably belongs to, or break the link."""
+        try:
+            header = unpack(frame)
+        except FrameError as error:
+            raise FrameError(f"a frame was changed on its way (CRC): {error}") from error
+        checker = self._checkers.get(header.key.group)
+        if checker is None or header.key.point_to_point:
+            # Nobody could tell which message has gone, and the next would take its place.
+            raise FrameError("a frame was changed on its way (CRC)")
+        checker.corrupted(peer, header.key)
+        self._inbox.passed_over(peer, header)
+
+    def _hear_corrupt(self, peer: int, header: Header, payload: bytes | memoryview) -> None:
+        if len(payload) != _LINK.size:
+            raise FrameError(f"{len(payload)} bytes name no link")
+        checker = self._checkers.get(header.key.group)
+        if checker is not None:
+            start, end = _LINK.unpack(payload)
+            checker.told(peer, header.key, (start, end))
+
     def _reply(self, peer: int, header: Header, payload: bytes = b"") -> None:
         lane = self._lane(peer)
         if not lane.is_over:
@@ -359,7 +402,7 @@ class Mesh:
         """Return the way out to a peer, which is dialled when it is first needed."""
         lane = self._lanes.get(peer)
         if lane is None:
-            lane = self._lanes[peer] = _Lane()
+            lane = self._lanes[peer] = _Lane(Stamper(self._checkers))
             lane.task = asyncio.create_task(self._carry(peer, lane), name=f"link to rank {peer}")
         return lane
 
@@ -371,7 +414,7 @@ class Mesh:
             while True:
                 frame = lane.outbox.next_frame()
                 if frame is not None:
-                    await lane.link.send(frame)
+                    await lane.link.send(lane.stamper.next(frame))
                     lane.outbox.taken()
                     await asyncio.sleep(0)  # others want their turn, above all who reads
                     continue

@@ -26,7 +26,8 @@ it is a fixed little-endian header of 64 bytes, then the payload.
        0    2 magic "AH"
        2    1 version, 1
        3    1 kind: 1 data, 2 clear to send, 3 announce, 4 refuse, 5 credit, 6 withdraw, 7 bye,
-                8 call
+                8 call, 9 corrupt: data of the call was changed on a link, of which the payload names
+                the ranks at both ends (4 bytes each)
        4    4 epoch
        8    8 group (hash of its name)
       16    8 sequence number of the call (point to point: of the message under its tag)
@@ -36,7 +37,13 @@ it is a fixed little-endian header of 64 bytes, then the payload.
       40    8 bytes in the whole message
       48    8 offset of this payload in the message
       56    4 bytes in this payload
-      60    4 flags: bit 0 point to point, bit 1 data of a message that was cleared to send
+      60    4 flags: bit 0 point to point, bit 1 data of a message that was cleared to send, bit 2
+                checked
+
+Groups with `verify=True` send checked frames. Such a frame has a CRC-32 (that of zlib), its low
+half in the upper 16 bits of "bytes in the whole message", its high half in those of "offset".
+It begins with the number of the frame among the checked ones of its link, from 0, and goes over
+the header, with these two halves 0 and the flag set, and the payload.
 """
 
 from allhands_proto.v1 import peer_pb2 as _peer_pb2

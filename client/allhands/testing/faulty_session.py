@@ -1,0 +1,337 @@
+"""What a rank and its coordinator say to each other, within one loop, under a plan of faults.
+
+It stands where gRPC's channel and server stand: the rank's stub on one side, a servicer's methods
+on the other, and between them messages as bytes.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from allhands.testing.faults import COORDINATOR
+from allhands.testing.faulty_wire import Wires
+
+_KEEPALIVE_SECONDS = 20.0
+"""After which gRPC gives up a connection on which nothing passes."""
+_PEER = "ipv4:127.0.0.1:1"
+
+Parse = Callable[[bytes], Any]
+Pack = Callable[[Any], bytes]
+Metadata = Sequence[tuple[str, str]]
+
+
+class _Aborted(Exception):
+    """The servicer ended a call with a status."""
+
+
+class FaultySession:
+    """A rank's connection to the coordinator; it passes for a `grpc.aio.Channel`."""
+
+    def __init__(self, wires: Wires, rank: int, servicer: object) -> None:
+        self._wires = wires
+        self._rank = rank
+        self._servicer = servicer
+        self._up = wires.wire(rank, COORDINATOR)
+        self._down = wires.wire(COORDINATOR, rank)
+        self._calls: dict[_Call, None] = {}
+        self._served: set[asyncio.Task[None]] = set()
+        self._is_down = False
+
+    def stream_stream(
+        self, path: str, request_serializer: Pack, response_deserializer: Parse, **_: object
+    ) -> "Callable[..., _Stream]":
+        method = self._method(path)
+
+        def call(*, metadata: Metadata = ()) -> _Stream:
+            made = _Stream(self, method, request_serializer, response_deserializer, math.inf)
+            made.start()
+            return made
+
+        return call
+
+    def unary_unary(
+        self, path: str, request_serializer: Pack, response_deserializer: Parse, **_: object
+    ) -> Callable[..., Awaitable[Any]]:
+        method = self._method(path)
+
+        async def call(request: Any, *, timeout: float = math.inf, metadata: Metadata = ()) -> Any:
+            made = _Unary(self, method, request_serializer, response_deserializer, timeout)
+            return await made.outcome(request)
+
+        return call
+
+    async def close(self) -> None:
+        """End every call, as the rank's own wish. Idempotent."""
+        await self._end("the channel was closed", grpc.StatusCode.CANCELLED)
+
+    async def sever(self) -> None:
+        """Break the connection for good, for both sides: one of them is no more. Idempotent."""
+        self._is_down = True
+        await self._end("the connection broke", grpc.StatusCode.UNAVAILABLE)
+        served = list(self._served)
+        for task in served:
+            task.cancel()
+        await asyncio.gather(*served, return_exceptions=True)
+
+    # ------------------------------------------------------------ for the calls
+
+    def begin(self, call: "_Call") -> bool:
+        """Count a call as under way; say whether there is anybody to call."""
+        self._calls[call] = None
+        return not self._is_down
+
+    def serve(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Let the servicer work on a call."""
+        task = asyncio.create_task(work, name="call to the coordinator")
+        self._served.add(task)
+        task.add_done_callback(self._served.discard)
+        return task
+
+    def end(self, call: "_Call") -> None:
+        self._calls.pop(call, None)
+
+    def say(self, message: bytes, heard: Callable[[bytes], None]) -> None:
+        """Carry a message to the coordinator."""
+        self._up.put(message, heard, self._broke)
+
+    def answer(self, message: bytes, heard: Callable[[bytes], None]) -> None:
+        """Carry a message to the rank."""
+        self._down.put(message, heard, self._broke)
+
+    def tell_coordinator(self, act: Callable[[], None]) -> None:
+        self._up.tell(act)
+
+    def tell_rank(self, act: Callable[[], None]) -> None:
+        self._down.tell(act)
+
+    def passes(self) -> bool:
+        """Say whether a connection that nothing passes on would be noticed by now."""
+        now = self._wires.clock.now()
+        ways = ((self._rank, COORDINATOR), (COORDINATOR, self._rank))
+        return all(self._wires.plan.held_until(way, now) <= now for way in ways)
+
+    # ------------------------------------------------------------ inside
+
+    def _method(self, path: str) -> Any:
+        return getattr(self._servicer, path.rpartition("/")[2])
+
+    def _broke(self) -> None:
+        """The plan broke the connection: every call on it ends, and new ones find another."""
+        for call in list(self._calls):
+            call.breaks("the connection was cut")
+
+    async def _end(self, reason: str, code: grpc.StatusCode) -> None:
+        calls = list(self._calls)
+        for call in calls:
+            call.breaks(reason, code)
+        await asyncio.gather(*(call.ended() for call in calls))
+
+
+class _Call:
+    """One call under way: its two halves, and the servicer's task between them."""
+
+    def __init__(
+        self, session: FaultySession, method: Any, pack: Pack, parse: Parse, timeout: float
+    ) -> None:
+        self._session = session
+        self._method = method
+        self._pack = pack
+        self._parse = parse
+        self._loop = asyncio.get_running_loop()
+        self.deadline = self._loop.time() + timeout
+        self.failure: grpc.aio.AioRpcError | None = None
+        self._served: asyncio.Task[None] | None = None
+
+    def breaks(self, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+        """End both halves at once. Idempotent."""
+        if self._served is not None:
+            self._served.cancel()
+        self.fails(code, reason)
+
+    def fails(
+        self, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
+        """End the rank's half; the first reason counts."""
+        self._session.end(self)
+        if self.failure is None:
+            trailing = grpc.aio.Metadata(*trailers)
+            self.failure = grpc.aio.AioRpcError(
+                code, grpc.aio.Metadata(), trailing, details=details
+            )
+            self.stir()
+
+    def stir(self) -> None:
+        """Wake the rank's half."""
+        raise NotImplementedError
+
+    async def ended(self) -> None:
+        """Return when the servicer has done with it."""
+        if self._served is not None:
+            await asyncio.wait([self._served])
+
+    def serve(self, work: Callable[["_Context"], Awaitable[None]]) -> None:
+        """Let the servicer work on it, and carry its status to the rank."""
+
+        async def served() -> None:
+            context = _Context(self.deadline)
+            try:
+                await work(context)
+            except _Aborted:
+                status = context.status
+                self._session.tell_rank(lambda: self.fails(*status))
+            else:
+                self._session.tell_rank(self.finished)
+
+        self._served = self._session.serve(served())
+
+    def finished(self) -> None:
+        """Learn, at the rank's half, that the servicer ended well."""
+
+
+class _Context:
+    """What a servicer is told of a call."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self.status: tuple[grpc.StatusCode, str, Sequence[tuple[str, bytes]]]
+
+    def peer(self) -> str:
+        return _PEER
+
+    def time_remaining(self) -> float | None:
+        if math.isinf(self._deadline):
+            return None
+        return max(self._deadline - asyncio.get_running_loop().time(), 0.0)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailers: Sequence[tuple[str, bytes]] = ()
+    ) -> NoReturn:
+        self.status = code, details, trailers
+        raise _Aborted
+
+
+class _Unary(_Call):
+    """A question and its answer."""
+
+    async def outcome(self, request: Any) -> Any:
+        self._answer: asyncio.Future[Any] = self._loop.create_future()
+        try:
+            if not self._session.begin(self):
+                self.fails(grpc.StatusCode.UNAVAILABLE, "nobody listens there")
+            else:
+                self._session.say(self._pack(request), lambda _: self._ask(request))
+            remaining = self.deadline - self._loop.time()
+            await asyncio.wait(
+                [self._answer], timeout=None if math.isinf(remaining) else max(remaining, 0)
+            )
+            if not self._answer.done():
+                self.fails(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            if self.failure is not None:
+                raise self.failure
+            return self._answer.result()
+        finally:
+            self._session.end(self)
+            if self._served is not None:
+                self._served.cancel()
+                await asyncio.wait([self._served])
+
+    def stir(self) -> None:
+        if not self._answer.done():
+            self._answer.set_result(None)
+
+    def _ask(self, request: Any) -> None:
+        if self.failure is not None or self._answer.done():
+            return
+
+        async def work(context: _Context) -> None:
+            reply = await self._method(request, context)
+            self._session.answer(reply.SerializeToString(), self._heard)
+
+        self.serve(work)
+
+    def _heard(self, reply: bytes) -> None:
+        if not self._answer.done():
+            self._answer.set_result(self._parse(reply))
+
+
+class _Stream(_Call):
+    """A stream of messages each way; it passes for a `grpc.aio.StreamStreamCall`."""
+
+    def start(self) -> None:
+        self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[Any] = asyncio.Queue()
+        self._is_finished = False
+        self._keeping: asyncio.Task[None] | None = None
+        if not self._session.begin(self):
+            self.fails(grpc.StatusCode.UNAVAILABLE, "nobody listens there")
+            return
+        self._keeping = asyncio.create_task(self._keep_alive(), name="keepalive")
+
+        async def work(context: _Context) -> None:
+            async for event in self._method(self._incoming(), context):
+                self._session.answer(event.SerializeToString(), self._events.put_nowait)
+
+        self.serve(work)
+
+    async def write(self, request: Any) -> None:
+        if self.done():
+            raise asyncio.InvalidStateError("the stream is over")
+        self._session.say(self._pack(request), lambda _: self._requests.put_nowait(request))
+
+    async def read(self) -> Any:
+        event = None if self.done() and self._events.empty() else await self._events.get()
+        if event is not None:
+            return self._parse(event)
+        self._events.put_nowait(None)  # for who reads on
+        if self.failure is not None:
+            raise self.failure
+        return grpc.aio.EOF
+
+    def finished(self) -> None:
+        self._is_finished = True
+        self.stir()
+
+    def done(self) -> bool:
+        """Say whether the stream is over."""
+        return self._is_finished or self.failure is not None
+
+    def cancel(self) -> bool:
+        self.fails(grpc.StatusCode.CANCELLED, "cancelled by this rank")
+        self._session.tell_coordinator(self._hang_up)
+        return True
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK if self.failure is None else self.failure.code()
+
+    async def details(self) -> str:
+        return "" if self.failure is None else self.failure.details() or ""
+
+    def stir(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+        self._events.put_nowait(None)
+
+    async def ended(self) -> None:
+        await super().ended()
+        if self._keeping is not None:
+            await asyncio.wait([self._keeping])
+
+    def _hang_up(self) -> None:
+        if self._served is not None:
+            self._served.cancel()
+
+    async def _incoming(self) -> AsyncIterator[Any]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+    async def _keep_alive(self) -> None:
+        """Give the connection up once nothing has passed for long."""
+        silent = 0.0
+        while silent < _KEEPALIVE_SECONDS:
+            await asyncio.sleep(1.0)
+            silent = 0.0 if self._session.passes() else silent + 1.0
+        self.breaks("keepalive: nothing has passed for too long")

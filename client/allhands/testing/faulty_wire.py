@@ -1,0 +1,214 @@
+"""One direction of traffic under a plan of faults: what is put in comes out, or does not."""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+
+from allhands.testing.faults import Fate, Plan, Way, flipped
+
+ROOM = 4 << 20
+"""Bytes on their way, beyond which who sends has to wait."""
+_SLACK = 1e-9
+"""Sums of floats come out by less, so that a timer may seem to be early by a hair."""
+_OVERTAKEN_SECONDS = 0.05
+"""After which a message that was to be overtaken arrives nevertheless."""
+
+Deliver = Callable[[bytes], None]
+
+
+class Clock:
+    """Seconds since the plan began, on the loop's clock."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._loop.time()
+
+    def restart(self) -> None:
+        self._begun = self._loop.time()
+
+    def now(self) -> float:
+        return self._loop.time() - self._begun
+
+    def at(self, when: float, act: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_at(self._begun + when, act)
+
+
+class Wire:
+    """In order, at the time and in the state that the plan gives each message."""
+
+    def __init__(self, plan: Plan, way: Way, clock: Clock) -> None:
+        self._plan = plan
+        self._way = way
+        self._clock = clock
+        self._count = 0
+        self._busy_until = 0.0
+        self._queue: deque[tuple[float, int, Callable[[], None]]] = deque()
+        self._overtaken: tuple[float, int, Callable[[], None]] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        self._nbytes = 0
+        self._is_dead = False
+
+    @property
+    def is_full(self) -> bool:
+        return self._nbytes > ROOM
+
+    async def room(self) -> None:
+        """Return when there is room again."""
+        while self.is_full:
+            await self._change()
+
+    async def empty(self) -> None:
+        """Return when all that was put in has come out."""
+        while self._queue or self._overtaken is not None:
+            await self._change()
+
+    def restart(self) -> None:
+        """Count from the next message on."""
+        self._count = 0
+        self._busy_until = 0.0
+
+    def put(self, message: bytes, deliver: Deliver, cut: Callable[[], None]) -> None:
+        """Send a message; `cut` is called in its place if the connection breaks there."""
+        now = self._clock.now()
+        self._count += 1
+        fate = self._plan.fate(self._way, self._count, len(message), now)
+        if fate.is_cut:
+            self._line_up(self._due(fate, 0, now), 0, cut)
+            return
+        if fate.flips:
+            message = flipped(message, fate.flips)
+        due = self._due(fate, len(message), now)
+        for _ in range(fate.copies):
+            self._line_up(due, len(message), lambda: deliver(message), fate.is_overtaken)
+
+    def tell(self, act: Callable[[], None]) -> None:
+        """Do something at the other end, behind what was sent: no fault but a delay befalls it."""
+        self._line_up(self._clock.now(), 0, act)
+
+    def clear(self) -> None:
+        """Lose what is on its way."""
+        self._queue.clear()
+        self._overtaken = None
+        self._nbytes = 0
+        self._stir()
+
+    def die(self) -> None:
+        """Lose what is on its way, and all to come. Idempotent."""
+        self._is_dead = True
+        self.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ------------------------------------------------------------ inside
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _stir(self) -> None:
+        self._changed.set()
+
+    def _due(self, fate: Fate, nbytes: int, now: float) -> float:
+        begun = max(self._busy_until, now)
+        self._busy_until = begun + (0.0 if math.isinf(fate.rate) else nbytes / fate.rate)
+        return self._busy_until + fate.delay
+
+    def _line_up(
+        self, due: float, nbytes: int, act: Callable[[], None], is_overtaken: bool = False
+    ) -> None:
+        if self._is_dead:
+            return
+        self._nbytes += nbytes
+        if is_overtaken and self._overtaken is None:
+            self._overtaken = due, nbytes, act
+            self._clock.at(due + _OVERTAKEN_SECONDS, self._give_up_overtaking)
+            return
+        self._queue.append((due, nbytes, act))
+        if self._overtaken is not None:
+            self._queue.append(self._overtaken)
+            self._overtaken = None
+        self._arm()
+
+    def _give_up_overtaking(self) -> None:
+        if self._overtaken is not None:
+            self._queue.append(self._overtaken)
+            self._overtaken = None
+            self._arm()
+
+    def _arm(self) -> None:
+        """Set the timer for the first message, unless it is set."""
+        if self._timer is not None or not self._queue:
+            return
+        now = self._clock.now()
+        due = self._plan.held_until(self._way, max(self._queue[0][0], now))
+        if not math.isinf(due):
+            # Through the loop, as a network would: nobody runs inside the sender's call.
+            self._timer = self._clock.at(due, self._run)
+
+    def _run(self) -> None:
+        """Deliver what is due."""
+        self._timer = None
+        now = self._clock.now() + _SLACK
+        while self._queue and self._plan.held_until(self._way, now) <= now:
+            due, nbytes, act = self._queue[0]
+            if due > now:
+                break
+            self._queue.popleft()
+            self._nbytes -= nbytes
+            act()
+        self._stir()
+        self._arm()
+
+
+class Wires:
+    """All directions of traffic under one plan; nothing goes wrong before it begins."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.plan.is_over = True
+        self.clock = Clock()
+        self._wires: dict[Way, Wire] = {}
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def begin(self) -> None:
+        """Let the plan's time begin, and its count of messages, with nothing under way."""
+        self.clock.restart()
+        for wire in self._wires.values():
+            wire.restart()
+        self.plan.begin()
+        for cutoff in self.plan.cutoffs:
+            ranks = tuple(sorted(frozenset[int]().union(*cutoff.sides)))
+            self._note(cutoff.after, cutoff.kind, ranks)
+            if not math.isinf(cutoff.until):
+                self._note(cutoff.until, f"end of {cutoff.kind}", ranks)
+
+    def wire(self, start: int, end: int) -> Wire:
+        """Return the way from one end to another; messages on it are counted once."""
+        way = start, end
+        if way not in self._wires:
+            self._wires[way] = Wire(self.plan, way, self.clock)
+        return self._wires[way]
+
+    def heal(self) -> None:
+        """Let nothing go wrong from now on, and what was held back arrive."""
+        self.plan.is_over = True
+        for wire in self._wires.values():
+            wire._arm()
+
+    def close(self) -> None:
+        """Lose what is on its way."""
+        for timer in self._timers:
+            timer.cancel()
+        for wire in self._wires.values():
+            wire.die()
+
+    def _note(self, when: float, kind: str, ranks: tuple[int, ...]) -> None:
+        plan = self.plan
+
+        def note() -> None:
+            if not plan.is_over:
+                plan.note(when, kind, ranks)
+
+        self._timers.append(self.clock.at(when, note))

@@ -1,0 +1,219 @@
+"""A world of ranks within one loop, at a real coordinator, under a plan of faults.
+
+What decides is what decides in production: workers, sessions, engines, and the coordinator with its
+machine. What carries is not: links and sessions go over wires that obey the plan.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from allhands.channel import Address, Endpoint, dial
+from allhands.config import Daemon, WorldConfig
+from allhands.errors import AllhandsError
+from allhands.group import Group
+from allhands.meeting import Meeting
+from allhands.session import Session
+from allhands.testing.faults import COORDINATOR, Plan
+from allhands.testing.faulty_link import FaultyBoard, FaultyFabric
+from allhands.testing.faulty_session import FaultySession
+from allhands.testing.faulty_wire import Wires
+from allhands.transport.ports import Ports
+from allhands.worker import WORLD, Worker
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+_JOB = "faulty"
+_AT = Address("127.0.0.1", 1, _JOB)
+
+
+@asynccontextmanager
+async def faulty_world(
+    size: int,
+    plan: Plan,
+    *,
+    timeout: float = 10.0,
+    heartbeat_window: float = 2.0,
+    deterministic: bool = False,
+    verify: bool = False,
+) -> AsyncIterator["FaultyWorld"]:
+    """Give a world of `size` ranks, of which the plan's time begins when it is complete.
+
+    In virtual time (`virtual_time.run`) what happens is the same every time. `timeout` is the
+    default of every call. Afterwards every call has ended, those still under way by an
+    `AllhandsError`, and no task of the world is left.
+    """
+    from allhands_server.inproc import InprocCoordinator
+
+    loop = asyncio.get_running_loop()
+    config = WorldConfig(
+        Daemon(_AT.url),
+        _JOB,
+        rank=0,
+        world_size=size,
+        timeout=timeout,
+        heartbeat_window=heartbeat_window,
+        backend="socket",
+        deterministic=deterministic,
+        verify=verify,
+    )
+    coordinator = InprocCoordinator(loop.time)
+    world = FaultyWorld(plan, config)
+    try:
+        await world.form(size, coordinator.service)
+        world.start(coordinator.close)
+        yield world
+    finally:
+        await world.aclose()
+        coordinator.close()
+
+
+class FaultyRank:
+    """One process that is none: its worker, and what ends with it."""
+
+    def __init__(self, worker: Worker, session: FaultySession, group: Group) -> None:
+        self.worker = worker
+        self.session = session
+        self.group = group
+        """Of all ranks."""
+        self.is_dead = False
+
+    async def die(self) -> None:
+        """Disappear in the middle of whatever it does; its own calls end as well. Idempotent."""
+        if self.is_dead:
+            return
+        self.is_dead = True
+
+        def dead(what: str) -> AllhandsError:
+            return AllhandsError(f"{what} cannot end: this rank was killed")
+
+        await self.session.sever()
+        worker = self.worker
+        for engine in worker._engines.values():
+            engine.fail(dead)
+        await worker._mesh.aclose()
+        await worker.leave("it was killed")
+
+
+class FaultyWorld:
+    """The ranks and what is between them."""
+
+    def __init__(self, plan: Plan, config: WorldConfig) -> None:
+        self.plan = plan
+        self.ranks: list[FaultyRank] = []
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._wires = Wires(plan)
+        self._killings: list[asyncio.Task[None]] = []
+        self._end_coordinator: Callable[[], None] = lambda: None
+
+    @property
+    def groups(self) -> list[Group]:
+        """The group of all ranks, as each of them has it."""
+        return [rank.group for rank in self.ranks]
+
+    def now(self) -> float:
+        """Return the seconds since the plan began."""
+        return self._wires.clock.now()
+
+    async def open_group(self, ranks: Sequence[int], name: str = f"{WORLD}/1") -> list[Group]:
+        """Make a group of some ranks; return it as each of them has it."""
+        return [
+            Group(
+                await self.ranks[rank].worker.open_group(name, ranks),
+                _Caller(self, rank),
+                self._config.timeout,
+            )
+            for rank in ranks
+        ]
+
+    async def settle(self, seconds: float) -> None:
+        """Let time pass."""
+        await asyncio.sleep(seconds)
+
+    # ------------------------------------------------------------ life
+
+    async def form(self, size: int, servicer: object) -> None:
+        """Let all ranks join, while nothing goes wrong yet."""
+        board = FaultyBoard(self._wires)
+        self.ranks = list(
+            await asyncio.gather(*(self._join(rank, board, servicer) for rank in range(size)))
+        )
+
+    def start(self, end_coordinator: Callable[[], None]) -> None:
+        """Begin to carry out the plan."""
+        self._wires.begin()
+        self._end_coordinator = end_coordinator
+        self._killings = [
+            asyncio.create_task(self._kill(kill.rank, kill.at), name=f"kill {kill.rank}")
+            for kill in self.plan.kills
+        ]
+
+    async def kill(self, rank: int) -> None:
+        """End a rank, or the coordinator, without a word."""
+        self.plan.note(self.now(), "kill", (rank,))
+        if rank == COORDINATOR:
+            self._end_coordinator()
+            await asyncio.gather(*(one.session.sever() for one in self.ranks))
+        else:
+            await self.ranks[rank].die()
+
+    async def aclose(self) -> None:
+        """End everything, now that nothing goes wrong any more. Idempotent."""
+        for killing in self._killings:
+            killing.cancel()
+        await asyncio.gather(*self._killings, return_exceptions=True)
+        self._wires.heal()
+        alive = [one.worker for one in self.ranks if not one.is_dead]
+        await asyncio.gather(*(worker.leave("the world has ended") for worker in alive))
+        await asyncio.gather(*(one.session.sever() for one in self.ranks))
+        self._wires.close()
+
+    # ------------------------------------------------------------ inside
+
+    async def _join(self, rank: int, board: FaultyBoard, servicer: object) -> FaultyRank:
+        """Do for one rank what `Worker.start` does where there are ports."""
+        endpoint = Endpoint(_AT, None)
+        channel = FaultySession(board.wires, rank, servicer)
+        session = Session(dial(endpoint), channel, _JOB)  # type: ignore[arg-type]
+        await session._join(
+            wire.Join(
+                job=_JOB,
+                rank=rank,
+                world_size=self._config.world_size,
+                host=f"host{rank}",
+                pid=1000 + rank,
+                port=1,
+                heartbeat_window=self._config.heartbeat_window,
+            )
+        )
+        worker = Worker(self._config, Meeting(endpoint), Ports("grpc"), session)
+        worker._mesh.attach(FaultyFabric(board, rank, worker._mesh))
+        worker.world = await worker.open_group(WORLD, range(self._config.world_size))
+        session.start(worker)
+        group = Group(worker.world, _Caller(self, rank), self._config.timeout)
+        return FaultyRank(worker, channel, group)
+
+    async def _kill(self, rank: int, at: float) -> None:
+        await asyncio.sleep(at - self.now())
+        await self.kill(rank)
+
+
+class _Caller:
+    """Hands the calls of a rank over, when it is not stalled."""
+
+    def __init__(self, world: FaultyWorld, rank: int) -> None:
+        self._world = world
+        self._rank = rank
+
+    def call(self, act: Callable[..., object], *arguments: object) -> None:
+        loop, wires = self._world._loop, self._world._wires
+        now = wires.clock.now()
+        # Nothing comes to oneself but over a stall.
+        late = wires.plan.held_until((self._rank, self._rank), now) - now
+        if late > 0:
+            loop.call_later(late, act, *arguments)
+        else:
+            loop.call_soon(act, *arguments)
+
+    def lend(self, act: Callable[[], bool]) -> bool:
+        return False  # it runs already, and calls are made on it

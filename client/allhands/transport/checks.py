@@ -1,0 +1,125 @@
+"""CRC-32 of every frame of the groups that verify, from where it leaves to where it comes in.
+
+Layout in `peer.proto`. The CRC covers header and payload, and begins with the number of the frame
+among those checked on its link: so one that was lost, came twice or was overtaken gives itself
+away as well. Other groups' frames are as they would be without.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from zlib import crc32
+
+from allhands.transport.frame import CHECKED, Frame, FrameError, Key
+
+_GROUP = struct.Struct("<8xQ")
+_TAIL = struct.Struct("<QQII")
+"""Of a header: total, offset, length, flags."""
+_TAIL_AT = 40
+_HALF_AT = 48
+"""Bit of total and offset above which each holds half of the CRC."""
+_BELOW = (1 << _HALF_AT) - 1
+_WINDOW = 16
+"""How many frames may be lost, or come again, to be told from frames that were changed."""
+
+
+class Checker(Protocol):
+    """A group that verifies; called within the mesh."""
+
+    def corrupted(self, peer: int, key: Key) -> None:
+        """Learn that a frame from `peer`, probably of that key, was changed; it was not used.
+
+        Raises:
+            FrameError: it belongs to no call that could be ended.
+        """
+
+    def told(self, peer: int, key: Key, link: tuple[int, int]) -> None:
+        """Learn from `peer` that a frame of a call was changed on that link of the world."""
+
+
+class Stamper:
+    """The sending end of one link."""
+
+    def __init__(self, groups: Mapping[int, object]) -> None:
+        self._groups = groups
+        self._count = 0
+
+    def offer(self, frame: Frame, take: Callable[[Frame], bool]) -> bool:
+        """Offer a frame, with its CRC if it is of a group that verifies; say whether it was taken.
+
+        Frames must be given here in the order in which the link has them.
+        """
+        if not self._groups or not self._is_checked(frame):
+            return take(frame)
+        if not take(_stamped(frame, self._count)):
+            return False
+        self._count += 1
+        return True
+
+    def next(self, frame: Frame) -> Frame:
+        """Return a frame that will be taken as it is to go."""
+        if not self._groups or not self._is_checked(frame):
+            return frame
+        self._count += 1
+        return _stamped(frame, self._count - 1)
+
+    def _is_checked(self, frame: Frame) -> bool:
+        return _GROUP.unpack_from(frame[0])[0] in self._groups
+
+
+class Inspector:
+    """The receiving end of all links of a rank."""
+
+    def __init__(self, groups: Mapping[int, object]) -> None:
+        self._groups = groups
+        self._counts: dict[int, int] = {}
+
+    def passes(self, peer: int, frame: bytes | memoryview) -> bool:
+        """Say whether a whole frame is as it was sent, as far as that was asked for.
+
+        Raises:
+            FrameError: it is not the next one of its link, or has no CRC where it should.
+        """
+        total, offset, length, flags = _TAIL.unpack_from(frame, _TAIL_AT)
+        if not flags & CHECKED:
+            if self._groups and _GROUP.unpack_from(frame)[0] in self._groups:
+                raise FrameError("a frame without CRC of a group that this rank wants verified")
+            return True
+        claimed = total >> _HALF_AT | offset >> _HALF_AT << 16
+        header = bytearray(frame[: _TAIL_AT + _TAIL.size])
+        _TAIL.pack_into(header, _TAIL_AT, total & _BELOW, offset & _BELOW, length, flags)
+        payload = memoryview(frame)[len(header) :]
+        expected = self._counts.get(peer, 0)
+        self._counts[peer] = expected + 1
+        if _crc(expected, header, payload) == claimed:
+            return True
+        for number in range(max(expected - _WINDOW, 0), expected + _WINDOW):
+            if _crc(number, header, payload) == claimed:
+                what = "came twice or too late" if number < expected else "came too early"
+                raise FrameError(
+                    f"frame {number + 1} of those checked {what}: frame {expected + 1} was due"
+                )
+        return False
+
+
+def _stamped(frame: Frame, number: int) -> Frame:
+    first = bytearray(frame[0])
+    total, offset, length, flags = _TAIL.unpack_from(first, _TAIL_AT)
+    _TAIL.pack_into(first, _TAIL_AT, total, offset, length, flags | CHECKED)
+    crc = _crc(number, first, *frame[1:])
+    _TAIL.pack_into(
+        first,
+        _TAIL_AT,
+        total | (crc & 0xFFFF) << _HALF_AT,
+        offset | crc >> 16 << _HALF_AT,
+        length,
+        flags | CHECKED,
+    )
+    return [bytes(first), *frame[1:]]
+
+
+def _crc(number: int, *pieces: "bytes | bytearray | memoryview") -> int:
+    crc = number & 0xFFFFFFFF
+    for piece in pieces:
+        crc = crc32(piece, crc)
+    return crc

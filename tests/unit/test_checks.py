@@ -1,0 +1,115 @@
+"""CRCs of frames: what they find, and what they cost those who do not verify."""
+
+import random
+
+import pytest
+
+from allhands.testing.faults import flipped
+from allhands.transport.checks import Inspector, Stamper
+from allhands.transport.frame import (
+    CHUNK,
+    HEADER_BYTES,
+    LARGEST_MESSAGE,
+    Frame,
+    FrameError,
+    Header,
+    Key,
+    Kind,
+    unpack,
+    whole,
+)
+
+GROUPS = {1: None}
+PEER = 3
+
+
+def data(number: int, payload: bytes = b"some payload", group: int = 1) -> Frame:
+    total = LARGEST_MESSAGE - 1  # all the bits that there may be
+    offset = total - len(payload)
+    header = Header(Kind.DATA, Key(group, number), 5, total, offset, len(payload))
+    return [header.pack(), memoryview(payload)]
+
+
+def stamped(stamper: Stamper, frame: Frame) -> bytes:
+    return whole(stamper.next(frame))
+
+
+def test_what_arrives_as_it_was_sent_passes_and_reads_as_before() -> None:
+    stamper, inspector = Stamper(GROUPS), Inspector(GROUPS)
+    for number in range(3):
+        frame = data(number)
+        sent = stamped(stamper, frame)
+        assert inspector.passes(PEER, sent)
+        assert unpack(sent) == unpack(whole(frame))._replace(checked=True)
+        assert sent[HEADER_BYTES:] == b"some payload"
+
+
+def test_frames_in_one_piece_and_without_payload_are_stamped_as_well() -> None:
+    stamper, inspector = Stamper(GROUPS), Inspector(GROUPS)
+    for frame in ([whole(data(1))], [Header(Kind.CLEAR, Key(1, 2), 5, 10).pack()]):
+        assert inspector.passes(PEER, stamped(stamper, frame))
+
+
+def test_other_groups_frames_stay_as_they_are() -> None:
+    frame = data(1, group=2)
+    assert Stamper(GROUPS).next(frame) is frame
+    assert Inspector(GROUPS).passes(PEER, whole(frame))
+    assert Stamper({}).next(data(1)) == data(1)
+
+
+def test_a_frame_that_the_link_did_not_take_is_counted_when_it_goes() -> None:
+    stamper, inspector = Stamper(GROUPS), Inspector(GROUPS)
+    assert not stamper.offer(data(1), lambda _: False)
+    taken: list[Frame] = []
+    for number in (1, 2):
+        assert stamper.offer(data(number), lambda frame: not taken.append(frame))  # type: ignore[func-returns-value]
+    assert all(inspector.passes(PEER, whole(frame)) for frame in taken)
+
+
+def test_every_single_bit_that_changes_is_found() -> None:
+    sent = stamped(Stamper(GROUPS), data(1))
+    for bit in range(len(sent) * 8):
+        changed = flipped(sent, [bit])
+        inspector = Inspector(GROUPS)
+        try:
+            assert not inspector.passes(PEER, changed), bit
+        except FrameError:
+            continue  # it was the flag itself, so that there seems to be no CRC
+
+
+def test_a_changed_payload_of_a_full_frame_is_found() -> None:
+    payload = random.Random(1).randbytes(CHUNK)
+    sent = stamped(Stamper(GROUPS), data(1, payload))
+    for bit in random.Random(2).choices(range(CHUNK * 8), k=5):
+        assert not Inspector(GROUPS).passes(PEER, flipped(sent, [HEADER_BYTES * 8 + bit]))
+
+
+def test_a_frame_that_is_lost_comes_twice_or_is_overtaken_is_a_protocol_error() -> None:
+    stamper = Stamper(GROUPS)
+    first, second, third = (stamped(stamper, data(number)) for number in range(3))
+    inspector = Inspector(GROUPS)
+    assert inspector.passes(PEER, first)
+    with pytest.raises(FrameError, match=r"frame 3 .* came too early: frame 2 was due"):
+        inspector.passes(PEER, third)
+    inspector = Inspector(GROUPS)
+    assert inspector.passes(PEER, first)
+    assert inspector.passes(PEER, second)
+    with pytest.raises(FrameError, match=r"frame 2 .* came twice or too late: frame 3 was due"):
+        inspector.passes(PEER, second)
+
+
+def test_frames_of_each_peer_are_counted_by_themselves() -> None:
+    inspector = Inspector(GROUPS)
+    for peer in (1, 2):
+        assert inspector.passes(peer, stamped(Stamper(GROUPS), data(1)))
+
+
+def test_a_frame_without_crc_of_a_group_that_verifies_is_a_protocol_error() -> None:
+    with pytest.raises(FrameError, match="without CRC"):
+        Inspector(GROUPS).passes(PEER, whole(data(1)))
+
+
+def test_a_frame_with_crc_of_a_group_that_is_not_open_yet_is_looked_at() -> None:
+    sent = stamped(Stamper(GROUPS), data(1))
+    assert Inspector({}).passes(PEER, sent)
+    assert not Inspector({}).passes(PEER, flipped(sent, [HEADER_BYTES * 8]))
