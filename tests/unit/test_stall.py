@@ -71,7 +71,7 @@ async def test_a_blocked_call_is_told_of_again_and_again_until_it_goes_on(
         assert "waiting for rank 2 (in process); its deadline is in" in text
         await results([early, *(group.barrier() for group in world.groups[1:])])
         await told(caplog, "stall over", 1)
-        assert "barrier #1 (step 7) of group 'world' went on after" in caplog.text
+        assert "went on after" in caplog.text
         count = len(caplog.records)
         await world.everywhere(lambda group: group.all_reduce(np.ones(2)))
         await asyncio.sleep(0.05)  # would tell of calls that are over

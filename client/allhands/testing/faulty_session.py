@@ -64,6 +64,14 @@ class FaultySession:
 
         return call
 
+    def unary_stream(self, path: str, *_: object, **__: object) -> Callable[..., object]:
+        """Give what no worker calls: only clients that look at a job do."""
+
+        def call(*_: object, **__: object) -> object:
+            raise NotImplementedError(path)
+
+        return call
+
     async def close(self) -> None:
         """End every call, as the rank's own wish. Idempotent."""
         await self._end("the channel was closed", grpc.StatusCode.CANCELLED)
