@@ -296,7 +296,7 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
             world.groups.open(group, ranks, member.rank)
-            return []
+            return [] if job.verdicts is None else job.verdicts.opened(group)
         case CloseGroup(group):
             member.forget(group)
             world.groups.close(group, member.rank, world.present)
