@@ -380,7 +380,13 @@ class Session:
         others = sorted(job.job for job in jobs.jobs if job.job != self.job)
         if others:
             text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"
-        return CollectiveTimeout(text, op="init_process_group", seq=0, missing_ranks=missing)
+        absent = tuple(
+            Absence(rank, "never joined", f"rank {rank} never joined") for rank in missing
+        )
+        found = Verdict("", 0, "init_process_group", absent, text)
+        return CollectiveTimeout(
+            text, op="init_process_group", seq=0, missing_ranks=missing, verdict=found
+        )
 
     # ------------------------------------------------------------ running
 

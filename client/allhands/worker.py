@@ -23,7 +23,7 @@ from allhands.engine import verdict
 from allhands.engine.call import group_hash
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.phases import Layout, islands
-from allhands.engine.pings import PING_SECONDS
+from allhands.engine.pings import SILENT_SECONDS
 from allhands.engine.verdict import Failure, GivenUp
 from allhands.errors import (
     AllhandsError,
@@ -488,7 +488,7 @@ class Worker:
 
     def progress(self) -> Sequence[wire.Progress]:
         now = time.monotonic()
-        silent = self._mesh.unanswered(PING_SECONDS)
+        silent = self._mesh.unanswered(SILENT_SECONDS)
         return [
             wire.Progress(
                 group=engine.name,

@@ -250,6 +250,11 @@ def test_a_job_that_nobody_else_joins_times_out_with_names(cluster: Cluster) -> 
     assert told["error"] == "CollectiveTimeout", told
     assert told["ranks"] == [0, 2]
     assert "never joined: 0, 2 of 3" in told["text"]
+    absent = told["verdict"]["absent"]
+    assert [(one["rank"], one["state"]) for one in absent] == [
+        (0, "never joined"),
+        (2, "never joined"),
+    ]
     assert "'right'" in told["text"]
 
 

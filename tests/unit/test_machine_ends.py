@@ -278,6 +278,7 @@ def test_a_death_explains_the_links_that_broke() -> None:
     t.at(2.0)
     assert fates(t, first) == [(2, State.DEAD, None, None)]
     assert not any(isinstance(one, Ruling) for one in t.told(second))
+    assert t.machine.next_due == 3.0  # when it has been silent for long; nothing else is left
 
 
 def test_those_who_share_memory_can_do_without_a_link() -> None:

@@ -149,3 +149,13 @@ def test_who_gives_up_a_monitored_barrier_has_not_arrived() -> None:
     assert ticket not in t.outcomes
     arrive(t, first)
     assert t.outcomes[ticket] is None
+
+
+def test_a_monitored_barrier_opens_though_its_ranks_become_known_only_then() -> None:
+    t = Transcript()
+    first, second, third = t.world(3)
+    tickets = [t.ask(Meet("j", f"member{session}", "pair", 1), 2.0) for session in (first, third)]
+    assert not any(ticket in t.outcomes for ticket in tickets)
+    t.say(first, OpenGroup("pair", (0, 2)))
+    assert [t.outcomes[ticket] for ticket in tickets] == [None, None]
+    assert t.told(second) == []

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import Probe
 from allhands_server.machine.events import AwaitVerdict, Heartbeat, Leave, Looked, OpenGroup
@@ -372,15 +374,35 @@ def test_who_does_not_answer_pings_is_unreachable_though_it_answers_the_coordina
     )
 
 
-def test_who_is_paused_is_not_called_unreachable_for_the_pings_it_leaves_unanswered() -> None:
+@pytest.mark.parametrize("silent", [0, 1])
+def test_who_is_paused_is_not_called_unreachable_for_the_pings_it_leaves_unanswered(
+    silent: int,
+) -> None:
     t = Transcript()
-    first, second = t.world(2)
-    ticket = ask(t, first, waiting_on=(1,))
+    sessions = t.world(2)
+    asker = sessions[1 - silent]
+    ticket = ask(t, asker, waiting_on=(silent,))
     t.at(1.7)
-    answer_probes(t, first, replace(inside(), unanswered=(1,)))
+    answer_probes(t, asker, replace(inside(), unanswered=(silent,)))
     t.at(LATEST)
-    assert absent(t, ticket) == [(1, State.PAUSED)]
-    assert t.told(second)
+    assert absent(t, ticket) == [(silent, State.PAUSED)]
+    assert t.told(sessions[silent])
+
+
+def test_what_was_seen_of_a_process_is_forgotten_when_it_is_heard_again() -> None:
+    t = Transcript(machine=Machine("here"))
+    first, second = t.world(2, space="here", window=60.0)
+    ask(t, first)
+    t.at(1.9)
+    answer_probes(t, first, inside())
+    t.happen(Looked("j", f"member{second}", "stopped"))
+    t.at(10.0)
+    t.say(second, Heartbeat())
+    again = ask(t, first, due=12.0)
+    t.at(11.9)
+    answer_probes(t, first, inside())
+    t.at(12.5)
+    assert "nobody on its host could look at its process" in only(t, again).text
 
 
 def test_stacks_are_asked_for_by_the_probe_of_a_verdict_and_carried_by_it() -> None:

@@ -7,7 +7,8 @@ from allhands.engine.verdict import Registry
 from allhands.transport.mesh import Mesh
 
 PING_SECONDS = 0.25
-"""Between two pings; who has not answered one for that long is said not to answer."""
+SILENT_SECONDS = 0.5
+"""Who has sent nothing for so long after a ping is said not to answer: it may be behind data."""
 
 
 async def keep_pinging(

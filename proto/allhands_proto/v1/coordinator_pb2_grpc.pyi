@@ -5,12 +5,13 @@ The coordinator's wire: key-value store, barriers, membership, verdicts.
 
 Every call carries the metadata `authorization: Bearer TOKEN`. A call that waits does so until
 its gRPC deadline; the coordinator answers a hair before that, so that DEADLINE_EXCEEDED says
-what was missing. Refusals are status codes with a text that says what to do:
+what was missing. What needs a verdict names its deadline in the request instead: the RPC's is
+later by two seconds, because members may be asked until half a second after it. Refusals are status codes with a text that says what to do:
   INVALID_ARGUMENT     the request makes no sense (rank outside the world, empty key)
   ALREADY_EXISTS       the rank is taken (the text names both parties)
   FAILED_PRECONDITION  the parties disagree (world size, members of a barrier)
   NOT_FOUND            no such job, key, member
-  ABORTED              the membership changed under the caller
+  ABORTED              the membership changed under the caller, or the call was given up
   UNAUTHENTICATED      no token, or a wrong one
   DEADLINE_EXCEEDED    what was waited for did not come
 """

@@ -320,7 +320,7 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
             world.groups.open(group, ranks, member.rank)
-            return []
+            return [] if job.verdicts is None else job.verdicts.opened(group)
         case CloseGroup(group):
             world.close_group(member, group)
             return []

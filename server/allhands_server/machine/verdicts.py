@@ -133,6 +133,16 @@ class Verdicts:
         """Give the verdicts that only waited for what is known now."""
         return [effect for case in [*self._late.values()] for effect in self._conclude(case, now)]
 
+    def opened(self, group: str) -> list[Effect]:
+        """Learn which ranks a group has: those who meet in it may have come before that."""
+        met = [
+            case
+            for case in self._cases.values()
+            if case.is_barrier and case.group == group and case.callers
+            if case.verdict is None and case.begun.issuperset(self._ranks(group))
+        ]
+        return [effect for case in met for effect in self._passed(case)]
+
     def give_up(
         self, member: Member, group: str, sequence: int, reason: str, now: float
     ) -> list[Effect]:
