@@ -159,7 +159,11 @@ static uint64_t mix(uint64_t hash, uint64_t more) {
     return hash ^ (hash >> 32);
 }
 
+/* AH_UNSIGNED is for tests/native/bench_signatures.py, which measures what signatures cost. */
 uint64_t ah_sign(const ah_call *call, int operation, uint64_t a, uint64_t b, uint64_t c) {
+#ifdef AH_UNSIGNED
+    return (void)call, (void)operation, (void)a, (void)b, (void)c, (void)mix, 0;
+#endif
     return mix(mix(mix(mix(call->signature, (uint64_t)operation), a), b), c);
 }
 
@@ -198,6 +202,9 @@ static ah_status compare(ah_lane *lane, uint64_t ranks, uint64_t signature) {
     for (uint64_t rest = ranks; rest; rest &= rest - 1) {
         int rank = __builtin_ctzll(rest);
         lane->reached[rank] = call->sequence;
+#ifdef AH_UNSIGNED
+        continue;
+#endif
         if (ah_slot_of(lane, rank, call->sequence)->signature != signature)
             call->culprits |= AH_BIT(rank);
     }

@@ -68,6 +68,9 @@ static uint64_t mixed(uint64_t value)
 
 static uint64_t signature(const Plan *plan)
 {
+#ifdef AH_UNSIGNED
+    return (void)plan, (void)mixed, 0;
+#endif
     uint64_t names = (uint64_t)plan->kind | (uint64_t)(plan->op + 1) << 8 |
                      (uint64_t)(plan->root + 1) << 16;
     return mixed(mixed(names ^ plan->typesig << 24) + plan->count);
