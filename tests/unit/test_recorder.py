@@ -20,6 +20,7 @@ from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 from allhands.group import Group
 from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
 from allhands.native_core import find
+from allhands.recorder import source
 from allhands.recorder.begun import MOST, Begun
 from allhands.recorder.diagnosis import RankReport, diagnose
 from allhands.recorder.dump import MOST_FILES, Dumper
@@ -112,6 +113,14 @@ def test_the_line_is_that_of_who_calls_the_package() -> None:
     here = asks.__code__.co_firstlineno + 4
     assert told.source == f"test_recorder.py:{here} in asks"
     assert told.file == __file__
+
+
+def test_without_the_native_core_the_line_is_the_same() -> None:
+    found, same = source.caller(), source.walk()
+    assert found[0] is same[0] is not None
+    first, second = place(*found), place(*same)
+    assert first == second
+    assert first[2] == "test_without_the_native_core_the_line_is_the_same"
 
 
 def test_a_place_in_code_that_has_no_line_is_that_of_its_beginning() -> None:
