@@ -1,6 +1,7 @@
 """What the native core offers to Python; absent where it could not be built."""
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, Self
 
 import numpy as np
@@ -62,8 +63,8 @@ def default_limits(size: int, /) -> Limits:
 def skip_frames_of(package: str, but: str, /) -> None:
     """Say what the files of this package begin with, and which of those are not meant."""
 
-def caller() -> Source | None:
-    """Return where the caller of this package is."""
+def caller() -> tuple[CodeType | None, int]:
+    """Return the code of the innermost frame outside of this package, and where it is in there."""
 
 def area_bytes(size: int, limits: Limits, /) -> int:
     """Return how much of each rank's segment a group of `size` ranks takes."""

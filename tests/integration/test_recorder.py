@@ -47,8 +47,20 @@ async def awaited():
     group = aio.AsyncGroup(ah.default_group())
     line("awaited"); await group.all_reduce(x, label="awaited")
 
+def settled():
+    '''Let messages find their way: before, they take another one.'''
+    (ah.send if me == 0 else ah.recv)(y, 1 - me)
+    if BACKEND == "auto":
+        until(lambda: ah.default_group().order.mail is not None)
+def mailed():
+    if me == 0:
+        line("mailed"); ah.send(x, 1, label="mailed")
+    else:
+        line("mailed"); ah.recv(y, 0, label="mailed")
+
 ah.barrier()
 fast(); queued(); prepared(); method(); list_of_arrays(); message(); later()
+settled(); mailed()
 asyncio.run(awaited())
 where = ah.default_group()._engine._endings.where
 tell("recorded", lines=lines, records=[
@@ -73,10 +85,11 @@ def test_every_way_of_a_call_is_recorded_with_its_line(job: Job, backend: str) -
         "list": "all_gather",
         "message": "",
         "later": "",
+        "mailed": "",
         "awaited": "all_reduce",
     }
     functions = {**dict(zip(ways, ways, strict=True)), "list": "list_of_arrays"}
-    for rank, process in enumerate(job(2, EVERY_WAY)):
+    for rank, process in enumerate(job(2, EVERY_WAY.replace("BACKEND", repr(backend)))):
         told = process.expect("recorded")
         found = {one["label"]: one for one in told["records"] if one["label"]}
         assert list(found) == list(ways), "each once, in their order"
@@ -92,6 +105,9 @@ def test_every_way_of_a_call_is_recorded_with_its_line(job: Job, backend: str) -
         numbers = [one["sequence"] for one in told["records"] if one["sequence"]]
         assert numbers == list(range(1, len(numbers) + 1))
         assert found["fast"]["nbytes"] == 16
+        assert found["mailed"]["nbytes"] == 16
+        peer = f"{('to', 'from')[rank]} rank {1 - rank}"
+        assert f"float32[4], {peer}, tag 0" in found["mailed"]["signature"]
         assert found["fast"]["signature"] == "all_reduce(float32[4], SUM)"
         assert process.ended() == 0
 

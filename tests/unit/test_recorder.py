@@ -20,6 +20,7 @@ from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 from allhands.group import Group
 from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
 from allhands.native_core import find
+from allhands.recorder import source
 from allhands.recorder.begun import MOST, Begun
 from allhands.recorder.diagnosis import RankReport, diagnose
 from allhands.recorder.dump import MOST_FILES, Dumper
@@ -112,6 +113,14 @@ def test_the_line_is_that_of_who_calls_the_package() -> None:
     here = asks.__code__.co_firstlineno + 4
     assert told.source == f"test_recorder.py:{here} in asks"
     assert told.file == __file__
+
+
+def test_without_the_native_core_the_line_is_the_same() -> None:
+    found, same = source.caller(), source.walk()
+    assert found[0] is same[0] is not None
+    first, second = place(*found), place(*same)
+    assert first == second
+    assert first[2] == "test_without_the_native_core_the_line_is_the_same"
 
 
 def test_a_place_in_code_that_has_no_line_is_that_of_its_beginning() -> None:
@@ -238,17 +247,29 @@ def begun_line(name: str) -> int:
     return line
 
 
+def test_times_are_those_of_the_system_clock_however_they_are_read() -> None:
+    one = lane(64)
+    until = time.monotonic() + 0.1  # so that the rate of the processor's counter is known
+    while time.monotonic() < until:
+        before = time.monotonic_ns()
+        one.barrier(None, None)
+        after = time.monotonic_ns()
+    row = one.records(1)[0]
+    slack = 2_000_000
+    assert before - slack <= row[7] <= row[8] <= after + slack
+
+
 def test_the_native_ring_tells_when_some_of_very_many_calls_began() -> None:
     one = lane(64)
-    for _ in range(10_000):
+    for _ in range(20_000):
         one.barrier(None, None)
     told = one.begun()
     numbers = [sequence for sequence, _ in told]
     assert MOST // 4 <= len(numbers) <= MOST
     strides = {second - first for first, second in pairwise(numbers)}
-    assert strides == {256}
+    assert strides == {512}
     here = Begun()
-    for sequence in range(1, 10_001):
+    for sequence in range(1, 20_001):
         here.note(sequence, 0.0)
     assert numbers == [sequence for sequence, _ in here.take()], "all ways choose alike"
     assert sorted(at for _, at in told) == [at for _, at in told]
@@ -268,7 +289,7 @@ def test_how_a_call_really_ended_can_be_said_later() -> None:
     one = lane(64)
     one.barrier(None, None)
     one.ended_as(1, OUTCOMES.index("aborted"))
-    one.ended_as(2, OUTCOMES.index("aborted"))  # there is none
+    one.ended_as(65, OUTCOMES.index("failed"))  # which would be in the same place
     assert [OUTCOMES[row[9]] for row in one.records(9)] == ["aborted"]
     with pytest.raises(ValueError):
         one.ended_as(1, len(OUTCOMES))

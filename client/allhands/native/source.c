@@ -129,18 +129,14 @@ static PyObject *skip_frames_of(PyObject *unused, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* (file, line, function) of the caller; None: there is none. */
+/* What source_here gives; None for the code: nothing. */
 static PyObject *caller(PyObject *unused, PyObject *none)
 {
     (void)unused;
     (void)none;
     int32_t instruction = 0;
     PyObject *code = source_here(&instruction);
-    if (code == NULL)
-        Py_RETURN_NONE;
-    PyObject *told = source_told(code, instruction);
-    Py_DECREF(code);
-    return told;
+    return Py_BuildValue("Ni", code == NULL ? Py_NewRef(Py_None) : code, (int)instruction);
 }
 
 static PyMethodDef functions[] = {

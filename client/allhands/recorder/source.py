@@ -2,7 +2,10 @@
 
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType
+
+from allhands import native_core
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _PROGRAMS = os.path.join(_PACKAGE, "bench", "")
@@ -12,7 +15,7 @@ _FILES_KNOWN = 4096
 _inside: dict[str, bool] = {}
 
 
-def caller() -> tuple[CodeType | None, int]:
+def walk() -> tuple[CodeType | None, int]:
     """Return the code of the innermost frame outside of this package, and where it is in there."""
     frame = sys._getframe(1)
     while True:
@@ -25,6 +28,11 @@ def caller() -> tuple[CodeType | None, int]:
         if frame.f_back is None:
             return None, 0
         frame = frame.f_back
+
+
+_core, _ = native_core.find()
+caller: Callable[[], tuple[CodeType | None, int]] = walk if _core is None else _core.caller
+"""The same, without making frame objects where that can be done without."""
 
 
 def place(code: CodeType | None, instruction: int) -> tuple[str, int, str]:
