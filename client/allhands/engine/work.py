@@ -104,7 +104,11 @@ class Work:
         return self._explanation
 
     def cancel(self) -> None:
-        """Ask the operation to end early; a no-op when it has ended."""
+        """Ask the operation to end early; a no-op when it has ended.
+
+        Other ranks get `GroupAborted` for it: at once where they are in it, else when they come to
+        it; but who finds all that it needs of others there already may end it well.
+        """
         self._cancel()
 
     def abandon(self, why: str = "Ctrl-C") -> None:
