@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from allhands.engine import explain, verdict
-from allhands.engine.exchange import Exchange, gone, named
+from allhands.engine.exchange import Exchange, gone, named, sent, signed
 from allhands.engine.verdict import Failure, Registry
 from allhands.errors import AllhandsError
 
@@ -123,6 +123,7 @@ class Mailing:
                 exchange.tag,
                 str(exchange.call),
                 message.unlike,
+                message.unlike_signature,
                 message.told,
                 exchange.timeout,
                 work.label,
@@ -140,6 +141,7 @@ class Mailing:
         dtype: str,
         count: int,
         unlike: int,
+        signature: int,
         told: str | None,
         timeout: float,
         label: str | None,
@@ -148,7 +150,9 @@ class Mailing:
         operation = "recv" if receives else "send"
         world = None if peer < 0 else self._ranks[peer]
         mine = f"message({dtype}[{count}])"
-        self._raise(outcome, operation, world, source, tag, mine, unlike, told, timeout, label)
+        self._raise(
+            outcome, operation, world, source, tag, mine, unlike, signature, told, timeout, label
+        )
 
     def _raise(
         self,
@@ -159,6 +163,7 @@ class Mailing:
         tag: int,
         mine: str,
         unlike: int,
+        signature: int,
         told: str | None,
         timeout: float,
         label: str | None,
@@ -166,7 +171,7 @@ class Mailing:
         what = named(operation, self._ranks, peer, tag)
         if outcome == "unlike":
             if operation == "recv":
-                table = {source: f"send({unlike} bytes of another dtype or shape)"}
+                table = {source: sent(unlike, signature, signed)}
             else:
                 assert peer is not None
                 table = {self._ranks.index(peer): told or "a message of another dtype or shape"}
