@@ -269,6 +269,54 @@ async def test_a_mismatch_that_came_after_a_rank_was_done_names_its_call_too(
         await assert_usable(three)
 
 
+async def test_the_table_says_where_each_call_was_made(three: InprocWorld) -> None:
+    def says(place: str) -> Callable[[int], str]:
+        return lambda sequence: f"train.py:{10 * sequence} in {place}"
+
+    for group in three.groups[:2]:
+        group._engine._endings.where = says(f"step_{group.rank}")
+    ended = await outcomes(group.all_reduce(ones(4 + group.rank % 2)) for group in three.groups)
+    for error in ended:
+        assert isinstance(error, CollectiveMismatch)
+        assert error.table == {
+            0: "all_reduce(float64[4], SUM) at train.py:10 in step_0",
+            1: "all_reduce(float64[5], SUM) at train.py:10 in step_1",
+            2: "all_reduce(float64[4], SUM)",  # where nobody knows
+        }
+
+
+async def test_the_table_says_what_a_rank_does_instead(
+    three: InprocWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "_SOON_SECONDS", 0.01)
+    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 5.0)  # nobody waits so long
+    for number, doing in enumerate(["has made none", "is outside any call since #2"], 1):
+        ended = await outcomes(
+            group.all_reduce(ones(4 + group.rank), timeout=4) for group in three.groups[:2]
+        )
+        for error in ended:
+            assert isinstance(error, CollectiveMismatch)
+            assert error.table[2] == f"has not called it: {doing}"
+            assert error.table == ended[0].table
+        (late,) = await outcomes([three.groups[2].all_reduce(ones(4), timeout=4)])
+        assert isinstance(late, CollectiveMismatch), number
+        assert late.table == {**ended[0].table, 2: "all_reduce(float64[4], SUM)"}
+        await three.everywhere(lambda group: group.barrier())
+
+
+async def test_a_rank_that_is_about_to_make_its_call_is_waited_for(
+    three: InprocWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "_SOON_SECONDS", 5.0)
+    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 5.0)
+    works = [group.all_reduce(ones(4 + group.rank)) for group in three.groups[:2]]
+    await three.settle()
+    assert not any(work.is_completed() for work in works)
+    ended = await outcomes([*works, three.groups[2].all_reduce(ones(4))])
+    assert [error.table for error in ended] == [ended[0].table] * 3
+    assert ended[0].table[2] == "all_reduce(float64[4], SUM)"
+
+
 # ---------------------------------------------------------------- deadline
 
 
