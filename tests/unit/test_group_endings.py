@@ -493,9 +493,10 @@ async def test_what_a_peer_completed_before_it_left_ends_well(three: InprocWorld
 
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_peer_that_ran_ahead_and_left_is_not_waited_for(
-    three: InprocWorld, waits: bool
+    three: InprocWorld, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """A rank for which such a call is new, because one failed here, wants to hear from all."""
+    monkeypatch.setattr(three.ranks[0].mesh, "_tell", lambda *_: None)  # it leaves too soon
     xs = [np.full(3, rank) for rank in range(3)]
     await three.everywhere(lambda group: group.broadcast(np.full(3, 0), 0))
     three.groups[2]._engine._agreed.clear()
