@@ -258,8 +258,9 @@ class Mail:
 
     `send` and `recv` run on the caller's thread, ranks are those of the world. They return False,
     and -1, when nothing has happened because an argument is not plain. They raise what `on_failure`
-    raises, which is called as (outcome, receives, peer, source, tag, dtype, count, unlike, told,
-    timeout, label) and must raise; peers are places in the group, -1: anybody.
+    raises, which is called as (outcome, receives, peer, source, tag, dtype, count, unlike,
+    unlike_signature, told, timeout, label) and must raise; peers are places in the group, -1:
+    anybody.
     """
 
     def __init__(
@@ -329,6 +330,8 @@ class Message:
     way: str
     unlike: int
     """Bytes of what was sent in place of what a receive was for."""
+    unlike_signature: int
+    """Of the same: its dtype's name and its count, see `exchange.signed`."""
     told: str | None
     """What the receiver of a send that was unlike expected."""
 

@@ -1,4 +1,7 @@
-"""Random calls on real ranks, some late or cancelled: what ends well is right to the bit."""
+"""Random calls on real ranks, some late, cancelled or unlike: what ends well is right to the bit,
+
+and what says that outputs are untouched is right as well.
+"""
 
 import textwrap
 
@@ -15,6 +18,7 @@ n, me = ah.get_world_size(), ah.get_rank()
 def shared(length, dtype):
     return ah.empty(length, dtype)
 
+ROOTED = ("broadcast", "gather", "scatter", "reduce")  # who waits for nobody may go on
 LENGTHS = (0, 1, 7, 200, 3_000, 20_000, 70_000, 300_000)
 DTYPES = (np.float32, np.float64, np.int16, np.uint8, np.complex64, np.float16)
 
@@ -24,20 +28,31 @@ def play(seed, steps, group):
     mine = random.Random(f"{seed} {me}")
     wrong, ended, running = [], {}, []
 
-    def settle(step, one, end, trouble):
+    def settle(step, one, end, trouble, before):
         kind = "well"
         try:
             end()
         except ah.CollectiveTimeout as error:
             kind = "timeout"
+            intact = error.outputs_intact
+        except ah.CollectiveMismatch as error:
+            kind, intact = "unlike", error.outputs_intact
         except ah.AllhandsError as error:
+            intact = error.outputs_intact
             kind = "cancelled" if "cancelled" in str(error) else f"{type(error).__name__}: {error}"
         ended[kind] = ended.get(kind, 0) + 1
         if kind == "well":
             if one.wrong():
                 wrong.append([step, one.wrong()])
-        elif not trouble or kind not in ("timeout", "cancelled"):
+            if trouble == "unlike" and one.name not in ROOTED:
+                wrong.append([step, one.name, "nobody objected"])
+            return
+        if not trouble or (kind == "unlike") != (trouble == "unlike"):
             wrong.append([step, one.name, kind, trouble])
+        if kind == "unlike" and not intact:
+            wrong.append([step, one.name, "a mismatch after outputs were touched"])
+        if intact and before != [array.tobytes() for array in one.written]:
+            wrong.append([step, one.name, kind, "outputs were touched"])
 
     for step in range(steps):
         name = plan.choice(EVERY)
@@ -47,7 +62,7 @@ def play(seed, steps, group):
         if op is ah.ReduceOp.PRODUCT and dtype is np.float16:
             op = ah.ReduceOp.SUM  # products are not exact
         face = plan.choices(("sync", "async", "prepared"), (6, 3, 1))[0]
-        trouble = plan.choices(("", "late", "cancelled"), (40, 2, 1))[0]
+        trouble = plan.choices(("", "late", "cancelled", "unlike"), (40, 2, 1, 2))[0]
         who = plan.randrange(n)
         make = shared if plan.random() < 0.3 else np.empty
         if plan.random() < 0.1:  # not all ranks
@@ -62,23 +77,28 @@ def play(seed, steps, group):
                 settle(*one)
             running.clear()
             # Over links nobody hears that others have given up, so all do at about one time.
-            if (who != me and trouble == "late") or os.environ["ALLHANDS_BACKEND"] == "socket":
+            if trouble != "unlike" and os.environ["ALLHANDS_BACKEND"] == "socket":
+                limit = patience
+            if who != me and trouble == "late":
                 limit = patience
             if who == me:
                 time.sleep(mine.random() * 0.06)
+        if trouble == "unlike" and who == me:
+            name, length = "all_reduce" if name == "barrier" else name, length + 1
         one = case(name, me, n, length, dtype, op=op, root=root, seed=step, make=make)
+        before = [array.tobytes() for array in one.written] if trouble else []
         more = {"group": group, "timeout": limit}
         if face == "sync":
-            settle(step, one, lambda: one.run(ah, **more), trouble)
+            settle(step, one, lambda: one.run(ah, **more), trouble, before)
         elif face == "async":
             work = one.run(ah, **more, async_op=True)
             if trouble == "cancelled" and who == me:
                 work.cancel()
-            running.append((step, one, work.wait, trouble))
+            running.append((step, one, work.wait, trouble, before))
         else:
             call = ah.all_reduce_init(*one.arguments, **more)
             call.start()
-            running.append((step, one, lambda call=call: call.wait(), trouble))
+            running.append((step, one, lambda call=call: call.wait(), trouble, before))
         if len(running) > 8 or trouble or plan.random() < 0.2:
             for one in running:
                 settle(*one)
@@ -114,6 +134,7 @@ def test_what_ends_well_in_a_random_history_is_right(
     assert [one["wrong"] for one in told] == [[]] * size
     assert all(one["ended"]["well"] > steps // 2 for one in told)
     assert any("timeout" in one["ended"] for one in told)
+    assert all("unlike" in one["ended"] for one in told)
     for rank in ranks:
         assert rank.ended() == 0, "".join(rank.errors)
 

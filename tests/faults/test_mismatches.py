@@ -129,3 +129,38 @@ def test_a_rank_that_never_comes_touches_no_output_and_the_error_says_so(job: Jo
             assert rank.expect("next")["right"]
     for rank in ranks:
         assert rank.ended() == 0, "".join(rank.errors)
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_who_is_not_there_is_not_waited_for_and_says_what_it_does(job: Job, backend: str) -> None:
+    text = """
+    ah.init_process_group(timeout=40)
+    me = ah.get_rank()
+    pair = ah.new_group([0, 1])
+    ah.barrier()
+    if me == 1:
+        hear()
+        tell("late", **failure(lambda: ah.all_reduce(np.ones(3))))
+    else:
+        try:
+            ah.all_reduce(np.ones(3 + me))
+        except ah.CollectiveMismatch as error:
+            tell("refused", table={str(rank): row for rank, row in error.table.items()})
+    x = np.ones(3)
+    ah.all_reduce(x)
+    tell("next", right=bool((x == 3).all()))
+    ah.destroy_process_group()
+    """
+    ranks = job(3, textwrap.dedent(text))
+    told = [ranks[at].expect("refused")["table"] for at in (0, 2)]
+    assert told[0] == told[1]
+    assert told[0]["1"] == "has not called it: is outside any call since #1"
+    ranks[1].say()
+    late = ranks[1].expect("late")
+    assert late["error"] == "CollectiveMismatch", late
+    assert late["intact"]
+    for row in (told[0]["0"], told[0]["2"]):
+        assert row in late["text"]
+    for rank in ranks:
+        assert rank.expect("next")["right"]
+        assert rank.ended() == 0, "".join(rank.errors)

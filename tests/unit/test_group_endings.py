@@ -270,6 +270,54 @@ async def test_a_mismatch_that_came_after_a_rank_was_done_names_its_call_too(
         await assert_usable(three)
 
 
+async def test_the_table_says_where_each_call_was_made(three: InprocWorld) -> None:
+    def says(place: str) -> Callable[[int], str]:
+        return lambda sequence: f"train.py:{10 * sequence} in {place}"
+
+    for group in three.groups[:2]:
+        group._engine._endings.where = says(f"step_{group.rank}")
+    ended = await outcomes(group.all_reduce(ones(4 + group.rank % 2)) for group in three.groups)
+    for error in ended:
+        assert isinstance(error, CollectiveMismatch)
+        assert error.table == {
+            0: "all_reduce(float64[4], SUM) at train.py:10 in step_0",
+            1: "all_reduce(float64[5], SUM) at train.py:10 in step_1",
+            2: "all_reduce(float64[4], SUM)",  # where nobody knows
+        }
+
+
+async def test_the_table_says_what_a_rank_does_instead(
+    three: InprocWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "_SOON_SECONDS", 0.01)
+    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 5.0)  # nobody waits so long
+    for number, doing in enumerate(["has made none", "is outside any call since #2"], 1):
+        ended = await outcomes(
+            group.all_reduce(ones(4 + group.rank), timeout=4) for group in three.groups[:2]
+        )
+        for error in ended:
+            assert isinstance(error, CollectiveMismatch)
+            assert error.table[2] == f"has not called it: {doing}"
+            assert error.table == ended[0].table
+        (late,) = await outcomes([three.groups[2].all_reduce(ones(4), timeout=4)])
+        assert isinstance(late, CollectiveMismatch), number
+        assert late.table == {**ended[0].table, 2: "all_reduce(float64[4], SUM)"}
+        await three.everywhere(lambda group: group.barrier())
+
+
+async def test_a_rank_that_is_about_to_make_its_call_is_waited_for(
+    three: InprocWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "_SOON_SECONDS", 5.0)
+    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 5.0)
+    works = [group.all_reduce(ones(4 + group.rank)) for group in three.groups[:2]]
+    await three.settle()
+    assert not any(work.is_completed() for work in works)
+    ended = await outcomes([*works, three.groups[2].all_reduce(ones(4))])
+    assert [error.table for error in ended] == [ended[0].table] * 3
+    assert ended[0].table[2] == "all_reduce(float64[4], SUM)"
+
+
 # ---------------------------------------------------------------- deadline
 
 
@@ -444,6 +492,24 @@ async def test_what_a_peer_completed_before_it_left_ends_well(three: InprocWorld
     await three.leave(0)
     await results(group.broadcast(xs[group.rank], 0) for group in three.groups[1:])
     assert [x.tolist() for x in xs] == [[0] * 3] * 3
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_peer_that_ran_ahead_and_left_is_not_waited_for(
+    three: InprocWorld, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """A rank for which such a call is new, because one failed here, wants to hear from all."""
+    monkeypatch.setattr(three.ranks[1].mesh, "_tell", lambda *_: None)  # it leaves too soon
+    await three.everywhere(lambda group: group.reduce(ones(3), 0))
+    three.groups[2]._engine._agreed.clear()
+    await results([three.groups[1].reduce(ones(3), 0)])
+    x = ones(3)
+    works = [three.groups[2].reduce(ones(3), 0)] if waits else []
+    await three.leave(1)
+    works += [three.groups[0].reduce(x, 0)]
+    works += [] if waits else [three.groups[2].reduce(ones(3), 0)]
+    await results(works)
+    assert x.tolist() == [3.0] * 3
 
 
 async def test_calls_after_the_last_of_a_peer_that_left_fail(three: InprocWorld) -> None:

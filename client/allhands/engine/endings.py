@@ -107,6 +107,10 @@ class Endings:
                 return failure
         return None
 
+    def has_left(self, rank: int) -> bool:
+        """Say whether a rank of the world has left."""
+        return rank in self._left
+
     def limits(self) -> list[int]:
         """Return after which calls ranks have left."""
         return [completed for completed, _ in self._left.values()]

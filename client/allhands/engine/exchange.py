@@ -1,8 +1,10 @@
 """A message from point to point, as its caller wants it, whichever way it goes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
@@ -42,6 +44,33 @@ def named(operation: str, ranks: Sequence[int], peer: int | None, tag: int) -> s
     other = "any rank" if peer is None else f"rank {ranks.index(peer)}"
     direction = "to" if operation.endswith("send") else "from"
     return f"{operation} {direction} {other} (tag {tag})"
+
+
+def sent(nbytes: int, signature: int, sign: Callable[[str, int], int]) -> str:
+    """Return the row of a message in a table, of which only its bytes and its signature came.
+
+    That is as its sender has it, if it is of a dtype with a name that is known here.
+    """
+    for name, itemsize in _DTYPES:
+        count, rest = divmod(nbytes, itemsize)
+        if not rest and sign(name, count) == signature:
+            return f"message({name}[{count}])"
+    return f"message({nbytes} bytes of a dtype that is not known here)"
+
+
+def signed(name: str, count: int) -> int:
+    """Return the signature of a message over shared memory, as mail_object.c makes it."""
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001B3 & _ALL
+    return (value ^ count) * 0x9E3779B97F4A7C15 & _ALL
+
+
+_ALL = (1 << 64) - 1
+_DTYPES = (
+    ("bfloat16", 2),
+    *((str(np.dtype(one)), np.dtype(one).itemsize) for one in "?bBhHiIqQefdFDgG"),
+)
 
 
 def gone(peer: int | None, others: Sequence[int], left: Mapping[int, Failure]) -> Failure | None:

@@ -1,18 +1,22 @@
 """Point-to-point messages of one group over links: each runs for itself, beside the queue."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 
 from allhands.engine import verdict
 from allhands.engine.buffer import octets
-from allhands.engine.exchange import Exchange, gone, named
+from allhands.engine.call import Call
+from allhands.engine.exchange import Exchange, gone, named, sent
 from allhands.engine.verdict import Failure, Registry
 from allhands.errors import AllhandsError, CollectiveTimeout
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.mesh import Mesh
 from allhands.transport.outbox import Outgoing
+
+logger = logging.getLogger(__name__)
 
 
 class Exchanges:
@@ -75,10 +79,8 @@ class Exchanges:
                 future.set_result(None)
                 return
             self._mesh.refuse(incoming.peer, unlike.key, str(exchange.call))
-            table = {
-                sender: f"send({unlike.total} bytes of another dtype or shape)",
-                self._rank: str(exchange.call),
-            }
+            message = sent(unlike.total, unlike.signature, _signed)
+            table = {sender: message, self._rank: str(exchange.call)}
             future.set_exception(verdict.mismatch(self._what(exchange), self._rank, table))
 
         incoming = Incoming(exchange.array.nbytes, exchange.call.signature, land, done)
@@ -111,6 +113,13 @@ class Exchanges:
         if exchange is not None:
             table = {self._ranks.index(peer): call, self._rank: str(exchange.call)}
             self._end(exchange, lambda what: verdict.mismatch(what, self._rank, table))
+        else:
+            logger.warning(
+                "a message to rank %d (tag %d) had gone when it was turned down: %s was expected",
+                self._ranks.index(peer),
+                key.part,
+                call,
+            )
 
     async def idle(self) -> None:
         """Return when every exchange begun so far has ended."""
@@ -171,3 +180,7 @@ class Exchanges:
 
     def _what(self, exchange: Exchange) -> str:
         return named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag)
+
+
+def _signed(name: str, count: int) -> int:
+    return Call("message", name, count).signature

@@ -239,6 +239,8 @@ class _Strand:
         self._is_over = False
         self._is_held = False
         """Whether the round at hand would touch outputs as it begins, and may not yet."""
+        self._is_ending = False
+        """Whether all of the round at hand is here, and some of it may not touch outputs yet."""
         self._unposted: list[tuple[int, Key, Incoming]] = []
         """Receives of the round at hand that would touch outputs, and may not yet."""
         self._asides: list[_Aside] = []
@@ -259,7 +261,7 @@ class _Strand:
                 self._is_beginning = True
                 self._begin(self._index, self._rounds[self._index])
                 self._is_beginning = False
-                if self._is_over or self._pending:
+                if self._is_over or self._pending or not self._may_end():
                     return
                 self._end_round()
         except Exception as error:  # whatever it is belongs to the caller, not to the loop
@@ -291,10 +293,13 @@ class _Strand:
             for peer, key, posted in unposted:
                 if not self._is_over:
                     self._execution.mesh.post(peer, key, posted)
+            if self._is_ending and not self._is_over:
+                self._end_round()
+                self.go_on()
+            elif self._is_held and not self._is_over:
+                self.go_on()
         except Exception as error:  # as in go_on
             self._execution.fail(error)
-        if self._is_held and not self._is_over:
-            self.go_on()
 
     # ------------------------------------------------------------ inside
 
@@ -307,6 +312,12 @@ class _Strand:
             return True
         targets = [copy.target for copy in step.copies] + [fold.target for fold in step.folds]
         return not any(self._is_output(target) for target in targets)
+
+    def _may_end(self) -> bool:
+        """Say whether what came aside may land."""
+        may = self._execution.is_open or not any(self._is_output(one.span) for one in self._asides)
+        self._is_ending = not may
+        return may
 
     def _touch(self, span: Span) -> None:
         if span.area is Area.OUTPUT and self._number != _ASSEMBLY:
@@ -343,17 +354,19 @@ class _Strand:
                 for send, number, _ in sends
                 if number in self._pending and send.span.overlaps(recv.span)
             ]
-            posted = self._incoming(recv, waits, unsent)
+            holds = not execution.is_open and self._is_output(recv.span)
+            posted = self._incoming(recv, waits, unsent, holds)
             where = execution.peers[recv.peer], key(recv.peer, True)
-            if execution.is_open or not self._is_output(recv.span):
-                execution.mesh.post(*where, posted)
-            else:
+            if holds and posted.total > UNASKED:  # not before it is asked for will it come
                 self._unposted.append((*where, posted))
+            else:
+                execution.mesh.post(*where, posted)
         for send, _, message in sends:
             if message.total > UNASKED:
                 execution.mesh.send(execution.peers[send.peer], message)
 
     def _end_round(self) -> None:
+        self._is_ending = False
         for aside in self._asides:
             self._touch(aside.span)
             aside.land()
@@ -364,7 +377,7 @@ class _Strand:
         """Learn that a message is where it should be."""
         if self._pending.pop(number, None) is None:
             return  # stopped meanwhile
-        if not self._pending and not self._is_beginning:
+        if not self._pending and not self._is_beginning and self._may_end():
             self._end_round()
             self.go_on()
 
@@ -395,30 +408,40 @@ class _Strand:
         self._pending[number] = send.peer, message
         return number, message
 
-    def _incoming(self, recv: Recv, waits: bool, unsent: Sequence[int]) -> Incoming:
+    def _incoming(self, recv: Recv, waits: bool, unsent: Sequence[int], holds: bool) -> Incoming:
         """Prepare a receive that lands as it comes, as far as the law of rounds lets it.
 
-        With `waits` it lands at the end of the round; else not before the `unsent` are out.
+        With `waits` it lands at the end of the round; else not before the `unsent` are out. Where
+        outputs may not be touched yet and it `holds` back, it comes aside if it comes unasked.
         """
         buffer = self._areas[recv.span.area]
         if not (waits or unsent or recv.reduce):
-            return self._overwriting(recv, buffer.pieces(recv.span.start, recv.span.stop))
+            pieces = buffer.pieces(recv.span.start, recv.span.stop)
+            if not holds or sum(piece.nbytes for piece in pieces) > UNASKED:
+                return self._overwriting(recv, pieces, recv.span)
+            lander = self._lander(recv)
+            asides = [_Aside(recv.span, piece, len(piece), lander) for piece in pieces]
+            self._asides += asides
+            return self._overwriting(recv, [aside.values for aside in asides], None)
         target = buffer.whole(recv.span.start, recv.span.stop)
         if waits or not recv.reduce:
             aside = _Aside(recv.span, target, len(target), self._lander(recv))
             self._asides.append(aside)
-            return self._overwriting(recv, [aside.values])
+            return self._overwriting(recv, [aside.values], None)
         return self._reducing(recv, target, unsent)
 
-    def _overwriting(self, recv: Recv, pieces: Sequence[Array]) -> Incoming:
+    def _overwriting(self, recv: Recv, pieces: Sequence[Array], written: Span | None) -> Incoming:
+        """Prepare a receive into arrays, which are those of a span, or none that others see."""
         views = [octets(piece) for piece in pieces]
 
         def land(offset: int, payload: memoryview) -> None:
-            self._touch(recv.span)
+            if written is not None:
+                self._touch(written)
             _overwrite(views, offset, payload)
 
         def room(offset: int, length: int) -> memoryview | None:
-            self._touch(recv.span)
+            if written is not None:
+                self._touch(written)
             return views[0][offset : offset + length] if len(views) == 1 else None
 
         total = sum(len(view) for view in views)
@@ -433,7 +456,8 @@ class _Strand:
             values = np.frombuffer(payload, target.dtype)
             first = offset // itemsize
             stop = first + len(values)
-            if not unsent or not any(number in self._pending for number in unsent):
+            has_to_wait = unsent and any(number in self._pending for number in unsent)
+            if not has_to_wait and (self._execution.is_open or not self._is_output(recv.span)):
                 self._touch(recv.span)
                 combine(values, target[first:stop])
                 return

@@ -346,6 +346,8 @@ class GroupEngine:
             gone = self._endings.gone(self._current.work.sequence)
             if gone is not None:
                 self._wake(gone)
+            else:  # it was in the current call, and cannot say so any more
+                self._mesh.excuse(Key(self.hash, self._current.work.sequence), rank)
         self._shared.limit(completed)
 
     def refused(self, peer: int, key: Key, call: str) -> None:
@@ -583,7 +585,8 @@ class GroupEngine:
         beside = []
         if native.kind in ROOTED and guard.assembly is None and signature not in self._agreed:
             key = Key(self.hash, work.sequence)
-            beside.append(Hearing(self._mesh, self.ranks, self.rank, key, signature))
+            there = [rank for rank in self.ranks if not self._endings.has_left(rank)]
+            beside.append(Hearing(self._mesh, self.ranks, self.rank, there, key, signature))
         execution.begin(guard.parts, assembly=guard.assembly, commit=guard.commit, beside=beside)
         return execution
 

@@ -101,18 +101,24 @@ class Hearing:
     """Hears from all ranks beside a call which they may not all be in."""
 
     def __init__(
-        self, mesh: Mesh, ranks: Sequence[int], rank: int, key: Key, signature: int
+        self,
+        mesh: Mesh,
+        ranks: Sequence[int],
+        rank: int,
+        there: Sequence[int],
+        key: Key,
+        signature: int,
     ) -> None:
+        """Of the group's `ranks` of the world, of which this is one, those are `there` still."""
         self._mesh = mesh
         self._ranks = ranks
-        self._rank = rank
+        self._peers = [peer for peer in there if peer != ranks[rank]]
         self._key = key
         self._signature = signature
         self._muster: Muster | None = None
 
     def go_on(self, done: Callable[[], None]) -> None:
-        peers = [peer for peer in self._ranks if peer != self._ranks[self._rank]]
-        self._muster = self._mesh.muster(self._key, self._signature, peers, done)
+        self._muster = self._mesh.muster(self._key, self._signature, self._peers, done)
         if self._muster is None:
             done()
 

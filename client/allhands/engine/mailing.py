@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from allhands.engine import explain, verdict
-from allhands.engine.exchange import Exchange, gone, named
+from allhands.engine.exchange import Exchange, gone, named, sent, signed
 from allhands.engine.verdict import Failure, Registry
 from allhands.errors import AllhandsError
 
@@ -125,6 +125,7 @@ class Mailing:
                 exchange.tag,
                 str(exchange.call),
                 message.unlike,
+                message.unlike_signature,
                 message.told,
                 exchange.timeout,
                 work.label,
@@ -142,6 +143,7 @@ class Mailing:
         dtype: str,
         count: int,
         unlike: int,
+        signature: int,
         told: str | None,
         timeout: float,
         label: str | None,
@@ -151,7 +153,19 @@ class Mailing:
         world = None if peer < 0 else self._ranks[peer]
         mine = f"message({dtype}[{count}])"
         try:
-            self._raise(outcome, operation, world, source, tag, mine, unlike, told, timeout, label)
+            self._raise(
+                outcome,
+                operation,
+                world,
+                source,
+                tag,
+                mine,
+                unlike,
+                signature,
+                told,
+                timeout,
+                label,
+            )
         except AllhandsError as error:
             self._failed(error)
             raise
@@ -165,6 +179,7 @@ class Mailing:
         tag: int,
         mine: str,
         unlike: int,
+        signature: int,
         told: str | None,
         timeout: float,
         label: str | None,
@@ -172,7 +187,7 @@ class Mailing:
         what = named(operation, self._ranks, peer, tag)
         if outcome == "unlike":
             if operation == "recv":
-                table = {source: f"send({unlike} bytes of another dtype or shape)"}
+                table = {source: sent(unlike, signature, signed)}
             else:
                 assert peer is not None
                 table = {self._ranks.index(peer): told or "a message of another dtype or shape"}

@@ -379,6 +379,7 @@ static void fetch(ah_mail *mail, ah_message *one) {
     bool is_held = frame->slot < AH_OFFERS;
     if (is_unlike(one, frame)) {
         one->unlike = frame->total;
+        one->unlike_signature = frame->signature;
         conclude(mail, one, AH_REFUSED, AH_UNLIKE);
         return;
     }
@@ -423,6 +424,7 @@ static bool bind(ah_mail *mail, ah_message *one, ah_arrived *arrived) {
     one->source = arrived->peer;
     one->way = AH_WAY_EAGER;
     one->unlike = frame->total;
+    one->unlike_signature = frame->signature;
     if (!unlike && frame->total)
         memcpy(one->data, arrived->payload ? arrived->payload : (const char *)frame->small,
                frame->total);
@@ -499,6 +501,7 @@ static bool hear_eager(ah_mail *mail, int peer, const ah_frame *frame) {
         one->source = peer;
         one->way = AH_WAY_EAGER;
         one->unlike = frame->total;
+        one->unlike_signature = frame->signature;
         if (!unlike && frame->total > AH_INLINE) ah_wire_read(&with->in, one->data, frame->total);
         else if (!unlike) memcpy(one->data, frame->small, frame->total);
         with->released += AH_LINE + frame->total;
@@ -887,7 +890,7 @@ int ah_mail_start(ah_mail *mail, ah_message *one) {
     atomic_store_explicit(&one->outcome, AH_UNDER_WAY, memory_order_relaxed);
     one->source = -1;
     one->way = AH_WAY_NONE;
-    one->unlike = 0;
+    one->unlike = one->unlike_signature = 0;
     one->told = NULL;
     one->settling = 0;
     one->listed = false;

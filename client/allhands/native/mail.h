@@ -62,6 +62,7 @@ typedef struct ah_message {
     int source;
     ah_way way;
     uint64_t unlike; /* bytes of what was sent in place of this receive */
+    uint64_t unlike_signature;
     char *told;      /* of an unlike send: the receiver's text, malloc'd */
 
     /* Inside. */

@@ -7,7 +7,7 @@ tag; a receive may leave the source open.
 
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from allhands.transport.frame import FrameError, Header, Key, Kind
@@ -25,6 +25,7 @@ class Unlike:
     peer: int
     key: Key
     total: int
+    signature: int = field(default=0, compare=False)
 
 
 class Incoming:
@@ -369,4 +370,4 @@ def _remove(lines: dict[tuple[int, int], list[T]], tagged: tuple[int, int], one:
 def _unlike(peer: int, header: Header, incoming: Incoming) -> Unlike | None:
     if (header.signature, header.total) == (incoming.signature, incoming.total):
         return None
-    return Unlike(peer, header.key, header.total)
+    return Unlike(peer, header.key, header.total, header.signature)

@@ -227,6 +227,15 @@ class Mesh:
         self._musters[place] = Muster(missing, done)
         return self._musters[place]
 
+    def excuse(self, key: Key, peer: int) -> None:
+        """Do not wait any longer to hear a peer in a call."""
+        muster = self._musters.get((key.group, key.sequence))
+        if muster is not None:
+            muster.missing.discard(peer)
+            if not muster.missing:
+                self.dismiss(key)
+                muster.done()
+
     def dismiss(self, key: Key) -> None:
         """Forget whom a call wants to hear. Idempotent."""
         self._musters.pop((key.group, key.sequence), None)
@@ -350,11 +359,8 @@ class Mesh:
         key = header.key
         if not self._roll.hear(peer, key.group, key.sequence, header.signature):
             self._listener.unlike(peer, key)
-        elif self._musters and (muster := self._musters.get((key.group, key.sequence))):
-            muster.missing.discard(peer)
-            if not muster.missing:
-                self.dismiss(key)
-                muster.done()
+        elif self._musters:
+            self.excuse(key, peer)
 
     def _asked(self, peer: int, header: Header) -> None:
         """Say which call this rank is in, now or as soon as it is."""
