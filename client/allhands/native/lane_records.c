@@ -103,7 +103,7 @@ static PyObject *row(LaneObject *self, const Record *one)
     Py_XINCREF(record.code);
     Py_XINCREF(record.label);
     int outcome = record.ending & 15;
-    uint64_t waiting = outcome == OUTCOME_RUNNING && record.sequence == self->begun ? self->waiting : 0;
+    bool runs = outcome == OUTCOME_RUNNING && record.sequence == self->begun;
     PyObject *source = told(&record), *made = NULL;
     if (source != NULL)
         made = Py_BuildValue(
@@ -112,7 +112,7 @@ static PyObject *row(LaneObject *self, const Record *one)
             (Py_ssize_t)record_bytes(&record), record.op, record.root, (long long)record.started,
             (long long)record.finished, outcome, lane_variant_names[record.ending >> 4 & 7],
             record.ending & RECORD_QUEUED ? Py_True : Py_False, source,
-            record.label ? record.label : Py_None, (unsigned long long)waiting);
+            record.label ? record.label : Py_None, (unsigned long long)(runs ? self->waiting : 0));
     Py_XDECREF(record.dtype);
     Py_XDECREF(record.code);
     Py_XDECREF(record.label);

@@ -177,7 +177,8 @@ static void record(LaneObject *self, uint64_t sequence, size_t nbytes, int64_t n
     record->op = (int8_t)plan->op;
     record->root = (int8_t)plan->root;
     record->ending = OUTCOME_RUNNING;
-    record->amount = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE ? nbytes : plan->count;
+    bool exchanges = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE;
+    record->amount = exchanges ? nbytes : plan->count;
     keep(&record->dtype, plan->dtype);
     if (!self->records_all)
         return;

@@ -80,8 +80,8 @@ _Static_assert(sizeof(Record) == 64 && AH_MAX_RANKS <= 128 && OUTCOMES <= 16, "r
 
 #define RECORD_QUEUED 0x80 /* it is told in Python when and where it was made */
 
-/* When calls began, of some of a period's: those whose numbers divide by `stride`, which doubles when
- * they become too many. So ranks whose periods differ a little tell of the same calls. */
+/* When calls began, of some of a period's: those whose numbers divide by `stride`, which doubles
+ * when they become too many. So ranks whose periods differ a little tell of the same calls. */
 typedef struct {
     uint64_t stride;
     int count;

@@ -1,4 +1,4 @@
-/* Where in the user's program a call was made: kept as it is, put into words when somebody reads. */
+/* Where in the user's program a call was made: kept as it is, worded when somebody reads. */
 #ifndef ALLHANDS_SOURCE_H
 #define ALLHANDS_SOURCE_H
 
