@@ -88,7 +88,7 @@ def test_a_link_that_breaks_as_planned_is_named_at_both_its_ends(job: Job) -> No
     os._exit(0)
     """
     ranks = job(2, led(script))
-    for at, rank in enumerate(ranks):
+    for rank in ranks:
         told = rank.expect("failed")
         assert told["error"] == "PeerFailed", told
         assert told["ranks"] == [1 - at]

@@ -239,7 +239,7 @@ def test_messages_that_come_twice_or_out_of_order_give_no_wrong_number(
         assert all(isinstance(one, ah.AllhandsError) or one == SUM for one in call)
     if verify:
         errors = told.errors()
-        assert any("it cannot be reached (protocol error: frame" in str(one) for one in errors)
+        assert any("the link broke (protocol error: frame" in str(one) for one in errors)
 
 
 @pytest.mark.parametrize("kind", ["drop", "duplicate", "reorder"])
