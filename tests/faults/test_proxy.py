@@ -63,8 +63,7 @@ def test_a_flip_on_a_real_link_names_it_on_every_rank(job: Job) -> None:
 def test_a_link_that_nothing_passes_on_ends_calls_at_their_deadline(job: Job) -> None:
     script = """
     ah.barrier()
-    if me == 1:
-        plan.partition({0}, {1})
+    plan.partition({0}, {1})
     x[:] = 1
     tell("failed", **failure(lambda: ah.all_reduce(x, timeout=2)))
     plan.is_over = True
