@@ -784,6 +784,39 @@ static void rooted_mismatches(rank_state *me) {
     }
 }
 
+static _Thread_local const float *watched;
+
+static bool wait_and_interrupt(void *owner, uint64_t waiting) {
+    (void)waiting;
+    tell(owner, 70);
+    hear(owner, 71);
+    return true;
+}
+
+static bool tell_when_written(void *owner, uint64_t waiting) {
+    (void)waiting;
+    if (watched[MANY / 2] != 1) tell(owner, 71);
+    return false;
+}
+
+/* Who gives up before it sees that all have come says nevertheless that its array was written. */
+static void written_unseen(rank_state *me) {
+    static _Thread_local buffers all;
+    float *x = obtain(me, &all, MANY * sizeof *x, 0, true);
+    fill_floats(x, 1);
+    watched = x;
+    if (me->rank == 2) hear(me, 70);
+    ah_call call = next_call(me, LONG_TIME);
+    if (me->rank == 0) call.tick = wait_and_interrupt;
+    if (me->rank == 1) call.tick = tell_when_written; /* its part is the middle of all arrays */
+    ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, MANY);
+    CHECK(me, status == (me->rank ? AH_ABANDONED : AH_INTERRUPTED) && call.met);
+    CHECK(me, x[MANY / 2] == 3);
+    release_all(me, &all);
+    static _Thread_local float next[MANY];
+    next_is_right(me, next, MANY);
+}
+
 /* In one-way calls like ones made before at least one of two ranks that differ is told, whoever
  * comes first. */
 static void one_way_mismatches(rank_state *me) {
@@ -1069,6 +1102,7 @@ int main(int argc, char **argv) {
         run_world("mismatches", &three, mismatches);
         run_world("mismatch without all", &three, mismatch_without_all);
         run_world("rooted mismatches", &three, rooted_mismatches);
+        if (heaps) run_world("written unseen", &three, written_unseen);
         run_world("one-way mismatches", &two, one_way_mismatches);
         run_world("interrupts", &three, interrupts);
         run_world("ticks", &two, ticks);

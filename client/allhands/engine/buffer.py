@@ -11,13 +11,14 @@ Array = NDArray[np.generic]
 class Buffer:
     """One or more 1-D contiguous arrays of one dtype, end to end; it owns none of them."""
 
+    __slots__ = ("arrays", "dtype")
+
     def __init__(self, arrays: Sequence[Array], dtype: np.dtype[np.generic]) -> None:
-        self.arrays = tuple(arrays)
+        self.arrays = arrays
         self.dtype = dtype
-        self.lengths = tuple(map(len, self.arrays))
 
     def __len__(self) -> int:
-        return sum(self.lengths)
+        return sum(map(len, self.arrays))
 
     def pieces(self, start: int, stop: int) -> list[Array]:
         """Return views of the elements [start, stop), as many as arrays they lie in."""
@@ -25,7 +26,8 @@ class Buffer:
             return [self.arrays[0][start:stop]] if start < stop else []
         found: list[Array] = []
         base = 0
-        for array, length in zip(self.arrays, self.lengths, strict=True):
+        for array in self.arrays:
+            length = len(array)
             low, high = max(start - base, 0), min(stop - base, length)
             if low < high:
                 found.append(array[low:high])

@@ -385,7 +385,9 @@ class _Strand:
         """Return the buffers of the part; scratch memory is made when the part begins."""
         if not self._areas:
             part, dtype = self._part, self._part.output.dtype
-            scratch = Buffer([np.empty(part.schedule.scratch, dtype)], dtype)
+            scratch = Buffer((), dtype)
+            if part.schedule.scratch:
+                scratch = Buffer((np.empty(part.schedule.scratch, dtype),), dtype)
             self._areas = {
                 Area.INPUT: part.input,
                 Area.OUTPUT: part.output,

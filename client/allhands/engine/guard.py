@@ -132,15 +132,17 @@ class Hearing:
 def _staged(native: Native, parts: Sequence[Part], stage: Stage) -> Guarded:
     made: list[Part] = []
     pairs: list[tuple[Array, Array]] = []
-    arrays = [array for part in parts for array in part.output.arrays]
-    rooms = iter(stage.rooms([array.nbytes for array in arrays]))
+    reads = native.kind == "all_reduce"
+    rooms = iter(stage.rooms([array.nbytes for part in parts for array in part.output.arrays]))
     for part in parts:
-        copies = [next(rooms).view(array.dtype) for array in part.output.arrays]
-        pairs += zip(part.output.arrays, copies, strict=True)
+        copies = []
+        for array in part.output.arrays:
+            copy = next(rooms).view(array.dtype)
+            if reads:
+                copy[...] = array
+            copies.append(copy)
+            pairs.append((array, copy))
         made.append(Part(part.schedule, part.input, Buffer(copies, part.output.dtype), part.name))
-    if native.kind == "all_reduce":
-        for array, copy in pairs:
-            copy[...] = array
 
     def commit() -> None:
         for array, copy in pairs:
