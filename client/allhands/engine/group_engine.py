@@ -251,6 +251,8 @@ class GroupEngine:
     def close(self) -> None:
         """Give up what the group has of shared memory; every call has ended."""
         self._aside.close()
+        if self._verification is not None:
+            self._verification.close()
         self.messages.close()
         self._shared.close()
         if self._hierarchy is not None:

@@ -40,6 +40,7 @@ async def inproc_world(
     verdict: Verdict = unknown,
     deterministic: bool = False,
     hosts: Sequence[str] = (),
+    verify: bool = False,
 ) -> AsyncIterator["InprocWorld"]:
     """Give a world of `size` ranks for as long as the block lasts.
 
@@ -48,7 +49,7 @@ async def inproc_world(
     Afterwards every call has ended, those still under way by an `AllhandsError`, and no task of
     the world is left.
     """
-    world = InprocWorld(size, timeout, verdict, deterministic, hosts)
+    world = InprocWorld(size, timeout, verdict, deterministic, hosts, verify)
     try:
         yield world
     finally:
@@ -149,9 +150,11 @@ class InprocWorld:
         verdict: Verdict,
         deterministic: bool = False,
         hosts: Sequence[str] = (),
+        verify: bool = False,
     ) -> None:
         board = Switchboard()
         self._hosts = hosts
+        self._verify = verify
         self._timeout = timeout
         self._deterministic = deterministic
         self._loop = asyncio.get_running_loop()
@@ -175,6 +178,7 @@ class InprocWorld:
                 owner,
                 deterministic=self._deterministic,
                 layout=layout,
+                verify=self._verify,
             )
             owner.engines[name] = engine
             groups.append(Group(engine, self, self._timeout))
