@@ -13,6 +13,7 @@ from allhands.group import Group
 from allhands.testing import COORDINATOR, FaultEvent, FaultyWorld, Plan, faults, faulty_world
 from allhands.testing.inproc_world import outcomes
 from allhands.testing.virtual_time import run
+from allhands.transport.frame import Key
 
 RANKS = 3
 SUM = 6.0
@@ -349,6 +350,29 @@ def test_every_collective_passes_on_a_group_that_verifies() -> None:
             return await asyncio.gather(*map(call, world.groups))
 
     assert run(main()) == [[1.0] * 4] * RANKS
+
+
+def test_a_world_of_one_verifies_too() -> None:
+    alone = story(faults(), size=1, calls=2, verify=True)
+    assert alone.told == [[1.0], [1.0]]
+
+
+def test_a_group_that_has_been_closed_is_told_nothing_of_late_frames() -> None:
+    async def main() -> object:
+        async with faulty_world(2, faults(), verify=True) as world:
+            first, second = await world.open_group([0, 1])
+            works = [group.broadcast(np.zeros(3), 0) for group in (first, second)]
+            await outcomes(works)
+            worker = world.ranks[1].worker
+            await worker.close_group(first.name)
+            other = first._engine.hash
+            world.ranks[0].worker._mesh.tell_corrupt(1, Key(other, 1), LINK)
+            await asyncio.sleep(1)
+            xs = [np.ones(2), np.ones(2)]
+            await outcomes([group.all_reduce(x) for group, x in zip(world.groups, xs, strict=True)])
+            return xs[1].tolist()
+
+    assert run(main()) == [2.0, 2.0]
 
 
 def test_a_message_to_a_point_that_was_changed_breaks_the_link_by_name() -> None:

@@ -93,8 +93,11 @@ async def test_all_reduce_takes_every_dtype(dtype: str) -> None:
 
 
 @on_all_hosts
-async def test_all_reduce_of_floats_gives_the_same_bits_everywhere(hosts: str) -> None:
-    async with inproc_world(len(hosts), hosts=hosts) as world:
+@pytest.mark.parametrize("verify", [False, True])
+async def test_all_reduce_of_floats_gives_the_same_bits_everywhere(
+    hosts: str, verify: bool
+) -> None:
+    async with inproc_world(len(hosts), hosts=hosts, verify=verify) as world:
         for length in (5, 151, 300):
             rng = np.random.default_rng(length)
             xs = [rng.standard_normal(length).astype(np.float32) for _ in hosts]

@@ -307,6 +307,8 @@ class GroupEngine:
         Ranks of the world that are `gone` do not do the same.
         """
         self._aside.close()
+        if self._verification is not None:
+            self._verification.close()
         self.messages.close()
         self._shared.close(gone)
         if self._hierarchy is not None:

@@ -56,6 +56,10 @@ class Verification:
         if self._spoiled:
             self._spoiled = {at: link for at, link in self._spoiled.items() if at > sequence}
 
+    def close(self) -> None:
+        """Let go of the group; what still comes of it is looked at, and is nobody's."""
+        self._mesh.verify(self._group, _Over())
+
     # ------------------------------------------------------------ mesh Checker
 
     def corrupted(self, peer: int, key: Key) -> None:
@@ -111,6 +115,16 @@ class Verification:
         if sequence > self._ended() and sequence not in self._spoiled:
             self._spoiled[sequence] = link
             self._wake(sequence, verdict.changed(link, sequence))
+
+
+class _Over:
+    """The checker of a group that is no more."""
+
+    def corrupted(self, peer: int, key: Key) -> None:
+        """Nothing: its calls have ended."""
+
+    def told(self, peer: int, key: Key, link: tuple[int, int]) -> None:
+        """Nothing: its calls have ended."""
 
 
 def digest(native: Native) -> int:

@@ -41,6 +41,7 @@ async def inproc_world(
     verdict: Judge = unknown,
     deterministic: bool = False,
     hosts: Sequence[str] = (),
+    verify: bool = False,
 ) -> AsyncIterator["InprocWorld"]:
     """Give a world of `size` ranks for as long as the block lasts.
 
@@ -49,7 +50,7 @@ async def inproc_world(
     Afterwards every call has ended, those still under way by an `AllhandsError`, and no task of
     the world is left.
     """
-    world = InprocWorld(size, timeout, verdict, deterministic, hosts)
+    world = InprocWorld(size, timeout, verdict, deterministic, hosts, verify)
     try:
         yield world
     finally:
@@ -189,9 +190,11 @@ class InprocWorld:
         verdict: Judge,
         deterministic: bool = False,
         hosts: Sequence[str] = (),
+        verify: bool = False,
     ) -> None:
         board = Switchboard()
         self._hosts = hosts
+        self._verify = verify
         self._timeout = timeout
         self._deterministic = deterministic
         self._loop = asyncio.get_running_loop()
@@ -215,6 +218,7 @@ class InprocWorld:
                 owner,
                 deterministic=self._deterministic,
                 layout=layout,
+                verify=self._verify,
             )
             owner.engines[name] = engine
             groups.append(Group(engine, self, self._timeout))
