@@ -286,6 +286,10 @@ class AsyncGroup:
         await _settled(work, None)
         return work.source_rank()
 
+    def revoke(self, reason: str = "it was revoked") -> None:
+        """Release every rank from its calls on this group; see `Group.revoke`."""
+        self.group.revoke(reason)
+
     async def agree(self, flag: bool = True, *, timeout: float | None = None) -> bool:
         """Return whether all ranks that are there have given a true flag; see `Group.agree`."""
         return await asyncio.to_thread(self.group.agree, flag, timeout=timeout)

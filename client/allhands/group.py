@@ -463,6 +463,13 @@ class Group:
 
     # ------------------------------------------------------------ going on after failures
 
+    def revoke(self, reason: str = "it was revoked") -> None:
+        """Release every rank from its calls on this group, so that all can `agree` or `shrink`.
+
+        It is `abort` by the name that ULFM gives it.
+        """
+        self.abort(reason)
+
     def agree(self, flag: bool = True, *, timeout: Timeout = None) -> bool:
         """Return whether all ranks that are there have given a true flag, the same everywhere.
 

@@ -80,7 +80,8 @@ def test_a_retryable_call_that_lost_a_rank_has_touched_nothing_and_can_be_retrie
         try:
             ah.all_reduce(x)
         except ah.PeerFailed as error:
-            tell("failed", intact=bool((x == kept).all()), ranks=error.failed_ranks)
+            intact = bool((x == kept).all()) and error.outputs_intact
+            tell("failed", intact=intact, ranks=error.failed_ranks)
             ah.retry(error)
             tell("retried", right=bool((x == 2 * np.arange(100_000.0) + 2).all()), **whereabouts())
         hear()
@@ -136,6 +137,33 @@ def test_a_plain_group_is_shrunk_by_hand_and_agreed_upon(job: Job) -> None:
             "root": 2.0,
             "rank": rank,
         }
+
+
+@pytest.mark.parametrize("backend", LINKED)
+@pytest.mark.parametrize("retryable", [False, True])
+def test_who_revokes_a_group_frees_the_others_to_shrink_it(job: Job, retryable: bool) -> None:
+    ranks = job(
+        3,
+        f"""
+        ah.init_process_group(timeout=30, retryable={retryable})
+        ah.barrier()
+        group = ah.default_group()
+        if ah.get_rank() == 1:
+            group.revoke("the loss is no number")
+        x = np.ones(2)
+        try:
+            ah.all_reduce(x)
+        except ah.GroupAborted as error:
+            told = [error.by.split(" (")[0], error.reason, float(x.sum())]
+        group = group.shrink()
+        ah.all_reduce(x, group=group)
+        tell("shrunk", told=told, size=group.size, sum=x[0])
+        hear()
+        """,
+    )
+    for told in each(ranks, "shrunk"):
+        assert told["told"] == ["rank 1", "the loss is no number", 2.0]
+        assert (told["size"], told["sum"]) == (3, 3.0)
 
 
 NEWCOMER = program("""
