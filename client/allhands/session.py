@@ -238,17 +238,7 @@ class Session:
             logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
         return None
 
-    async def reform(
-        self,
-        group: str,
-        kind: str,
-        *,
-        timeout: float,
-        flag: bool = False,
-        wanted: int = 0,
-        returned: int = 0,
-        computed: int = 0,
-    ) -> wire.ReformReply:
+    async def reform(self, request: wire.ReformRequest, timeout: float) -> wire.ReformReply:
         """Decide with the other present members of a group; see coordinator.proto.
 
         Raises:
@@ -257,16 +247,8 @@ class Session:
             Refused: they asked for something else; the text names them.
             CoordinatorUnavailable: nobody answers.
         """
-        request = wire.ReformRequest(
-            job=self.job,
-            member_id=self.joined.member_id,
-            group=group,
-            kind=kind,
-            flag=flag,
-            wanted=wanted,
-            returned=returned,
-            computed=computed,
-        )
+        request.job, request.member_id = self.job, self.joined.member_id
+        what = f"{request.kind} of group {request.group!r}"
         try:
             return await self._stub.Reform(
                 request, timeout=max(timeout, 0.001), metadata=self._dial.metadata
@@ -275,17 +257,17 @@ class Session:
             said = error.details() or error.code().name
             match error.code():
                 case grpc.StatusCode.DEADLINE_EXCEEDED:
-                    text = f"{kind} of group {group!r} timed out after {timeout:g} s: {said}"
-                    raise CollectiveTimeout(text, op=kind, seq=0) from error
+                    text = f"{what} timed out after {timeout:g} s: {said}"
+                    raise CollectiveTimeout(text, op=request.kind, seq=0) from error
                 case grpc.StatusCode.ABORTED:
                     expelled = MembershipChanged(
-                        f"{kind} of group {group!r} cannot run: {said}",
+                        f"{what} cannot run: {said}",
                         old_epoch=self.epoch,
                         new_epoch=self.epoch + 1,
                     )
                     expelled.is_final = True
                     raise expelled from error
-            raise translate(error, f"{kind} group {group!r}", at=self._dial.target) from error
+            raise translate(error, what, at=self._dial.target) from error
 
     async def all_present(self, ranks: Sequence[int]) -> bool:
         """Ask whether these ranks are still members; False also when there is no answer."""

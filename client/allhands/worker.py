@@ -36,7 +36,7 @@ from allhands.gauge import gauge
 from allhands.meeting import Meeting, meet, own_address
 from allhands.recorder.dump import Dumper
 from allhands.recorder.record import OperationRecord, by_time
-from allhands.recovery.decision import Reformed
+from allhands.recovery.decision import Proposal, Reformed
 from allhands.session import Member, Session, introduced
 from allhands.transport.frame import FrameError, Key, Kind
 from allhands.transport.handshake import Identity
@@ -263,26 +263,18 @@ class Worker:
 
     # ------------------------------------------------------------ going on after failures
 
-    async def reform(
-        self,
-        group: str,
-        kind: str,
-        *,
-        timeout: float,
-        flag: bool = False,
-        wanted: int = 0,
-        returned: int = 0,
-        computed: int = 0,
-    ) -> Reformed:
+    async def reform(self, group: str, proposal: Proposal, timeout: float) -> Reformed:
         """Decide with the other present ranks of a group; the errors are those of the session."""
         told = await self._session.reform(
-            group,
-            kind,
-            timeout=timeout,
-            flag=flag,
-            wanted=wanted,
-            returned=returned,
-            computed=computed,
+            wire.ReformRequest(
+                group=group,
+                kind=proposal.kind,
+                flag=proposal.flag,
+                wanted=proposal.wanted,
+                returned=proposal.returned,
+                computed=proposal.computed,
+            ),
+            timeout,
         )
         members = tuple(map(introduced, told.members))
         newcomers = [one for one in members if one.rank not in self.members]

@@ -7,6 +7,20 @@ from allhands.engine.group_engine import GroupEngine
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a rank asks the others of its group to decide with it; see coordinator.proto."""
+
+    kind: str
+    """agree, shrink, grow, admit or replace."""
+    flag: bool = True
+    wanted: int = 0
+    returned: int = 0
+    """Calls that have ended here for the caller."""
+    computed: int = 0
+    """Calls whose result is complete here."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reformed:
     """One decision, the same on all ranks that took part in it."""
 
@@ -32,20 +46,8 @@ class Regrouper(Protocol):
     def epoch(self) -> int:
         """The membership's version, as far as this process has heard."""
 
-    async def reform(
-        self,
-        group: str,
-        kind: str,
-        *,
-        timeout: float,
-        flag: bool = False,
-        wanted: int = 0,
-        returned: int = 0,
-        computed: int = 0,
-    ) -> Reformed:
+    async def reform(self, group: str, proposal: Proposal, timeout: float) -> Reformed:
         """Decide with all ranks of a group who are present; ends once all of them have asked.
-
-        `kind` is agree, shrink, grow or replace; coordinator.proto has the rest.
 
         Raises:
             CollectiveTimeout: not all of them asked within `timeout` seconds.

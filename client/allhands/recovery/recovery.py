@@ -2,7 +2,7 @@
 
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
-from allhands.recovery.decision import Regrouper
+from allhands.recovery.decision import Proposal, Regrouper
 
 
 class Survivors:
@@ -13,7 +13,7 @@ class Survivors:
         self._thread = thread
 
     def agree(self, group: str, flag: bool, timeout: float) -> bool:
-        asking = self._regrouper.reform(group, "agree", timeout=timeout, flag=flag)
+        asking = self._regrouper.reform(group, Proposal("agree", flag), timeout)
         return self._thread.run(asking).flag
 
     def shrink(self, group: str, timeout: float, default: float) -> Group:
@@ -25,6 +25,6 @@ class Survivors:
     async def _regroup(
         self, group: str, kind: str, wanted: int, timeout: float, default: float
     ) -> Group:
-        decided = await self._regrouper.reform(group, kind, timeout=timeout, wanted=wanted)
+        decided = await self._regrouper.reform(group, Proposal(kind, wanted=wanted), timeout)
         engine = await self._regrouper.regroup(decided, default)
         return Group(engine, self._thread, default, self)

@@ -25,7 +25,7 @@ from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
 from allhands.group import Group, Timeout
 from allhands.loop_thread import LoopThread
-from allhands.recovery.decision import Reformed, Regrouper
+from allhands.recovery.decision import Proposal, Reformed, Regrouper
 
 _COPY_ASIDE_BYTES = 1 << 20
 """Larger copies are made off the loop, which has heartbeats to send."""
@@ -316,16 +316,14 @@ class ResilientGroup(Group):
 
     async def _settle(self) -> bool:
         """Decide on the latest call of a group that will not go on."""
-        decided = await self._regrouper.reform(
-            self._now.name,
-            "agree",
-            timeout=self.timeout,
-            flag=True,
-            returned=self._returned,
-            computed=self._computed,
-        )
+        decided = await self._reform("agree", 0, self.timeout)
         self._is_settled = True
         return self._is_done(decided)
+
+    async def _reform(self, kind: str, wanted: int, timeout: float) -> Reformed:
+        """Decide with the ranks that are left, also on the calls that they are in."""
+        proposal = Proposal(kind, wanted=wanted, returned=self._returned, computed=self._computed)
+        return await self._regrouper.reform(self._now.name, proposal, timeout)
 
     def _is_done(self, decided: Reformed) -> bool:
         """Say whether the call that this rank is in counts as done."""
@@ -333,14 +331,7 @@ class ResilientGroup(Group):
 
     async def _regroup(self, kind: str, wanted: int, timeout: float) -> bool:
         """Go on as another group; return whether the latest call is done for all."""
-        decided = await self._regrouper.reform(
-            self._now.name,
-            kind,
-            timeout=timeout,
-            wanted=wanted,
-            returned=self._returned,
-            computed=self._computed,
-        )
+        decided = await self._reform(kind, wanted, timeout)
         done, before = self._is_done(decided), self._now.name
         engine = await self._regrouper.regroup(decided, self.timeout)
         self._now = Group(engine, self._loop_thread, self.timeout, self._recovery)
