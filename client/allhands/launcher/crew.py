@@ -113,7 +113,8 @@ class Crew:
             await process.child.ended()
             listen()
             status = self._bury(process.child, rank, guardian)
-            await self._reports.ended(process.child.pid, status)
+            if self._supervisor.trouble is None:  # else it is this launcher that ends them
+                await self._reports.ended(process.child.pid, status)
             self.take(RankEnded(rank, status))
             for pump in pumps:
                 pump.rank_ended()
