@@ -14,7 +14,7 @@ every pair, as over shared memory: so all_to_all sends small blocks with them, t
 and large ones afterwards.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -41,7 +41,7 @@ _OF_BLOCKS = (
     "reduce_scatter",
     "reduce_scatter_tensor",
 )
-ALONG_BYTES = 64 << 10
+ALONG_BYTES = 256 << 10
 """Of a block that travels with the sizes of all blocks; both its ends rely on it."""
 _ALIGNED = 64
 _EXCHANGES = ("all_to_all", "all_to_all_single")
@@ -156,8 +156,10 @@ def _exchange(native: Native, rank: int, size: int, part: Part, stage: Stage) ->
     assert send is not None
     assert recv is not None
     itemsize = part.input.dtype.itemsize
-    table = np.empty((size, 2, size), np.int64)
     own = np.array([send, recv], np.int64)
+    if send[0] * itemsize <= ALONG_BYTES and (own == send[0]).all():
+        return _even_exchange(own, send[0] * itemsize, rank, size, part, stage)
+    table = np.empty((size, 2, size), np.int64)
     outgoing = _along(send, itemsize, rank)
     incoming = _along(recv, itemsize, rank)
     rooms = stage.rooms(incoming)
@@ -168,10 +170,8 @@ def _exchange(native: Native, rank: int, size: int, part: Part, stage: Stage) ->
     ]
 
     def conclude() -> int | None:
-        # What a gives to b against what b expects from a.
-        unlike = np.argwhere(table[:, 0, :] != table[:, 1, :].T)
-        if len(unlike):
-            return next((int(one) for one in unlike[0] if one != rank), int(unlike[0][0]))
+        if (odd := _odd_one(table, rank)) is not None:
+            return odd
         places = [0, *accumulate(recv)]
         for room, at in zip(rooms, places, strict=False):
             for target in part.output.pieces(at, at + len(room) // itemsize):
@@ -191,6 +191,54 @@ def _exchange(native: Native, rank: int, size: int, part: Part, stage: Stage) ->
     )
     large = Part(_large(part.schedule, ALONG_BYTES // itemsize), part.input, part.output, part.name)
     return Guarded([large], Assembly(assembly, conclude))
+
+
+def _even_exchange(
+    own: NDArray[np.int64], nbytes: int, rank: int, size: int, part: Part, stage: Stage
+) -> Guarded:
+    """Return an exchange in which all blocks of this rank are small and alike: with few copies."""
+    row = own.nbytes
+    width = row + nbytes
+    outgoing, incoming = stage.rooms([size * width] * 2)
+    given, taken = outgoing.reshape(size, width), incoming.reshape(size, width)
+    given[:, :row] = own.reshape(-1).view(np.uint8)
+    if nbytes:
+        for block, place in _matched(part.input, given[:, row:]):
+            place[...] = block
+
+    def conclude() -> int | None:
+        table = np.ascontiguousarray(taken[:, :row]).view(np.int64).reshape(size, 2, size)
+        if (odd := _odd_one(table, rank)) is not None:
+            return odd
+        if nbytes:
+            for block, place in _matched(part.output, taken[:, row:]):
+                block[...] = place
+        return None
+
+    schedule = _together(rank, size, (width,) * size, (width,) * size)
+    dtype = np.dtype(np.uint8)
+    assembly = Part(schedule, Buffer((outgoing,), dtype), Buffer((incoming,), dtype))
+    return Guarded((), Assembly(assembly, conclude))
+
+
+def _matched(
+    buffer: Buffer, places: NDArray[np.uint8]
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+    """Yield the bytes of a buffer's blocks, and the places for them, of which each is a row."""
+    if len(buffer.arrays) == 1:
+        yield buffer.arrays[0].view(np.uint8).reshape(places.shape), places
+    else:
+        for array, place in zip(buffer.arrays, places, strict=True):
+            yield array.view(np.uint8), place
+
+
+def _odd_one(table: NDArray[np.int64], rank: int) -> int | None:
+    """Return a rank that does not fit another, best not this one, given what each said."""
+    unlike = table[:, 0, :] != table[:, 1, :].T  # what a gives to b against what b expects of a
+    if not unlike.any():
+        return None
+    first = [int(one) for one in np.argwhere(unlike)[0]]
+    return first[0] if first[0] != rank else first[1]
 
 
 def _along(counts: Sequence[int], itemsize: int, rank: int) -> list[int]:
