@@ -108,7 +108,7 @@ def too_late(join: Join, present: Mapping[int, Member], size: int) -> Refused:
     return Refused(
         Status.FAILED_PRECONDITION,
         f"job {join.job} has its world of {size}{gone}: {some}; "
-        "wait until it has ended, or give another job name",
+        "wait until it has ended, give another job name, or let it grow (max_size=, grow)",
     )
 
 
