@@ -146,7 +146,6 @@ def test_who_revokes_a_group_frees_the_others_to_shrink_it(job: Job, retryable: 
         3,
         f"""
         ah.init_process_group(timeout=30, retryable={retryable})
-        ah.barrier()
         group = ah.default_group()
         if ah.get_rank() == 1:
             group.revoke("the loss is no number")
@@ -234,6 +233,37 @@ def test_a_world_that_waits_goes_on_with_a_replacement_and_says_so_once(cluster:
             "size": 3,
         }
     assert new.expect("joined")["rank"] == 1
+
+
+@pytest.mark.parametrize("backend", LINKED)
+def test_a_retryable_group_names_lines_and_tells_mismatches_and_late_ranks(job: Job) -> None:
+    ranks = job(
+        2,
+        program("""
+        ah.init_process_group(timeout=30, retryable=True)
+        x = np.full(4 + ah.get_rank(), 1.0)
+        try:
+            ah.all_reduce(x)
+        except ah.CollectiveMismatch as error:
+            table = [error.table[rank] for rank in range(2)]
+        ah.monitored_barrier(timeout=20)
+        if ah.get_rank() == 1:
+            tell("late", error=failure(lambda: ah.monitored_barrier(timeout=1))["error"])
+        else:
+            told = failure(lambda: ah.monitored_barrier(timeout=0.5))
+            tell("late", error=told["error"])
+        tell("told", table=table, sum=sum_of(2), kept=bool((x == 1).all()))
+        hear()
+        """),
+    )
+    for told in each(ranks, "late"):
+        assert told["error"] is None
+    for told in each(ranks, "told"):
+        assert [row.split(" at ")[0] for row in told["table"]] == [
+            f"all_reduce(float64[{length}], SUM)" for length in (4, 5)
+        ]
+        assert all("<script>:" in row for row in told["table"])
+        assert (told["sum"], told["kept"]) == (4.0, True)
 
 
 def test_with_fewer_ranks_than_the_least_size_calls_fail_for_good(job: Job) -> None:

@@ -54,6 +54,10 @@ class Entry:
         self._code: CodeType | None
         self._code, self._instruction = caller()
 
+    def made_by(self, source: "tuple[CodeType | None, int]") -> None:
+        """Say where the program asked for it, if it did so elsewhere; see `source.caller`."""
+        self._code, self._instruction = source
+
     def began(self) -> None:
         self.started = time.monotonic_ns()
 

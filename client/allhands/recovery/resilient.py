@@ -12,12 +12,14 @@ import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from types import CodeType
 
 import numpy as np
 
 from allhands.engine import plan
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
+from allhands.engine.call import Call
 from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.order import Order
@@ -25,6 +27,7 @@ from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
 from allhands.group import Group, Timeout
 from allhands.loop_thread import LoopThread
+from allhands.recorder.source import caller
 from allhands.recovery.decision import Proposal, Reformed, Regrouper
 
 _COPY_ASIDE_BYTES = 1 << 20
@@ -66,6 +69,10 @@ class _Call:
     kept: list[Array] = field(default_factory=list)
     """What the call's arrays were before it."""
     is_cancelled: bool = False
+    source: tuple[CodeType | None, int] = (None, 0)
+    """Where the program made it."""
+    begin: Callable[[Group], Work] | None = None
+    """What it is on the group as it is now, if that is not a collective."""
 
 
 class ResilientGroup(Group):
@@ -153,9 +160,39 @@ class ResilientGroup(Group):
     ) -> Work:
         seconds = max(self._seconds(timeout), _AT_ONCE)
         root = self._engine.ranks[native.root] if native.root >= 0 else -1
+        return self._queue_up(
+            lambda work: _Call(work, native, build, result, label, seconds, root),
+            native.call,
+            label,
+        )
+
+    def monitored_barrier(
+        self,
+        timeout: Timeout = None,
+        wait_all_ranks: bool = False,
+        *,
+        label: str | None = None,
+    ) -> Work:
+        """End when every rank has called it; see `Group.monitored_barrier`."""
+        seconds = max(self._seconds(timeout), _AT_ONCE)
+
+        def begin(group: Group) -> Work:
+            return group.monitored_barrier(seconds, wait_all_ranks, label=label)
+
+        native = Native("barrier")
+        return self._queue_up(
+            lambda work: _Call(work, native, plan.barrier, None, label, seconds, -1, begin=begin),
+            Call("monitored_barrier"),
+            label,
+        )
+
+    def _queue_up(self, make: Callable[[Work], _Call], what: Call, label: str | None) -> Work:
+        """Give a call its number and hand it to the loop, in one step."""
+        source = caller()
         with self.order.lock:
-            work = Work(native.call, self.order.take(), label, self.name)
-            call = _Call(work, native, build, result, label, seconds, root)
+            work = Work(what, self.order.take(), label, self.name)
+            call = make(work)
+            call.source = source
             self._hand_over(work, self._submit, self._cancel, call)
         return work
 
@@ -220,6 +257,7 @@ class ResilientGroup(Group):
         group = self._now
         try:
             call.inner = self._begin(call, group)
+            _place(call.inner, call)
             await _ended(call.inner)
         except PeerFailed as error:
             return error
@@ -230,7 +268,9 @@ class ResilientGroup(Group):
             call.inner = None
         self._computed += 1
         try:
-            await _ended(group.barrier(timeout=_CONFIRM_SECONDS, label=call.label))
+            confirming = group.barrier(timeout=_CONFIRM_SECONDS, label=call.label)
+            _place(confirming, call)
+            await _ended(confirming)
         except PeerFailed as error:
             return error
         except AllhandsError as error:
@@ -243,6 +283,8 @@ class ResilientGroup(Group):
         native, build = call.native, call.build
         if call.is_cancelled:
             raise AllhandsError(f"{call.work} was cancelled by this rank")
+        if call.begin is not None:
+            return call.begin(group)
         if call.root >= 0:
             if call.root not in group._engine.ranks:
                 raise PeerFailed(f"{call.work} cannot end: its root is gone", (call.root,))
@@ -351,6 +393,12 @@ class ResilientGroup(Group):
         """Make a failed call once more, with the ranks that are left."""
         self.shrink()
         return self._start(call.native, call.build, call.result, call.timeout, call.label)
+
+
+def _place(work: Work, call: _Call) -> None:
+    """Let what is recorded of a call say where the program made it."""
+    if work.entry is not None:
+        work.entry.made_by(call.source)
 
 
 def _is_repeated(call: _Call) -> bool:
