@@ -274,7 +274,7 @@ async def test_the_table_says_where_each_call_was_made(three: InprocWorld) -> No
         return lambda sequence: f"train.py:{10 * sequence} in {place}"
 
     for group in three.groups[:2]:
-        group._engine._endings.where = says(f"step_{group.rank}")
+        group._engine.say_where(says(f"step_{group.rank}"))
     ended = await outcomes(group.all_reduce(ones(4 + group.rank % 2)) for group in three.groups)
     for error in ended:
         assert isinstance(error, CollectiveMismatch)

@@ -172,6 +172,10 @@ class GroupEngine:
         completed = max(shared.completed, self._position.completed)
         return replace(self._position, completed=completed)
 
+    def say_where(self, where: Callable[[int], str]) -> None:
+        """Have tables and warnings say where in the program a call was made, by its number."""
+        self._endings.where = where
+
     # ------------------------------------------------------------ calls
 
     def submit(self, operation: Operation) -> None:
