@@ -513,14 +513,13 @@ class Group:
 
     # ------------------------------------------------------------ inside
 
-    def pass_over(self) -> None:
-        """Use up the number of a call that others make, and are told not to wait for."""
+    def pass_over(self, reason: str) -> None:
+        """Use up the number of a call that others make, who are told why not to wait for it."""
         with self.order.lock:
             operation = self._numbered(
                 Native("barrier"), Native("barrier").call, plan.barrier, None, self.timeout, None
             )
-            operation.cancelled = True
-            self._thread.call(self._engine.submit, operation)
+            self._thread.call(self._engine.pass_over, operation, reason)
 
     def _reduce_scatter(
         self,

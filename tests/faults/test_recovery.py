@@ -266,6 +266,38 @@ def test_a_retryable_group_names_lines_and_tells_mismatches_and_late_ranks(job: 
         assert (told["sum"], told["kept"]) == (4.0, True)
 
 
+@pytest.mark.parametrize("backend", LINKED)
+def test_a_call_of_a_retryable_group_that_is_cancelled_leaves_the_next_one_right(job: Job) -> None:
+    ranks = job(
+        2,
+        program("""
+        ah.init_process_group(timeout=30, retryable=True)
+        if ah.get_rank() == 1:
+            hear()
+        arrays = [np.full(3, number + 1.0) for number in range(3)]
+        works = [ah.all_reduce(x, async_op=True) for x in arrays]
+        if ah.get_rank() == 0:
+            works[1].cancel()
+            tell("cancelled")
+        ended = []
+        for work in works:
+            try:
+                work.wait()
+                ended.append(None)
+            except ah.AllhandsError as error:
+                ended.append(type(error).__name__)
+        tell("ended", errors=ended, sums=[float(x[0]) for x in arrays], next=sum_of(5))
+        hear()
+        """),
+    )
+    ranks[0].expect("cancelled")
+    ranks[1].say("go on")
+    for told in each(ranks, "ended"):
+        assert [error is None for error in told["errors"]] == [True, False, True]
+        assert told["sums"] == [2.0, 2.0, 6.0]
+        assert told["next"] == 10.0
+
+
 def test_with_fewer_ranks_than_the_least_size_calls_fail_for_good(job: Job) -> None:
     ranks = job(
         3,

@@ -294,6 +294,12 @@ class GroupEngine:
             self._mark(operation, error)
             operation.work.fail(error)
 
+    def pass_over(self, operation: Operation, reason: str) -> None:
+        """Queue a call that is not made: its number is used up, and the others are told why."""
+        operation.cancelled = True
+        self._endings.tell(operation.work.sequence, reason)
+        self.submit(operation)
+
     async def idle(self) -> None:
         """Return when every call submitted so far has ended, point to point included."""
         if self._runner is not None:

@@ -262,7 +262,7 @@ class ResilientGroup(Group):
         except PeerFailed as error:
             return error
         except AllhandsError as error:
-            group.pass_over()  # nobody is to wait for this rank's confirmation
+            group.pass_over("a call that failed")  # nobody is to wait for its confirmation
             return error
         finally:
             call.inner = None
@@ -282,6 +282,7 @@ class ResilientGroup(Group):
     def _begin(self, call: _Call, group: Group) -> Work:
         native, build = call.native, call.build
         if call.is_cancelled:
+            group.pass_over(call.work.why)
             raise AllhandsError(f"{call.work} was cancelled by this rank")
         if call.begin is not None:
             return call.begin(group)
