@@ -100,6 +100,31 @@ def test_a_retryable_call_that_lost_a_rank_has_touched_nothing_and_can_be_retrie
 
 
 @pytest.mark.parametrize("backend", LINKED)
+def test_a_rooted_call_is_retried_with_the_root_that_it_had(job: Job) -> None:
+    ranks = job(
+        4,
+        program("""
+        ah.init_process_group(timeout=30, retryable=True)
+        sum_of(1)
+        tell("running")
+        if ah.get_rank() == 1:
+            hear()
+        x = np.full(3, 10.0 * ah.get_rank())
+        try:
+            ah.broadcast(x, src=2)
+        except ah.PeerFailed as error:
+            ah.retry(error)
+        tell("retried", root=x[0], size=ah.get_world_size())
+        hear()
+        """),
+    )
+    each(ranks, "running")
+    kill(ranks[1])
+    for told in each([ranks[0], ranks[2], ranks[3]], "retried"):
+        assert told == {"what": "retried", "root": 20.0, "size": 3}
+
+
+@pytest.mark.parametrize("backend", LINKED)
 def test_a_plain_group_is_shrunk_by_hand_and_agreed_upon(job: Job) -> None:
     ranks = job(
         4,

@@ -92,7 +92,6 @@ class ResilientGroup(Group):
         """How many ranks there are to be again after a loss, with on_failure="wait"."""
         self._queue: deque[_Call] = deque()
         self._runner: asyncio.Task[None] | None = None
-        self._current: _Call | None = None
         self._spare: list[Array] = []
         """Memory for copies, from the call before."""
         self._returned = self._computed = 0
@@ -393,7 +392,12 @@ class ResilientGroup(Group):
     def _again(self, call: _Call) -> Work:
         """Make a failed call once more, with the ranks that are left."""
         self.shrink()
-        return self._start(call.native, call.build, call.result, call.timeout, call.label)
+
+        def make(work: Work) -> _Call:
+            # With the root that it had: its number in the group may be another rank's now.
+            return replace(call, work=work, inner=None, kept=[], is_cancelled=False)
+
+        return self._queue_up(make, Call(call.work.operation), call.label)
 
 
 def _place(work: Work, call: _Call) -> None:
