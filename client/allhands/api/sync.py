@@ -144,7 +144,7 @@ def destroy_process_group(group: AnyGroup = None) -> None:
     others to leave, 30 s at most.
     """
     global _default, _home
-    world = _world()
+    world = current_world()
     if isinstance(group, NonMember):
         return
     if group is not None and group is not world.group:
@@ -158,12 +158,12 @@ def destroy_process_group(group: AnyGroup = None) -> None:
 
 def get_rank(group: AnyGroup = None) -> int:
     """Return this process's rank in the group; -1 if it is not in it."""
-    return -1 if isinstance(group, NonMember) else (group or _world().group).rank
+    return -1 if isinstance(group, NonMember) else (group or current_world().group).rank
 
 
 def get_world_size(group: AnyGroup = None) -> int:
     """Return the number of ranks in the group; -1 if this process is not in it."""
-    return -1 if isinstance(group, NonMember) else (group or _world().group).size
+    return -1 if isinstance(group, NonMember) else (group or current_world().group).size
 
 
 def new_group(
@@ -179,7 +179,7 @@ def new_group(
     Every rank of the world must call this, in the same order as other `new_group`s. `on_failure`,
     `retryable` and `verify` are as for `init_process_group`; `verify` None: as there.
     """
-    world = _world()
+    world = current_world()
     chosen = range(world.group.size) if ranks is None else ranks
     return world.new_group(chosen, timeout, on_failure, retryable, verify)
 
@@ -190,7 +190,7 @@ def default_group() -> Group:
     Raises:
         RuntimeError: `init_process_group` has not been called.
     """
-    return _world().group
+    return current_world().group
 
 
 def empty(
@@ -208,7 +208,7 @@ def empty(
         TypeError: elements that are Python objects.
         MemoryError: there is no such piece of memory.
     """
-    return _world().empty(shape, dtype)
+    return current_world().empty(shape, dtype)
 
 
 def connect(url: str | None = None, *, token: str | None = None, timeout: float = 30.0) -> Control:
@@ -233,7 +233,7 @@ def store(timeout: float = 30.0) -> CoordinatorStore:
 
 def status() -> JobStatus:
     """Return what the coordinator knows of this process's job; `str()` of it is a table."""
-    world = _world()
+    world = current_world()
     with connect() as control:
         return control.job(world.job)
 
@@ -243,7 +243,7 @@ def flight_recorder() -> list[OperationRecord]:
 
     It remembers 2,048 operations of each group (ALLHANDS_RECORDER_SIZE, a power of two; 0: none).
     """
-    return _world().records()
+    return current_world().records()
 
 
 # ---------------------------------------------------------------- collectives
@@ -261,13 +261,13 @@ def broadcast(
     """Overwrite `x` on every rank with that of rank `src`."""
     lane = None if async_op else (group or _home).order.lane
     if lane is not None and lane.broadcast(
-        x, src if group is None else _place(group, src), timeout, label
+        x, src if group is None else place(group, src), timeout, label
     ):
         return None
-    if (found := _member(group, async_op, "broadcast")) is None:
+    if (found := member(group, async_op, "broadcast")) is None:
         return None
-    return _end(
-        found.broadcast(x, _within(found, src, "src"), timeout=timeout, label=label), async_op
+    return finished(
+        found.broadcast(x, within(found, src, "src"), timeout=timeout, label=label), async_op
     )
 
 
@@ -287,9 +287,9 @@ def all_reduce(
     lane = None if async_op else (group or _home).order.lane
     if lane is not None and lane.all_reduce(x, op, timeout, label):
         return None
-    if (found := _member(group, async_op, "all_reduce")) is None:
+    if (found := member(group, async_op, "all_reduce")) is None:
         return None
-    return _end(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
+    return finished(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
 
 
 def all_reduce_init(
@@ -301,7 +301,7 @@ def all_reduce_init(
     label: str | None = None,
 ) -> PersistentCall | None:
     """Prepare an `all_reduce` of `x` that is made many times: `start()`, `wait()`, and again."""
-    if (found := _member(group, True, "all_reduce_init")) is None:
+    if (found := member(group, True, "all_reduce_init")) is None:
         return None
     return found.all_reduce_init(x, op, timeout=timeout, label=label)
 
@@ -319,13 +319,13 @@ def reduce(
     """Overwrite `x` on rank `dst` with the combination of all; other ranks' `x` is only read."""
     lane = None if async_op else (group or _home).order.lane
     if lane is not None and lane.reduce(
-        x, dst if group is None else _place(group, dst), op, timeout, label
+        x, dst if group is None else place(group, dst), op, timeout, label
     ):
         return None
-    if (found := _member(group, async_op, "reduce")) is None:
+    if (found := member(group, async_op, "reduce")) is None:
         return None
-    return _end(
-        found.reduce(x, _within(found, dst, "dst"), op, timeout=timeout, label=label), async_op
+    return finished(
+        found.reduce(x, within(found, dst, "dst"), op, timeout=timeout, label=label), async_op
     )
 
 
@@ -340,10 +340,10 @@ def gather(
     label: str | None = None,
 ) -> Work | None:
     """Fill `gather_list` on rank `dst`, by rank, with every rank's `x`; None elsewhere."""
-    if (found := _member(group, async_op, "gather")) is None:
+    if (found := member(group, async_op, "gather")) is None:
         return None
-    root = _within(found, dst, "dst")
-    return _end(found.gather(x, gather_list, root, timeout=timeout, label=label), async_op)
+    root = within(found, dst, "dst")
+    return finished(found.gather(x, gather_list, root, timeout=timeout, label=label), async_op)
 
 
 def scatter(
@@ -357,10 +357,10 @@ def scatter(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` with this rank's array of `scatter_list` on rank `src`; None elsewhere."""
-    if (found := _member(group, async_op, "scatter")) is None:
+    if (found := member(group, async_op, "scatter")) is None:
         return None
-    root = _within(found, src, "src")
-    return _end(found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op)
+    root = within(found, src, "src")
+    return finished(found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op)
 
 
 def all_gather(
@@ -373,9 +373,9 @@ def all_gather(
     label: str | None = None,
 ) -> Work | None:
     """Fill `outputs`, one array for each rank, with every rank's `x`."""
-    if (found := _member(group, async_op, "all_gather")) is None:
+    if (found := member(group, async_op, "all_gather")) is None:
         return None
-    return _end(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
+    return finished(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
 
 
 def all_gather_into_tensor(
@@ -391,9 +391,9 @@ def all_gather_into_tensor(
     lane = None if async_op else (group or _home).order.lane
     if lane is not None and lane.all_gather_into_tensor(output, x, timeout, label):
         return None
-    if (found := _member(group, async_op, "all_gather_into_tensor")) is None:
+    if (found := member(group, async_op, "all_gather_into_tensor")) is None:
         return None
-    return _end(found.all_gather_into_tensor(output, x, timeout=timeout, label=label), async_op)
+    return finished(found.all_gather_into_tensor(output, x, timeout=timeout, label=label), async_op)
 
 
 def reduce_scatter(
@@ -407,9 +407,11 @@ def reduce_scatter(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `output` with the combination of all ranks' `inputs[this rank]`."""
-    if (found := _member(group, async_op, "reduce_scatter")) is None:
+    if (found := member(group, async_op, "reduce_scatter")) is None:
         return None
-    return _end(found.reduce_scatter(output, inputs, op, timeout=timeout, label=label), async_op)
+    return finished(
+        found.reduce_scatter(output, inputs, op, timeout=timeout, label=label), async_op
+    )
 
 
 def reduce_scatter_tensor(
@@ -426,9 +428,11 @@ def reduce_scatter_tensor(
     lane = None if async_op else (group or _home).order.lane
     if lane is not None and lane.reduce_scatter_tensor(output, x, op, timeout, label):
         return None
-    if (found := _member(group, async_op, "reduce_scatter_tensor")) is None:
+    if (found := member(group, async_op, "reduce_scatter_tensor")) is None:
         return None
-    return _end(found.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), async_op)
+    return finished(
+        found.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), async_op
+    )
 
 
 def all_to_all(
@@ -441,9 +445,9 @@ def all_to_all(
     label: str | None = None,
 ) -> Work | None:
     """Give `inputs[j]` to the j-th rank and fill `outputs[j]` with what it gives."""
-    if (found := _member(group, async_op, "all_to_all")) is None:
+    if (found := member(group, async_op, "all_to_all")) is None:
         return None
-    return _end(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
+    return finished(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
 
 
 def all_to_all_single(
@@ -462,12 +466,12 @@ def all_to_all_single(
     lane = None if async_op or ragged else (group or _home).order.lane
     if lane is not None and lane.all_to_all_single(output, x, timeout, label):
         return None
-    if (found := _member(group, async_op, "all_to_all_single")) is None:
+    if (found := member(group, async_op, "all_to_all_single")) is None:
         return None
     work = found.all_to_all_single(
         output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
     )
-    return _end(work, async_op)
+    return finished(work, async_op)
 
 
 def barrier(
@@ -481,9 +485,9 @@ def barrier(
     lane = None if async_op else (group or _home).order.lane
     if lane is not None and lane.barrier(timeout, label):
         return None
-    if (found := _member(group, async_op, "barrier")) is None:
+    if (found := member(group, async_op, "barrier")) is None:
         return None
-    return _end(found.barrier(timeout=timeout, label=label), async_op)
+    return finished(found.barrier(timeout=timeout, label=label), async_op)
 
 
 def monitored_barrier(
@@ -507,10 +511,10 @@ def monitored_barrier(
         CollectiveTimeout: ranks did not come in time.
         CoordinatorUnavailable: there is no coordinator any more.
     """
-    if (found := _member(group, True, "monitored_barrier")) is None:
+    if (found := member(group, True, "monitored_barrier")) is None:
         return
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    _end(found.monitored_barrier(limit, wait_all_ranks, label=label), False)
+    finished(found.monitored_barrier(limit, wait_all_ranks, label=label), False)
 
 
 def abort(reason: str, group: AnyGroup = None) -> None:
@@ -518,7 +522,7 @@ def abort(reason: str, group: AnyGroup = None) -> None:
 
     That goes for calls that are blocked now, here and elsewhere, and for all that come later.
     """
-    world = _world()
+    world = current_world()
     if not isinstance(group, NonMember):
         world.abort(reason, "" if group is None or group is world.group else group.name)
 
@@ -536,9 +540,9 @@ def isend(
     label: str | None = None,
 ) -> Work | None:
     """Start to send `x` to rank `dst`; its memory is the call's until the work has ended."""
-    if (found := _member(group, True, "isend")) is None:
+    if (found := member(group, True, "isend")) is None:
         return None
-    return found.send(x, _within(found, dst, "dst"), tag, timeout=timeout, label=label)
+    return found.send(x, within(found, dst, "dst"), tag, timeout=timeout, label=label)
 
 
 def irecv(
@@ -551,9 +555,9 @@ def irecv(
     label: str | None = None,
 ) -> Work | None:
     """Start to receive into `x` from rank `src`; None: from whoever sends under this tag."""
-    if (found := _member(group, True, "irecv")) is None:
+    if (found := member(group, True, "irecv")) is None:
         return None
-    source = None if src is None else _within(found, src, "src")
+    source = None if src is None else within(found, src, "src")
     return found.recv(x, source, tag, timeout=timeout, label=label)
 
 
@@ -571,7 +575,7 @@ def send(
     if mail is not None and mail.send(x, dst, tag, timeout, label):
         return
     if (work := isend(x, dst, group, tag, timeout=timeout, label=label)) is not None:
-        _end(work, False)
+        finished(work, False)
 
 
 def recv(
@@ -587,26 +591,27 @@ def recv(
     mail = (group or _home).order.mail
     if mail is not None and (sender := mail.recv(x, src, tag, timeout, label)) >= 0:
         return sender
-    found = _member(group, True, "recv")
+    found = member(group, True, "recv")
     if found is None:
         return -1
-    source = None if src is None else _within(found, src, "src")
+    source = None if src is None else within(found, src, "src")
     work = found.recv(x, source, tag, timeout=timeout, label=label)
-    _end(work, False)
+    finished(work, False)
     return found.ranks[work.source_rank()]
 
 
 # ---------------------------------------------------------------- inside
 
 
-def _world() -> World:
+def current_world() -> World:
+    """Return the world of this process, whose calls name no group."""
     world = _default
     if world is None:
         raise RuntimeError("this process is in no world: call init_process_group() first")
     return world
 
 
-def _member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
+def member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
     """Return the group to call on; None, with a warning, for a rank that is not in it.
 
     Unless `async_op`, the call runs on this thread where nothing else is under way.
@@ -617,18 +622,18 @@ def _member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
             stacklevel=3,
         )
         return None
-    found = group or _world().group
+    found = group or current_world().group
     return found if async_op else found.here
 
 
-def _place(group: Group | NonMember, rank: int) -> int:
+def place(group: Group | NonMember, rank: int) -> int:
     """Return the place of a rank of the world in a group; -1: it has none there."""
     if isinstance(group, NonMember) or rank not in group.ranks:
         return -1
     return group.ranks.index(rank)
 
 
-def _within(group: Group, rank: int, name: str) -> int:
+def within(group: Group, rank: int, name: str) -> int:
     """Turn a rank of the world into one of the group."""
     if rank not in group.ranks:
         raise ValueError(
@@ -638,7 +643,7 @@ def _within(group: Group, rank: int, name: str) -> int:
     return group.ranks.index(rank)
 
 
-def _end(work: Work, async_op: bool) -> Work | None:
+def finished(work: Work, async_op: bool) -> Work | None:
     """Wait for a call unless the caller wants to; Ctrl-C ends it, at once."""
     if async_op:
         return work
