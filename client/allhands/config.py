@@ -21,9 +21,10 @@ DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"
 RECORDER_SIZE = 2048
 LARGEST_RECORDER = 1 << 20
-BACKENDS = ("auto", "shm", "socket", "grpc")
+BACKENDS = ("auto", "shm", "socket", "grpc", "threads")
 """auto: shared memory where all ranks of a group can have it, else links, which are raw sockets;
-shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams."""
+shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams;
+threads: links within one process, whose threads are the ranks."""
 
 
 ON_FAILURE = ("raise", "shrink", "wait")

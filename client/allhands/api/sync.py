@@ -5,9 +5,11 @@ ranks of the world, whatever the group. A call returns None when it has ended, a
 wrong; with `async_op=True` it returns a `Work` at once. `timeout` is in seconds and defaults to the
 group's; `label` is a name of yours for the call, for people who look.
 
-The default world is the only global state of the package.
+The default world is the only global state of the package. Where threads are ranks, each of them has
+one of its own, and the process has none.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -19,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands import config
-from allhands.api.world import NonMember, World
+from allhands.api.world import NonMember, Seat, World
 from allhands.control import Control
 from allhands.control import connect as _connect
 from allhands.engine.arguments import AnyArray
@@ -39,6 +41,19 @@ _default: World | None = None
 _home: Group | NonMember = NonMember("no world")
 """The group of calls that name none."""
 _attempts = itertools.count()
+
+
+class _Own(threading.local):
+    """What a thread has for itself that is a rank."""
+
+    seat: Seat | None = None
+    """Its place among them; None: it is a thread like any other."""
+    world: World | None = None
+
+
+_own = _Own()
+_seated = 0
+"""Threads that have a seat."""
 
 
 def init_process_group(
@@ -74,7 +89,8 @@ def init_process_group(
         token: what the coordinator wants to see; default ALLHANDS_TOKEN, else this user's notice.
         tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
         backend: `auto`: shared memory in groups whose ranks are all on one host, else links;
-            `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone.
+            `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone;
+            `threads`: the world of the threads that `allhands.testing.run_threads` has started.
         label: a name for this process, for people who look.
         heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
             a job to join sets it, 5 s if it says nothing.
@@ -99,13 +115,25 @@ def init_process_group(
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
-        RuntimeError: this process is in a world already.
+        RuntimeError: this process is in a world already, or its threads are.
         JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
     """
     global _default, _home
-    with _lock:
-        if _default is not None:
+    seat = _own.seat
+    with _lock if seat is None else contextlib.nullcontext():
+        if is_initialized():
             raise RuntimeError("this process is in a world already: destroy_process_group() first")
+        if seat is None and _seated:
+            raise RuntimeError(
+                "threads of this process are ranks, and this thread is none of them: "
+                "give it a group of the rank that has started it"
+            )
+        if backend == "threads":
+            if seat is None:
+                raise RuntimeError(
+                    "backend='threads' is for the threads of allhands.testing.run_threads"
+                )
+            init_method, rank, world_size = seat.place(rank, world_size)
         settled = config.settle(
             os.environ,
             init_method=init_method,
@@ -128,13 +156,16 @@ def init_process_group(
             parent=parent(),
             attempt=next_attempt(),
         )
+        if seat is not None:
+            _own.world = (seat if backend == "threads" else World).join(settled)
+            return
         _default = World.join(settled)
         _home = _default.group
 
 
 def is_initialized() -> bool:
-    """Say whether this process is in a world."""
-    return _default is not None
+    """Say whether this process is in a world; of a thread that is a rank, whether it is."""
+    return found_world() is not None
 
 
 def destroy_process_group(group: AnyGroup = None) -> None:
@@ -150,9 +181,12 @@ def destroy_process_group(group: AnyGroup = None) -> None:
     if group is not None and group is not world.group:
         world.close_group(group)
         return
-    with _lock:
-        _default = None
-        _home = NonMember("no world")
+    if world is _own.world:
+        _own.world = None
+    else:
+        with _lock:
+            _default = None
+            _home = NonMember("no world")
     world.close()
 
 
@@ -216,9 +250,9 @@ def connect(url: str | None = None, *, token: str | None = None, timeout: float 
 
     Without a world either, it is the one that `allhands status` would find.
     """
-    if url is None and _default is not None:
-        endpoint = _default.endpoint
-        url = f"ah://{endpoint.address.target}/{_default.job}"
+    if url is None and (world := found_world()) is not None:
+        endpoint = world.endpoint
+        url = f"ah://{endpoint.address.target}/{world.job}"
         token = token or endpoint.token
     return _connect(url, token=token, timeout=timeout)
 
@@ -603,11 +637,39 @@ def recv(
 # ---------------------------------------------------------------- inside
 
 
+def found_world() -> World | None:
+    """Return the world of this process, or of this thread where that is a rank; None: none."""
+    return _own.world if _default is None else _default
+
+
 def current_world() -> World:
-    """Return the world of this process, whose calls name no group."""
-    world = _default
+    """Return the same, for calls that need one."""
+    world = found_world()
     if world is None:
         raise RuntimeError("this process is in no world: call init_process_group() first")
+    return world
+
+
+def sit(seat: Seat) -> None:
+    """Make this thread a rank among threads, with a default world of its own to come.
+
+    Raises:
+        RuntimeError: the process is in a world, which every thread would take for its own.
+    """
+    global _seated
+    with _lock:
+        if _default is not None:
+            raise RuntimeError("this process is in a world: destroy_process_group() first")
+        _own.seat = seat
+        _seated += 1
+
+
+def rise() -> World | None:
+    """Make this thread one like any other; return the world that it has not left, if any."""
+    global _seated
+    with _lock:
+        world, _own.seat, _own.world = _own.world, None, None
+        _seated -= 1
     return world
 
 

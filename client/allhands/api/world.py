@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,20 @@ class NonMember:
     name: str
     order: ClassVar[Order] = Order()
     """Of calls that are never made."""
+
+
+class Seat(Protocol):
+    """The place of a thread among threads that are ranks."""
+
+    def place(self, rank: int, world_size: int) -> tuple[str, int, int]:
+        """Return where they meet, as a URL, and as which rank of how many; -1: not given.
+
+        Raises:
+            ValueError: this thread is another one, or there are more or fewer of them.
+        """
+
+    def join(self, config: WorldConfig) -> "World":
+        """Join and wait until the world is complete."""
 
 
 class World:
