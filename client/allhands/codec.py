@@ -125,7 +125,10 @@ class _Encoder:
             case _ if type(value) is dict:
                 # As pairs: keys may be of any type, and keep their order.
                 pairs = [
-                    [self._plain(key, f"{where} key {key!r}"), self._plain(one, f"{where}[{key!r}]")]
+                    [
+                        self._plain(key, f"{where} key {key!r}"),
+                        self._plain(one, f"{where}[{key!r}]"),
+                    ]
                     for key, one in value.items()
                 ]
                 return self._extended(_DICT, pairs)
@@ -208,7 +211,7 @@ class _Decoder:
             _DATACLASS: self._dataclass,
             _BYTEARRAY: bytearray,
             _RANGE: lambda data: range(*self._list(data)),
-            _DICT: lambda data: dict(self._list(data)),
+            _DICT: lambda data: dict(zip(*self._list(data), strict=True)),
         }
 
     def decode(self, data: bytes | memoryview) -> Any:

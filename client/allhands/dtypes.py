@@ -22,7 +22,7 @@ def name_of(dtype: "np.dtype[Any]") -> str:
         if dtype.type.__module__ != EXTENSIONS:
             raise TypeError(f"{dtype} of {dtype.type.__module__} is not known to other processes")
         return _PREFIX + dtype.name
-    described = np.lib.format.dtype_to_descr(dtype)
+    described: object = np.lib.format.dtype_to_descr(dtype)
     return described if isinstance(described, str) else repr(described)
 
 
@@ -41,7 +41,7 @@ def dtype_of(name: str) -> "np.dtype[Any]":
             raise ValueError(f"{name!r} is no dtype")
         return np.dtype(found)
     try:
-        described = ast.literal_eval(name) if name.startswith(("[", "(", "{")) else name
+        described: Any = ast.literal_eval(name) if name.startswith(("[", "(", "{")) else name
         dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(described)
     except (SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"{name!r} is no dtype") from error

@@ -133,9 +133,7 @@ def targets(arrays: object, name: str) -> list[Array]:
     return arguments.targets(found, name, len(found))
 
 
-def _call(
-    name: str, arrays: Sequence[Array], reduce: str = "", root: int | None = None
-) -> Call:
+def _call(name: str, arrays: Sequence[Array], reduce: str = "", root: int | None = None) -> Call:
     # Ranks must agree on all of it: another cut would give other arrays.
     layout = ",".join(f"{array.dtype}[{array.size}]" for array in arrays)
     return Call(name, reduce=reduce, root=root, layout=layout)

@@ -55,7 +55,7 @@ def gather(x: AnyArray, root: int) -> Chain:
 
 
 def scatter(arrays: Sequence[AnyArray] | None, root: int) -> Chain:
-    """Give each rank its array of those that the root has, equal dtypes; others need not know it."""
+    """Give each rank its array of those that the root has; others need not know the dtype."""
     rows = None if arrays is None else [_described(array) for array in arrays]
 
     def steps(moves: Moves) -> Steps:
