@@ -18,10 +18,10 @@ class Call:
     """As a rank of the group."""
     crossing: tuple[int, int] | None = None
     """Where each of two ranks says how much it gives: what rank 0 gives to rank 1, and back."""
-    layout: str = ""
-    """Where there are many arrays: the dtypes and counts of all."""
     detail: str = field(default="", compare=False, repr=False)
     """What ranks need not agree on, for people to read."""
+    layout: str = ""
+    """Where there are many arrays: the dtypes and counts of all."""
 
     def __str__(self) -> str:
         parts = [
