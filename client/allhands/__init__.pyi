@@ -1,6 +1,7 @@
 from . import aio as aio
 from . import testing as testing
 from .api.elastic import State as State
+from .api.surroundings import get_node_local_rank as get_node_local_rank
 from .api.sync import abort as abort
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
