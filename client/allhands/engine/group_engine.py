@@ -15,9 +15,11 @@ from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call, group_hash
+from allhands.engine.chain import Running
+from allhands.engine.collectives import Build
 from allhands.engine.endings import ASK_AFTER, LATE, Endings, Found, first, stop
 from allhands.engine.exchanges import Exchanges
-from allhands.engine.executor import Execution, MismatchFound, Part
+from allhands.engine.executor import Execution, MismatchFound
 from allhands.engine.guard import ROOTED, Hearing, Stage, guarded
 from allhands.engine.hierarchy import Hierarchy
 from allhands.engine.island import Island, Left
@@ -33,7 +35,7 @@ from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
-from allhands.reduction import ReduceOp
+from allhands.reduction import ReduceOp, finish
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
@@ -56,17 +58,16 @@ class Operation:
     call: Call
     native: Native
     """What the call is over shared memory."""
-    parts: Callable[[], Sequence[Part]]
+    build: Build
     """Makes what the call is over links."""
-    reduce: ReduceOp
-    finish: Callable[[], None]
-    """Runs on the loop once everything has landed over links."""
     result: Result
     timeout: float
     deadline: float
     """On the monotonic clock."""
     cancelled: bool = False
     """Whether it is to be passed over when it would begin."""
+    link: "Link | None" = None
+    """Where it is a step of a chain; what it is beyond a name is known when it begins."""
     meeting: "Meeting | None" = None
     """Where ranks only meet, and the coordinator sees to it."""
     has_touched: bool = False
@@ -83,6 +84,15 @@ class Meeting:
 
     names_all: bool
     """Whether its error names every rank that is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where an operation is in a chain."""
+
+    running: Running
+    later: Sequence[Operation]
+    """The steps behind it."""
 
 
 @dataclass(slots=True)
@@ -229,6 +239,16 @@ class GroupEngine:
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run_queue(), name=f"group {self.name}")
 
+    def submit_all(self, steps: Sequence[Operation]) -> None:
+        """Queue the steps of a chain."""
+        for operation in steps:
+            self.submit(operation)
+
+    def cancel_all(self, steps: Sequence[Operation]) -> None:
+        """End a chain early."""
+        for operation in reversed(steps):
+            self.cancel(operation)
+
     def goes_here(self, native: Native) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""
         nbytes = sum(array.nbytes for array in (*native.sources, *native.targets))
@@ -292,6 +312,14 @@ class GroupEngine:
             operation.cancelled = True
             error = cancelled(repr(operation.work))
             self._mark(operation, error)
+            operation.work.fail(error)
+
+    def _drop(self, steps: Sequence[Operation], error: BaseException) -> None:
+        """Leave out the rest of a chain, of which a step failed."""
+        for operation in steps:
+            if not operation.cancelled:
+                operation.cancelled = True
+                self._endings.tell(operation.work.sequence, f"a step before it failed: {error}")
             operation.work.fail(error)
 
     def pass_over(self, operation: Operation, reason: str) -> None:
@@ -448,6 +476,8 @@ class GroupEngine:
                 self._mark(operation, error)
             logger.debug("%s failed: %s", work, error)
             work.fail(error)
+            if operation.link is not None:
+                self._drop(operation.link.later, error)
 
     def _mark(self, operation: Operation, error: AllhandsError) -> None:
         """Let an error say what became of the outputs of a call."""
@@ -464,6 +494,8 @@ class GroupEngine:
             if operation.meeting is not None:
                 await self._run_meeting(operation, operation.meeting)
                 return
+            if operation.link is not None:
+                await self._advance(operation, operation.link)
             if self._shared.is_open:
                 await self._settle(operation)
             if self.order.lane is not None:
@@ -475,6 +507,7 @@ class GroupEngine:
                         operation.timeout,
                         operation.deadline,
                         work.label,
+                        None if operation.link is None else operation.call,
                     )
                 )
             elif begun is not None:
@@ -487,6 +520,10 @@ class GroupEngine:
                 await self._run_phases(operation, self._hierarchy, phases)
             if self._verification is not None:
                 await self._verify(operation, self._verification)
+            if operation.link is not None:
+                operation.has_touched = False  # only memory of its own
+                if not operation.link.later:
+                    operation.result = await self._aside.run(operation.link.running.conclude)
         except asyncio.CancelledError:
             error = AllhandsError(f"{self._what(operation)} was cancelled: the worker is closing")
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
@@ -495,6 +532,14 @@ class GroupEngine:
             if begun is not None and begun.execution is not None:
                 begun.execution.stop()
             self._leave(operation, error)
+
+    async def _advance(self, operation: Operation, link: Link) -> None:
+        """Let a chain say what the step is that begins now."""
+        step = await self._aside.run(link.running.advance)
+        operation.native, operation.build = step.native, step.build
+        assert self._interrupt is not None
+        if self._interrupt.done() and (failure := self._interrupt.result()) is not None:
+            raise failure(self._what(operation))
 
     async def _settle(self, operation: Operation) -> None:
         """Find out whether the ranks share memory, within the deadline of a call."""
@@ -585,9 +630,9 @@ class GroupEngine:
             group=self.hash,
             sequence=work.sequence,
             signature=signature,
-            reduce=operation.reduce,
+            reduce=operation.native.op or ReduceOp.SUM,
         )
-        parts = operation.parts()
+        parts = operation.build(self.rank, len(self.ranks))
         work.explained(over_links(parts[0].name, self.wire))
         guard = guarded(native, self.rank, len(self.ranks), parts, self._stage)
         beside = []
@@ -604,7 +649,12 @@ class GroupEngine:
             self._agreed[operation.signature] = None
             if len(self._agreed) > _AGREED:
                 del self._agreed[next(iter(self._agreed))]
-        operation.finish()
+        self._divide(operation.native)
+
+    def _divide(self, native: Native) -> None:
+        """Turn what has landed into the result."""
+        if native.op is not None and native.targets and not self.deterministic:
+            finish(native.op, native.targets[0], len(self.ranks))
 
     async def _run_phases(
         self, operation: Operation, hierarchy: Hierarchy, phases: Sequence[Phase]
@@ -625,7 +675,7 @@ class GroupEngine:
             await self._carry_out(operation, performing, performance.waiting_for)
         finally:
             operation.has_touched = performance.has_touched
-        operation.finish()
+        self._divide(operation.native)
         self.explanation = hierarchy.described(phases)
         operation.work.explained(self.explanation)
 
