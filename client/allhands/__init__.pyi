@@ -21,6 +21,7 @@ from .api.ragged import reduce_scatter_v as reduce_scatter_v
 from .api.ragged import scatter_v as scatter_v
 from .api.scans import exscan as exscan
 from .api.scans import scan as scan
+from .api.surroundings import get_node_local_rank as get_node_local_rank
 from .api.sync import abort as abort
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
