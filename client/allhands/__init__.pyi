@@ -1,4 +1,5 @@
 from . import aio as aio
+from . import futures as futures
 from . import testing as testing
 from .api.elastic import State as State
 from .api.sync import abort as abort

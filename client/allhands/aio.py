@@ -15,6 +15,7 @@ from allhands.api.sync import next_attempt, parent
 from allhands.api.world import NonMember, World
 from allhands.engine.arguments import AnyArray
 from allhands.engine.work import Work
+from allhands.futures import awaitable
 from allhands.group import Group
 from allhands.reduction import ReduceOp
 
@@ -331,7 +332,7 @@ class AsyncWorld(AsyncGroup):
 
 async def _settled(work: Work, result: T) -> T:
     """Wait for a call; where the waiting is cancelled the call ends too, before this returns."""
-    future = asyncio.wrap_future(work.get_future())
+    future = awaitable(work.get_future())
     try:
         await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from allhands import native_core
+from allhands.callbacks import Callbacks
 from allhands.deadlines import effective
 from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
@@ -50,6 +51,10 @@ class Caller(Protocol):
 
         It says whether the loop has something to do because of it.
         """
+
+    @property
+    def callbacks(self) -> Callbacks | None:
+        """What runs functions once calls have ended; None: the thread that ended the call."""
 
 
 class Recovery(Protocol):
@@ -598,7 +603,7 @@ class Group:
     ) -> Operation:
         """Give a call its number, with the order's lock held."""
 
-        work = Work(call, self.order.take(), label, self.name)
+        work = Work(call, self.order.take(), label, self.name, self._thread.callbacks)
         work.entry = self._engine.recording.asked(
             call.operation, work.sequence, native.nbytes, call, label
         )
@@ -633,7 +638,7 @@ class Group:
             raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
         seconds = self._seconds(timeout)
         call = Call("message", str(array.dtype), array.size)
-        work = Work(Call(operation), 0, label, self.name)
+        work = Work(Call(operation), 0, label, self.name, self._thread.callbacks)
         work.entry = self._engine.recording.message(operation, array.nbytes, call, peer, tag, label)
         if seconds <= 0:
             what = named(operation, self.ranks, peer, tag)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from allhands.callbacks import Callbacks
 from allhands.signals import Deferred
 
 T = TypeVar("T")
@@ -32,6 +33,8 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
+        self.callbacks = Callbacks(name)
+        """Threads beside this one, for functions that may wait for what it does."""
         self._baton = threading.Lock()
         self._borrowing = threading.Lock()
         """Held by who borrows, so that one at a time asks the thread to let go."""

@@ -1,6 +1,7 @@
 """A process's membership in one world, and the groups in it, for callers on any thread."""
 
 import atexit
+import logging
 import math
 import os
 import sys
@@ -23,6 +24,11 @@ from allhands.recorder.record import OperationRecord
 from allhands.recovery.recovery import Survivors
 from allhands.recovery.resilient import Policy, ResilientGroup
 from allhands.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+_CALLBACK_SECONDS = 30.0
+"""How long functions that are called when calls have ended may go on when the world is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +163,8 @@ class World:
                     self._thread.run(group.idle())
             self._thread.run(self._worker.leave(error, traceback, aborts))
         finally:
+            if not self._thread.callbacks.close(_CALLBACK_SECONDS):
+                logger.warning("left while functions given to then() had not returned")
             self._thread.stop()
 
     def _face(self, group: Group, on_failure: str, retryable: bool) -> Group:

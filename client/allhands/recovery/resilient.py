@@ -25,6 +25,7 @@ from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
+from allhands.futures import awaitable
 from allhands.group import Group, Timeout
 from allhands.loop_thread import LoopThread
 from allhands.recorder.source import caller
@@ -189,7 +190,7 @@ class ResilientGroup(Group):
         """Give a call its number and hand it to the loop, in one step."""
         source = caller()
         with self.order.lock:
-            work = Work(what, self.order.take(), label, self.name)
+            work = Work(what, self.order.take(), label, self.name, self._thread.callbacks)
             call = make(work)
             call.source = source
             self._hand_over(work, self._submit, self._cancel, call)
@@ -437,4 +438,4 @@ def _copy(targets: Sequence[Array], sources: Sequence[Array]) -> None:
 
 
 async def _ended(work: Work) -> None:
-    await asyncio.wrap_future(work.get_future())
+    await awaitable(work.get_future())
