@@ -109,3 +109,12 @@ LIST: KeyCall[wire.ListRequest, wire.ListReply] = KeyCall(
 COUNT: KeyCall[wire.CountRequest, wire.CountReply] = KeyCall(
     "Count", "count", lambda _: "count keys"
 )
+QUEUE_PUSH: KeyCall[wire.QueuePushRequest, wire.QueuePushReply] = KeyCall(
+    "QueuePush", "queue_push", _of_key("push to queue")
+)
+QUEUE_POP: KeyCall[wire.QueuePopRequest, wire.QueuePopReply] = KeyCall(
+    "QueuePop", "queue_pop", _of_key("pop from queue")
+)
+QUEUE_LENGTH: KeyCall[wire.QueueLengthRequest, wire.QueueLengthReply] = KeyCall(
+    "QueueLength", "queue_length", _of_key("measure queue")
+)
