@@ -57,8 +57,10 @@ from .recorder.record import OperationRecord as OperationRecord
 from .recovery.retry import retry as retry
 from .reduction import ReduceOp as ReduceOp
 from .stores import CoordinatorStore as CoordinatorStore
+from .stores import FileStore as FileStore
 from .stores import HashStore as HashStore
 from .stores import PrefixStore as PrefixStore
 from .stores import Store as Store
+from .stores import TCPStore as TCPStore
 from .verdicts import Absence as Absence
 from .verdicts import Verdict as Verdict

@@ -53,6 +53,11 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that is calling."""
+        return threading.current_thread() is self._thread
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait for it; Ctrl-C here cancels it there.
 

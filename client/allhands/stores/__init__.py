@@ -3,7 +3,17 @@
 from allhands.stores.asynchronous import AsyncCoordinatorStore
 from allhands.stores.contract import Store
 from allhands.stores.coordinator import CoordinatorStore
+from allhands.stores.file import FileStore
 from allhands.stores.hash import HashStore
 from allhands.stores.prefix import PrefixStore
+from allhands.stores.tcp import TCPStore
 
-__all__ = ["AsyncCoordinatorStore", "CoordinatorStore", "HashStore", "PrefixStore", "Store"]
+__all__ = [
+    "AsyncCoordinatorStore",
+    "CoordinatorStore",
+    "FileStore",
+    "HashStore",
+    "PrefixStore",
+    "Store",
+    "TCPStore",
+]
