@@ -62,5 +62,6 @@ from .stores import HashStore as HashStore
 from .stores import PrefixStore as PrefixStore
 from .stores import Store as Store
 from .stores import TCPStore as TCPStore
+from .stores import store_based_barrier as store_based_barrier
 from .verdicts import Absence as Absence
 from .verdicts import Verdict as Verdict

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands import config
+from allhands.api.rendezvous import meet_through
 from allhands.api.world import NonMember, World
 from allhands.control import Control
 from allhands.control import connect as _connect
@@ -29,7 +30,8 @@ from allhands.group import Group
 from allhands.job_status import JobStatus
 from allhands.recorder.record import OperationRecord
 from allhands.reduction import ReduceOp
-from allhands.stores import CoordinatorStore
+from allhands.stores import CoordinatorStore, Store
+from allhands.timeout import seconds
 from allhands_proto import notice
 
 AnyGroup = Group | NonMember | None
@@ -60,6 +62,7 @@ def init_process_group(
     max_size: int = 0,
     abort_on_exception: bool = True,
     verify: bool = False,
+    store: Store | None = None,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -96,6 +99,8 @@ def init_process_group(
         verify: check every frame on links by a CRC, and compare a digest of the result among the
             ranks: `DataCorrupted` names the link, or the ranks whose result differs. All ranks
             must say the same. Calls then take longer, small ones by a round over links.
+        store: instead of `init_method`: a store that all ranks have, with `rank` and `world_size`.
+            They meet at its coordinator, else at one that rank 0 hosts on loopback.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -106,12 +111,19 @@ def init_process_group(
     with _lock:
         if _default is not None:
             raise RuntimeError("this process is in a world already: destroy_process_group() first")
+        length = seconds(timeout)
+        attempt = next_attempt()
+        if store is not None:
+            if init_method is not None:
+                raise ValueError("init_method and store both say where to meet: give one of them")
+            place = meet_through(store, rank, world_size, length)
+            init_method, token, tls, attempt = place.init_method, place.token, place.tls_ca, 0
         settled = config.settle(
             os.environ,
             init_method=init_method,
             rank=rank,
             world_size=world_size,
-            timeout=timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+            timeout=length,
             job=job,
             token=token,
             tls_ca=tls,
@@ -126,7 +138,7 @@ def init_process_group(
             abort_on_exception=abort_on_exception,
             verify=verify,
             parent=parent(),
-            attempt=next_attempt(),
+            attempt=attempt,
         )
         _default = World.join(settled)
         _home = _default.group
@@ -223,12 +235,14 @@ def connect(url: str | None = None, *, token: str | None = None, timeout: float 
     return _connect(url, token=token, timeout=timeout)
 
 
-def store(timeout: float = 30.0) -> CoordinatorStore:
+def store(timeout: float | timedelta | None = None) -> CoordinatorStore:
     """Return the store of this process's job, with c10d's methods; it lives as long as you hold it.
 
-    `timeout` is in seconds, for every wait.
+    `timeout` is in seconds, for every wait; None: as for calls in the world, 30 s without one.
     """
-    return CoordinatorStore(connect(timeout=timeout), timeout)
+    usual = config.DEFAULT_TIMEOUT if _default is None else _default.group.timeout
+    limit = usual if timeout is None else seconds(timeout)
+    return CoordinatorStore(connect(timeout=limit), limit)
 
 
 def status() -> JobStatus:

@@ -1,6 +1,7 @@
 """Stores: keys and values shared by the ranks of a job, with c10d's methods."""
 
 from allhands.stores.asynchronous import AsyncCoordinatorStore
+from allhands.stores.barrier import store_based_barrier
 from allhands.stores.contract import Store
 from allhands.stores.coordinator import CoordinatorStore
 from allhands.stores.file import FileStore
@@ -16,4 +17,5 @@ __all__ = [
     "PrefixStore",
     "Store",
     "TCPStore",
+    "store_based_barrier",
 ]

@@ -1,10 +1,12 @@
 """The file of a `FileStore`: an SQLite database, and who uses it."""
 
 import os
+import random
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from allhands_proto import notice
 
 _LOCK_SECONDS = 30.0
 """How long others may keep the file to themselves; each change takes far less."""
+_RETRY_SECONDS = 0.0002, 0.002
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS pairs (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
@@ -52,13 +55,13 @@ class Database:
     @contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
         """Give the connection for changes that all happen or, where the block raises, none."""
-        with self._transaction("BEGIN EXCLUSIVE") as sql:
+        with self._transaction(["BEGIN EXCLUSIVE"]) as sql:
             yield sql
 
     @contextmanager
     def looking(self) -> Iterator[sqlite3.Connection]:
         """Give the connection for looks at one moment."""
-        with self._transaction("BEGIN") as sql:
+        with self._transaction(["BEGIN", "SELECT COUNT(*) FROM sqlite_schema"]) as sql:
             yield sql
 
     def pause(self, seconds: float) -> None:
@@ -84,21 +87,21 @@ class Database:
         self._changed = threading.Condition()
         try:
             self._sql = sqlite3.connect(
-                self.path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
+                self.path, timeout=0, isolation_level=None, check_same_thread=False
             )
-            self._sql.execute("PRAGMA synchronous = OFF")
+            self._execute(["PRAGMA synchronous = OFF"])
         except sqlite3.Error as error:
             raise self._meaning(error) from error
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: Sequence[str]) -> Iterator[sqlite3.Connection]:
         if os.getpid() != self._pid:
             # A forked child must neither use nor close a connection of its parent.
             self._pid, self._user, self._left_to_parent = os.getpid(), None, self._sql
             self._open()
         with self._changed:
             try:
-                self._sql.execute(begin)
+                self._execute(begin)
                 try:
                     yield self._sql
                 except BaseException:
@@ -108,6 +111,22 @@ class Database:
             except sqlite3.Error as error:
                 raise self._meaning(error) from error
             self._changed.notify_all()
+
+    def _execute(self, statements: Sequence[str]) -> None:
+        """Execute what locks the file, once others, who have it for an instant, let it go."""
+        until = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                for statement in statements:
+                    self._sql.execute(statement).fetchall()
+                return
+            except sqlite3.OperationalError as error:
+                if self._sql.in_transaction:
+                    self._sql.execute("ROLLBACK")
+                if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() >= until:
+                    raise
+            # Nothing tells when. SQLite's own pauses grow, so that who is late gets ever later.
+            time.sleep(random.uniform(*_RETRY_SECONDS))
 
     def _meaning(self, error: sqlite3.Error) -> Exception:
         said = f"the store in {self.path}: {error}"
