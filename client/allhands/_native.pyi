@@ -111,6 +111,8 @@ class Lane:
 
     taken: int
     """Number of the latest call that has one."""
+    timeout: float
+    """Seconds that a call may take when it does not say otherwise; may be set."""
 
     def __init__(
         self,
@@ -226,7 +228,10 @@ class Lane:
         """Return when no call runs."""
 
 class Persistent:
-    """An all_reduce of one array, whose arguments were looked at once."""
+    """An all_reduce of one array, whose arguments were looked at once.
+
+    A `timeout` of 0 is that of the lane when it is started.
+    """
 
     def __init__(
         self,
@@ -262,6 +267,9 @@ class Mail:
     unlike_signature, told, timeout, label) and must raise; peers are places in the group, -1:
     anybody.
     """
+
+    timeout: float
+    """Seconds that a message may take when it does not say otherwise; may be set."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ async def gauge(engine: GroupEngine) -> Wire:
     Raises:
         AllhandsError: a rank did not take part.
     """
-    group = Group(engine, _OnLoop(), engine.timeout)
+    group = Group(engine, _OnLoop(), engine.order.timeout)
     await _ended(group.barrier())  # which dials
     latency = min([await _timed(group.barrier) for _ in range(_BARRIERS)]) / rounds_of(group.size)
     onward = [0] * group.size

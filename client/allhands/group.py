@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +35,7 @@ from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
 from allhands.reduction import ReduceOp, check, finish
+from allhands.timeout import seconds
 
 Timeout = float | None
 
@@ -84,11 +86,22 @@ class Group:
         self.deterministic = engine.deterministic
         """Whether reductions over links give the bits that they give over shared memory."""
         self.timeout = timeout
-        """Seconds that a call may take when it does not say otherwise."""
 
     @property
     def name(self) -> str:
         return self._engine.name
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call may take when it does not say otherwise; may be set, on each rank.
+
+        It counts for calls from then on. A timedelta will do; else ValueError.
+        """
+        return self.order.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float | timedelta) -> None:
+        self.order.timeout = _checked(seconds(timeout))
 
     @functools.cached_property
     def here(self) -> "Group":
@@ -188,15 +201,15 @@ class Group:
     ) -> PersistentCall:
         """Prepare an `all_reduce` of `x` that is made many times; it talks to nobody yet."""
         check(op, arguments.target(x, "x").dtype)
-        seconds = self._given(timeout)
+        own = 0.0 if timeout is None else self._given(timeout)
 
         def make() -> Work:
-            return self.all_reduce(x, op, timeout=seconds, label=label)
+            return self.all_reduce(x, op, timeout=timeout, label=label)
 
         native, _ = native_core.find()
         if native is None or type(x) is not np.ndarray:
             return Queued(make)
-        call: PersistentCall = native.Persistent(self.order, x, op, make, seconds, label)
+        call: PersistentCall = native.Persistent(self.order, x, op, make, own, label)
         return call
 
     def reduce(
@@ -672,10 +685,7 @@ class Group:
         return effective(self._given(timeout))
 
     def _given(self, timeout: Timeout) -> float:
-        seconds = self.timeout if timeout is None else float(timeout)
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-        return seconds
+        return self.order.timeout if timeout is None else _checked(float(timeout))
 
     def _member(self, rank: int, name: str) -> int:
         if not 0 <= rank < self.size:
@@ -739,6 +749,12 @@ class Group:
         rows = arguments.splits(given, name, array.shape[0], self.size)
         width = array.size // array.shape[0] if array.shape[0] else 0
         return [count * width for count in rows]
+
+
+def _checked(timeout: float) -> float:
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+    return timeout
 
 
 class _Here(Group):

@@ -148,11 +148,10 @@ class GroupEngine:
         """What callers call each rank of the group."""
         self.rank = rank
         self.hash = group_hash(name)
-        self.timeout = timeout
         self.deterministic = deterministic
         self.wire: Wire | None = None
         """What the links of the world were measured to be, the same on every rank."""
-        self.order = Order()
+        self.order = Order(timeout)
         self.recording = Recording(name, ranks, self.order, recorder_size)
         self.explanation = ""
         """How the latest call in phases was carried out."""
@@ -181,7 +180,7 @@ class GroupEngine:
             self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
         self._shared = Shared(
-            name, rank, self.order, self._aside, self._endings, grounds, timeout, self.recording
+            name, rank, self.order, self._aside, self._endings, grounds, self.recording
         )
         self.messages = Messages(
             name,

@@ -83,7 +83,7 @@ class ResilientGroup(Group):
         self, group: Group, regrouper: Regrouper, thread: LoopThread, policy: Policy
     ) -> None:
         super().__init__(group._engine, thread, group.timeout, group._recovery)
-        self._numbers = Order()
+        self._numbers = Order(group.timeout)
         self.order = self._numbers  # every call goes through the queue, whatever the ranks share
         self._loop_thread = thread
         self._regrouper = regrouper
@@ -206,7 +206,8 @@ class ResilientGroup(Group):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        return self._now._exchange(operation, array, result, peer, tag, timeout, label)
+        given = self._given(timeout)
+        return self._now._exchange(operation, array, result, peer, tag, given, label)
 
     def _submit(self, call: _Call) -> None:
         self._queue.append(call)
