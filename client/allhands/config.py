@@ -21,9 +21,10 @@ DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"
 RECORDER_SIZE = 2048
 LARGEST_RECORDER = 1 << 20
-BACKENDS = ("auto", "shm", "socket", "grpc")
+BACKENDS = ("auto", "shm", "socket", "grpc", "threads")
 """auto: shared memory where all ranks of a group can have it, else links, which are raw sockets;
-shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams."""
+shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams;
+threads: links within one process, whose threads are the ranks."""
 
 
 ON_FAILURE = ("raise", "shrink", "wait")
@@ -90,6 +91,7 @@ class WorldConfig:
     max_size: int = 0
     """Ranks to which it may grow; 0: no limit."""
     verify: bool = False
+    allow_pickle: bool = False
     """Whether groups check data on its way, and compare results."""
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
@@ -159,6 +161,7 @@ def settle(
     max_size: int = 0,
     abort_on_exception: bool = True,
     verify: bool = False,
+    allow_pickle: bool = False,
     parent: str = "",
     attempt: int = 0,
 ) -> WorldConfig:
@@ -209,6 +212,7 @@ def settle(
         max_size=max_size,
         abort_on_exception=abort_on_exception,
         verify=verify,
+        allow_pickle=allow_pickle,
         limits=_limits(environ),
         recorder_size=_number(environ, "ALLHANDS_RECORDER_SIZE")
         if "ALLHANDS_RECORDER_SIZE" in environ

@@ -120,8 +120,13 @@ def collect_all(futures: "Sequence[Future[T]]") -> "Future[list[Future[T]]]":
     if not listed:
         collected.set_result(listed)
     for future in listed:
-        concurrent.futures.Future.add_done_callback(future, ended)  # short: no thread for it
+        at_once(future, ended)
     return collected
+
+
+def at_once(future: "Future[T]", function: Callable[[Any], object]) -> None:
+    """Call a function that waits for nothing when the future is done, on the thread that did it."""
+    concurrent.futures.Future.add_done_callback(future, function)
 
 
 def awaitable(future: "Future[T]") -> "asyncio.Future[T]":
@@ -141,5 +146,5 @@ def awaitable(future: "Future[T]") -> "asyncio.Future[T]":
         with contextlib.suppress(RuntimeError):  # the loop is gone
             loop.call_soon_threadsafe(settle)
 
-    concurrent.futures.Future.add_done_callback(future, ended)
+    at_once(future, ended)
     return mine

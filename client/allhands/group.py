@@ -3,30 +3,31 @@
 Every method checks its arguments, takes the next place in the group's order and returns a `Work`
 at once; the faces in `api` decide how to wait. Safe from any thread: calls take the order in
 which they got their numbers, and every rank must make the same calls in the same order.
-
-Arrays are `numpy.ndarray`s of any shape. What is written must be C-contiguous and writeable; what
-is only read may be anything, and is copied first where it is not contiguous or shares memory with
-what is written. Until a call has ended its arrays belong to it. Ranks here are ranks of the group.
+`engine.collectives` says what holds for arrays.
 """
 
 import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
 import numpy as np
 
-from allhands import native_core
+from allhands import native_core, sparse
+from allhands.algorithms.cost import Wire
 from allhands.callbacks import Callbacks
+from allhands.codec import Types
 from allhands.deadlines import effective
 from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
+from allhands.engine.chain import Chain, Moves, Running
+from allhands.engine.collectives import Build, Collectives, Timeout
+from allhands.engine.composed import Composed
 from allhands.engine.exchange import Exchange, named
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Meeting, Operation
@@ -34,10 +35,10 @@ from allhands.engine.native import Native
 from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
-from allhands.reduction import ReduceOp, check, finish
+from allhands.objects import Objects
+from allhands.reduction import ReduceOp, check
+from allhands.sparse import SparseArray
 from allhands.timeout import seconds
-
-Timeout = float | None
 
 _ABORT_SECONDS = 1.0
 
@@ -69,7 +70,14 @@ class Recovery(Protocol):
     def grow(self, group: str, count: int, timeout: float, default: float) -> "Group": ...
 
 
-class Group:
+class Collector(Protocol):
+    """What collects calls of a group to make them later."""
+
+    def instead(self) -> "Group | None":
+        """Return what the calling thread is to call on instead of the group; None: the group."""
+
+
+class Group(Collectives[Work], Composed):
     """The ranks that call together; made by `init_process_group`, `new_group` or `aio.connect`."""
 
     def __init__(
@@ -84,8 +92,9 @@ class Group:
         self._recovery = recovery
         self.order = Careful(engine.order) if engine.verifies else engine.order
         self.deterministic = engine.deterministic
-        """Whether reductions over links give the bits that they give over shared memory."""
         self.timeout = timeout
+        self.objects = Objects(Types())
+        self.collecting: Collector | None = None
 
     @property
     def name(self) -> str:
@@ -106,7 +115,9 @@ class Group:
     @functools.cached_property
     def here(self) -> "Group":
         """The same group, whose calls run on the caller's thread where none is under way."""
-        return _Here(self._engine, self._thread, self.timeout, self._recovery)
+        here = _Here(self._engine, self._thread, self.timeout, self._recovery)
+        here.objects = self.objects
+        return here
 
     @property
     def rank(self) -> int:
@@ -143,6 +154,10 @@ class Group:
         """Whether data is checked on its way, and results are compared: `DataCorrupted`."""
         return self._engine.verifies
 
+    @property
+    def _wire(self) -> Wire | None:
+        return self._engine.wire
+
     def explain(self) -> str:
         """Say how the latest call that shared memory helped was carried out; "": there was none."""
         lane = self._engine.order.lane
@@ -152,44 +167,26 @@ class Group:
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
 
-    # ------------------------------------------------------------ whole arrays
-
-    def broadcast(
-        self, x: AnyArray, src: int, *, timeout: Timeout = None, label: str | None = None
-    ) -> Work:
-        """Overwrite `x` with that of rank `src`; equal dtypes and sizes."""
-        array = arguments.target(x, "x")
-        root = self._member(src, "src")
-        native = Native("broadcast", array.dtype, array.size, targets=[array], root=root)
-        return self._start(
-            native,
-            lambda rank, size: plan.broadcast(rank, size, array, root, self._engine.wire),
-            x,
-            timeout,
-            label,
-        )
+    # ------------------------------------------------------------ other calls
 
     def all_reduce(
         self,
-        x: AnyArray,
+        x: AnyArray | SparseArray,
         op: ReduceOp = ReduceOp.SUM,
         *,
         timeout: Timeout = None,
         label: str | None = None,
     ) -> Work:
-        """Overwrite `x` on every rank with the combination of all, the same bits everywhere."""
-        array = arguments.target(x, "x")
-        check(op, array.dtype)
-        native = Native("all_reduce", array.dtype, array.size, targets=[array], op=op)
-        return self._start(
-            native,
-            lambda rank, size: plan.all_reduce(
-                rank, size, array, self.deterministic, self._engine.wire
-            ),
-            x,
-            timeout,
-            label,
-        )
+        """Overwrite `x` on every rank with the combination of all, the same bits everywhere.
+
+        A sparse array, of this package or of SciPy, has new indices and values then, as if all
+        were dense: see `all_reduce_sparse`.
+        """
+        if isinstance(x, SparseArray):
+            return self.all_reduce_sparse(x, op, timeout=timeout, label=label)
+        if sparse.is_foreign(x):
+            return self.all_reduce_sparse(sparse.Foreign(x), op, timeout=timeout, label=label)
+        return super().all_reduce(x, op, timeout=timeout, label=label)
 
     def all_reduce_init(
         self,
@@ -212,211 +209,6 @@ class Group:
         call: PersistentCall = native.Persistent(self.order, x, op, make, own, label)
         return call
 
-    def reduce(
-        self,
-        x: AnyArray,
-        dst: int,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: Timeout = None,
-        label: str | None = None,
-    ) -> Work:
-        """Overwrite `x` on rank `dst` with the combination of all; elsewhere it is only read."""
-        root = self._member(dst, "dst")
-        is_root = root == self.rank
-        array = arguments.target(x, "x") if is_root else arguments.source(x, "x")
-        check(op, array.dtype)
-        target = array if is_root else None
-        native = Native(
-            "reduce", array.dtype, array.size, [array], [array] if is_root else [], op, root
-        )
-        return self._start(
-            native,
-            lambda rank, size: plan.reduce(rank, size, array, target, root, self.deterministic),
-            x if is_root else None,
-            timeout,
-            label,
-        )
-
-    # ------------------------------------------------------------ blocks
-
-    def gather(
-        self,
-        x: AnyArray,
-        gather_list: list[AnyArray] | None,
-        dst: int,
-        *,
-        timeout: Timeout = None,
-        label: str | None = None,
-    ) -> Work:
-        """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
-        root = self._member(dst, "dst")
-        targets = self._only_at(root, gather_list, "gather_list", arguments.targets)
-        source = arguments.source(x, "x", targets)
-        self._blocks(targets, "gather_list", source, "x")
-        native = Native("gather", source.dtype, source.size, [source], targets, root=root)
-        return self._start(
-            native,
-            lambda rank, size: plan.gather(rank, size, source, targets, root),
-            gather_list,
-            timeout,
-            label,
-        )
-
-    def scatter(
-        self,
-        x: AnyArray,
-        scatter_list: list[AnyArray] | None,
-        src: int,
-        *,
-        timeout: Timeout = None,
-        label: str | None = None,
-    ) -> Work:
-        """Overwrite `x` with this rank's array of the `scatter_list` on `src`; None elsewhere."""
-        root = self._member(src, "src")
-        target = arguments.target(x, "x")
-        sources = self._only_at(
-            root,
-            scatter_list,
-            "scatter_list",
-            lambda given, name, size: arguments.sources(given, name, size, [target]),
-        )
-        self._blocks(sources, "scatter_list", target, "x")
-        native = Native("scatter", target.dtype, target.size, sources, [target], root=root)
-        return self._start(
-            native,
-            lambda rank, size: plan.scatter(rank, size, sources, target, root),
-            x,
-            timeout,
-            label,
-        )
-
-    def all_gather(
-        self,
-        outputs: list[AnyArray],
-        x: AnyArray,
-        *,
-        timeout: Timeout = None,
-        label: str | None = None,
-    ) -> Work:
-        """Fill `outputs`, one array for each rank, with every rank's `x`."""
-        targets = arguments.targets(outputs, "outputs", self.size)
-        source = arguments.source(x, "x", targets)
-        self._blocks(targets, "outputs", source, "x")
-        native = Native("all_gather", source.dtype, source.size, [source], targets)
-        return self._start(
-            native,
-            lambda rank, size: plan.all_gather(rank, size, source, targets, self._engine.wire),
-            outputs,
-            timeout,
-            label,
-        )
-
-    def all_gather_into_tensor(
-        self, output: AnyArray, x: AnyArray, *, timeout: Timeout = None, label: str | None = None
-    ) -> Work:
-        """Fill `output`, `size` times as long as `x`, with every rank's `x`, by rank.
-
-        Its shape may be that of `x` stacked or concatenated, or any other of that many elements.
-        """
-        target = arguments.target(output, "output")
-        source = arguments.source(x, "x", [target])
-        self._whole(target, "output", source, "x")
-        native = Native("all_gather_into_tensor", source.dtype, source.size, [source], [target])
-        return self._start(
-            native,
-            lambda rank, size: plan.all_gather(rank, size, source, [target], self._engine.wire),
-            output,
-            timeout,
-            label,
-        )
-
-    def reduce_scatter(
-        self,
-        output: AnyArray,
-        inputs: list[AnyArray],
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: Timeout = None,
-        label: str | None = None,
-    ) -> Work:
-        """Overwrite `output` with the combination of what all ranks hold in `inputs[rank]`."""
-        target = arguments.target(output, "output")
-        sources = arguments.sources(inputs, "inputs", self.size, [target])
-        self._blocks(sources, "inputs", target, "output")
-        return self._reduce_scatter("reduce_scatter", output, target, sources, op, timeout, label)
-
-    def reduce_scatter_tensor(
-        self,
-        output: AnyArray,
-        x: AnyArray,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        timeout: Timeout = None,
-        label: str | None = None,
-    ) -> Work:
-        """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
-        target = arguments.target(output, "output")
-        source = arguments.source(x, "x", [target])
-        self._whole(source, "x", target, "output")
-        sources = [source[at * target.size : (at + 1) * target.size] for at in range(self.size)]
-        return self._reduce_scatter(
-            "reduce_scatter_tensor", output, target, sources, op, timeout, label
-        )
-
-    def all_to_all(
-        self,
-        outputs: list[AnyArray],
-        inputs: list[AnyArray],
-        *,
-        timeout: Timeout = None,
-        label: str | None = None,
-    ) -> Work:
-        """Give `inputs[j]` to rank j and fill `outputs[j]` with what it gives; sizes may differ."""
-        targets = arguments.targets(outputs, "outputs", self.size)
-        sources = arguments.sources(inputs, "inputs", self.size, targets)
-        for at, array in enumerate([*targets, *sources]):
-            name = f"outputs[{at}]" if at < self.size else f"inputs[{at - self.size}]"
-            arguments.same_dtype(targets[0], "outputs[0]", array, name)
-        self._own_block(targets, sources)
-        send, recv = [array.size for array in sources], [array.size for array in targets]
-        return self._all_to_all("all_to_all", outputs, sources, targets, send, recv, timeout, label)
-
-    def all_to_all_single(
-        self,
-        output: AnyArray,
-        x: AnyArray,
-        output_split_sizes: Sequence[int] | None = None,
-        input_split_sizes: Sequence[int] | None = None,
-        *,
-        timeout: Timeout = None,
-        label: str | None = None,
-    ) -> Work:
-        """Give rank j its rows of `x` and fill this rank's rows of `output` with its own.
-
-        Args:
-            output_split_sizes: rows (of dimension 0) that come from each rank; None: equal shares.
-            input_split_sizes: rows that go to each rank; None: equal shares.
-        """
-        if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
-            raise ValueError("Tensors must be contiguous: x is not C-contiguous")
-        target = arguments.target(output, "output")
-        source = arguments.source(x, "x", [target])
-        arguments.same_dtype(target, "output", source, "x")
-        recv = self._rows(output, output_split_sizes, "output_split_sizes")
-        send = self._rows(x, input_split_sizes, "input_split_sizes")
-        if send[self.rank] != recv[self.rank]:
-            raise ValueError(
-                f"this rank gives itself {send[self.rank]} elements and expects {recv[self.rank]}"
-            )
-        return self._all_to_all(
-            "all_to_all_single", output, [source], [target], send, recv, timeout, label
-        )
-
-    def barrier(self, *, timeout: Timeout = None, label: str | None = None) -> Work:
-        """End when every rank has called it; calls before it have ended by then."""
-        return self._start(Native("barrier"), plan.barrier, None, timeout, label)
-
     def monitored_barrier(
         self,
         timeout: Timeout = None,
@@ -430,9 +222,7 @@ class Group:
         """
         seconds, call = self._seconds(timeout), Call("monitored_barrier")
         with self.order.lock:
-            operation = self._numbered(
-                Native("barrier"), call, lambda rank, size: [], None, seconds, label
-            )
+            operation = self._numbered(Native("barrier"), call, _no_parts, None, seconds, label)
             operation.meeting = Meeting(wait_all_ranks)
             self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
@@ -506,7 +296,9 @@ class Group:
             CollectiveTimeout: a rank that is there did not call it.
             MembershipChanged: this process is no member any more.
         """
-        return self._recover().shrink(self.name, self._seconds(timeout), self.timeout)
+        group = self._recover().shrink(self.name, self._seconds(timeout), self.timeout)
+        group.objects = self.objects
+        return group
 
     def grow(self, count: int, *, timeout: Timeout = None) -> "Group":
         """Return a group of the ranks that are left and of `count` newcomers, once they are there.
@@ -522,7 +314,9 @@ class Group:
         """
         if count < 1:
             raise ValueError(f"a group grows by at least one rank, not {count}")
-        return self._recover().grow(self.name, count, self._seconds(timeout), self.timeout)
+        group = self._recover().grow(self.name, count, self._seconds(timeout), self.timeout)
+        group.objects = self.objects
+        return group
 
     def _recover(self) -> Recovery:
         if self._recovery is None:
@@ -539,64 +333,31 @@ class Group:
             )
             self._thread.call(self._engine.pass_over, operation, reason)
 
-    def _reduce_scatter(
-        self,
-        operation: str,
-        output: AnyArray,
-        target: Array,
-        sources: Sequence[Array],
-        op: ReduceOp,
-        timeout: Timeout,
-        label: str | None,
-    ) -> Work:
-        check(op, target.dtype)
-        native = Native(operation, target.dtype, target.size, sources, [target], op)
-        return self._start(
-            native,
-            lambda rank, size: plan.reduce_scatter(rank, size, sources, target, self.deterministic),
-            output,
-            timeout,
-            label,
-        )
-
-    def _all_to_all(
-        self,
-        operation: str,
-        output: Result,
-        sources: Sequence[Array],
-        targets: Sequence[Array],
-        send: Sequence[int],
-        recv: Sequence[int],
-        timeout: Timeout,
-        label: str | None,
-    ) -> Work:
-        dtype = targets[0].dtype
-        native = Native(operation, dtype, 0, sources, targets, send=send, recv=recv)
-        if self.size == 2:
-            here, there = send[1 - self.rank], recv[1 - self.rank]
-            crossing = (here, there) if self.rank == 0 else (there, here)
-            native = replace(native, crossing=crossing)
-        return self._start(
-            native,
-            lambda rank, size: plan.all_to_all(rank, size, sources, targets, send, recv, dtype),
-            output,
-            timeout,
-            label,
-        )
-
     def _start(
         self,
         native: Native,
-        build: Callable[[int, int], list[Part]],
+        build: Build,
         result: Result,
         timeout: Timeout,
         label: str | None,
     ) -> Work:
         """Give a checked call its number and hand it to the loop, in one step."""
+        return self._queue_call(native, native.call, build, result, timeout, label)
+
+    def _queue_call(
+        self,
+        native: Native,
+        call: Call,
+        build: Build,
+        result: Result,
+        timeout: Timeout,
+        label: str | None,
+        running: Running | None = None,
+    ) -> Work:
         seconds = self._seconds(timeout)
-        call = native.call
         with self.order.lock:
             operation = self._numbered(native, call, build, result, seconds, label)
+            operation.running = running
             if seconds <= 0:  # its number is used up, as on the other ranks
                 operation.cancelled = True
                 operation.work.fail(
@@ -605,11 +366,19 @@ class Group:
             self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
 
+    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
+        """Give a call of several steps its number and hand it to the loop, in one step."""
+        moves = Moves(self.name, self.rank, self.size, self.deterministic, self._wire)
+        native = Native(chain.call.operation)
+        return self._queue_call(
+            native, chain.call, _no_parts, None, timeout, label, Running(chain, moves)
+        )
+
     def _numbered(
         self,
         native: Native,
         call: Call,
-        build: Callable[[int, int], list[Part]],
+        build: Build,
         result: Result,
         seconds: float,
         label: str | None,
@@ -620,18 +389,11 @@ class Group:
         work.entry = self._engine.recording.asked(
             call.operation, work.sequence, native.nbytes, call, label
         )
-
-        def finish_links() -> None:
-            if native.op is not None and native.targets and not self.deterministic:
-                finish(native.op, native.targets[0], self.size)
-
         return Operation(
             work,
             call,
             native,
-            lambda: build(self.rank, self.size),
-            native.op or ReduceOp.SUM,
-            finish_links,
+            build,
             result,
             seconds,
             time.monotonic() + seconds,
@@ -687,14 +449,6 @@ class Group:
     def _given(self, timeout: Timeout) -> float:
         return self.order.timeout if timeout is None else _checked(float(timeout))
 
-    def _member(self, rank: int, name: str) -> int:
-        if not 0 <= rank < self.size:
-            raise ValueError(
-                f"invalid root rank: {name}={rank} is not in {self.name!r}, "
-                f"whose ranks go from 0 to {self.size - 1}"
-            )
-        return rank
-
     def _peer(self, rank: int, name: str) -> int:
         """Return the world's rank of another rank of the group."""
         if not 0 <= rank < self.size:
@@ -704,51 +458,6 @@ class Group:
         if rank == self.rank:
             raise ValueError(f"{name}={rank} is this rank itself: messages go to other ranks")
         return self._engine.ranks[rank]
-
-    def _only_at(
-        self,
-        root: int,
-        given: list[AnyArray] | None,
-        name: str,
-        check_list: Callable[[object, str, int], list[Array]],
-    ) -> list[Array]:
-        """Check a list of arrays that only the root gives."""
-        if root == self.rank:
-            if given is None:
-                raise ValueError(f"{name} is needed on rank {root}, where it is used")
-            return check_list(given, name, self.size)
-        if given:
-            raise ValueError(f"{name} is for rank {root} alone: pass None on rank {self.rank}")
-        return []
-
-    def _blocks(self, many: Sequence[Array], many_name: str, one: Array, one_name: str) -> None:
-        """Check that every array of a list is like the single one."""
-        names = [one_name, *(f"{many_name}[{at}]" for at in range(len(many)))]
-        arguments.alike([one, *many], names)
-
-    def _whole(self, long: Array, long_name: str, short: Array, short_name: str) -> None:
-        arguments.same_dtype(long, long_name, short, short_name)
-        if long.size != short.size * self.size:
-            raise ValueError(
-                f"{long_name} has {long.size} elements; {self.size} ranks times the "
-                f"{short.size} of {short_name} are {short.size * self.size}"
-            )
-
-    def _own_block(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
-        send, recv = sources[self.rank].size, targets[self.rank].size
-        if send != recv:
-            raise ValueError(
-                f"this rank gives itself {send} elements in inputs[{self.rank}] and expects "
-                f"{recv} in outputs[{self.rank}]"
-            )
-
-    def _rows(self, array: AnyArray, given: Sequence[int] | None, name: str) -> list[int]:
-        """Turn split sizes in rows into counts of elements."""
-        if array.ndim == 0:
-            raise ValueError("all_to_all_single splits dimension 0: a 0-d array has none")
-        rows = arguments.splits(given, name, array.shape[0], self.size)
-        width = array.size // array.shape[0] if array.shape[0] else 0
-        return [count * width for count in rows]
 
 
 def _checked(timeout: float) -> float:
@@ -763,7 +472,7 @@ class _Here(Group):
     def _start(
         self,
         native: Native,
-        build: Callable[[int, int], list[Part]],
+        build: Build,
         result: Result,
         timeout: Timeout,
         label: str | None,
@@ -801,3 +510,8 @@ class _Here(Group):
                     work.abandon()
                 raise
         return super()._start(native, build, result, timeout, label)
+
+
+def _no_parts(rank: int, size: int) -> list[Part]:
+    """What a call is over links that has none: it is another thing, or not known yet."""
+    return []

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import threading
 import time
 from asyncio import events
@@ -14,12 +15,15 @@ import uvloop
 from allhands.callbacks import Callbacks
 from allhands.signals import Deferred
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 PARK_SECONDS = 0.002
 """How long the thread leaves the loop alone after it was lent, so that the next to borrow it need
 not wait until the thread lets go of it; that takes as long as a small message."""
 _ALIVE_SECONDS = 1.0
+_CALLBACK_SECONDS = 30.0
 TURN_SECONDS = 0.02
 """How long the loop may do without the thread, however often it is lent."""
 
@@ -111,7 +115,9 @@ class LoopThread:
             self._borrowing.release()
 
     def stop(self) -> None:
-        """End the loop and the thread. Idempotent."""
+        """End the loop and the thread, once the functions beside it have returned. Idempotent."""
+        if not self.callbacks.close(_CALLBACK_SECONDS):
+            logger.warning("went on without functions given to then() that do not return")
         if self._thread.is_alive():
             self._is_stopping = True
             self.loop.call_soon_threadsafe(self.loop.stop)

@@ -135,15 +135,23 @@ class Session:
         """Of that group, or of the world, in the order of their ranks there."""
 
     @classmethod
-    async def join(cls, dial: Dial, request: wire.Join, timeout: float) -> "Session":
-        """Join the job and wait until its world is complete.
+    async def join(
+        cls,
+        dial: Dial,
+        request: wire.Join,
+        timeout: float,
+        channel: grpc.aio.Channel | None = None,
+    ) -> "Session":
+        """Join the job and wait until its world is complete, over a new channel or a given one.
 
         Raises:
             JoinRefused: the job would not have this worker.
             CollectiveTimeout: others never joined; it names them.
             CoordinatorUnavailable, Unauthenticated: nobody there, or not for us.
         """
-        if dial.credentials is None:
+        if channel is not None:
+            pass
+        elif dial.credentials is None:
             channel = grpc.aio.insecure_channel(dial.target, options=dial.options)
         else:
             channel = grpc.aio.secure_channel(dial.target, dial.credentials, options=dial.options)

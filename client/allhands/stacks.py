@@ -9,7 +9,12 @@ LONGEST = 4096
 
 def main_thread() -> str:
     """Return where the main thread is now, innermost call last; any thread may ask."""
-    ident = threading.main_thread().ident
+    return of_thread(threading.main_thread())
+
+
+def of_thread(thread: threading.Thread) -> str:
+    """Return the same of another thread; "" where it has ended."""
+    ident = thread.ident
     frame = sys._current_frames().get(ident) if ident is not None else None
     return "" if frame is None else _bounded("".join(traceback.format_stack(frame)))
 

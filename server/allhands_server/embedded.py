@@ -117,8 +117,8 @@ class RunningCoordinator:
             self._lines.abort()
 
 
-async def start(config: ServerConfig) -> RunningCoordinator:
-    """Listen as the config says, on the running loop.
+async def start(config: ServerConfig, coordinator: Coordinator | None = None) -> RunningCoordinator:
+    """Listen as the config says, on the running loop; for a coordinator of that loop, or a new one.
 
     Raises:
         ValueError: the config is wrong, or open to strangers without `insecure`.
@@ -128,7 +128,7 @@ async def start(config: ServerConfig) -> RunningCoordinator:
     for warning in config.warnings():
         logger.warning("%s", warning)
     token = config.token or secrets.token_urlsafe(32)
-    coordinator = Coordinator()
+    coordinator = coordinator or Coordinator()
     server = grpc.aio.server(interceptors=[TokenInterceptor(token)], options=_OPTIONS)
     port = _bind(server, config)
     lines = Lines(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)

@@ -5,9 +5,11 @@ ranks of the world, whatever the group. A call returns None when it has ended, a
 wrong; with `async_op=True` it returns a `Work` at once. `timeout` is in seconds and defaults to the
 group's; `label` is a name of yours for the call, for people who look.
 
-The default world is the only global state of the package.
+The default world is the only global state of the package. Where threads are ranks, each of them has
+one of its own, and the process has none.
 """
 
+import contextlib
 import itertools
 import os
 import threading
@@ -20,7 +22,7 @@ import numpy.typing as npt
 
 from allhands import config
 from allhands.api.rendezvous import meet_through
-from allhands.api.world import NonMember, World
+from allhands.api.world import NonMember, Seat, World
 from allhands.control import Control
 from allhands.control import connect as _connect
 from allhands.engine.arguments import AnyArray
@@ -43,6 +45,19 @@ _home: Group | NonMember = NonMember("no world")
 _attempts = itertools.count()
 
 
+class _Own(threading.local):
+    """What a thread has for itself that is a rank."""
+
+    seat: Seat | None = None
+    """Its place among them; None: it is a thread like any other."""
+    world: World | None = None
+
+
+_own = _Own()
+_seated = 0
+"""Threads that have a seat."""
+
+
 def init_process_group(
     init_method: str | None = None,
     *,
@@ -62,6 +77,7 @@ def init_process_group(
     max_size: int = 0,
     abort_on_exception: bool = True,
     verify: bool = False,
+    allow_pickle: bool = False,
     store: Store | None = None,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
@@ -77,7 +93,8 @@ def init_process_group(
         token: what the coordinator wants to see; default ALLHANDS_TOKEN, else this user's notice.
         tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
         backend: `auto`: shared memory in groups whose ranks are all on one host, else links;
-            `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone.
+            `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone;
+            `threads`: the world of the threads that `allhands.testing.run_threads` has started.
         label: a name for this process, for people who look.
         heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
             a job to join sets it, 5 s if it says nothing.
@@ -99,20 +116,33 @@ def init_process_group(
         verify: check every frame on links by a CRC, and compare a digest of the result among the
             ranks: `DataCorrupted` names the link, or the ranks whose result differs. All ranks
             must say the same. Calls then take longer, small ones by a round over links.
+        allow_pickle: let object collectives send what is not of a known type as a pickle; who
+            receives one runs what it says, so all ranks must be trusted.
         store: instead of `init_method`: a store that all ranks have, with `rank` and `world_size`.
             They meet at its coordinator, else at one that rank 0 hosts on loopback.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
-        RuntimeError: this process is in a world already.
+        RuntimeError: this process is in a world already, or its threads are.
         JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
     """
     global _default, _home
-    with _lock:
-        if _default is not None:
+    seat = _own.seat
+    with _lock if seat is None else contextlib.nullcontext():
+        if is_initialized():
             raise RuntimeError("this process is in a world already: destroy_process_group() first")
-        length = seconds(timeout)
-        attempt = next_attempt()
+        if seat is None and _seated:
+            raise RuntimeError(
+                "threads of this process are ranks, and this thread is none of them: "
+                "give it a group of the rank that has started it"
+            )
+        if backend == "threads":
+            if seat is None:
+                raise RuntimeError(
+                    "backend='threads' is for the threads of allhands.testing.run_threads"
+                )
+            init_method, rank, world_size = seat.place(rank, world_size)
+        length, attempt = seconds(timeout), next_attempt()
         if store is not None:
             if init_method is not None:
                 raise ValueError("init_method and store both say where to meet: give one of them")
@@ -137,16 +167,20 @@ def init_process_group(
             max_size=max_size,
             abort_on_exception=abort_on_exception,
             verify=verify,
+            allow_pickle=allow_pickle,
             parent=parent(),
             attempt=attempt,
         )
+        if seat is not None:
+            _own.world = (seat if backend == "threads" else World).join(settled)
+            return
         _default = World.join(settled)
         _home = _default.group
 
 
 def is_initialized() -> bool:
-    """Say whether this process is in a world."""
-    return _default is not None
+    """Say whether this process is in a world; of a thread that is a rank, whether it is."""
+    return found_world() is not None
 
 
 def destroy_process_group(group: AnyGroup = None) -> None:
@@ -162,9 +196,12 @@ def destroy_process_group(group: AnyGroup = None) -> None:
     if group is not None and group is not world.group:
         world.close_group(group)
         return
-    with _lock:
-        _default = None
-        _home = NonMember("no world")
+    if world is _own.world:
+        _own.world = None
+    else:
+        with _lock:
+            _default = None
+            _home = NonMember("no world")
     world.close()
 
 
@@ -185,15 +222,16 @@ def new_group(
     on_failure: str = "raise",
     retryable: bool = False,
     verify: bool | None = None,
+    allow_pickle: bool | None = None,
 ) -> Group | NonMember:
     """Make a group of some ranks of the world, in the order given; None: all.
 
     Every rank of the world must call this, in the same order as other `new_group`s. `on_failure`,
-    `retryable` and `verify` are as for `init_process_group`; `verify` None: as there.
+    `retryable`, `verify` and `allow_pickle` are as for `init_process_group`; None: as there.
     """
     world = current_world()
     chosen = range(world.group.size) if ranks is None else ranks
-    return world.new_group(chosen, timeout, on_failure, retryable, verify)
+    return world.new_group(chosen, timeout, on_failure, retryable, verify, allow_pickle)
 
 
 def default_group() -> Group:
@@ -228,9 +266,9 @@ def connect(url: str | None = None, *, token: str | None = None, timeout: float 
 
     Without a world either, it is the one that `allhands status` would find.
     """
-    if url is None and _default is not None:
-        endpoint = _default.endpoint
-        url = f"ah://{endpoint.address.target}/{_default.job}"
+    if url is None and (world := found_world()) is not None:
+        endpoint = world.endpoint
+        url = f"ah://{endpoint.address.target}/{world.job}"
         token = token or endpoint.token
     return _connect(url, token=token, timeout=timeout)
 
@@ -240,7 +278,8 @@ def store(timeout: float | timedelta | None = None) -> CoordinatorStore:
 
     `timeout` is in seconds, for every wait; None: as for calls in the world, 30 s without one.
     """
-    usual = config.DEFAULT_TIMEOUT if _default is None else _default.group.timeout
+    world = found_world()
+    usual = config.DEFAULT_TIMEOUT if world is None else world.group.timeout
     limit = usual if timeout is None else seconds(timeout)
     return CoordinatorStore(connect(timeout=limit), limit)
 
@@ -617,11 +656,39 @@ def recv(
 # ---------------------------------------------------------------- inside
 
 
+def found_world() -> World | None:
+    """Return the world of this process, or of this thread where that is a rank; None: none."""
+    return _own.world if _default is None else _default
+
+
 def current_world() -> World:
-    """Return the world of this process, whose calls name no group."""
-    world = _default
+    """Return the same, for calls that need one."""
+    world = found_world()
     if world is None:
         raise RuntimeError("this process is in no world: call init_process_group() first")
+    return world
+
+
+def sit(seat: Seat) -> None:
+    """Make this thread a rank among threads, with a default world of its own to come.
+
+    Raises:
+        RuntimeError: the process is in a world, which every thread would take for its own.
+    """
+    global _seated
+    with _lock:
+        if _default is not None:
+            raise RuntimeError("this process is in a world: destroy_process_group() first")
+        _own.seat = seat
+        _seated += 1
+
+
+def rise() -> World | None:
+    """Make this thread one like any other; return the world that it has not left, if any."""
+    global _seated
+    with _lock:
+        world, _own.seat, _own.world = _own.world, None, None
+        _seated -= 1
     return world
 
 
@@ -637,6 +704,8 @@ def member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
         )
         return None
     found = group or current_world().group
+    if found.collecting is not None and (instead := found.collecting.instead()) is not None:
+        return instead
     return found if async_op else found.here
 
 

@@ -1,34 +1,30 @@
 """A process's membership in one world, and the groups in it, for callers on any thread."""
 
 import atexit
-import logging
 import math
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from allhands import stacks
 from allhands.channel import Endpoint
+from allhands.codec import Types
 from allhands.config import ON_FAILURE, WorldConfig
 from allhands.engine.arguments import AnyArray
 from allhands.engine.order import Order
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
+from allhands.objects import Objects
 from allhands.recorder.record import OperationRecord
 from allhands.recovery.recovery import Survivors
 from allhands.recovery.resilient import Policy, ResilientGroup
 from allhands.worker import Worker
-
-logger = logging.getLogger(__name__)
-
-_CALLBACK_SECONDS = 30.0
-"""How long functions that are called when calls have ended may go on when the world is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,20 @@ class NonMember:
     name: str
     order: ClassVar[Order] = Order()
     """Of calls that are never made."""
+
+
+class Seat(Protocol):
+    """The place of a thread among threads that are ranks."""
+
+    def place(self, rank: int, world_size: int) -> tuple[str, int, int]:
+        """Return where they meet, as a URL, and as which rank of how many; -1: not given.
+
+        Raises:
+            ValueError: this thread is another one, or there are more or fewer of them.
+        """
+
+    def join(self, config: WorldConfig) -> "World":
+        """Join and wait until the world is complete."""
 
 
 class World:
@@ -52,11 +62,14 @@ class World:
         self._pid = os.getpid()
         self._survivors = Survivors(worker, thread)
         self._resilient: list[ResilientGroup] = []
+        self.types = Types()
+        """The dataclasses of which objects may be sent."""
         config = worker.config
         self.group = self._face(
             Group(worker.world, thread, config.timeout, self._survivors),
             config.on_failure,
             config.retryable,
+            config.allow_pickle,
         )
         """All ranks."""
         atexit.register(self._at_exit)
@@ -87,6 +100,7 @@ class World:
         on_failure: str = "raise",
         retryable: bool = False,
         verify: bool | None = None,
+        allow_pickle: bool | None = None,
     ) -> Group | NonMember:
         """Make a group of some ranks of the world; every rank of the world must call this.
 
@@ -116,7 +130,8 @@ class World:
         members = [self.group.members[rank] for rank in wanted]
         opening = self._worker.open_group(name, members, seconds, wanted, verify)
         group = Group(self._thread.run(opening), self._thread, seconds, self._survivors)
-        return self._face(group, on_failure, retryable)
+        pickles = self._worker.config.allow_pickle if allow_pickle is None else allow_pickle
+        return self._face(group, on_failure, retryable, pickles)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
         """Return an array in the memory that this host's ranks share; see `ah.empty`."""
@@ -163,12 +178,11 @@ class World:
                     self._thread.run(group.idle())
             self._thread.run(self._worker.leave(error, traceback, aborts))
         finally:
-            if not self._thread.callbacks.close(_CALLBACK_SECONDS):
-                logger.warning("left while functions given to then() had not returned")
             self._thread.stop()
 
-    def _face(self, group: Group, on_failure: str, retryable: bool) -> Group:
+    def _face(self, group: Group, on_failure: str, retryable: bool, allow_pickle: bool) -> Group:
         """Return a group as its callers are to see it."""
+        group.objects = Objects(self.types, allow_pickle)
         if on_failure == "raise" and not retryable:
             return group
         policy = Policy(on_failure, self._worker.config.min_size)

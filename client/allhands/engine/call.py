@@ -20,10 +20,13 @@ class Call:
     """Where each of two ranks says how much it gives: what rank 0 gives to rank 1, and back."""
     detail: str = field(default="", compare=False, repr=False)
     """What ranks need not agree on, for people to read."""
+    layout: str = ""
+    """Where there are many arrays: the dtypes and counts of all."""
 
     def __str__(self) -> str:
         parts = [
             f"{self.dtype}[{'any' if self.count is None else self.count}]" if self.dtype else "",
+            self.layout,
             self.reduce,
             f"root {self.root}" if self.root is not None else "",
             self.detail,

@@ -30,7 +30,7 @@ _MISMATCH_SECONDS = 0.5
 """How long the calls of all ranks are collected before a mismatch is raised."""
 _SOON_SECONDS = 0.25
 """How long a rank that is asked for a call waits to make it before it says what it does instead."""
-_HISTORY = 64
+HISTORY = 64
 """Calls that can still be named to a peer that comes late with another one."""
 
 
@@ -50,7 +50,7 @@ class Endings:
         """`doing` says what this rank does now, for people: "is in barrier #7"."""
         self.where: Callable[[int], str] = lambda sequence: ""
         """Says where in the program this rank made a call: "train.py:31 in step"; "": unknown."""
-        self.waits: deque[float] = deque(maxlen=_HISTORY)
+        self.waits: deque[float] = deque(maxlen=HISTORY)
         """How long the latest calls over links took, in seconds."""
         self._doing = doing
         self._name = name
@@ -120,7 +120,7 @@ class Endings:
     def begin(self, sequence: int, call: Call | str) -> None:
         """Remember what this rank calls under a number."""
         self._history[sequence] = call
-        self._history.pop(sequence - _HISTORY, None)
+        self._history.pop(sequence - HISTORY, None)
 
     def said(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
@@ -139,7 +139,7 @@ class Endings:
         if self._refusals:
             self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
         if self._answered:
-            for old in [at for at in self._answered if at <= sequence - _HISTORY]:
+            for old in [at for at in self._answered if at <= sequence - HISTORY]:
                 del self._answered[old]
 
     def refused(self, rank: int, sequence: int, call: str) -> None:

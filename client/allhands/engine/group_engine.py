@@ -15,9 +15,11 @@ from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call, group_hash
+from allhands.engine.chain import Running
+from allhands.engine.collectives import Build
 from allhands.engine.endings import ASK_AFTER, LATE, Endings, Found, first, stop
 from allhands.engine.exchanges import Exchanges
-from allhands.engine.executor import Execution, MismatchFound, Part
+from allhands.engine.executor import Execution, MismatchFound
 from allhands.engine.guard import ROOTED, Hearing, Stage, guarded
 from allhands.engine.hierarchy import Hierarchy
 from allhands.engine.island import Island, Left
@@ -29,11 +31,12 @@ from allhands.engine.pings import keep_pinging
 from allhands.engine.recording import SIZE, Recording
 from allhands.engine.shared import Shared
 from allhands.engine.stall import Stall
+from allhands.engine.steps import Steps
 from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
-from allhands.reduction import ReduceOp
+from allhands.reduction import ReduceOp, finish
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
@@ -56,17 +59,16 @@ class Operation:
     call: Call
     native: Native
     """What the call is over shared memory."""
-    parts: Callable[[], Sequence[Part]]
+    build: Build
     """Makes what the call is over links."""
-    reduce: ReduceOp
-    finish: Callable[[], None]
-    """Runs on the loop once everything has landed over links."""
     result: Result
     timeout: float
     deadline: float
     """On the monotonic clock."""
     cancelled: bool = False
     """Whether it is to be passed over when it would begin."""
+    running: Running | None = None
+    """Where it is a chain, its steps; `native` and `build` are the first when it has begun."""
     meeting: "Meeting | None" = None
     """Where ranks only meet, and the coordinator sees to it."""
     has_touched: bool = False
@@ -133,8 +135,11 @@ class GroupEngine:
         named: Sequence[int] | None = None,
         recorder_size: int = SIZE,
         verify: bool = False,
+        more_grounds: Callable[[], Grounds | None] = lambda: None,
     ) -> None:
         """Make the engine of a group: on `grounds` that are those of all its ranks.
+
+        `more_grounds` gives another share of memory to the same ranks, once.
 
         Callers name its ranks as `named` says, by default as ranks of the world.
 
@@ -169,6 +174,8 @@ class GroupEngine:
         self._stage = Stage()
         self._endings.where = self.recording.where
         self._aside = Aside(f"allhands group {name}")
+        self._more_grounds = more_grounds
+        self._steps: Steps | None = None
         self._verification: Verification | None = None
         if verify:
             self._verification = Verification(
@@ -203,7 +210,7 @@ class GroupEngine:
     def position(self) -> Position:
         """Where this rank is in the group."""
         lane = self.order.lane
-        if lane is None:
+        if lane is None or (self._current is not None and self._current.running is not None):
             return self._position
         shared = Position(*lane.progress())
         if shared.sequence >= self._position.sequence:
@@ -318,6 +325,8 @@ class GroupEngine:
         self._shared.close(gone)
         if self._hierarchy is not None:
             self._hierarchy.close(gone)
+        if self._steps is not None:
+            self._steps.close(gone)
 
     # ------------------------------------------------------------ what happens to the group
 
@@ -463,6 +472,8 @@ class GroupEngine:
             if operation.meeting is not None:
                 await self._run_meeting(operation, operation.meeting)
                 return
+            if operation.running is not None:
+                await self._advance(operation, operation.running)
             if self._shared.is_open:
                 await self._settle(operation)
             if self.order.lane is not None:
@@ -474,6 +485,7 @@ class GroupEngine:
                         operation.timeout,
                         operation.deadline,
                         work.label,
+                        None if operation.running is None else operation.call,
                     )
                 )
             elif begun is not None:
@@ -486,6 +498,8 @@ class GroupEngine:
                 await self._run_phases(operation, self._hierarchy, phases)
             if self._verification is not None:
                 await self._verify(operation, self._verification)
+            if operation.running is not None:
+                await self._run_rest(operation, operation.running)
         except asyncio.CancelledError:
             error = AllhandsError(f"{self._what(operation)} was cancelled: the worker is closing")
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
@@ -494,6 +508,41 @@ class GroupEngine:
             if begun is not None and begun.execution is not None:
                 begun.execution.stop()
             self._leave(operation, error)
+
+    async def _advance(self, operation: Operation, running: Running) -> None:
+        """Let a chain say what its first step is, which is made as if it was the call."""
+        step = await self._aside.run(running.advance)
+        assert step is not None
+        operation.native, operation.build = step.native, step.build
+        assert self._interrupt is not None
+        if self._interrupt.done() and (failure := self._interrupt.result()) is not None:
+            raise failure(self._what(operation))
+
+    async def _run_rest(self, operation: Operation, running: Running) -> None:
+        """Carry out the other steps of a chain, and let it end."""
+        operation.has_touched = False  # only memory of its own
+        if self._steps is None:
+            self._steps = Steps(
+                self._mesh, self.ranks, self.rank, self.hash, self._aside, self._open_steps()
+            )
+        rest = self._steps.rest(
+            running,
+            operation.work.sequence,
+            operation.signature,
+            operation.timeout,
+            operation.deadline,
+            self.deterministic,
+        )
+        performing = asyncio.create_task(rest.run())
+        await self._carry_out(operation, performing, rest.waiting_for)
+        operation.result = running.result
+
+    def _open_steps(self) -> Island | None:
+        """Return where the later steps of chains go; None: over links, as on all ranks."""
+        if self.order.lane is None or self.verifies:
+            return None
+        places = range(len(self.ranks))
+        return Island(places, self.rank, self._aside, self._more_grounds(), self.order.timeout)
 
     async def _settle(self, operation: Operation) -> None:
         """Find out whether the ranks share memory, within the deadline of a call."""
@@ -584,9 +633,9 @@ class GroupEngine:
             group=self.hash,
             sequence=work.sequence,
             signature=signature,
-            reduce=operation.reduce,
+            reduce=operation.native.op or ReduceOp.SUM,
         )
-        parts = operation.parts()
+        parts = operation.build(self.rank, len(self.ranks))
         work.explained(over_links(parts[0].name, self.wire))
         guard = guarded(native, self.rank, len(self.ranks), parts, self._stage)
         beside = []
@@ -603,7 +652,12 @@ class GroupEngine:
             self._agreed[operation.signature] = None
             if len(self._agreed) > _AGREED:
                 del self._agreed[next(iter(self._agreed))]
-        operation.finish()
+        self._divide(operation.native)
+
+    def _divide(self, native: Native) -> None:
+        """Turn what has landed into the result."""
+        if native.op is not None and native.targets and not self.deterministic:
+            finish(native.op, native.targets[0], len(self.ranks))
 
     async def _run_phases(
         self, operation: Operation, hierarchy: Hierarchy, phases: Sequence[Phase]
@@ -624,7 +678,7 @@ class GroupEngine:
             await self._carry_out(operation, performing, performance.waiting_for)
         finally:
             operation.has_touched = performance.has_touched
-        operation.finish()
+        self._divide(operation.native)
         self.explanation = hierarchy.described(phases)
         operation.work.explained(self.explanation)
 

@@ -12,7 +12,7 @@ from allhands.arena.grounds import Grounds
 from allhands.engine import explain
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call
-from allhands.engine.endings import LATE, Endings, Found, first, stop
+from allhands.engine.endings import HISTORY, LATE, Endings, Found, first, stop
 from allhands.engine.native import OPS, Native, call_of
 from allhands.engine.order import Order
 from allhands.engine.recording import Recording
@@ -60,6 +60,8 @@ class Shared:
         self._stalls: dict[int, Stall] = {}
         self._waiting: dict[int, Sequence[int]] = {}
         """Whom a blocked call waits for, by its number, as told last."""
+        self._calls: dict[int, Call] = {}
+        """The latest calls of which steps went over shared memory, by the numbers of those."""
 
     @property
     def is_open(self) -> bool:
@@ -120,9 +122,21 @@ class Shared:
         timeout: float,
         deadline: float,
         label: str | None,
+        call: Call | None = None,
     ) -> str:
-        """Run a call from the queue; return how it was carried out."""
-        await self._aside.run(partial(native.run, lane, sequence, timeout, deadline, label))
+        """Run a call from the queue; return how it was carried out.
+
+        Where it is a step of another `call` it travels under its signature, and is named as that.
+        """
+        signature = None
+        if call is not None:
+            signature = call.signature
+            self._calls[sequence] = call
+            for old in [one for one in self._calls if one <= sequence - HISTORY]:
+                del self._calls[old]
+        await self._aside.run(
+            partial(native.run, lane, sequence, timeout, deadline, label, signature)
+        )
         last = lane.last()
         return "" if last is None else explain.shared(last)
 
@@ -135,7 +149,9 @@ class Shared:
         """Return what this rank called under a number, if that is not long ago."""
         lane = self._order.lane
         record = None if lane is None else lane.record(sequence)
-        return None if record is None else self._endings.row(sequence, call_of(*record))
+        if record is None:
+            return None
+        return self._endings.row(sequence, self._calls.get(sequence) or call_of(*record))
 
     # ------------------------------------------------------------ ends
 
@@ -218,7 +234,7 @@ class Shared:
         met: bool,
     ) -> None:
         """Raise what the failure of a call means; `met`: its outputs may have been touched."""
-        call = call_of(operation, dtype, count, op, root, shares)
+        call = self._calls.get(sequence) or call_of(operation, dtype, count, op, root, shares)
         judging = self._judge(
             status, sequence, call, _places(waiting), _places(culprits), timeout, label
         )

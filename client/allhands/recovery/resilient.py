@@ -20,13 +20,15 @@ from allhands.engine import plan
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
+from allhands.engine.chain import Chain
+from allhands.engine.collectives import Build, Timeout
 from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
 from allhands.futures import awaitable
-from allhands.group import Group, Timeout
+from allhands.group import Group
 from allhands.loop_thread import LoopThread
 from allhands.recorder.source import caller
 from allhands.recovery.decision import Proposal, Reformed, Regrouper
@@ -59,7 +61,7 @@ class _Call:
 
     work: Work
     native: Native
-    build: Callable[[int, int], list[Part]]
+    build: Build
     result: Result
     label: str | None
     timeout: float
@@ -83,6 +85,7 @@ class ResilientGroup(Group):
         self, group: Group, regrouper: Regrouper, thread: LoopThread, policy: Policy
     ) -> None:
         super().__init__(group._engine, thread, group.timeout, group._recovery)
+        self.objects = group.objects
         self._numbers = Order(group.timeout)
         self.order = self._numbers  # every call goes through the queue, whatever the ranks share
         self._loop_thread = thread
@@ -153,7 +156,7 @@ class ResilientGroup(Group):
     def _start(
         self,
         native: Native,
-        build: Callable[[int, int], list[Part]],
+        build: Build,
         result: Result,
         timeout: Timeout,
         label: str | None,
@@ -183,6 +186,19 @@ class ResilientGroup(Group):
         return self._queue_up(
             lambda work: _Call(work, native, plan.barrier, None, label, seconds, -1, begin=begin),
             Call("monitored_barrier"),
+            label,
+        )
+
+    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
+        seconds = max(self._seconds(timeout), _AT_ONCE)
+        native = Native(chain.call.operation, targets=chain.targets)
+
+        def begin(group: Group) -> Work:
+            return group._chain(chain, seconds, label)
+
+        return self._queue_up(
+            lambda work: _Call(work, native, plan.barrier, None, label, seconds, -1, begin=begin),
+            chain.call,
             label,
         )
 
@@ -259,7 +275,9 @@ class ResilientGroup(Group):
         try:
             call.inner = self._begin(call, group)
             _place(call.inner, call)
-            await _ended(call.inner)
+            result = await _ended(call.inner)
+            if call.begin is not None:
+                call.result = result
         except PeerFailed as error:
             return error
         except AllhandsError as error:
@@ -418,9 +436,7 @@ def _ended_because(end: PeerFailed) -> PeerFailed:
     return error
 
 
-def _rerooted(
-    native: Native, root: int, group: Group
-) -> tuple[Native, Callable[[int, int], list[Part]]]:
+def _rerooted(native: Native, root: int, group: Group) -> tuple[Native, Build]:
     """Return a call whose root has another place now."""
     array, wire = (*native.targets, *native.sources)[0], group._engine.wire
     target = native.targets[0] if native.targets else None
@@ -438,5 +454,5 @@ def _copy(targets: Sequence[Array], sources: Sequence[Array]) -> None:
         np.copyto(target, source)
 
 
-async def _ended(work: Work) -> None:
-    await awaitable(work.get_future())
+async def _ended(work: Work) -> Result:
+    return await awaitable(work.get_future())

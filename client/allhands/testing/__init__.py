@@ -6,17 +6,22 @@ from allhands.testing.faulty_world import FaultyWorld, faulty_world
 from allhands.testing.interleave import interleave
 from allhands.testing.replica import ScheduleError
 from allhands.testing.simulate import Traffic, simulate
+from allhands.testing.threads import RankError, RanksStuck, on_threads, run_threads
 
 __all__ = [
     "COORDINATOR",
     "FaultEvent",
     "FaultyWorld",
     "Plan",
+    "RankError",
+    "RanksStuck",
     "ScheduleError",
     "Traffic",
     "faults",
     "faulty_world",
     "interleave",
+    "on_threads",
+    "run_threads",
     "simulate",
     "virtual_time",
 ]

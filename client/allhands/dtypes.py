@@ -1,0 +1,50 @@
+"""Names of dtypes that mean the same in every process."""
+
+import ast
+from typing import Any
+
+import numpy as np
+
+EXTENSIONS = "ml_dtypes"
+"""Where dtypes are from that NumPy knows no way to name."""
+_PREFIX = EXTENSIONS + "."
+
+
+def name_of(dtype: "np.dtype[Any]") -> str:
+    """Return a name from which `dtype_of` makes the dtype.
+
+    Raises:
+        TypeError: it holds Python objects, or nobody could know it elsewhere.
+    """
+    if dtype.hasobject:
+        raise TypeError(f"{dtype} arrays hold Python objects, which do not travel as arrays")
+    if dtype.isbuiltin == 2:
+        if dtype.type.__module__ != EXTENSIONS:
+            raise TypeError(f"{dtype} of {dtype.type.__module__} is not known to other processes")
+        return _PREFIX + dtype.name
+    described: object = np.lib.format.dtype_to_descr(dtype)
+    return described if isinstance(described, str) else repr(described)
+
+
+def dtype_of(name: str) -> "np.dtype[Any]":
+    """Return the dtype of that name.
+
+    Raises:
+        ValueError: there is none of that name, or none that may be sent.
+        ModuleNotFoundError: it is one of a package that is not installed here.
+    """
+    if name.startswith(_PREFIX):
+        import ml_dtypes
+
+        found = getattr(ml_dtypes, name.removeprefix(_PREFIX), None)
+        if not isinstance(found, type) or not issubclass(found, np.generic):
+            raise ValueError(f"{name!r} is no dtype")
+        return np.dtype(found)
+    try:
+        described: Any = ast.literal_eval(name) if name.startswith(("[", "(", "{")) else name
+        dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(described)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"{name!r} is no dtype") from error
+    if dtype.hasobject:
+        raise ValueError(f"{name!r} is a dtype of Python objects")
+    return dtype

@@ -1,0 +1,96 @@
+"""Calls made of several movements, of which later ones depend on what earlier ones brought.
+
+The steps of a chain are a generator: it yields one collective after the other, on arrays of its
+own, computes between them what it likes, and returns what the call gives; it runs on a thread
+beside the loop. All steps are one call of the group and have its number. The first is made as if it
+was the whole call, so that ranks which called something else are found; from then on all ranks are
+in the same chain.
+
+What callers gave is written when all steps have ended, and at no other time: a chain that fails
+leaves its outputs as they were.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from allhands.algorithms.cost import Wire
+from allhands.engine.buffer import Array
+from allhands.engine.call import Call
+from allhands.engine.collectives import Build, Collectives, Timeout
+from allhands.engine.native import Native
+from allhands.engine.work import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """One collective that a chain waits for."""
+
+    native: Native
+    build: Build
+
+
+Steps: TypeAlias = Generator[Movement, None, Result]
+
+
+class Moves(Collectives[Movement]):
+    """What a chain has for steps: the collectives of its group, which it yields."""
+
+    def __init__(
+        self, name: str, rank: int, size: int, deterministic: bool, wire: Wire | None
+    ) -> None:
+        self._name = name
+        self._rank = rank
+        self._size = size
+        self._measured = wire
+        self.deterministic = deterministic
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def _wire(self) -> Wire | None:
+        return self._measured
+
+    def _start(
+        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+    ) -> Movement:
+        return Movement(native, build)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A call, and how its steps are made."""
+
+    call: Call
+    """What the others are told of it."""
+    steps: Callable[[Moves], Steps]
+    """Makes them, for a group as it is."""
+    targets: Sequence[Array] = ()
+    """What it writes of its caller's, at its end."""
+
+
+class Running:
+    """The steps of one call under way."""
+
+    def __init__(self, chain: Chain, moves: Moves) -> None:
+        self._steps = chain.steps(moves)
+        self.result: Result = None
+        """What the call gives, when its last step has ended."""
+
+    def advance(self) -> Movement | None:
+        """Return the next step, when the one before has ended; None: there is no other."""
+        try:
+            return next(self._steps)
+        except StopIteration as end:
+            self.result = end.value
+            return None

@@ -1,0 +1,233 @@
+"""The ranks of a world that are threads of one process: what they share, and how they come to it.
+
+What decides is what decides in production: a worker for each, and a coordinator with its machine.
+They live on one loop, on a thread of its own, and nothing leaves the process.
+"""
+
+import asyncio
+import atexit
+import os
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from allhands.api.world import World
+from allhands.channel import Address, Endpoint, dial
+from allhands.config import WorldConfig
+from allhands.errors import GroupAborted
+from allhands.loop_thread import LoopThread
+from allhands.meeting import Meeting
+from allhands.session import Session
+from allhands.testing.faults import Plan
+from allhands.testing.faulty_session import FaultySession
+from allhands.testing.faulty_wire import Wires
+from allhands.transport.inproc import InprocFabric, Switchboard
+from allhands.transport.ports import Ports
+from allhands.worker import WORLD, Worker
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+if TYPE_CHECKING:
+    from allhands_server.embedded import RunningCoordinator
+
+_JOB = "threads"
+_NOWHERE = Endpoint(Address("127.0.0.1", 1, _JOB), None)
+_WINDOW = 60.0
+"""Seconds of silence: ranks of one loop are silent together, and none is lost because of that."""
+_END_SECONDS = 10.0
+
+
+class SharedLoop(LoopThread):
+    """A loop of which several worlds believe that it is theirs."""
+
+    def lend(self, act: Callable[[], bool]) -> bool:
+        return False  # what a peer sends comes by calls on the loop, which a borrower holds up
+
+    def stop(self) -> None:
+        """Nothing: a rank that leaves does not end it for the others."""
+
+    def end(self) -> None:
+        """End the loop and the thread. Idempotent."""
+        super().stop()
+
+
+class _Hall(Switchboard):
+    """Where the ranks of one world meet once it is complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = asyncio.Event()
+
+
+class Crew:
+    """The coordinator of some threads, and the worlds that they join; safe from any thread."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._loop = SharedLoop("allhands threads")
+        self._calling = threading.Lock()
+        self._is_over = False
+        self._listening = threading.Lock()
+        self._halls: defaultdict[str, _Hall] = defaultdict(_Hall)
+        self._workers: list[Worker] = []
+        self._sessions: list[FaultySession] = []
+        self._joining: set[asyncio.Task[Session]] = set()
+        self._reason = ""
+        self._running: RunningCoordinator | None = None
+        self._loop.run(self._begin())
+
+    def seat(self, rank: int) -> "CrewSeat":
+        """Return the place of one thread."""
+        return CrewSeat(self, rank)
+
+    def give_up(self, reason: str) -> None:
+        """Let nobody wait any more for ranks that will not come."""
+        self._call(self._give_up, reason)
+
+    def abort(self, reason: str) -> None:
+        """Release every rank from whatever call it is in."""
+        self._call(self._abort, reason)
+
+    def close(self) -> None:
+        """End what is left of all of it."""
+        with self._calling:
+            self._is_over = True
+        try:
+            self._loop.run(self._aclose())
+        finally:
+            self._loop.end()
+
+    # ------------------------------------------------------------ for the seats
+
+    def join(self, rank: int, config: WorldConfig) -> World:
+        worker = self._loop.run(self._join(rank, config))
+        return _ThreadWorld(self._loop, worker, self.endpoint)
+
+    def endpoint(self) -> Endpoint:
+        """Return where the coordinator takes calls; it begins to when this is asked first."""
+        with self._listening:
+            return self._loop.run(self._listen())
+
+    def _call(self, act: Callable[[str], None], reason: str) -> None:
+        with self._calling:
+            if not self._is_over:  # else by a thread that was left behind
+                self._loop.call(act, reason)
+
+    # ------------------------------------------------------------ on the loop
+
+    async def _begin(self) -> None:
+        from allhands_server.inproc import InprocCoordinator
+
+        self._coordinator = InprocCoordinator(time.monotonic)
+        self._wires = Wires(Plan(0))
+
+    async def _join(self, rank: int, config: WorldConfig) -> Worker:
+        """Do for one rank what `Worker.start` does where there are ports."""
+        if self._reason:
+            raise self._given_up()
+        session = FaultySession(self._wires, rank, self._coordinator.service)
+        self._sessions.append(session)
+        request = wire.Join(
+            job=config.job,
+            rank=rank,
+            world_size=self.size,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            port=_NOWHERE.address.port,
+            heartbeat_window=config.heartbeat_window or _WINDOW,
+            label=config.label,
+            elastic=config.on_failure != "raise" or config.max_size > 0,
+            most=config.max_size,
+        )
+        joining = asyncio.create_task(
+            Session.join(dial(_NOWHERE), request, config.timeout, session)  # type: ignore[arg-type]
+        )
+        self._joining.add(joining)
+        try:
+            joined = await joining
+        except asyncio.CancelledError:
+            if self._reason:
+                raise self._given_up() from None
+            raise
+        finally:
+            self._joining.discard(joining)
+        worker = Worker(config, Meeting(_NOWHERE), Ports("grpc"), joined)
+        hall = self._halls[config.job]
+        worker._mesh.attach(InprocFabric(hall, rank, worker._mesh))
+        worker.world = await worker.open_group(WORLD, range(self.size))
+        joined.start(worker)
+        self._workers.append(worker)
+        # Nobody can be reached who is not there yet.
+        if len(hall.ranks) == self.size:
+            hall.is_full.set()
+        await hall.is_full.wait()  # all of them are on their way here, on this loop
+        return worker
+
+    def _given_up(self) -> GroupAborted:
+        text = f"init_process_group cannot end: {self._reason}"
+        return GroupAborted(text, by="a rank of this process", reason=self._reason)
+
+    def _give_up(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        for joining in self._joining:
+            joining.cancel()
+
+    def _abort(self, reason: str) -> None:
+        self._give_up(reason)
+        for worker in self._workers:
+            worker.aborted("", "run_threads", reason)
+
+    async def _listen(self) -> Endpoint:
+        if self._running is None:
+            self._running = await self._coordinator.listen()
+        return Endpoint(Address(self._running.host, self._running.port), self._running.token)
+
+    async def _aclose(self) -> None:
+        leaving = (worker.leave("all threads have ended") for worker in self._workers)
+        await asyncio.wait_for(asyncio.gather(*leaving), _END_SECONDS)
+        await asyncio.gather(*(session.sever() for session in self._sessions))
+        self._wires.close()
+        if self._running is not None:
+            await self._running.stop()
+        self._coordinator.close()
+
+
+class CrewSeat:
+    """One thread's place; for that thread alone."""
+
+    def __init__(self, crew: Crew, rank: int) -> None:
+        self._crew = crew
+        self._rank = rank
+        self._attempts = 0
+
+    def place(self, rank: int, world_size: int) -> tuple[str, int, int]:
+        if rank not in (-1, self._rank):
+            raise ValueError(f"this thread is rank {self._rank}, not {rank}")
+        if world_size not in (-1, self._crew.size):
+            raise ValueError(f"{self._crew.size} threads are ranks, not {world_size}")
+        return _NOWHERE.address.url, self._rank, self._crew.size
+
+    def join(self, config: WorldConfig) -> World:
+        # The others may still be in the world that this rank has left.
+        if self._attempts:
+            config = replace(config, job=f"{config.job}.{self._attempts}")
+        self._attempts += 1
+        return self._crew.join(self._rank, config)
+
+
+class _ThreadWorld(World):
+    """The world of one thread, of which the coordinator has no port until somebody asks."""
+
+    def __init__(
+        self, thread: LoopThread, worker: Worker, endpoint: Callable[[], Endpoint]
+    ) -> None:
+        super().__init__(thread, worker)
+        atexit.unregister(self._at_exit)  # whoever has the crew ends it
+        self._endpoint = endpoint
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._endpoint()

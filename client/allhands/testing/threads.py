@@ -1,0 +1,261 @@
+"""Threads as ranks: a function on several threads of this process, each a rank of one world.
+
+    run_threads(4)(body)        # calls body() or body(rank) on 4 threads; its results, by rank
+
+    @on_threads(4)              # the same, each time that the function is called: for tests
+    def test_sum(rank): ...
+
+The module-level calls work on each thread as they do in a process: it has a default world of its
+own, a real worker, and a real coordinator, in this process as well. `init_process_group` has been
+called there, unless `init=False`; it joins the world of the threads when a function calls it with
+`backend="threads"`. A thread that a rank starts is no rank, and can use the groups it is given.
+"""
+
+import contextvars
+import functools
+import inspect
+import sys
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from allhands import stacks
+from allhands.api import sync
+from allhands.errors import GroupAborted, PeerFailed
+from allhands.testing.crew import Crew, CrewSeat
+
+R = TypeVar("R")
+
+DEADLINE = 60.0
+"""Seconds that all ranks together may take."""
+_RELEASED_SECONDS = 5.0
+"""What the other ranks get to end in, once one has failed and their calls have been released."""
+_LAST_SECONDS = 2.0
+
+
+class RankError(RuntimeError):
+    """A rank raised something, which is the cause of this: the first that did."""
+
+    def __init__(self, text: str, rank: int, errors: dict[int, BaseException]) -> None:
+        super().__init__(text)
+        self.rank = rank
+        """The one that was first."""
+        self.errors = errors
+        """What each rank raised that did, be it only because it could not go on without another."""
+
+
+class RanksStuck(RankError, TimeoutError):
+    """Ranks had not ended at the deadline; the text has where each of them was."""
+
+
+def run_threads(
+    size: int, *, init: bool = True, deadline: float = DEADLINE, **options: Any
+) -> Callable[[Callable[..., R]], list[R]]:
+    """Return a caller that runs a function on `size` threads as ranks and gives their results.
+
+    A function with a parameter that has no default is given its rank. `options` are those of
+    `init_process_group` for each rank, but where the world is and who is in it. What has been left
+    behind in the world is cleaned up: no rank need call `destroy_process_group`.
+
+    Calling it raises:
+        RankError: a rank raised something; the calls of the others were released at once.
+        RanksStuck: not all ranks had ended after `deadline` seconds. Their calls are released;
+            what is held up elsewhere is left behind, on a daemon thread.
+        unittest.SkipTest, or what pytest.skip raises: a rank did, and none failed.
+        RuntimeError: this process is in a world.
+    """
+    if size < 1:
+        raise ValueError(f"a world has at least one rank, not {size}")
+
+    def call(body: Callable[..., R]) -> list[R]:
+        return _Run(size, _with_rank(body), deadline, options if init else None).results()
+
+    return call
+
+
+def on_threads(
+    size: int, *, init: bool = True, deadline: float = DEADLINE, **options: Any
+) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Decorate a test, so that calling it runs it on `size` threads as ranks; see `run_threads`.
+
+    All ranks are given the same arguments; a parameter `rank` is this thread's rank, and no part
+    of the decorated test's signature, so that pytest finds its fixtures.
+    """
+    run = run_threads(size, init=init, deadline=deadline, **options)
+
+    def decorate(body: Callable[..., object]) -> Callable[..., None]:
+        signature = inspect.signature(body)
+        wants_rank = "rank" in signature.parameters
+
+        @functools.wraps(body)
+        def test(*arguments: Any, **named: Any) -> None:
+            def on_rank(rank: int) -> None:
+                body(*arguments, **named, **({"rank": rank} if wants_rank else {}))
+
+            run(on_rank)
+
+        others = [one for name, one in signature.parameters.items() if name != "rank"]
+        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return test
+
+    return decorate
+
+
+class _Run:
+    """One function on all threads, from their beginning to their end."""
+
+    def __init__(
+        self,
+        size: int,
+        body: Callable[[int], Any],
+        deadline: float,
+        options: dict[str, Any] | None,
+    ) -> None:
+        self._body = body
+        self._deadline = deadline
+        self._options = options
+        """Of joining; None: the function sees to that."""
+        self._size = size
+        self._changed = threading.Condition()
+        self._running = set(range(size))
+        self._given: dict[int, Any] = {}
+        self._errors: dict[int, BaseException] = {}
+        """In the order in which they were raised."""
+        self._failed_at = 0.0
+
+    def results(self) -> list[Any]:
+        self._crew = Crew(self._size)
+        threads: list[threading.Thread] = []
+        try:
+            for rank in range(self._size):
+                act = functools.partial(contextvars.copy_context().run, self._rank, rank)
+                thread = threading.Thread(target=act, name=f"rank {rank}", daemon=True)
+                threads.append(thread)
+                thread.start()
+            stuck = self._wait(threads)
+        except BaseException:  # Ctrl-C
+            self._crew.abort("who called run_threads was interrupted")
+            self._wait_until(time.monotonic() + _LAST_SECONDS)
+            raise
+        finally:
+            self._crew.close()
+        if stuck:
+            raise self._stuck(stuck)
+        if self._errors:
+            self._surface()
+        return [self._given[rank] for rank in range(self._size)]
+
+    # ------------------------------------------------------------ on the rank's thread
+
+    def _rank(self, rank: int) -> None:
+        try:
+            self._seated(rank, self._crew.seat(rank))
+        except BaseException as error:
+            self._failed(rank, error)
+        finally:
+            with self._changed:
+                self._running.discard(rank)
+                self._changed.notify_all()
+
+    def _seated(self, rank: int, seat: CrewSeat) -> None:
+        sync.sit(seat)
+        try:
+            if self._options is not None:
+                sync.init_process_group(backend="threads", **self._options)
+            self._given[rank] = self._body(rank)
+        except BaseException as error:
+            # First: what the others raise because of it is not the reason.
+            self._failed(rank, error)
+            if (world := sync.rise()) is not None:
+                world.fail(error)
+        else:
+            if (world := sync.rise()) is not None:
+                world.close()
+
+    def _failed(self, rank: int, error: BaseException) -> None:
+        with self._changed:
+            self._failed_at = self._failed_at or time.monotonic()
+            self._errors.setdefault(rank, error)
+            self._changed.notify_all()
+        self._crew.give_up(f"rank {rank} has failed: {type(error).__name__}: {error}")
+
+    # ------------------------------------------------------------ on the thread of who calls
+
+    def _wait(self, threads: list[threading.Thread]) -> dict[int, str]:
+        """Wait for all ranks; return where those are that have not ended in time."""
+        begun = time.monotonic()
+        with self._changed:
+            while self._running:
+                limit = begun + self._deadline
+                if self._failed_at:
+                    limit = min(limit, self._failed_at + _RELEASED_SECONDS)
+                if (left := limit - time.monotonic()) <= 0:
+                    break
+                self._changed.wait(left)
+            stuck = {rank: stacks.of_thread(threads[rank]) for rank in sorted(self._running)}
+        if stuck:
+            named = ", ".join(map(str, stuck))
+            self._crew.abort(f"ranks {named} did not end within {self._deadline:g} s")
+            self._wait_until(time.monotonic() + _LAST_SECONDS)
+        return stuck
+
+    def _wait_until(self, limit: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, limit - time.monotonic())
+
+    def _stuck(self, stuck: dict[int, str]) -> RankError:
+        """Word that ranks have not ended."""
+        first, errors = min(stuck), dict(self._errors)
+        cause = None
+        said = f"within {self._deadline:g} s"
+        for rank, error in errors.items():
+            if rank not in stuck:
+                first, cause = rank, error
+                said = f"after rank {rank} had raised {_told(error)}"
+                break
+        where = "\n".join(f"rank {rank} was at:\n{stack}" for rank, stack in stuck.items())
+        named = ", ".join(map(str, stuck))
+        of = "rank" if len(stuck) == 1 else "ranks"
+        text = f"{of} {named} of {self._size} did not end {said}\n{where}"
+        failed = RanksStuck(text, first, errors)
+        failed.__cause__ = cause
+        return failed
+
+    def _surface(self) -> None:
+        """Raise what the first rank raised of its own accord."""
+        own = {
+            rank: error
+            for rank, error in self._errors.items()
+            if not isinstance(error, GroupAborted | PeerFailed)
+        } or self._errors
+        failures = {rank: error for rank, error in own.items() if not _is_skip(error)}
+        if not failures:
+            raise next(iter(own.values()))
+        rank, error = next(iter(failures.items()))
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        text = f"rank {rank} of {self._size} raised {_told(error)}"
+        raise RankError(text, rank, dict(self._errors)) from error
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _is_skip(error: BaseException) -> bool:
+    """Say whether an exception is no failure but says that there is nothing to test."""
+    if isinstance(error, unittest.SkipTest):
+        return True
+    outcomes = sys.modules.get("_pytest.outcomes")  # pytest's own, where it runs
+    return outcomes is not None and isinstance(error, outcomes.Skipped | outcomes.XFailed)
+
+
+def _with_rank(body: Callable[..., R]) -> Callable[[int], R]:
+    """Return a function of the rank; the given one may have no use for it."""
+    given = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(body).parameters.values()
+    if any(one.kind in given and one.default is one.empty for one in parameters):
+        return body
+    return lambda rank: body()
