@@ -8,6 +8,8 @@ from .api.coalesced import broadcast_coalesced as broadcast_coalesced
 from .api.coalesced import reduce_scatter_tensor_coalesced as reduce_scatter_tensor_coalesced
 from .api.coalescing import coalescing as coalescing
 from .api.elastic import State as State
+from .api.messages import P2POp as P2POp
+from .api.messages import batch_isend_irecv as batch_isend_irecv
 from .api.objects import all_gather_object as all_gather_object
 from .api.objects import broadcast_object_list as broadcast_object_list
 from .api.objects import gather_object as gather_object

@@ -290,7 +290,7 @@ class Mail:
         """Return the latest messages on callers' threads, oldest first."""
 
     def send(
-        self, x: object, dst: int, tag: int, timeout: float | None, label: str | None, /
+        self, x: object, dst: int | None, tag: int, timeout: float | None, label: str | None, /
     ) -> bool: ...
     def recv(
         self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /

@@ -251,8 +251,7 @@ class Group(Collectives[Work], Composed):
         label: str | None = None,
     ) -> Work:
         """Send `x` to rank `dst`; ended when `x` may be changed, received or not."""
-        source = arguments.source(x, "x")
-        peer = self._peer(dst, "dst")
+        source, peer = self.check_send(x, dst, tag)
         return self._exchange("send", source, x, peer, tag, timeout, label)
 
     def recv(
@@ -265,9 +264,18 @@ class Group(Collectives[Work], Composed):
         label: str | None = None,
     ) -> Work:
         """Overwrite `x` with the next message from `src`, or from whoever sends, under `tag`."""
-        target = arguments.target(x, "x")
-        peer = None if src is None else self._peer(src, "src")
+        target, peer = self.check_recv(x, src, tag)
         return self._exchange("recv", target, x, peer, tag, timeout, label)
+
+    def check_send(self, x: AnyArray, dst: int, tag: int) -> tuple[Array, int]:
+        """Check what `send` is given; return the array's elements and the job's rank of `dst`."""
+        _check_tag(tag)
+        return arguments.source(x, "x"), self._peer(dst, "dst")
+
+    def check_recv(self, x: AnyArray, src: int | None, tag: int) -> tuple[Array, int | None]:
+        """Check what `recv` is given; return the array's elements and the job's rank of `src`."""
+        _check_tag(tag)
+        return arguments.target(x, "x"), None if src is None else self._peer(src, "src")
 
     # ------------------------------------------------------------ going on after failures
 
@@ -409,8 +417,6 @@ class Group(Collectives[Work], Composed):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        if not 0 <= tag < 1 << 31:
-            raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
         seconds = self._seconds(timeout)
         call = Call("message", str(array.dtype), array.size)
         work = Work(Call(operation), 0, label, self.name, self._thread.callbacks)
@@ -458,6 +464,11 @@ class Group(Collectives[Work], Composed):
         if rank == self.rank:
             raise ValueError(f"{name}={rank} is this rank itself: messages go to other ranks")
         return self._engine.ranks[rank]
+
+
+def _check_tag(tag: int) -> None:
+    if not 0 <= tag < 1 << 31:
+        raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
 
 
 def _checked(timeout: float) -> float:

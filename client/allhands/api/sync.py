@@ -585,17 +585,19 @@ def abort(reason: str, group: AnyGroup = None) -> None:
 
 def isend(
     x: AnyArray,
-    dst: int,
+    dst: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
+    group_dst: int | None = None,
     *,
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Start to send `x` to rank `dst`; its memory is the call's until the work has ended."""
+    """Start to send `x` to a rank; its memory is the call's until the work has ended."""
     if (found := member(group, True, "isend")) is None:
         return None
-    return found.send(x, within(found, dst, "dst"), tag, timeout=timeout, label=label)
+    peer = receiver(found, dst, group_dst)
+    return found.send(x, peer, tag, timeout=timeout, label=label)
 
 
 def irecv(
@@ -603,31 +605,36 @@ def irecv(
     src: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
+    group_src: int | None = None,
     *,
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Start to receive into `x` from rank `src`; None: from whoever sends under this tag."""
+    """Start to receive into `x` from a rank; None: from whoever sends under this tag."""
     if (found := member(group, True, "irecv")) is None:
         return None
-    source = None if src is None else within(found, src, "src")
-    return found.recv(x, source, tag, timeout=timeout, label=label)
+    return found.recv(x, sender(found, src, group_src), tag, timeout=timeout, label=label)
 
 
 def send(
     x: AnyArray,
-    dst: int,
+    dst: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
+    group_dst: int | None = None,
     *,
     timeout: float | None = None,
     label: str | None = None,
 ) -> None:
-    """Send `x` to rank `dst`; return when its memory may be used again, received or not."""
+    """Send `x` to rank `dst` of the world, or `group_dst` of the group.
+
+    Return when its memory may be used again, received or not.
+    """
     mail = (group or _home).order.mail
-    if mail is not None and mail.send(x, dst, tag, timeout, label):
+    if mail is not None and group_dst is None and mail.send(x, dst, tag, timeout, label):
         return
-    if (work := isend(x, dst, group, tag, timeout=timeout, label=label)) is not None:
+    work = isend(x, dst, group, tag, group_dst, timeout=timeout, label=label)
+    if work is not None:
         finished(work, False)
 
 
@@ -636,19 +643,27 @@ def recv(
     src: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
+    group_src: int | None = None,
     *,
     timeout: float | None = None,
     label: str | None = None,
 ) -> int:
-    """Receive into `x`; return the rank of the world that sent it, -1 outside the group."""
+    """Receive into `x` from rank `src` of the world, or `group_src` of the group; None: from any.
+
+    Return the rank of the world that sent it, -1 outside the group.
+    """
     mail = (group or _home).order.mail
-    if mail is not None and (sender := mail.recv(x, src, tag, timeout, label)) >= 0:
-        return sender
+    if (
+        mail is not None
+        and group_src is None
+        and (came_from := mail.recv(x, src, tag, timeout, label)) >= 0
+    ):
+        return came_from
     found = member(group, True, "recv")
     if found is None:
         return -1
-    source = None if src is None else within(found, src, "src")
-    work = found.recv(x, source, tag, timeout=timeout, label=label)
+    peer = sender(found, src, group_src)
+    work = found.recv(x, peer, tag, timeout=timeout, label=label)
     finished(work, False)
     return found.ranks[work.source_rank()]
 
@@ -724,6 +739,29 @@ def within(group: Group, rank: int, name: str) -> int:
             f"whose ranks are {list(group.ranks)}"
         )
     return group.ranks.index(rank)
+
+
+def receiver(group: Group, dst: int | None, group_dst: int | None) -> int:
+    """Return the place in the group of who is sent to; one of the two says who that is."""
+    if (dst is None) == (group_dst is None):
+        raise ValueError(
+            "give dst, a rank of the world, or group_dst, a rank of the group: one of them, "
+            f"not dst={dst} and group_dst={group_dst}"
+        )
+    if dst is not None:
+        return within(group, dst, "dst")
+    assert group_dst is not None
+    return group_dst
+
+
+def sender(group: Group, src: int | None, group_src: int | None) -> int | None:
+    """Return the place in the group of who is received from; None: whoever sends."""
+    if src is not None and group_src is not None:
+        raise ValueError(
+            "give src, a rank of the world, or group_src, a rank of the group: one of them, "
+            f"not src={src} and group_src={group_src}"
+        )
+    return group_src if src is None else within(group, src, "src")
 
 
 def finished(work: Work, async_op: bool) -> Work | None:
