@@ -53,6 +53,7 @@ from .api.sync import reduce_scatter as reduce_scatter
 from .api.sync import reduce_scatter_tensor as reduce_scatter_tensor
 from .api.sync import scatter as scatter
 from .api.sync import send as send
+from .api.sync import set_timeout as set_timeout
 from .api.sync import status as status
 from .api.sync import store as store
 from .control import Control as Control

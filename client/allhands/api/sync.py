@@ -215,6 +215,18 @@ def get_world_size(group: AnyGroup = None) -> int:
     return -1 if isinstance(group, NonMember) else (group or current_world().group).size
 
 
+def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:
+    """Set how long calls of this rank on the group may take from now on that do not say it.
+
+    It is the group's `timeout`, which may be set as well. Nothing outside the group.
+
+    Raises:
+        ValueError: it is not positive, or endless.
+    """
+    if not isinstance(group, NonMember):
+        (group or current_world().group).timeout = seconds(timeout)
+
+
 def new_group(
     ranks: Sequence[int] | None = None,
     timeout: float | None = None,
