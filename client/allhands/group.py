@@ -18,7 +18,7 @@ import numpy as np
 from allhands import native_core
 from allhands.algorithms.cost import Wire
 from allhands.deadlines import effective
-from allhands.engine import arguments, explain, plan, verdict
+from allhands.engine import arguments, explain, foreign, plan, verdict
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
@@ -31,7 +31,7 @@ from allhands.engine.native import Native
 from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
-from allhands.reduction import ReduceOp, check
+from allhands.reduction import OPS, ReduceOp, check
 
 _ABORT_SECONDS = 1.0
 
@@ -152,7 +152,7 @@ class Group(Collectives[Work]):
             return self.all_reduce(x, op, timeout=seconds, label=label)
 
         native, _ = native_core.find()
-        if native is None or type(x) is not np.ndarray:
+        if native is None or type(x) is not np.ndarray or op not in OPS:
             return Queued(make)
         call: PersistentCall = native.Persistent(self.order, x, op, make, seconds, label)
         return call
@@ -297,6 +297,11 @@ class Group(Collectives[Work]):
                 )
             self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
+
+    def _start_foreign(
+        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    ) -> Work:
+        return self._chain(foreign.chain(native, result), timeout, label)
 
     def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
         """Give the steps of a call their numbers and hand them to the loop, all at once."""

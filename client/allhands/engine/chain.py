@@ -65,6 +65,11 @@ class Moves(Collectives[Movement]):
     ) -> Movement:
         return Movement(native, build)
 
+    def _start_foreign(
+        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    ) -> Movement:
+        raise AssertionError(f"{native.op} takes several movements: see `engine.foreign`")
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from allhands.engine import arguments
+from allhands.engine import arguments, foreign
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
@@ -42,13 +42,14 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp, result: object) -> Chain:
         packed = []
         for group in groups:
             packed.append(np.concatenate([arrays[at] for at in group]))
-            yield moves.all_reduce(packed[-1], op)
+            yield from foreign.all_reduce(moves, packed[-1], op)
         for group, whole in zip(groups, packed, strict=True):
             _unpack(whole, [arrays[at] for at in group])
         return result
 
     call = _call("all_reduce_coalesced", arrays, op.name)
-    return Chain(call, len(groups), steps, arrays)
+    count = sum(foreign.movements(op, arrays[group[0]].dtype) for group in groups)
+    return Chain(call, count, steps, arrays)
 
 
 def broadcast(arrays: Sequence[Array], root: int, limit: int, result: object) -> Chain:
@@ -104,7 +105,8 @@ def reduce_scatter(
                 [inputs[at][rank] for rank in range(moves.size) for at in group]
             )
             scattered.append(np.empty(packed.size // moves.size, packed.dtype))
-            yield moves.reduce_scatter_tensor(scattered[-1], packed, op)
+            blocks = np.split(packed, moves.size)
+            yield from foreign.reduce_scatter(moves, blocks, scattered[-1], op)
         for group, found in zip(groups, scattered, strict=True):
             _unpack(found, [outputs[at] for at in group])
         return result

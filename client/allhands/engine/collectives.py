@@ -19,7 +19,7 @@ from allhands.engine.buffer import Array
 from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.work import Result
-from allhands.reduction import ReduceOp, check
+from allhands.reduction import OPS, ReduceOp, check, is_whole
 
 T_co = TypeVar("T_co", covariant=True)
 Timeout = float | None
@@ -57,6 +57,12 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         """Begin a checked call, of which `result` is what it gives when it has ended."""
 
+    @abstractmethod
+    def _start_foreign(
+        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    ) -> T_co:
+        """Begin a checked reduction with an operation that the native core does not know."""
+
     # ------------------------------------------------------------ whole arrays
 
     def broadcast(
@@ -86,9 +92,10 @@ class Collectives(ABC, Generic[T_co]):
         array = arguments.target(x, "x")
         check(op, array.dtype)
         native = Native("all_reduce", array.dtype, array.size, targets=[array], op=op)
-        return self._start(
+        ordered = self._is_ordered(native)
+        return self._reduce(
             native,
-            lambda rank, size: plan.all_reduce(rank, size, array, self.deterministic, self._wire),
+            lambda rank, size: plan.all_reduce(rank, size, array, ordered, self._wire),
             x,
             timeout,
             label,
@@ -112,9 +119,10 @@ class Collectives(ABC, Generic[T_co]):
         native = Native(
             "reduce", array.dtype, array.size, [array], [array] if is_root else [], op, root
         )
-        return self._start(
+        ordered = self._is_ordered(native)
+        return self._reduce(
             native,
-            lambda rank, size: plan.reduce(rank, size, array, target, root, self.deterministic),
+            lambda rank, size: plan.reduce(rank, size, array, target, root, ordered),
             x if is_root else None,
             timeout,
             label,
@@ -301,6 +309,20 @@ class Collectives(ABC, Generic[T_co]):
 
     # ------------------------------------------------------------ inside
 
+    def _reduce(
+        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+    ) -> T_co:
+        """Begin a checked reduction, whoever knows its operation."""
+        if native.op in OPS:
+            return self._start(native, build, result, timeout, label)
+        return self._start_foreign(native, result, timeout, label)
+
+    def _is_ordered(self, native: Native) -> bool:
+        """Say whether a reduction folds all contributions at once over links."""
+        assert native.op is not None
+        assert native.dtype is not None
+        return self.deterministic or is_whole(native.op, native.dtype, self.size)
+
     def _reduce_scatter(
         self,
         operation: str,
@@ -313,9 +335,10 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         check(op, target.dtype)
         native = Native(operation, target.dtype, target.size, sources, [target], op)
-        return self._start(
+        ordered = self._is_ordered(native)
+        return self._reduce(
             native,
-            lambda rank, size: plan.reduce_scatter(rank, size, sources, target, self.deterministic),
+            lambda rank, size: plan.reduce_scatter(rank, size, sources, target, ordered),
             output,
             timeout,
             label,

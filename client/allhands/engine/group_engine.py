@@ -35,7 +35,7 @@ from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
-from allhands.reduction import ReduceOp, finish
+from allhands.reduction import ReduceOp, finish, is_whole
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
@@ -535,7 +535,13 @@ class GroupEngine:
 
     async def _advance(self, operation: Operation, link: Link) -> None:
         """Let a chain say what the step is that begins now."""
-        step = await self._aside.run(link.running.advance)
+        try:
+            step = await self._aside.run(link.running.advance)
+        except Exception as error:  # as what it computes has it: the others need not wait
+            sequence = operation.work.sequence
+            self._endings.tell(sequence, f"{type(error).__name__}: {error}")
+            await self._shared.pass_over(sequence)
+            raise
         operation.native, operation.build = step.native, step.build
         assert self._interrupt is not None
         if self._interrupt.done() and (failure := self._interrupt.result()) is not None:
@@ -649,11 +655,15 @@ class GroupEngine:
             self._agreed[operation.signature] = None
             if len(self._agreed) > _AGREED:
                 del self._agreed[next(iter(self._agreed))]
-        self._divide(operation.native)
+        native = operation.native
+        if native.op is None or native.dtype is None or self.deterministic:
+            return
+        if not is_whole(native.op, native.dtype, len(self.ranks)):
+            self._divide(native)
 
     def _divide(self, native: Native) -> None:
         """Turn what has landed into the result."""
-        if native.op is not None and native.targets and not self.deterministic:
+        if native.op is not None and native.targets:
             finish(native.op, native.targets[0], len(self.ranks))
 
     async def _run_phases(

@@ -441,7 +441,7 @@ def _rerooted(native: Native, root: int, group: Group) -> tuple[Native, Build]:
     def build(rank: int, size: int) -> list[Part]:
         if native.kind == "broadcast":
             return plan.broadcast(rank, size, array, root, wire)
-        return plan.reduce(rank, size, native.sources[0], target, root, group.deterministic)
+        return plan.reduce(rank, size, native.sources[0], target, root, group._is_ordered(native))
 
     return replace(native, root=root), build
 
