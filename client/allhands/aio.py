@@ -44,6 +44,7 @@ async def connect(
     max_size: int = 0,
     abort_on_exception: bool = True,
     verify: bool = False,
+    allow_pickle: bool = False,
 ) -> AsyncIterator["AsyncWorld"]:
     """Join a world for as long as the block lasts; arguments as for `init_process_group`.
 
@@ -66,6 +67,7 @@ async def connect(
         max_size=max_size,
         abort_on_exception=abort_on_exception,
         verify=verify,
+        allow_pickle=allow_pickle,
         parent=parent(),
         attempt=next_attempt(),
     )
@@ -316,12 +318,15 @@ class AsyncWorld(AsyncGroup):
         timeout: float | None = None,
         *,
         verify: bool | None = None,
+        allow_pickle: bool | None = None,
     ) -> AsyncGroup | None:
         """Make a group of some ranks of the world; None where this rank is not one of them.
 
         Every rank of the world must call this, in the same order as other `new_group`s.
         """
-        group = await asyncio.to_thread(self._world.new_group, ranks, timeout, verify=verify)
+        group = await asyncio.to_thread(
+            self._world.new_group, ranks, timeout, verify=verify, allow_pickle=allow_pickle
+        )
         return None if isinstance(group, NonMember) else AsyncGroup(group)
 
     def abort(self, reason: str) -> None:

@@ -19,7 +19,7 @@ from allhands.engine.buffer import Array
 from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.work import Result
-from allhands.reduction import OPS, ReduceOp, check, is_whole
+from allhands.reduction import OPS, ReduceOp, check
 
 T_co = TypeVar("T_co", covariant=True)
 Timeout = float | None
@@ -92,7 +92,7 @@ class Collectives(ABC, Generic[T_co]):
         array = arguments.target(x, "x")
         check(op, array.dtype)
         native = Native("all_reduce", array.dtype, array.size, targets=[array], op=op)
-        ordered = self._is_ordered(native)
+        ordered = native.is_ordered(self.size, self.deterministic)
         return self._reduce(
             native,
             lambda rank, size: plan.all_reduce(rank, size, array, ordered, self._wire),
@@ -119,7 +119,7 @@ class Collectives(ABC, Generic[T_co]):
         native = Native(
             "reduce", array.dtype, array.size, [array], [array] if is_root else [], op, root
         )
-        ordered = self._is_ordered(native)
+        ordered = native.is_ordered(self.size, self.deterministic)
         return self._reduce(
             native,
             lambda rank, size: plan.reduce(rank, size, array, target, root, ordered),
@@ -317,12 +317,6 @@ class Collectives(ABC, Generic[T_co]):
             return self._start(native, build, result, timeout, label)
         return self._start_foreign(native, result, timeout, label)
 
-    def _is_ordered(self, native: Native) -> bool:
-        """Say whether a reduction folds all contributions at once over links."""
-        assert native.op is not None
-        assert native.dtype is not None
-        return self.deterministic or is_whole(native.op, native.dtype, self.size)
-
     def _reduce_scatter(
         self,
         operation: str,
@@ -335,7 +329,7 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         check(op, target.dtype)
         native = Native(operation, target.dtype, target.size, sources, [target], op)
-        ordered = self._is_ordered(native)
+        ordered = native.is_ordered(self.size, self.deterministic)
         return self._reduce(
             native,
             lambda rank, size: plan.reduce_scatter(rank, size, sources, target, ordered),

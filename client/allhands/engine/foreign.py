@@ -21,9 +21,8 @@ Some = Generator[Movement, None, None]
 
 def chain(native: Native, result: Result) -> Chain:
     """Return the steps of a reduction that was checked."""
-    op, dtype = native.op, native.dtype
+    op = native.op
     assert op is not None
-    assert dtype is not None
 
     def steps(moves: Moves) -> Steps:
         match native.kind:
@@ -36,13 +35,7 @@ def chain(native: Native, result: Result) -> Chain:
                 yield from reduce_scatter(moves, native.sources, native.targets[0], op)
         return result
 
-    once = native.kind.startswith("reduce_scatter")
-    return Chain(native.call, 1 if once else movements(op, dtype), steps, native.targets)
-
-
-def movements(op: ReduceOp, dtype: "np.dtype[np.generic]") -> int:
-    """Return how many movements an `all_reduce` or `reduce` here takes."""
-    return 1 if op in OPS or _factor(op, dtype) is not None else 2
+    return Chain(native.call, steps, native.targets)
 
 
 def all_reduce(moves: Moves, array: Array, op: ReduceOp) -> Some:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -26,6 +27,7 @@ So ranks agree on every number, although one may have given a call up where anot
 """
 _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
+_NEAR_SECONDS = 0.2
 _OVERTIME = 3600.0
 """Seconds by which a lane outlasts the call, whose own deadline ends it."""
 
@@ -41,6 +43,15 @@ class Left(Exception):
 
 class Differ(Exception):
     """Ranks of this host have made another call; nothing of it was used."""
+
+
+async def let_end(deadline: float) -> None:
+    """Wait a little where a call's own deadline is about to end it.
+
+    Neighbours that gave it up so soon before have come to theirs.
+    """
+    if deadline - time.monotonic() < _NEAR_SECONDS:
+        await asyncio.sleep(_NEAR_SECONDS)
 
 
 class Island:

@@ -10,7 +10,7 @@ import numpy as np
 
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.reduction import OPS, ReduceOp, name_of
+from allhands.reduction import OPS, ReduceOp, finish, is_whole, name_of
 
 if TYPE_CHECKING:
     from allhands._native import Lane
@@ -53,6 +53,17 @@ class Native:
             self.crossing,
             detail,
         )
+
+    def is_ordered(self, size: int, deterministic: bool) -> bool:
+        """Say whether it is a reduction that folds all ranks' contributions at once over links."""
+        if self.op is None or self.dtype is None:
+            return False
+        return deterministic or is_whole(self.op, self.dtype, size)
+
+    def finish(self, size: int) -> None:
+        """Turn what two contributions after the other made into the result."""
+        if self.op is not None and self.targets:
+            finish(self.op, self.targets[0], size)
 
     @property
     def nbytes(self) -> int:

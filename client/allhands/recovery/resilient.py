@@ -84,6 +84,7 @@ class ResilientGroup(Group):
         self, group: Group, regrouper: Regrouper, thread: LoopThread, policy: Policy
     ) -> None:
         super().__init__(group._engine, thread, group.timeout, group._recovery)
+        self.objects = group.objects
         self._numbers = Order()
         self.order = self._numbers  # every call goes through the queue, whatever the ranks share
         self._loop_thread = thread
@@ -441,7 +442,8 @@ def _rerooted(native: Native, root: int, group: Group) -> tuple[Native, Build]:
     def build(rank: int, size: int) -> list[Part]:
         if native.kind == "broadcast":
             return plan.broadcast(rank, size, array, root, wire)
-        return plan.reduce(rank, size, native.sources[0], target, root, group._is_ordered(native))
+        ordered = native.is_ordered(size, group.deterministic)
+        return plan.reduce(rank, size, native.sources[0], target, root, ordered)
 
     return replace(native, root=root), build
 
