@@ -19,11 +19,11 @@ from allhands import native_core, sparse
 from allhands.algorithms.cost import Wire
 from allhands.codec import Types
 from allhands.deadlines import effective
-from allhands.engine import arguments, explain, foreign, plan, verdict
+from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.engine.chain import Chain, Moves, Running
+from allhands.engine.chain import Chain, Moves, Running, foreign_chain
 from allhands.engine.collectives import Build, Collectives, Timeout
 from allhands.engine.composed import Composed
 from allhands.engine.exchange import Exchange, named
@@ -351,7 +351,7 @@ class Group(Collectives[Work], Composed):
     def _start_foreign(
         self, native: Native, result: Result, timeout: Timeout, label: str | None
     ) -> Work:
-        return self._chain(foreign.chain(native, result), timeout, label)
+        return self._chain(foreign_chain(native, result), timeout, label)
 
     def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
         """Give a call of several steps its number and hand it to the loop, in one step."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from allhands.engine import arguments, foreign
+from allhands.engine import arguments
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
@@ -42,7 +42,7 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp, result: object) -> Chain:
         packed = []
         for group in groups:
             packed.append(np.concatenate([arrays[at] for at in group]))
-            yield from foreign.all_reduce(moves, packed[-1], op)
+            yield moves.all_reduce(packed[-1], op)
         for group, whole in zip(groups, packed, strict=True):
             _unpack(whole, [arrays[at] for at in group])
         return result
@@ -104,8 +104,7 @@ def reduce_scatter(
                 [inputs[at][rank] for rank in range(moves.size) for at in group]
             )
             scattered.append(np.empty(packed.size // moves.size, packed.dtype))
-            blocks = np.split(packed, moves.size)
-            yield from foreign.reduce_scatter(moves, blocks, scattered[-1], op)
+            yield moves.reduce_scatter_tensor(scattered[-1], packed, op)
         for group, found in zip(groups, scattered, strict=True):
             _unpack(found, [outputs[at] for at in group])
         return result

@@ -6,43 +6,35 @@ way is a SUM of what was multiplied.
 """
 
 from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from allhands.engine.buffer import Array
-from allhands.engine.chain import Chain, Movement, Moves, Steps
 from allhands.engine.native import Native
-from allhands.engine.work import Result
-from allhands.reduction import OPS, Premul, ReduceOp, fold, is_narrow, scaled
+from allhands.reduction import Premul, ReduceOp, fold, is_narrow, scaled
 
-Some = Generator[Movement, None, None]
+if TYPE_CHECKING:
+    from allhands.engine.chain import Movement, Moves
+
+Some = Generator["Movement", None, None]
 """Movements after which something is written."""
 
 
-def chain(native: Native, result: Result) -> Chain:
-    """Return the steps of a reduction that was checked."""
-    op = native.op
-    assert op is not None
-
-    def steps(moves: Moves) -> Steps:
-        match native.kind:
-            case "all_reduce":
-                yield from all_reduce(moves, native.targets[0], op)
-            case "reduce":
-                target = native.targets[0] if native.targets else None
-                yield from reduce(moves, native.sources[0], target, native.root, op)
-            case _:
-                yield from reduce_scatter(moves, native.sources, native.targets[0], op)
-        return result
-
-    return Chain(native.call, steps, native.targets)
+def movements(moves: "Moves", native: Native) -> Some:
+    """Carry out a reduction that was checked."""
+    assert native.op is not None
+    match native.kind:
+        case "all_reduce":
+            yield from _all_reduce(moves, native.targets[0], native.op)
+        case "reduce":
+            target = native.targets[0] if native.targets else None
+            yield from _reduce(moves, native.sources[0], target, native.root, native.op)
+        case _:
+            yield from _reduce_scatter(moves, native.sources, native.targets[0], native.op)
 
 
-def all_reduce(moves: Moves, array: Array, op: ReduceOp) -> Some:
-    """In place on 1-D `array`; any operation."""
-    if op in OPS:
-        yield moves.all_reduce(array, op)
-        return
+def _all_reduce(moves: "Moves", array: Array, op: ReduceOp) -> Some:
     if (factor := _factor(op, array.dtype)) is not None:
         found = scaled(factor, array)
         yield moves.all_reduce(found)
@@ -55,8 +47,7 @@ def all_reduce(moves: Moves, array: Array, op: ReduceOp) -> Some:
     array[...] = found
 
 
-def reduce(moves: Moves, source: Array, target: Array | None, root: int, op: ReduceOp) -> Some:
-    """From 1-D `source` to `target`, which the root alone has."""
+def _reduce(moves: "Moves", source: Array, target: Array | None, root: int, op: ReduceOp) -> Some:
     if (factor := _factor(op, source.dtype)) is not None:
         found = scaled(factor, source)
         yield moves.reduce(found, root)
@@ -72,19 +63,15 @@ def reduce(moves: Moves, source: Array, target: Array | None, root: int, op: Red
         target[...] = found
 
 
-def reduce_scatter(moves: Moves, sources: Sequence[Array], target: Array, op: ReduceOp) -> Some:
-    """From 1-D `sources`, one for each rank, to `target`; any operation."""
-    if op in OPS:
-        yield moves.reduce_scatter(target, list(sources), op)
-        return
+def _reduce_scatter(moves: "Moves", sources: Sequence[Array], target: Array, op: ReduceOp) -> Some:
+    found = np.empty_like(target)
     if (factor := _factor(op, target.dtype)) is not None:
-        found = np.empty_like(target)
         yield moves.reduce_scatter(found, [scaled(factor, source) for source in sources])
-        target[...] = found
     else:
         parts = [np.empty_like(target) for _ in sources]
         yield moves.all_to_all(parts, list(sources))
-        fold(op, parts, target, moves.size)
+        fold(op, parts, found, moves.size)
+    target[...] = found
 
 
 def _factor(op: ReduceOp, dtype: "np.dtype[np.generic]") -> int | float | None:
@@ -92,7 +79,7 @@ def _factor(op: ReduceOp, dtype: "np.dtype[np.generic]") -> int | float | None:
     return op.value.factor if isinstance(op.value, Premul) and not is_narrow(dtype) else None
 
 
-def _room(moves: Moves, array: Array) -> tuple[Array, list[Array]]:
+def _room(moves: "Moves", array: Array) -> tuple[Array, list[Array]]:
     """Return memory for this rank's block of the result, and of all ranks' arrays."""
     length = np.array_split(array, moves.size)[moves.rank].size
     block, *parts = (np.empty(length, array.dtype) for _ in range(1 + moves.size))
