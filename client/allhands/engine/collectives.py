@@ -3,6 +3,9 @@
 Arrays are `numpy.ndarray`s of any shape. What is written must be C-contiguous and writeable; what
 is only read may be anything, and is copied first where it is not contiguous or shares memory with
 what is written. Until a call has ended its arrays belong to it. Ranks here are ranks of the group.
+
+Where every rank gives to every rank, real arrays may be among complex ones of twice their size: all
+are taken for the real numbers that they consist of, on all ranks.
 """
 
 from abc import ABC, abstractmethod
@@ -191,7 +194,7 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         """Fill `outputs`, one array for each rank, with every rank's `x`."""
         targets = arguments.targets(outputs, "outputs", self.size)
-        source = arguments.source(x, "x", targets)
+        source, *targets = arguments.in_common([arguments.source(x, "x", targets), *targets])
         self._blocks(targets, "outputs", source, "x")
         native = Native("all_gather", source.dtype, source.size, [source], targets)
         return self._start(
@@ -210,7 +213,7 @@ class Collectives(ABC, Generic[T_co]):
         Its shape may be that of `x` stacked or concatenated, or any other of that many elements.
         """
         target = arguments.target(output, "output")
-        source = arguments.source(x, "x", [target])
+        source, target = arguments.in_common([arguments.source(x, "x", [target]), target])
         self._whole(target, "output", source, "x")
         native = Native("all_gather_into_tensor", source.dtype, source.size, [source], [target])
         return self._start(
@@ -265,6 +268,8 @@ class Collectives(ABC, Generic[T_co]):
         """Give `inputs[j]` to rank j and fill `outputs[j]` with what it gives; sizes may differ."""
         targets = arguments.targets(outputs, "outputs", self.size)
         sources = arguments.sources(inputs, "inputs", self.size, targets)
+        both = arguments.in_common([*targets, *sources])
+        targets, sources = both[: self.size], both[self.size :]
         for at, array in enumerate([*targets, *sources]):
             name = f"outputs[{at}]" if at < self.size else f"inputs[{at - self.size}]"
             arguments.same_dtype(targets[0], "outputs[0]", array, name)
