@@ -1,6 +1,19 @@
 from . import aio as aio
 from . import testing as testing
 from .api.elastic import State as State
+from .api.groups import new_group as new_group
+from .api.groups import new_subgroups as new_subgroups
+from .api.groups import new_subgroups_by_enumeration as new_subgroups_by_enumeration
+from .api.groups import shrink_group as shrink_group
+from .api.groups import split_group as split_group
+from .api.lookup import find_group as find_group
+from .api.lookup import find_or_create_group as find_or_create_group
+from .api.lookup import get_global_rank as get_global_rank
+from .api.lookup import get_group as get_group
+from .api.lookup import get_group_rank as get_group_rank
+from .api.lookup import get_group_tag as get_group_tag
+from .api.lookup import get_process_group_ranks as get_process_group_ranks
+from .api.lookup import get_sequence_number as get_sequence_number
 from .api.sync import abort as abort
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
@@ -23,7 +36,6 @@ from .api.sync import irecv as irecv
 from .api.sync import is_initialized as is_initialized
 from .api.sync import isend as isend
 from .api.sync import monitored_barrier as monitored_barrier
-from .api.sync import new_group as new_group
 from .api.sync import recv as recv
 from .api.sync import reduce as reduce
 from .api.sync import reduce_scatter as reduce_scatter
@@ -32,6 +44,7 @@ from .api.sync import scatter as scatter
 from .api.sync import send as send
 from .api.sync import status as status
 from .api.sync import store as store
+from .api.world import NonMember as NonMember
 from .control import Control as Control
 from .deadlines import deadline as deadline
 from .engine.work import Work as Work
