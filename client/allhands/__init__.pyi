@@ -14,6 +14,8 @@ from .api.lookup import get_group_rank as get_group_rank
 from .api.lookup import get_group_tag as get_group_tag
 from .api.lookup import get_process_group_ranks as get_process_group_ranks
 from .api.lookup import get_sequence_number as get_sequence_number
+from .api.round_robin import RoundRobin as RoundRobin
+from .api.round_robin import round_robin as round_robin
 from .api.sync import abort as abort
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
