@@ -66,6 +66,8 @@ from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
+from .parallel.mesh import DeviceMesh as DeviceMesh
+from .parallel.mesh import init_device_mesh as init_device_mesh
 from .recorder.diagnosis import Diagnosis as Diagnosis
 from .recorder.record import OperationRecord as OperationRecord
 from .recovery.retry import retry as retry
