@@ -1,4 +1,5 @@
 from . import aio as aio
+from . import functional as functional
 from . import testing as testing
 from .api.elastic import State as State
 from .api.groups import new_group as new_group

@@ -481,8 +481,10 @@ def test_p061_group_is_found_by_another_tag():
     bla, _ = ah.new_subgroups(2, tag="bla")
     none, _ = ah.new_subgroups(2)
     for group in (bla, none):
-        assert ah.find_group("blu", group.ranks) is blu
-    ranks = blu.ranks
+        tag, ranks, _ = ah.functional.expand_group(group, "blu")
+        assert ah.find_group(tag, ranks) is blu
+    tag, ranks, _ = ah.functional.expand_group(blu, "")  # a tag cannot be taken away
+    assert ah.find_group(tag, ranks) is blu
     assert ah.find_group("blu", [0, 1, 2, 3]) is None
     assert ah.find_group("blue", ranks) is None
 
