@@ -15,8 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from allhands import native_core
+from allhands import native_core, sparse
 from allhands.algorithms.cost import Wire
+from allhands.codec import Types
 from allhands.deadlines import effective
 from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
@@ -24,14 +25,17 @@ from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Running
 from allhands.engine.collectives import Build, Collectives, Timeout
+from allhands.engine.composed import Composed
 from allhands.engine.exchange import Exchange, named
 from allhands.engine.executor import Part
-from allhands.engine.group_engine import GroupEngine, Link, Meeting, Operation
+from allhands.engine.group_engine import GroupEngine, Meeting, Operation
 from allhands.engine.native import Native
 from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
+from allhands.objects import Objects
 from allhands.reduction import ReduceOp, check
+from allhands.sparse import SparseArray
 
 _ABORT_SECONDS = 1.0
 
@@ -59,7 +63,14 @@ class Recovery(Protocol):
     def grow(self, group: str, count: int, timeout: float, default: float) -> "Group": ...
 
 
-class Group(Collectives[Work]):
+class Collector(Protocol):
+    """What collects calls of a group to make them later."""
+
+    def instead(self) -> "Group | None":
+        """Return what the calling thread is to call on instead of the group; None: the group."""
+
+
+class Group(Collectives[Work], Composed):
     """The ranks that call together; made by `init_process_group`, `new_group` or `aio.connect`."""
 
     def __init__(
@@ -76,6 +87,8 @@ class Group(Collectives[Work]):
         self.deterministic = engine.deterministic
         self.timeout = timeout
         """Seconds that a call may take when it does not say otherwise."""
+        self.objects = Objects(Types())
+        self.collecting: Collector | None = None
 
     @property
     def name(self) -> str:
@@ -84,7 +97,9 @@ class Group(Collectives[Work]):
     @functools.cached_property
     def here(self) -> "Group":
         """The same group, whose calls run on the caller's thread where none is under way."""
-        return _Here(self._engine, self._thread, self.timeout, self._recovery)
+        here = _Here(self._engine, self._thread, self.timeout, self._recovery)
+        here.objects = self.objects
+        return here
 
     @property
     def parts(self) -> "tuple[Group, ...]":
@@ -140,6 +155,25 @@ class Group(Collectives[Work]):
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
 
     # ------------------------------------------------------------ other calls
+
+    def all_reduce(
+        self,
+        x: AnyArray | SparseArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `x` on every rank with the combination of all, the same bits everywhere.
+
+        A sparse array, of this package or of SciPy, has new indices and values then, as if all
+        were dense: see `all_reduce_sparse`.
+        """
+        if isinstance(x, SparseArray):
+            return self.all_reduce_sparse(x, op, timeout=timeout, label=label)
+        if sparse.is_foreign(x):
+            return self.all_reduce_sparse(sparse.Foreign(x), op, timeout=timeout, label=label)
+        return super().all_reduce(x, op, timeout=timeout, label=label)
 
     def all_reduce_init(
         self,
@@ -249,7 +283,9 @@ class Group(Collectives[Work]):
             CollectiveTimeout: a rank that is there did not call it.
             MembershipChanged: this process is no member any more.
         """
-        return self._recover().shrink(self.name, self._seconds(timeout), self.timeout)
+        group = self._recover().shrink(self.name, self._seconds(timeout), self.timeout)
+        group.objects = self.objects
+        return group
 
     def grow(self, count: int, *, timeout: Timeout = None) -> "Group":
         """Return a group of the ranks that are left and of `count` newcomers, once they are there.
@@ -265,7 +301,9 @@ class Group(Collectives[Work]):
         """
         if count < 1:
             raise ValueError(f"a group grows by at least one rank, not {count}")
-        return self._recover().grow(self.name, count, self._seconds(timeout), self.timeout)
+        group = self._recover().grow(self.name, count, self._seconds(timeout), self.timeout)
+        group.objects = self.objects
+        return group
 
     def _recover(self) -> Recovery:
         if self._recovery is None:
@@ -291,10 +329,22 @@ class Group(Collectives[Work]):
         label: str | None,
     ) -> Work:
         """Give a checked call its number and hand it to the loop, in one step."""
+        return self._queue_call(native, native.call, build, result, timeout, label)
+
+    def _queue_call(
+        self,
+        native: Native,
+        call: Call,
+        build: Build,
+        result: Result,
+        timeout: Timeout,
+        label: str | None,
+        running: Running | None = None,
+    ) -> Work:
         seconds = self._seconds(timeout)
-        call = native.call
         with self.order.lock:
             operation = self._numbered(native, call, build, result, seconds, label)
+            operation.running = running
             if seconds <= 0:  # its number is used up, as on the other ranks
                 operation.cancelled = True
                 operation.work.fail(
@@ -304,25 +354,12 @@ class Group(Collectives[Work]):
         return operation.work
 
     def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
-        """Give the steps of a call their numbers and hand them to the loop, all at once."""
-        seconds = self._seconds(timeout)
+        """Give a call of several steps its number and hand it to the loop, in one step."""
         moves = Moves(self.name, self.rank, self.size, self.deterministic, self._wire)
-        running = Running(chain, moves)
         native = Native(chain.call.operation)
-        with self.order.lock:
-            steps = [
-                self._numbered(native, chain.call, _no_parts, None, seconds, label)
-                for _ in range(chain.count)
-            ]
-            work = steps[-1].work
-            for at, operation in enumerate(steps):
-                operation.link = Link(running, steps[at + 1 :])
-                if seconds <= 0:
-                    operation.cancelled = True
-            if seconds <= 0:
-                work.fail(verdict.over_before(repr(work), work, seconds))
-            self._hand_over(work, self._engine.submit_all, self._engine.cancel_all, steps)
-        return work
+        return self._queue_call(
+            native, chain.call, _no_parts, None, timeout, label, Running(chain, moves)
+        )
 
     def _numbered(
         self,

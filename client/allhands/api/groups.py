@@ -23,6 +23,7 @@ def new_group(
     on_failure: str = "raise",
     retryable: bool = False,
     verify: bool | None = None,
+    allow_pickle: bool | None = None,
 ) -> Group | NonMember:
     """Make a group of some ranks of the world, in the order given; None: all.
 
@@ -36,7 +37,7 @@ def new_group(
         use_local_synchronization: take the ranks in ascending order, whatever the order given, so
             that each may name itself first. (That only members call this is allowed in any case.)
         timeout: seconds that a call may take; None: as in the world.
-        on_failure, retryable, verify: as for `init_process_group`; `verify` None: as there.
+        on_failure, retryable, verify, allow_pickle: as for `init_process_group`; None: as there.
 
     Raises:
         ValueError: no ranks, a rank twice, or one that the world does not have.
@@ -44,7 +45,7 @@ def new_group(
     """
     world = current_world()
     chosen = range(world.group.size) if ranks is None else ranks
-    options = _options(timeout, on_failure, retryable, verify)
+    options = _options(timeout, on_failure, retryable, verify, allow_pickle)
     return world.new_group(chosen, tag, use_local_synchronization, options)
 
 
@@ -177,9 +178,10 @@ def _options(
     on_failure: str = "raise",
     retryable: bool = False,
     verify: bool | None = None,
+    allow_pickle: bool | None = None,
 ) -> GroupOptions:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    return GroupOptions(seconds, on_failure, retryable, verify)
+    return GroupOptions(seconds, on_failure, retryable, verify, allow_pickle)
 
 
 def _whole(number: int, name: str) -> int:

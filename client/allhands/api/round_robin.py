@@ -33,6 +33,7 @@ class RoundRobin(Group):
         first = groups[0]
         super().__init__(first._engine, first._thread, first.timeout, first._recovery)
         self.order = Order()  # no lane: that of one group would take its calls past the others
+        self.objects = first.objects
         self._parts = tuple(groups)
         self._turns = itertools.cycle(self._parts)
         self._dealt = 0

@@ -75,6 +75,7 @@ def init_process_group(
     max_size: int = 0,
     abort_on_exception: bool = True,
     verify: bool = False,
+    allow_pickle: bool = False,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -112,6 +113,8 @@ def init_process_group(
         verify: check every frame on links by a CRC, and compare a digest of the result among the
             ranks: `DataCorrupted` names the link, or the ranks whose result differs. All ranks
             must say the same. Calls then take longer, small ones by a round over links.
+        allow_pickle: let object collectives send what is not of a known type as a pickle; who
+            receives one runs what it says, so all ranks must be trusted.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -153,6 +156,7 @@ def init_process_group(
             max_size=max_size,
             abort_on_exception=abort_on_exception,
             verify=verify,
+            allow_pickle=allow_pickle,
             parent=parent(),
             attempt=next_attempt(),
         )
@@ -672,6 +676,8 @@ def member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
         )
         return None
     found = group or current_world().group
+    if found.collecting is not None and (instead := found.collecting.instead()) is not None:
+        return instead
     return found if async_op else found.here
 
 

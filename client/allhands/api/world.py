@@ -17,11 +17,13 @@ import numpy.typing as npt
 from allhands import stacks
 from allhands.api.register import Lineage, Register, check_tag
 from allhands.channel import Endpoint
+from allhands.codec import Types
 from allhands.config import ON_FAILURE, WorldConfig
 from allhands.engine.arguments import AnyArray
 from allhands.engine.order import Order
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
+from allhands.objects import Objects
 from allhands.recorder.record import OperationRecord
 from allhands.recovery.recovery import Survivors
 from allhands.recovery.resilient import Policy, ResilientGroup
@@ -37,6 +39,8 @@ class GroupOptions:
     on_failure: str = "raise"
     retryable: bool = False
     verify: bool | None = None
+    allow_pickle: bool | None = None
+    """Of this and the one before, None is what the world has."""
 
     def __post_init__(self) -> None:
         if self.on_failure not in ON_FAILURE:
@@ -86,11 +90,12 @@ class World:
         self._pid = os.getpid()
         self._survivors = Survivors(worker, thread)
         self._resilient: list[ResilientGroup] = []
+        self.types = Types()
+        """The dataclasses of which objects may be sent."""
         config = worker.config
         self.group = self._face(
             Group(worker.world, thread, config.timeout, self._survivors),
-            config.on_failure,
-            config.retryable,
+            GroupOptions(on_failure=config.on_failure, retryable=config.retryable),
         )
         """All ranks."""
         atexit.register(self._at_exit)
@@ -164,7 +169,7 @@ class World:
             seconds = options.timeout or self._worker.config.timeout
             opening = self._worker.open_group(name, members, seconds, ranks, options.verify)
             plain = Group(self._thread.run(opening), self._thread, seconds, self._survivors)
-            group = self._face(plain, options.on_failure, options.retryable)
+            group = self._face(plain, options)
             self.register.add(group, lineage)
         return group
 
@@ -221,11 +226,15 @@ class World:
         finally:
             self._thread.stop()
 
-    def _face(self, group: Group, on_failure: str, retryable: bool) -> Group:
+    def _face(self, group: Group, options: GroupOptions) -> Group:
         """Return a group as its callers are to see it."""
-        if on_failure == "raise" and not retryable:
+        pickles = options.allow_pickle
+        group.objects = Objects(
+            self.types, self._worker.config.allow_pickle if pickles is None else pickles
+        )
+        if options.on_failure == "raise" and not options.retryable:
             return group
-        policy = Policy(on_failure, self._worker.config.min_size)
+        policy = Policy(options.on_failure, self._worker.config.min_size)
         resilient = ResilientGroup(group, self._worker, self._thread, policy)
         self._resilient.append(resilient)
         return resilient

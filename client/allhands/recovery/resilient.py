@@ -84,6 +84,7 @@ class ResilientGroup(Group):
         self, group: Group, regrouper: Regrouper, thread: LoopThread, policy: Policy
     ) -> None:
         super().__init__(group._engine, thread, group.timeout, group._recovery)
+        self.objects = group.objects
         self._numbers = Order()
         self.order = self._numbers  # every call goes through the queue, whatever the ranks share
         self._loop_thread = thread
