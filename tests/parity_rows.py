@@ -1,6 +1,6 @@
 """The rows of the parity table: what users of c10d count on, by number.
 
-A test that proves a row is named after it, `test_p017_...`, wherever it is. Rows that need autograd,
+A test that proves a row is named after it, `test_p017_...`, wherever it is. Rows that need autograd
 a compiler or a tensor hold on the PyTorch face alone.
 """
 

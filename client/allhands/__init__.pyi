@@ -37,6 +37,7 @@ from .api.round_robin import RoundRobin as RoundRobin
 from .api.round_robin import round_robin as round_robin
 from .api.scans import exscan as exscan
 from .api.scans import scan as scan
+from .api.surroundings import get_node_local_rank as get_node_local_rank
 from .api.sync import abort as abort
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor

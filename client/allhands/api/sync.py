@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands import config
+from allhands.api.fake import FakeWorld
 from allhands.api.world import NonMember, Seat, World
 from allhands.control import Control
 from allhands.control import connect as _connect
@@ -91,7 +92,8 @@ def init_process_group(
         tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
         backend: `auto`: shared memory in groups whose ranks are all on one host, else links;
             `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone;
-            `threads`: the world of the threads that `allhands.testing.run_threads` has started.
+            `threads`: the world of the threads that `allhands.testing.run_threads` has started;
+            `fake`: nobody else is there, and every call ends at once; see `engine.fake`.
         label: a name for this process, for people who look.
         heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
             a job to join sets it, 5 s if it says nothing.
@@ -131,11 +133,7 @@ def init_process_group(
                 "threads of this process are ranks, and this thread is none of them: "
                 "give it a group of the rank that has started it"
             )
-        if backend == "threads":
-            if seat is None:
-                raise RuntimeError(
-                    "backend='threads' is for the threads of allhands.testing.run_threads"
-                )
+        if backend == "threads" and seat is not None:
             init_method, rank, world_size = seat.place(rank, world_size)
         settled = config.settle(
             os.environ,
@@ -160,10 +158,11 @@ def init_process_group(
             parent=parent(),
             attempt=next_attempt(),
         )
+        joined = _place_of(settled.backend, seat).join(settled)
         if seat is not None:
-            _own.world = (seat if backend == "threads" else World).join(settled)
+            _own.world = joined
             return
-        _default = World.join(settled)
+        _default = joined
         _home = _default.group
 
 
@@ -626,6 +625,20 @@ def recv(
 
 
 # ---------------------------------------------------------------- inside
+
+
+def _place_of(backend: str, seat: Seat | None) -> Seat | type[World]:
+    """Return what joins a world of that kind."""
+    match backend:
+        case "fake":
+            return FakeWorld
+        case "threads":
+            if seat is None:
+                text = "backend='threads' is for the threads of allhands.testing.run_threads"
+                raise RuntimeError(text)
+            return seat
+        case _:
+            return World
 
 
 def found_world() -> World | None:
