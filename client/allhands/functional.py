@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from allhands.api.sync import finished
+from allhands.api import sync
 from allhands.engine.arguments import AnyArray, checked, splits
 from allhands.parallel.axes import cut, dimension, joined
 from allhands.parallel.coalesced import (
@@ -51,7 +51,7 @@ def broadcast(
 ) -> AnyArray:
     """Return the `x` of rank `src` of the group; elsewhere `x` tells shape and dtype."""
     found, out = resolve(group, tag), _copy(x)
-    finished(found.here.broadcast(out, src, timeout=timeout, label=label), False)
+    sync.finished(found.here.broadcast(out, src, timeout=timeout, label=label), False)
     return out
 
 
@@ -66,7 +66,7 @@ def all_reduce(
 ) -> AnyArray:
     """Return the combination of every rank's `x`, the same bits everywhere."""
     found, out = resolve(group, tag), _copy(x)
-    finished(found.here.all_reduce(out, named(op), timeout=timeout, label=label), False)
+    sync.all_reduce(out, named(op), found, timeout=timeout, label=label)
     return out
 
 
@@ -84,7 +84,7 @@ def all_gather_tensor(
     dim = dimension(gather_dim, x, "gather_dim")
     found = resolve(group, tag)
     rows = np.empty((found.size, *x.shape), x.dtype)
-    finished(found.here.all_gather_into_tensor(rows, x, timeout=timeout, label=label), False)
+    sync.all_gather_into_tensor(rows, x, found, timeout=timeout, label=label)
     return joined(rows, dim)
 
 
@@ -106,8 +106,7 @@ def reduce_scatter_tensor(
     found = resolve(group, tag)
     rows = cut(checked(x, "x"), scatter_dim, "scatter_dim", found.size)
     out = np.empty(rows.shape[1:], rows.dtype)
-    work = found.here.reduce_scatter_tensor(out, rows, named(op), timeout=timeout, label=label)
-    finished(work, False)
+    sync.reduce_scatter_tensor(out, rows, named(op), found, timeout=timeout, label=label)
     return out
 
 
@@ -139,10 +138,8 @@ def all_to_all_single(
     if output_split_sizes is not None:  # before memory of that size is asked for
         splits(output_split_sizes, "output_split_sizes", rows, found.size)
     out = np.empty((rows, *x.shape[1:]), x.dtype)
-    work = found.here.all_to_all_single(
-        out, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
-    )
-    finished(work, False)
+    sizes = output_split_sizes, input_split_sizes
+    sync.all_to_all_single(out, x, *sizes, found, timeout=timeout, label=label)
     return out
 
 
@@ -169,10 +166,8 @@ def permute_tensor(
     outgoing, incoming = [0] * found.size, [0] * found.size
     outgoing[goals[found.rank]] = incoming[goals.index(found.rank)] = x.size
     flat, out = np.ascontiguousarray(x).reshape(-1), np.empty(x.shape, x.dtype)
-    work = found.here.all_to_all_single(
-        out.reshape(-1), flat, incoming, outgoing, timeout=timeout, label=label
-    )
-    finished(work, False)
+    arrays = out.reshape(-1), flat
+    sync.all_to_all_single(*arrays, incoming, outgoing, found, timeout=timeout, label=label)
     return out
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from allhands.api.sync import finished
+from allhands.api import sync
 from allhands.engine.arguments import AnyArray, checked
 from allhands.parallel.axes import cut
 from allhands.parallel.expand import GroupLike, resolve
@@ -31,7 +31,7 @@ def all_reduce_coalesced(
     made: list[AnyArray] = list(given)
     for places in _by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
-        finished(found.here.all_reduce(whole, reduce, timeout=timeout, label=label), False)
+        sync.all_reduce(whole, reduce, found, timeout=timeout, label=label)
         for at, start, stop in _spans([given[at].size for at in places], places):
             made[at] = whole[start:stop].reshape(given[at].shape)
     return made
@@ -51,8 +51,7 @@ def all_gather_into_tensor_coalesced(
     for places in _by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
         rows = np.empty((found.size, whole.size), whole.dtype)
-        work = found.here.all_gather_into_tensor(rows, whole, timeout=timeout, label=label)
-        finished(work, False)
+        sync.all_gather_into_tensor(rows, whole, found, timeout=timeout, label=label)
         for at, start, stop in _spans([given[at].size for at in places], places):
             length, *rest = given[at].shape
             made[at] = rows[:, start:stop].reshape(found.size * length, *rest)
@@ -89,8 +88,7 @@ def reduce_scatter_tensor_coalesced(
         rows = [shares[at].reshape(found.size, shares[at][0].size) for at in places]
         whole = np.concatenate(rows, axis=1)
         out = np.empty(whole.shape[1], whole.dtype)
-        work = found.here.reduce_scatter_tensor(out, whole, reduce, timeout=timeout, label=label)
-        finished(work, False)
+        sync.reduce_scatter_tensor(out, whole, reduce, found, timeout=timeout, label=label)
         for at, start, stop in _spans([one.shape[1] for one in rows], places):
             made[at] = out[start:stop].reshape(shares[at].shape[1:])
     return made

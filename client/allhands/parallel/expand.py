@@ -82,8 +82,8 @@ def expand_group(group: GroupLike, tag: str = "") -> ExpandedGroup:
 
 def resolve(group: GroupLike, tag: str = "") -> Group:
     """Return the group that is meant; one given as ranks is made where there is none. As expand."""
-    if isinstance(group, Group) and not tag:
-        return group
+    if not tag and (group is None or isinstance(group, Group)):
+        return group or default_group()
     found = expand_group(group, tag)
     if not found.tag and found.group_size == len(found.ranks):
         world = find_group("", found.ranks)
