@@ -1,8 +1,17 @@
 """Groups of real processes: made without a word to the others, over shared memory and links."""
 
+import threading
+from typing import Any
+
+import numpy as np
 import pytest
 
+import allhands as ah
+from allhands.testing import on_threads
 from harness import BACKENDS, Job
+
+STARTED = threading.local()
+"""The rank that a thread had at first."""
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -45,3 +54,54 @@ def test_groups_made_in_any_order_carry_their_own_calls(job: Job, backend: str) 
     told = [rank.expect("done")["shared"] for rank in ranks]
     assert [rank.ended() for rank in ranks] == [0] * 4
     assert told == [backend == "auto"] * 4
+
+
+def _total(group: Any) -> float:
+    x = np.ones(2) * 10.0**STARTED.rank
+    ah.all_reduce(x, group=group)
+    return float(x[0])
+
+
+def test_groups_of_a_world_that_has_shrunk_are_new_ones() -> None:
+    @on_threads(4, on_failure="shrink")
+    def body(rank: int) -> None:
+        STARTED.rank = rank
+        before = ah.new_group([0, 1], "tag") if rank < 2 else ah.new_group([2, 3], "tag")
+        ah.barrier()
+        if rank == 1:
+            ah.destroy_process_group()
+            return
+        assert _total(None) == 1101  # all but rank 1
+        assert ah.get_process_group_ranks(None) == [0, 1, 2]
+        assert ah.find_group("tag", [0, 1]) is None
+        after = ah.new_group([0, 1], "tag")
+        assert after is not before
+        if rank != 3:
+            assert _total(after) == 101
+        assert _total(ah.split_group(0, key=-rank)) == 1101
+        mesh = ah.init_device_mesh((3,))
+        assert mesh.get_group() is ah.default_group()
+
+    body()
+
+
+def test_part_of_a_group_that_has_shrunk_has_its_ranks() -> None:
+    @on_threads(4)
+    def body(rank: int) -> None:
+        STARTED.rank = rank
+        ah.barrier()
+        if rank == 1:
+            ah.destroy_process_group()
+            return
+        with pytest.raises(ah.PeerFailed):
+            ah.barrier()
+        left = ah.default_group().shrink()
+        assert ah.get_process_group_ranks(left) == [0, 1, 2]  # numbered anew
+        part = ah.split_group(int(rank == 0), group=left)
+        assert _total(part) == (1 if rank == 0 else 1100)
+        assert ah.get_process_group_ranks(part) == ([0] if rank == 0 else [1, 2])
+        made = ah.new_group([3, 2], use_local_synchronization=True)  # ranks of the old world
+        if rank in (2, 3):
+            assert _total(made) == 1100
+
+    body()
