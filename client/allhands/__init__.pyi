@@ -1,5 +1,6 @@
 from . import aio as aio
 from . import functional as functional
+from . import futures as futures
 from . import testing as testing
 from .api.coalesced import all_gather_coalesced as all_gather_coalesced
 from .api.coalesced import all_gather_into_tensor_coalesced as all_gather_into_tensor_coalesced
@@ -21,6 +22,8 @@ from .api.lookup import get_group_rank as get_group_rank
 from .api.lookup import get_group_tag as get_group_tag
 from .api.lookup import get_process_group_ranks as get_process_group_ranks
 from .api.lookup import get_sequence_number as get_sequence_number
+from .api.messages import P2POp as P2POp
+from .api.messages import batch_isend_irecv as batch_isend_irecv
 from .api.objects import all_gather_object as all_gather_object
 from .api.objects import broadcast_object_list as broadcast_object_list
 from .api.objects import gather_object as gather_object
@@ -66,6 +69,7 @@ from .api.sync import reduce_scatter as reduce_scatter
 from .api.sync import reduce_scatter_tensor as reduce_scatter_tensor
 from .api.sync import scatter as scatter
 from .api.sync import send as send
+from .api.sync import set_timeout as set_timeout
 from .api.sync import status as status
 from .api.sync import store as store
 from .api.world import NonMember as NonMember
@@ -96,8 +100,11 @@ from .recovery.retry import retry as retry
 from .reduction import ReduceOp as ReduceOp
 from .sparse import SparseArray as SparseArray
 from .stores import CoordinatorStore as CoordinatorStore
+from .stores import FileStore as FileStore
 from .stores import HashStore as HashStore
 from .stores import PrefixStore as PrefixStore
 from .stores import Store as Store
+from .stores import TCPStore as TCPStore
+from .stores import store_based_barrier as store_based_barrier
 from .verdicts import Absence as Absence
 from .verdicts import Verdict as Verdict

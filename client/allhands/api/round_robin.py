@@ -62,10 +62,10 @@ class RoundRobin(Group):
 
     def barrier(self, *, timeout: Timeout = None, label: str | None = None) -> Work:
         """End when every rank has called it; calls before it, on any of the groups, have ended."""
-        self._seconds(timeout)
+        seconds = self._given(timeout)
         with self._dealing:
             self._dealt += 1
-            works = [group.barrier(timeout=timeout, label=label) for group in self._parts]
+            works = [group.barrier(timeout=seconds, label=label) for group in self._parts]
             return _joined(works, Work(Call("barrier"), self._dealt, label, self.name))
 
     def monitored_barrier(
@@ -76,9 +76,9 @@ class RoundRobin(Group):
         label: str | None = None,
     ) -> Work:
         """End when every rank has called it; it waits for no calls on other groups."""
-        self._seconds(timeout)  # what is refused takes no turn
+        seconds = self._given(timeout)  # what is refused takes no turn
         with self._dealing:
-            return self._next().monitored_barrier(timeout, wait_all_ranks, label=label)
+            return self._next().monitored_barrier(seconds, wait_all_ranks, label=label)
 
     def abort(self, reason: str) -> None:
         """End all its groups on all their ranks."""
@@ -101,14 +101,14 @@ class RoundRobin(Group):
     def _start(
         self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
     ) -> Work:
-        self._seconds(timeout)  # what is refused takes no turn
+        seconds = self._given(timeout)  # what is refused takes no turn
         with self._dealing:
-            return self._next()._start(native, build, result, timeout, label)
+            return self._next()._start(native, build, result, seconds, label)
 
     def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
-        self._seconds(timeout)  # what is refused takes no turn
+        seconds = self._given(timeout)  # what is refused takes no turn
         with self._dealing:
-            return self._next()._chain(chain, timeout, label)
+            return self._next()._chain(chain, seconds, label)
 
     def _exchange(
         self,
@@ -120,7 +120,8 @@ class RoundRobin(Group):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        return self._parts[0]._exchange(operation, array, result, peer, tag, timeout, label)
+        seconds = self._given(timeout)
+        return self._parts[0]._exchange(operation, array, result, peer, tag, seconds, label)
 
 
 def round_robin(groups: Sequence[Group | NonMember]) -> RoundRobin | NonMember:
