@@ -105,3 +105,25 @@ def test_part_of_a_group_that_has_shrunk_has_its_ranks() -> None:
             assert _total(made) == 1100
 
     body()
+
+
+def test_groups_that_are_dealt_to_shrink_together() -> None:
+    @on_threads(3)
+    def body(rank: int) -> None:
+        STARTED.rank = rank
+        dealt = ah.round_robin([ah.new_group() for _ in range(2)])
+        ah.set_timeout(20, dealt)
+        ah.barrier(dealt)
+        if rank == 1:
+            ah.destroy_process_group()
+            return
+        with pytest.raises(ah.PeerFailed):
+            ah.barrier(dealt)
+        left = dealt.shrink()
+        assert left.size == 2
+        assert [_total(left) for _ in range(3)] == [101] * 3
+        assert [part.sequence for part in left.parts] == [2, 1]
+        with pytest.raises(RuntimeError, match="cannot grow as one"):
+            left.grow(1)
+
+    body()

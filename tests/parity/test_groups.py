@@ -166,6 +166,13 @@ def test_p048_round_robin_has_every_kind_of_call(rank: int):
     call.wait()
     assert arrays[1].tolist() == [4] * 3
     assert all(part.sequence for part in parts)
+    ah.set_timeout(0.2, dealt)
+    if rank == 0:
+        with pytest.raises(ah.CollectiveTimeout, match=r"after 0\.2 s"):  # not after the parts' own
+            ah.all_reduce(arrays[0], group=dealt)
+        ah.send(np.ones(1), 1)
+    else:
+        ah.recv(np.empty(1), 0)
 
 
 @on_threads(2)

@@ -139,3 +139,18 @@ def test_p113_dimension_that_is_not_there_is_refused():
         ah.init_device_mesh((2, 2))["dp"]
     with pytest.raises(ValueError, match="read-only"):
         mesh.mesh[0, 0] = 3
+
+
+def test_p113_mesh_of_many_ranks_that_are_not_there():
+    ah.init_process_group(backend="fake", rank=77, world_size=128)
+    try:
+        mesh = ah.init_device_mesh((4, 2, 16), mesh_dim_names=("dp", "cp", "tp"))
+        assert mesh.get_coordinate() == [2, 0, 13]
+        assert mesh.get_group("dp").ranks == (13, 45, 77, 109)
+        flat = mesh["dp", "cp"].flatten()
+        assert flat.get_group().ranks == tuple(range(13, 128, 16))
+        assert flat.get_local_rank() == 4
+        whole = ah.functional.all_gather_tensor(np.ones((3, 2)), 1, (mesh, "tp"))
+        assert whole.shape == (3, 32)
+    finally:
+        ah.destroy_process_group()
