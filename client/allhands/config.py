@@ -91,6 +91,7 @@ class WorldConfig:
     max_size: int = 0
     """Ranks to which it may grow; 0: no limit."""
     verify: bool = False
+    allow_pickle: bool = False
     """Whether groups check data on its way, and compare results."""
     limits: Limits = field(default_factory=Limits)
     """Of shared memory."""
@@ -160,6 +161,7 @@ def settle(
     max_size: int = 0,
     abort_on_exception: bool = True,
     verify: bool = False,
+    allow_pickle: bool = False,
     parent: str = "",
     attempt: int = 0,
 ) -> WorldConfig:
@@ -216,6 +218,7 @@ def settle(
         max_size=max_size,
         abort_on_exception=abort_on_exception,
         verify=verify,
+        allow_pickle=allow_pickle,
         limits=_limits(environ),
         recorder_size=_number(environ, "ALLHANDS_RECORDER_SIZE")
         if "ALLHANDS_RECORDER_SIZE" in environ

@@ -11,12 +11,15 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Protocol
 
 import numpy as np
 
-from allhands import native_core
+from allhands import native_core, sparse
 from allhands.algorithms.cost import Wire
+from allhands.callbacks import Callbacks
+from allhands.codec import Types
 from allhands.deadlines import effective
 from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
@@ -24,14 +27,18 @@ from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Running
 from allhands.engine.collectives import Build, Collectives, Timeout
+from allhands.engine.composed import Composed
 from allhands.engine.exchange import Exchange, named
 from allhands.engine.executor import Part
-from allhands.engine.group_engine import GroupEngine, Link, Meeting, Operation
+from allhands.engine.group_engine import GroupEngine, Meeting, Operation
 from allhands.engine.native import Native
 from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
+from allhands.objects import Objects
 from allhands.reduction import ReduceOp, check
+from allhands.sparse import SparseArray
+from allhands.timeout import seconds
 
 _ABORT_SECONDS = 1.0
 
@@ -48,6 +55,10 @@ class Caller(Protocol):
         It says whether the loop has something to do because of it.
         """
 
+    @property
+    def callbacks(self) -> Callbacks | None:
+        """What runs functions once calls have ended; None: the thread that ended the call."""
+
 
 class Recovery(Protocol):
     """What ranks of a group can do together that have lost some; from any thread."""
@@ -59,7 +70,14 @@ class Recovery(Protocol):
     def grow(self, group: str, count: int, timeout: float, default: float) -> "Group": ...
 
 
-class Group(Collectives[Work]):
+class Collector(Protocol):
+    """What collects calls of a group to make them later."""
+
+    def instead(self) -> "Group | None":
+        """Return what the calling thread is to call on instead of the group; None: the group."""
+
+
+class Group(Collectives[Work], Composed):
     """The ranks that call together; made by `init_process_group`, `new_group` or `aio.connect`."""
 
     def __init__(
@@ -75,16 +93,31 @@ class Group(Collectives[Work]):
         self.order = Careful(engine.order) if engine.verifies else engine.order
         self.deterministic = engine.deterministic
         self.timeout = timeout
-        """Seconds that a call may take when it does not say otherwise."""
+        self.objects = Objects(Types())
+        self.collecting: Collector | None = None
 
     @property
     def name(self) -> str:
         return self._engine.name
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call may take when it does not say otherwise; may be set, on each rank.
+
+        It counts for calls from then on. A timedelta will do; else ValueError.
+        """
+        return self.order.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float | timedelta) -> None:
+        self.order.timeout = _checked(seconds(timeout))
+
     @functools.cached_property
     def here(self) -> "Group":
         """The same group, whose calls run on the caller's thread where none is under way."""
-        return _Here(self._engine, self._thread, self.timeout, self._recovery)
+        here = _Here(self._engine, self._thread, self.timeout, self._recovery)
+        here.objects = self.objects
+        return here
 
     @property
     def rank(self) -> int:
@@ -136,6 +169,25 @@ class Group(Collectives[Work]):
 
     # ------------------------------------------------------------ other calls
 
+    def all_reduce(
+        self,
+        x: AnyArray | SparseArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `x` on every rank with the combination of all, the same bits everywhere.
+
+        A sparse array, of this package or of SciPy, has new indices and values then, as if all
+        were dense: see `all_reduce_sparse`.
+        """
+        if isinstance(x, SparseArray):
+            return self.all_reduce_sparse(x, op, timeout=timeout, label=label)
+        if sparse.is_foreign(x):
+            return self.all_reduce_sparse(sparse.Foreign(x), op, timeout=timeout, label=label)
+        return super().all_reduce(x, op, timeout=timeout, label=label)
+
     def all_reduce_init(
         self,
         x: AnyArray,
@@ -146,15 +198,15 @@ class Group(Collectives[Work]):
     ) -> PersistentCall:
         """Prepare an `all_reduce` of `x` that is made many times; it talks to nobody yet."""
         check(op, arguments.target(x, "x").dtype)
-        seconds = self._given(timeout)
+        own = 0.0 if timeout is None else self._given(timeout)
 
         def make() -> Work:
-            return self.all_reduce(x, op, timeout=seconds, label=label)
+            return self.all_reduce(x, op, timeout=timeout, label=label)
 
         native, _ = native_core.find()
         if native is None or type(x) is not np.ndarray:
             return Queued(make)
-        call: PersistentCall = native.Persistent(self.order, x, op, make, seconds, label)
+        call: PersistentCall = native.Persistent(self.order, x, op, make, own, label)
         return call
 
     def monitored_barrier(
@@ -199,8 +251,7 @@ class Group(Collectives[Work]):
         label: str | None = None,
     ) -> Work:
         """Send `x` to rank `dst`; ended when `x` may be changed, received or not."""
-        source = arguments.source(x, "x")
-        peer = self._peer(dst, "dst")
+        source, peer = self.check_send(x, dst, tag)
         return self._exchange("send", source, x, peer, tag, timeout, label)
 
     def recv(
@@ -213,9 +264,18 @@ class Group(Collectives[Work]):
         label: str | None = None,
     ) -> Work:
         """Overwrite `x` with the next message from `src`, or from whoever sends, under `tag`."""
-        target = arguments.target(x, "x")
-        peer = None if src is None else self._peer(src, "src")
+        target, peer = self.check_recv(x, src, tag)
         return self._exchange("recv", target, x, peer, tag, timeout, label)
+
+    def check_send(self, x: AnyArray, dst: int, tag: int) -> tuple[Array, int]:
+        """Check what `send` is given; return the array's elements and the job's rank of `dst`."""
+        _check_tag(tag)
+        return arguments.source(x, "x"), self._peer(dst, "dst")
+
+    def check_recv(self, x: AnyArray, src: int | None, tag: int) -> tuple[Array, int | None]:
+        """Check what `recv` is given; return the array's elements and the job's rank of `src`."""
+        _check_tag(tag)
+        return arguments.target(x, "x"), None if src is None else self._peer(src, "src")
 
     # ------------------------------------------------------------ going on after failures
 
@@ -244,7 +304,9 @@ class Group(Collectives[Work]):
             CollectiveTimeout: a rank that is there did not call it.
             MembershipChanged: this process is no member any more.
         """
-        return self._recover().shrink(self.name, self._seconds(timeout), self.timeout)
+        group = self._recover().shrink(self.name, self._seconds(timeout), self.timeout)
+        group.objects = self.objects
+        return group
 
     def grow(self, count: int, *, timeout: Timeout = None) -> "Group":
         """Return a group of the ranks that are left and of `count` newcomers, once they are there.
@@ -260,7 +322,9 @@ class Group(Collectives[Work]):
         """
         if count < 1:
             raise ValueError(f"a group grows by at least one rank, not {count}")
-        return self._recover().grow(self.name, count, self._seconds(timeout), self.timeout)
+        group = self._recover().grow(self.name, count, self._seconds(timeout), self.timeout)
+        group.objects = self.objects
+        return group
 
     def _recover(self) -> Recovery:
         if self._recovery is None:
@@ -286,10 +350,22 @@ class Group(Collectives[Work]):
         label: str | None,
     ) -> Work:
         """Give a checked call its number and hand it to the loop, in one step."""
+        return self._queue_call(native, native.call, build, result, timeout, label)
+
+    def _queue_call(
+        self,
+        native: Native,
+        call: Call,
+        build: Build,
+        result: Result,
+        timeout: Timeout,
+        label: str | None,
+        running: Running | None = None,
+    ) -> Work:
         seconds = self._seconds(timeout)
-        call = native.call
         with self.order.lock:
             operation = self._numbered(native, call, build, result, seconds, label)
+            operation.running = running
             if seconds <= 0:  # its number is used up, as on the other ranks
                 operation.cancelled = True
                 operation.work.fail(
@@ -299,25 +375,12 @@ class Group(Collectives[Work]):
         return operation.work
 
     def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
-        """Give the steps of a call their numbers and hand them to the loop, all at once."""
-        seconds = self._seconds(timeout)
+        """Give a call of several steps its number and hand it to the loop, in one step."""
         moves = Moves(self.name, self.rank, self.size, self.deterministic, self._wire)
-        running = Running(chain, moves)
         native = Native(chain.call.operation)
-        with self.order.lock:
-            steps = [
-                self._numbered(native, chain.call, _no_parts, None, seconds, label)
-                for _ in range(chain.count)
-            ]
-            work = steps[-1].work
-            for at, operation in enumerate(steps):
-                operation.link = Link(running, steps[at + 1 :])
-                if seconds <= 0:
-                    operation.cancelled = True
-            if seconds <= 0:
-                work.fail(verdict.over_before(repr(work), work, seconds))
-            self._hand_over(work, self._engine.submit_all, self._engine.cancel_all, steps)
-        return work
+        return self._queue_call(
+            native, chain.call, _no_parts, None, timeout, label, Running(chain, moves)
+        )
 
     def _numbered(
         self,
@@ -330,7 +393,7 @@ class Group(Collectives[Work]):
     ) -> Operation:
         """Give a call its number, with the order's lock held."""
 
-        work = Work(call, self.order.take(), label, self.name)
+        work = Work(call, self.order.take(), label, self.name, self._thread.callbacks)
         work.entry = self._engine.recording.asked(
             call.operation, work.sequence, native.nbytes, call, label
         )
@@ -354,11 +417,9 @@ class Group(Collectives[Work]):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        if not 0 <= tag < 1 << 31:
-            raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
         seconds = self._seconds(timeout)
         call = Call("message", str(array.dtype), array.size)
-        work = Work(Call(operation), 0, label, self.name)
+        work = Work(Call(operation), 0, label, self.name, self._thread.callbacks)
         work.entry = self._engine.recording.message(operation, array.nbytes, call, peer, tag, label)
         if seconds <= 0:
             what = named(operation, self.ranks, peer, tag)
@@ -392,10 +453,7 @@ class Group(Collectives[Work]):
         return effective(self._given(timeout))
 
     def _given(self, timeout: Timeout) -> float:
-        seconds = self.timeout if timeout is None else float(timeout)
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-        return seconds
+        return self.order.timeout if timeout is None else _checked(float(timeout))
 
     def _peer(self, rank: int, name: str) -> int:
         """Return the world's rank of another rank of the group."""
@@ -406,6 +464,17 @@ class Group(Collectives[Work]):
         if rank == self.rank:
             raise ValueError(f"{name}={rank} is this rank itself: messages go to other ranks")
         return self._engine.ranks[rank]
+
+
+def _check_tag(tag: int) -> None:
+    if not 0 <= tag < 1 << 31:
+        raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
+
+
+def _checked(timeout: float) -> float:
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+    return timeout
 
 
 class _Here(Group):

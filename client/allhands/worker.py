@@ -17,6 +17,7 @@ from allhands import native_core, reporting, sight, stacks
 from allhands.algorithms.cost import Wire
 from allhands.announcement import LAUNCH_VARIABLE, announce_end
 from allhands.arena.arena import Announcement, Arena
+from allhands.arena.grounds import Grounds
 from allhands.channel import dial
 from allhands.config import WorldConfig
 from allhands.engine import verdict
@@ -190,12 +191,9 @@ class Worker:
         """
         ranks = tuple(ranks)
         layout = self._layout(ranks)
-        grounds = None
-        if self._arena is not None:
-            grounds = self._arena.open(group_hash(name), ranks)
-            if layout is not None:
-                neighbours = [ranks[rank] for rank in layout.mine]
-                grounds = self._arena.open(group_hash(f"{name}/island"), neighbours)
+        grounds = self._grounds(name, ranks)
+        if layout is not None:
+            grounds = self._grounds(f"{name}/island", [ranks[rank] for rank in layout.mine])
         if (grounds is None or layout is not None) and self.config.backend == "shm":
             raise AllhandsError(
                 f"group {name!r} has ranks that cannot share memory with this one, and "
@@ -215,6 +213,7 @@ class Worker:
             named=named,
             recorder_size=self.config.recorder_size,
             verify=self.config.verify if verify is None else verify,
+            more_grounds=lambda: self._grounds(f"{name}/steps", ranks),
         )
         engine.wire = self._wire
         engine.recording.on_failure = self._dumper.failed
@@ -247,6 +246,10 @@ class Worker:
             return self.allocate(nbytes)
         except MemoryError:
             return bytearray(nbytes)
+
+    def _grounds(self, name: str, ranks: Sequence[int]) -> Grounds | None:
+        """Return a share of memory under that name to ranks of this host; None: there is none."""
+        return None if self._arena is None else self._arena.open(group_hash(name), ranks)
 
     async def close_group(self, name: str) -> None:
         """Forget a group once its calls have ended."""

@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from allhands import stacks
 from allhands.channel import Endpoint
+from allhands.codec import Types
 from allhands.config import ON_FAILURE, WorldConfig
 from allhands.engine.arguments import AnyArray
 from allhands.engine.order import Order
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
+from allhands.objects import Objects
 from allhands.recorder.record import OperationRecord
 from allhands.recovery.recovery import Survivors
 from allhands.recovery.resilient import Policy, ResilientGroup
@@ -60,11 +62,14 @@ class World:
         self._pid = os.getpid()
         self._survivors = Survivors(worker, thread)
         self._resilient: list[ResilientGroup] = []
+        self.types = Types()
+        """The dataclasses of which objects may be sent."""
         config = worker.config
         self.group = self._face(
             Group(worker.world, thread, config.timeout, self._survivors),
             config.on_failure,
             config.retryable,
+            config.allow_pickle,
         )
         """All ranks."""
         atexit.register(self._at_exit)
@@ -95,6 +100,7 @@ class World:
         on_failure: str = "raise",
         retryable: bool = False,
         verify: bool | None = None,
+        allow_pickle: bool | None = None,
     ) -> Group | NonMember:
         """Make a group of some ranks of the world; every rank of the world must call this.
 
@@ -124,7 +130,8 @@ class World:
         members = [self.group.members[rank] for rank in wanted]
         opening = self._worker.open_group(name, members, seconds, wanted, verify)
         group = Group(self._thread.run(opening), self._thread, seconds, self._survivors)
-        return self._face(group, on_failure, retryable)
+        pickles = self._worker.config.allow_pickle if allow_pickle is None else allow_pickle
+        return self._face(group, on_failure, retryable, pickles)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
         """Return an array in the memory that this host's ranks share; see `ah.empty`."""
@@ -173,8 +180,9 @@ class World:
         finally:
             self._thread.stop()
 
-    def _face(self, group: Group, on_failure: str, retryable: bool) -> Group:
+    def _face(self, group: Group, on_failure: str, retryable: bool, allow_pickle: bool) -> Group:
         """Return a group as its callers are to see it."""
+        group.objects = Objects(self.types, allow_pickle)
         if on_failure == "raise" and not retryable:
             return group
         policy = Policy(on_failure, self._worker.config.min_size)

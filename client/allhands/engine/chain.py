@@ -1,9 +1,10 @@
 """Calls made of several movements, of which later ones depend on what earlier ones brought.
 
 The steps of a chain are a generator: it yields one collective after the other, on arrays of its
-own, computes between them what it likes, and returns what the call gives. Each step takes a number
-of the group when the call is made, so that how many there are follows from the call alone. Steps
-run on a thread beside the loop.
+own, computes between them what it likes, and returns what the call gives; it runs on a thread
+beside the loop. All steps are one call of the group and have its number. The first is made as if it
+was the whole call, so that ranks which called something else are found; from then on all ranks are
+in the same chain.
 
 What callers gave is written when all steps have ended, and at no other time: a chain that fails
 leaves its outputs as they were.
@@ -71,30 +72,25 @@ class Chain:
     """A call, and how its steps are made."""
 
     call: Call
-    """What the others are told of each of its steps."""
-    count: int
-    """How many steps there are."""
+    """What the others are told of it."""
     steps: Callable[[Moves], Steps]
     """Makes them, for a group as it is."""
     targets: Sequence[Array] = ()
-    """What the last of it writes."""
+    """What it writes of its caller's, at its end."""
 
 
 class Running:
     """The steps of one call under way."""
 
     def __init__(self, chain: Chain, moves: Moves) -> None:
-        self._chain = chain
         self._steps = chain.steps(moves)
+        self.result: Result = None
+        """What the call gives, when its last step has ended."""
 
-    def advance(self) -> Movement:
-        """Return the next step, when the one before has ended."""
-        return next(self._steps)
-
-    def conclude(self) -> Result:
-        """Return what the call gives, when its last step has ended."""
+    def advance(self) -> Movement | None:
+        """Return the next step, when the one before has ended; None: there is no other."""
         try:
-            next(self._steps)
+            return next(self._steps)
         except StopIteration as end:
-            return end.value
-        raise AssertionError(f"{self._chain.call} has more than {self._chain.count} steps")
+            self.result = end.value
+            return None

@@ -48,7 +48,7 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp, result: object) -> Chain:
         return result
 
     call = _call("all_reduce_coalesced", arrays, op.name)
-    return Chain(call, len(groups), steps, arrays)
+    return Chain(call, steps, arrays)
 
 
 def broadcast(arrays: Sequence[Array], root: int, limit: int, result: object) -> Chain:
@@ -65,7 +65,7 @@ def broadcast(arrays: Sequence[Array], root: int, limit: int, result: object) ->
                 _unpack(whole, [arrays[at] for at in group])
         return result
 
-    return Chain(_call("broadcast_coalesced", arrays, root=root), len(groups), steps, arrays)
+    return Chain(_call("broadcast_coalesced", arrays, root=root), steps, arrays)
 
 
 def all_gather(
@@ -86,7 +86,7 @@ def all_gather(
         return result
 
     written = [block for one in outputs for block in one]
-    return Chain(_call(name, inputs), len(groups), steps, written)
+    return Chain(_call(name, inputs), steps, written)
 
 
 def reduce_scatter(
@@ -110,7 +110,7 @@ def reduce_scatter(
         return result
 
     call = _call("reduce_scatter_tensor_coalesced", outputs, op.name)
-    return Chain(call, len(groups), steps, outputs)
+    return Chain(call, steps, outputs)
 
 
 def listed(arrays: object, name: str) -> list[object]:

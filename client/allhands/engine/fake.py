@@ -38,21 +38,19 @@ class FakeEngine(GroupEngine):
         self.messages = _FakeMessages(self.exchange)
 
     def submit(self, operation: Operation) -> None:
-        work, link = operation.work, operation.link
+        work = operation.work
         if operation.cancelled:
             return
         self.recording.began(work.entry)
         try:
             if (failure := self._reason(work.sequence)) is not None:
                 raise failure(self._what(operation))
-            if link is None:
+            if operation.running is None:
                 _move(operation.native, self.rank, len(self.ranks))
             else:
-                self._step(operation, link.running, is_last=not link.later)
+                self._go_through(operation, operation.running)
         except Exception as error:  # whatever it is belongs to the caller
             work.fail(error)
-            if link is not None:
-                self._drop(link.later, error)
             return
         work.explained(_HOW)
         work.succeed(operation.result)
@@ -76,12 +74,12 @@ class FakeEngine(GroupEngine):
             work.explained(_HOW)
             work.succeed(exchange.result)
 
-    def _step(self, operation: Operation, running: Running, *, is_last: bool) -> None:
-        """Carry out a step of a chain."""
+    def _go_through(self, operation: Operation, running: Running) -> None:
+        """Carry out the steps of a chain."""
         try:
-            _move(running.advance().native, self.rank, len(self.ranks))
-            if is_last:
-                operation.result = running.conclude()
+            while (step := running.advance()) is not None:
+                _move(step.native, self.rank, len(self.ranks))
+            operation.result = running.result
         except Exception as error:
             if operation.call.root in (None, self.rank):
                 raise

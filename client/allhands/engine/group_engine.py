@@ -31,6 +31,7 @@ from allhands.engine.pings import keep_pinging
 from allhands.engine.recording import SIZE, Recording
 from allhands.engine.shared import Shared
 from allhands.engine.stall import Stall
+from allhands.engine.steps import Steps
 from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
@@ -66,8 +67,8 @@ class Operation:
     """On the monotonic clock."""
     cancelled: bool = False
     """Whether it is to be passed over when it would begin."""
-    link: "Link | None" = None
-    """Where it is a step of a chain; what it is beyond a name is known when it begins."""
+    running: Running | None = None
+    """Where it is a chain, its steps; `native` and `build` are the first when it has begun."""
     meeting: "Meeting | None" = None
     """Where ranks only meet, and the coordinator sees to it."""
     has_touched: bool = False
@@ -84,15 +85,6 @@ class Meeting:
 
     names_all: bool
     """Whether its error names every rank that is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Where an operation is in a chain."""
-
-    running: Running
-    later: Sequence[Operation]
-    """The steps behind it."""
 
 
 @dataclass(slots=True)
@@ -143,8 +135,11 @@ class GroupEngine:
         named: Sequence[int] | None = None,
         recorder_size: int = SIZE,
         verify: bool = False,
+        more_grounds: Callable[[], Grounds | None] = lambda: None,
     ) -> None:
         """Make the engine of a group: on `grounds` that are those of all its ranks.
+
+        `more_grounds` gives another share of memory to the same ranks, once.
 
         Callers name its ranks as `named` says, by default as ranks of the world.
 
@@ -158,11 +153,10 @@ class GroupEngine:
         """What callers call each rank of the group."""
         self.rank = rank
         self.hash = group_hash(name)
-        self.timeout = timeout
         self.deterministic = deterministic
         self.wire: Wire | None = None
         """What the links of the world were measured to be, the same on every rank."""
-        self.order = Order()
+        self.order = Order(timeout)
         self.recording = Recording(name, ranks, self.order, recorder_size)
         self.explanation = ""
         """How the latest call in phases was carried out."""
@@ -180,6 +174,8 @@ class GroupEngine:
         self._stage = Stage()
         self._endings.where = self.recording.where
         self._aside = Aside(f"allhands group {name}")
+        self._more_grounds = more_grounds
+        self._steps: Steps | None = None
         self._verification: Verification | None = None
         if verify:
             self._verification = Verification(
@@ -191,7 +187,7 @@ class GroupEngine:
             self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
         self._shared = Shared(
-            name, rank, self.order, self._aside, self._endings, grounds, timeout, self.recording
+            name, rank, self.order, self._aside, self._endings, grounds, self.recording
         )
         self.messages = Messages(
             name,
@@ -214,7 +210,7 @@ class GroupEngine:
     def position(self) -> Position:
         """Where this rank is in the group."""
         lane = self.order.lane
-        if lane is None:
+        if lane is None or (self._current is not None and self._current.running is not None):
             return self._position
         shared = Position(*lane.progress())
         if shared.sequence >= self._position.sequence:
@@ -238,16 +234,6 @@ class GroupEngine:
         self._queue.append(operation)
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run_queue(), name=f"group {self.name}")
-
-    def submit_all(self, steps: Sequence[Operation]) -> None:
-        """Queue the steps of a chain."""
-        for operation in steps:
-            self.submit(operation)
-
-    def cancel_all(self, steps: Sequence[Operation]) -> None:
-        """End a chain early."""
-        for operation in reversed(steps):
-            self.cancel(operation)
 
     def goes_here(self, native: Native) -> bool:
         """Say whether a call is worth the caller's own thread, if it `is_next`."""
@@ -314,14 +300,6 @@ class GroupEngine:
             self._mark(operation, error)
             operation.work.fail(error)
 
-    def _drop(self, steps: Sequence[Operation], error: BaseException) -> None:
-        """Leave out the rest of a chain, of which a step failed."""
-        for operation in steps:
-            if not operation.cancelled:
-                operation.cancelled = True
-                self._endings.tell(operation.work.sequence, f"a step before it failed: {error}")
-            operation.work.fail(error)
-
     def pass_over(self, operation: Operation, reason: str) -> None:
         """Queue a call that is not made: its number is used up, and the others are told why."""
         operation.cancelled = True
@@ -347,6 +325,8 @@ class GroupEngine:
         self._shared.close(gone)
         if self._hierarchy is not None:
             self._hierarchy.close(gone)
+        if self._steps is not None:
+            self._steps.close(gone)
 
     # ------------------------------------------------------------ what happens to the group
 
@@ -476,8 +456,6 @@ class GroupEngine:
                 self._mark(operation, error)
             logger.debug("%s failed: %s", work, error)
             work.fail(error)
-            if operation.link is not None:
-                self._drop(operation.link.later, error)
 
     def _mark(self, operation: Operation, error: AllhandsError) -> None:
         """Let an error say what became of the outputs of a call."""
@@ -494,8 +472,8 @@ class GroupEngine:
             if operation.meeting is not None:
                 await self._run_meeting(operation, operation.meeting)
                 return
-            if operation.link is not None:
-                await self._advance(operation, operation.link)
+            if operation.running is not None:
+                await self._advance(operation, operation.running)
             if self._shared.is_open:
                 await self._settle(operation)
             if self.order.lane is not None:
@@ -507,7 +485,7 @@ class GroupEngine:
                         operation.timeout,
                         operation.deadline,
                         work.label,
-                        None if operation.link is None else operation.call,
+                        None if operation.running is None else operation.call,
                     )
                 )
             elif begun is not None:
@@ -520,10 +498,8 @@ class GroupEngine:
                 await self._run_phases(operation, self._hierarchy, phases)
             if self._verification is not None:
                 await self._verify(operation, self._verification)
-            if operation.link is not None:
-                operation.has_touched = False  # only memory of its own
-                if not operation.link.later:
-                    operation.result = await self._aside.run(operation.link.running.conclude)
+            if operation.running is not None:
+                await self._run_rest(operation, operation.running)
         except asyncio.CancelledError:
             error = AllhandsError(f"{self._what(operation)} was cancelled: the worker is closing")
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
@@ -533,13 +509,40 @@ class GroupEngine:
                 begun.execution.stop()
             self._leave(operation, error)
 
-    async def _advance(self, operation: Operation, link: Link) -> None:
-        """Let a chain say what the step is that begins now."""
-        step = await self._aside.run(link.running.advance)
+    async def _advance(self, operation: Operation, running: Running) -> None:
+        """Let a chain say what its first step is, which is made as if it was the call."""
+        step = await self._aside.run(running.advance)
+        assert step is not None
         operation.native, operation.build = step.native, step.build
         assert self._interrupt is not None
         if self._interrupt.done() and (failure := self._interrupt.result()) is not None:
             raise failure(self._what(operation))
+
+    async def _run_rest(self, operation: Operation, running: Running) -> None:
+        """Carry out the other steps of a chain, and let it end."""
+        operation.has_touched = False  # only memory of its own
+        if self._steps is None:
+            self._steps = Steps(
+                self._mesh, self.ranks, self.rank, self.hash, self._aside, self._open_steps()
+            )
+        rest = self._steps.rest(
+            running,
+            operation.work.sequence,
+            operation.signature,
+            operation.timeout,
+            operation.deadline,
+            self.deterministic,
+        )
+        performing = asyncio.create_task(rest.run())
+        await self._carry_out(operation, performing, rest.waiting_for)
+        operation.result = running.result
+
+    def _open_steps(self) -> Island | None:
+        """Return where the later steps of chains go; None: over links, as on all ranks."""
+        if self.order.lane is None or self.verifies:
+            return None
+        places = range(len(self.ranks))
+        return Island(places, self.rank, self._aside, self._more_grounds(), self.order.timeout)
 
     async def _settle(self, operation: Operation) -> None:
         """Find out whether the ranks share memory, within the deadline of a call."""

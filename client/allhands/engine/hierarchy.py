@@ -1,7 +1,6 @@
 """How a group that spans hosts carries out a call: phases within hosts, and phases between them."""
 
 import asyncio
-import time
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,15 +12,13 @@ from allhands.engine import plan
 from allhands.engine.buffer import Array
 from allhands.engine.executor import Execution, MismatchFound, Part
 from allhands.engine.guard import roll
-from allhands.engine.island import Differ, Island, Left
+from allhands.engine.island import Differ, Island, Left, let_end
 from allhands.engine.native import Native
 from allhands.engine.phases import Layout, Phase, Scratch, described, phases
 from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
-_NEAR_SECONDS = 0.2
-"""Neighbours that give a call up so soon before its deadline here have come to theirs."""
 _PHASE_BITS = 16
 """Each phase numbers its slices from its own number, shifted by so much."""
 
@@ -139,8 +136,7 @@ class Performance:
             raise MismatchFound(self._rank, Key(self._group, self._sequence)) from error
         except Left as error:
             self._missed = error.ranks
-            if self._deadline - time.monotonic() < _NEAR_SECONDS:
-                await asyncio.sleep(_NEAR_SECONDS)  # the call ends first: at its own deadline
+            await let_end(self._deadline)
             raise
 
     def waiting_for(self) -> list[int]:

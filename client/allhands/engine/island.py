@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -10,6 +11,7 @@ import numpy as np
 
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
+from allhands.engine.endings import ASK_AFTER
 from allhands.engine.native import OPS, Native
 from allhands.errors import AllhandsError
 
@@ -25,6 +27,7 @@ So ranks agree on every number, although one may have given a call up where anot
 """
 _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
+_NEAR_SECONDS = 0.2
 _OVERTIME = 3600.0
 """Seconds by which a lane outlasts the call, whose own deadline ends it."""
 
@@ -40,6 +43,15 @@ class Left(Exception):
 
 class Differ(Exception):
     """Ranks of this host have made another call; nothing of it was used."""
+
+
+async def let_end(deadline: float) -> None:
+    """Wait a little where a call's own deadline is about to end it.
+
+    Neighbours that gave it up so soon before have come to theirs.
+    """
+    if deadline - time.monotonic() < _NEAR_SECONDS:
+        await asyncio.sleep(_NEAR_SECONDS)
 
 
 class Island:
@@ -121,7 +133,9 @@ class Island:
             if index == 0:
                 lane.give_up(first)  # what earlier calls, or others under their numbers, left over
             number = first + 1 + index
-            native.run(lane, number, timeout, deadline + _OVERTIME, None, signature)
+            # Who is waited for has been told by the time that the coordinator is asked.
+            patience = min(timeout, ASK_AFTER) / 2
+            native.run(lane, number, patience, deadline + _OVERTIME, None, signature)
 
         self._awaited = [rank for rank in self.ranks if rank != self.ranks[self._place]]
         running = self._aside.begin(run)

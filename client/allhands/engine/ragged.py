@@ -36,7 +36,7 @@ def all_gather(x: AnyArray) -> Chain:
             yield moves.all_to_all(found, [x] * moves.size)
         return found
 
-    return Chain(Call("all_gather_v", str(x.dtype)), 2, steps)
+    return Chain(Call("all_gather_v", str(x.dtype)), steps)
 
 
 def gather(x: AnyArray, root: int) -> Chain:
@@ -51,7 +51,7 @@ def gather(x: AnyArray, root: int) -> Chain:
         yield moves.all_to_all(found, given)
         return found if is_root else None
 
-    return Chain(Call("gather_v", str(x.dtype), root=root), 2, steps)
+    return Chain(Call("gather_v", str(x.dtype), root=root), steps)
 
 
 def scatter(arrays: Sequence[AnyArray] | None, root: int) -> Chain:
@@ -71,7 +71,7 @@ def scatter(arrays: Sequence[AnyArray] | None, root: int) -> Chain:
         yield moves.all_to_all(taken, given)
         return found
 
-    return Chain(Call("scatter_v", root=root), 2, steps)
+    return Chain(Call("scatter_v", root=root), steps)
 
 
 def all_to_all(arrays: Sequence[AnyArray]) -> Chain:
@@ -86,7 +86,7 @@ def all_to_all(arrays: Sequence[AnyArray]) -> Chain:
         yield moves.all_to_all(found, list(arrays))
         return found
 
-    return Chain(Call("all_to_all_v", str(dtype)), 2, steps)
+    return Chain(Call("all_to_all_v", str(dtype)), steps)
 
 
 def reduce_scatter(arrays: Sequence[AnyArray], op: ReduceOp) -> Chain:
@@ -106,7 +106,7 @@ def reduce_scatter(arrays: Sequence[AnyArray], op: ReduceOp) -> Chain:
         fold(op, [part.reshape(-1) for part in parts], found.reshape(-1), moves.size)
         return found
 
-    return Chain(Call("reduce_scatter_v", str(dtype), reduce=op.name), 2, steps)
+    return Chain(Call("reduce_scatter_v", str(dtype), reduce=op.name), steps)
 
 
 def _shapes(moves: Moves, x: AnyArray) -> Generator[Movement, None, list[tuple[int, ...]]]:

@@ -52,8 +52,8 @@ def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: object) -> Chai
         return result
 
     if array.nbytes <= SMALL_BYTES:
-        return Chain(call, 1, small, [array])
-    return Chain(call, 2, large, [array])
+        return Chain(call, small, [array])
+    return Chain(call, large, [array])
 
 
 def _combine(op: ReduceOp, parts: Sequence[Array], place: Array, count: int) -> None:

@@ -43,7 +43,6 @@ class Shared:
         aside: Aside,
         endings: Endings,
         grounds: Grounds | None,
-        timeout: float,
         recording: Recording,
     ) -> None:
         self._name = name
@@ -52,7 +51,6 @@ class Shared:
         self._aside = aside
         self._endings = endings
         self._grounds = grounds
-        self._timeout = timeout
         self.recording = recording
         self._loop = asyncio.get_running_loop()
         self._settling = asyncio.Lock()
@@ -93,7 +91,7 @@ class Shared:
             taken, queued = self._order.counted()
             self._order.lane = grounds.lane(
                 rank=self._rank,
-                timeout=self._timeout,
+                timeout=self._order.timeout,
                 ops=OPS,
                 on_failure=self._on_failure,
                 on_slow=self._on_slow,
@@ -113,7 +111,8 @@ class Shared:
         if self._grounds is None or self._order.lane is None:
             return None
         size = self.recording.size
-        return partial(self._grounds.mail, rank=self._rank, timeout=self._timeout, records=size)
+        timeout = self._order.timeout
+        return partial(self._grounds.mail, rank=self._rank, timeout=timeout, records=size)
 
     async def run(
         self,

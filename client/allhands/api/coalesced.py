@@ -1,0 +1,98 @@
+"""Module-level calls on many arrays at once, which travel as few. As the calls of `sync`.
+
+A call that fails leaves the arrays as they were.
+"""
+
+from collections.abc import Sequence
+
+from allhands.api.sync import AnyGroup, finished, member, within
+from allhands.engine.arguments import AnyArray
+from allhands.engine.composed import BROADCAST_BYTES
+from allhands.engine.work import Work
+from allhands.reduction import ReduceOp
+
+
+def all_reduce_coalesced(
+    arrays: Sequence[AnyArray],
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
+    if (found := member(group, True, "all_reduce_coalesced")) is None:
+        return None
+    work = found.all_reduce_coalesced(arrays, op, timeout=timeout, label=label)
+    return finished(work, async_op)
+
+
+def broadcast_coalesced(
+    arrays: Sequence[AnyArray],
+    src: int = 0,
+    buffer_size: int = BROADCAST_BYTES,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite each of the arrays, of any dtypes, with that of rank `src`.
+
+    They travel in buckets of one dtype and `buffer_size` bytes, an array that is longer alone.
+    """
+    if (found := member(group, True, "broadcast_coalesced")) is None:
+        return None
+    root = within(found, src, "src")
+    work = found.broadcast_coalesced(arrays, root, buffer_size, timeout=timeout, label=label)
+    return finished(work, async_op)
+
+
+def all_gather_coalesced(
+    output_lists: Sequence[Sequence[AnyArray]],
+    inputs: Sequence[AnyArray],
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Fill `output_lists[i]`, one array for each rank, with every rank's `inputs[i]`."""
+    if (found := member(group, True, "all_gather_coalesced")) is None:
+        return None
+    work = found.all_gather_coalesced(output_lists, inputs, timeout=timeout, label=label)
+    return finished(work, async_op)
+
+
+def all_gather_into_tensor_coalesced(
+    outputs: Sequence[AnyArray],
+    inputs: Sequence[AnyArray],
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Fill each of `outputs` with every rank's input at its place, by rank."""
+    if (found := member(group, True, "all_gather_into_tensor_coalesced")) is None:
+        return None
+    work = found.all_gather_into_tensor_coalesced(outputs, inputs, timeout=timeout, label=label)
+    return finished(work, async_op)
+
+
+def reduce_scatter_tensor_coalesced(
+    outputs: Sequence[AnyArray],
+    inputs: Sequence[AnyArray],
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite each of `outputs` with this rank's share of the combination of its input."""
+    if (found := member(group, True, "reduce_scatter_tensor_coalesced")) is None:
+        return None
+    work = found.reduce_scatter_tensor_coalesced(outputs, inputs, op, timeout=timeout, label=label)
+    return finished(work, async_op)

@@ -1,0 +1,47 @@
+"""`with coalescing():` collects the calls of a block, and makes them together at its end."""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+
+from allhands.api.sync import AnyGroup, current_world
+from allhands.api.world import NonMember
+from allhands.collecting import Collecting
+from allhands.engine.work import Work
+
+
+class Coalesced:
+    """What became of the calls of a block, when it is over."""
+
+    def __init__(self) -> None:
+        self.works: Sequence[Work] = ()
+        """One for each call, in their order; those that travelled together share theirs."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all of them have ended, each for `timeout` seconds at most."""
+        for work in self.works:
+            work.wait(timeout)
+
+
+@contextlib.contextmanager
+def coalescing(group: AnyGroup = None, async_ops: bool = False) -> Iterator[Coalesced]:
+    """Collect the collectives that this thread calls on the group in the block.
+
+    They return at once, and are made at the end of the block: what is alike, one after the other,
+    travels together, so that many small arrays cost what a large one does. The block ends when they
+    have, or at once with `async_ops=True`: `wait()` then. Their arrays belong to them until then.
+    Where the block raises, none of them is made.
+
+    Raises:
+        RuntimeError: within such a block on the same group.
+    """
+    coalesced = Coalesced()
+    if isinstance(group, NonMember):
+        yield coalesced
+        return
+    found = group or current_world().group
+    with Collecting.on(found, threading.get_ident()) as collecting:
+        yield coalesced
+    coalesced.works = collecting.make()
+    if not async_ops:
+        coalesced.wait()

@@ -1,0 +1,178 @@
+"""Module-level calls on objects, as torch.distributed has them. They return when they have ended.
+
+Objects are None, bool, int, float, complex, str, bytes, lists, tuples, dicts, sets, dates and
+times, NumPy arrays and scalars, and instances of dataclasses that `register_dataclass` was told of
+on every rank. They travel as data: nothing that a peer sends is run here. Groups made with
+`allow_pickle=True` send what else there is as pickles, which may run anything.
+
+Raises, besides what all calls do:
+    TypeError: an object of a type that does not travel; no byte has moved.
+    ValueError: what a peer sent is of a dataclass that is not known here, or is a pickle.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from allhands.api.sync import AnyGroup, current_world, finished, member, within
+from allhands.objects import checked_size
+
+
+def register_dataclass(kind: type, name: str | None = None) -> None:
+    """Let instances of a dataclass travel in this process's world; every rank must do so.
+
+    They are known by `name`, by default that of the class, and are made by calling the class with
+    their fields.
+
+    Raises:
+        TypeError: no dataclass, or one with fields that cannot be given to it.
+        ValueError: another one has that name.
+    """
+    current_world().types.add(kind, name)
+
+
+def all_gather_object(
+    object_list: list[Any],
+    obj: object,
+    group: AnyGroup = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> None:
+    """Overwrite the items of `object_list`, one for each rank, with every rank's `obj`."""
+    if (found := member(group, True, "all_gather_object")) is None:
+        return
+    _check_length(object_list, "object_list", found.size)
+    object_list[:] = _result(found.all_gather_object(obj, timeout=timeout, label=label))
+
+
+def gather_object(
+    obj: object,
+    object_gather_list: list[Any] | None = None,
+    dst: int = 0,
+    group: AnyGroup = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> None:
+    """Overwrite the items of `object_gather_list` on rank `dst` with every rank's `obj`.
+
+    It has one item for each rank there, and is None elsewhere.
+    """
+    if (found := member(group, True, "gather_object")) is None:
+        return
+    root = within(found, dst, "dst")
+    if root == found.rank:
+        _check_length(object_gather_list, "object_gather_list", found.size)
+    elif object_gather_list is not None:
+        raise ValueError(f"object_gather_list is for rank {dst} alone: pass None on the others")
+    gathered = _result(found.gather_object(obj, root, timeout=timeout, label=label))
+    if object_gather_list is not None:
+        object_gather_list[:] = gathered
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: Sequence[Any] | None = None,
+    src: int = 0,
+    group: AnyGroup = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> None:
+    """Overwrite the first item of the output list with this rank's object of the list on `src`.
+
+    The other ranks' input list is not looked at.
+    """
+    if (found := member(group, True, "scatter_object_list")) is None:
+        return
+    if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
+        raise ValueError("scatter_object_output_list must be a list of at least one item")
+    root = within(found, src, "src")
+    given = scatter_object_input_list if root == found.rank else None
+    work = found.scatter_object(given, root, timeout=timeout, label=label)
+    scatter_object_output_list[0] = _result(work)
+
+
+def broadcast_object_list(
+    object_list: list[Any],
+    src: int = 0,
+    group: AnyGroup = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> None:
+    """Overwrite the items of `object_list` with those of rank `src`; equal lengths."""
+    if (found := member(group, True, "broadcast_object_list")) is None:
+        return
+    root = within(found, src, "src")
+    finished(found.broadcast_object_list(object_list, root, timeout=timeout, label=label), False)
+
+
+def send_object_list(
+    object_list: list[Any],
+    dst: int,
+    group: AnyGroup = None,
+    tag: int = 0,
+    *,
+    timeout: float | None = None,
+) -> None:
+    """Send the items of `object_list` to rank `dst`: their size, and then they themselves."""
+    if (found := member(group, True, "send_object_list")) is None:
+        return
+    if not isinstance(object_list, list):
+        raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
+    peer = within(found, dst, "dst")
+    data = found.objects.encode(object_list)
+    size = np.array([len(data)], np.int64)
+    for part in (size, data):
+        finished(found.send(part, peer, tag, timeout=timeout, label="object"), False)
+
+
+def recv_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    *,
+    timeout: float | None = None,
+) -> int:
+    """Overwrite the items of `object_list` with those that rank `src`, or whoever, sends.
+
+    Return the rank of the world that sent them, -1 on a rank that is not in the group.
+
+    Raises:
+        ValueError: other than as many as the sender's; the list is as it was.
+    """
+    if (found := member(group, True, "recv_object_list")) is None:
+        return -1
+    if not isinstance(object_list, list):
+        raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
+    source = None if src is None else within(found, src, "src")
+    size = np.zeros(1, np.int64)
+    work = found.recv(size, source, tag, timeout=timeout, label="object")
+    finished(work, False)
+    sender = work.source_rank()
+    data = np.empty(checked_size(int(size[0])), np.uint8)
+    finished(found.recv(data, sender, tag, timeout=timeout, label="object"), False)
+    received = found.objects.decode(data)
+    if not isinstance(received, list) or len(received) != len(object_list):
+        raise ValueError(
+            f"rank {found.ranks[sender]} sent {len(received)} objects, and object_list has "
+            f"{len(object_list)}"
+        )
+    object_list[:] = received
+    return found.ranks[sender]
+
+
+def _check_length(given: object, name: str, size: int) -> None:
+    if not isinstance(given, list):
+        raise TypeError(f"{name} must be a list of {size} items, not {type(given).__name__}")
+    if len(given) != size:
+        raise ValueError(f"{name} has {len(given)} items, the group has {size} ranks")
+
+
+def _result(work: Any) -> Any:
+    finished(work, False)
+    return work.result()

@@ -1,0 +1,100 @@
+"""Module-level calls that give new arrays, of which other ranks need not know the sizes.
+
+Each returns what it gives once it has ended, or with `async_op=True` a `Work` at once, whose
+`result()` is that; None on a rank that is not in the group. Otherwise they are as the calls of
+`sync`, and like all calls made of several they go through the group's queue.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from allhands.api.sync import AnyGroup, finished, member, within
+from allhands.engine.arguments import AnyArray
+from allhands.engine.work import Work
+from allhands.reduction import ReduceOp
+
+
+def all_gather_v(
+    x: AnyArray,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Any:
+    """Return every rank's `x`, of any shapes and one dtype, as a list of new arrays."""
+    if (found := member(group, True, "all_gather_v")) is None:
+        return None
+    return given(found.all_gather_v(x, timeout=timeout, label=label), async_op)
+
+
+def gather_v(
+    x: AnyArray,
+    dst: int = 0,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Any:
+    """Return every rank's `x`, of any shapes and one dtype, on rank `dst`; None elsewhere."""
+    if (found := member(group, True, "gather_v")) is None:
+        return None
+    root = within(found, dst, "dst")
+    return given(found.gather_v(x, root, timeout=timeout, label=label), async_op)
+
+
+def scatter_v(
+    scatter_list: Sequence[AnyArray] | None = None,
+    src: int = 0,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Any:
+    """Return this rank's array of the list on rank `src`; the others give None.
+
+    The arrays may be of any shapes and are of one dtype, which only `src` need know.
+    """
+    if (found := member(group, True, "scatter_v")) is None:
+        return None
+    root = within(found, src, "src")
+    return given(found.scatter_v(scatter_list, root, timeout=timeout, label=label), async_op)
+
+
+def all_to_all_v(
+    inputs: Sequence[AnyArray],
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Any:
+    """Give `inputs[j]` to the j-th rank; return a list of what all give, of any shapes."""
+    if (found := member(group, True, "all_to_all_v")) is None:
+        return None
+    return given(found.all_to_all_v(inputs, timeout=timeout, label=label), async_op)
+
+
+def reduce_scatter_v(
+    inputs: Sequence[AnyArray],
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Any:
+    """Return the combination of what all ranks have in `inputs` at this rank's place.
+
+    Each of the inputs may have another shape, the same on all ranks.
+    """
+    if (found := member(group, True, "reduce_scatter_v")) is None:
+        return None
+    return given(found.reduce_scatter_v(inputs, op, timeout=timeout, label=label), async_op)
+
+
+def given(work: Work, async_op: bool) -> Any:
+    """Return what a call gives once it has ended, unless the caller wants to wait."""
+    return work if async_op else finished(work, False) or work.result()

@@ -1,0 +1,42 @@
+"""Module-level scan and exscan: what the ranks up to this one bring, combined. As in `sync`."""
+
+from allhands.api.sync import AnyGroup, finished, member
+from allhands.engine.arguments import AnyArray
+from allhands.engine.work import Work
+from allhands.reduction import ReduceOp
+
+
+def scan(
+    x: AnyArray,
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite `x` with the combination of the first rank's to this one's, in their order.
+
+    AVG is not defined. A call that fails leaves `x` as it was.
+    """
+    if (found := member(group, True, "scan")) is None:
+        return None
+    return finished(found.scan(x, op, timeout=timeout, label=label), async_op)
+
+
+def exscan(
+    x: AnyArray,
+    op: ReduceOp = ReduceOp.SUM,
+    group: AnyGroup = None,
+    async_op: bool = False,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Overwrite `x` with the combination of the ranks before this one; the first keeps its own.
+
+    AVG is not defined. A call that fails leaves `x` as it was.
+    """
+    if (found := member(group, True, "exscan")) is None:
+        return None
+    return finished(found.exscan(x, op, timeout=timeout, label=label), async_op)

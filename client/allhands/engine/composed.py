@@ -1,0 +1,320 @@
+"""The calls of a group that are made of several collectives; see `chain`.
+
+They give back new arrays or objects, or write what they were given when all else is done: one that
+fails leaves its arguments as they were.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from allhands.engine import arguments, coalesced, objectly, ragged, scans, sparsely
+from allhands.engine.arguments import AnyArray
+from allhands.engine.buffer import Array
+from allhands.engine.chain import Chain
+from allhands.engine.collectives import Timeout
+from allhands.engine.work import Work
+from allhands.objects import Objects
+from allhands.reduction import ReduceOp, check
+from allhands.sparse import SparseArray
+
+BROADCAST_BYTES = 256 << 20
+"""Of a bucket of arrays that are broadcast together, if nobody says otherwise."""
+
+
+class Composed(ABC):
+    """Checks the arguments of each of them and begins it."""
+
+    objects: Objects
+    """How objects travel."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def size(self) -> int: ...
+
+    @abstractmethod
+    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work: ...
+
+    @abstractmethod
+    def _member(self, rank: int, name: str) -> int: ...
+
+    # ------------------------------------------------------------ sizes that others do not know
+
+    def all_gather_v(
+        self, x: AnyArray, *, timeout: Timeout = None, label: str | None = None
+    ) -> Work:
+        """Give the arrays of all ranks, of any shapes and one dtype, as a list of new arrays."""
+        return self._chain(ragged.all_gather(_source(x, "x")), timeout, label)
+
+    def gather_v(
+        self, x: AnyArray, dst: int, *, timeout: Timeout = None, label: str | None = None
+    ) -> Work:
+        """Give the arrays of all ranks, of any shapes and one dtype, to `dst`; None elsewhere."""
+        root = self._member(dst, "dst")
+        return self._chain(ragged.gather(_source(x, "x"), root), timeout, label)
+
+    def scatter_v(
+        self,
+        scatter_list: Sequence[AnyArray] | None,
+        src: int,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Give each rank its array of those on `src`, of any shapes and one dtype; others: None."""
+        root = self._member(src, "src")
+        arrays = self._only_at_root(root, scatter_list, "scatter_list")
+        blocks = None if arrays is None else self._blocks_v(arrays, "scatter_list")
+        return self._chain(ragged.scatter(blocks, root), timeout, label)
+
+    def all_to_all_v(
+        self, inputs: Sequence[AnyArray], *, timeout: Timeout = None, label: str | None = None
+    ) -> Work:
+        """Give `inputs[j]` to rank j, and a list of what all ranks give; shapes may differ."""
+        return self._chain(ragged.all_to_all(self._blocks_v(inputs, "inputs")), timeout, label)
+
+    def reduce_scatter_v(
+        self,
+        inputs: Sequence[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Give the combination of what all ranks have in `inputs[rank]`, in the order of ranks.
+
+        Each of the inputs may have another shape, the same on all ranks.
+        """
+        blocks = self._blocks_v(inputs, "inputs")
+        check(op, blocks[0].dtype)
+        return self._chain(ragged.reduce_scatter(blocks, op), timeout, label)
+
+    # ------------------------------------------------------------ prefixes
+
+    def scan(
+        self,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `x` with the combination of ranks 0 to this one, in their order."""
+        array = arguments.target(x, "x")
+        return self._chain(scans.scan(array, op, exclusive=False, result=x), timeout, label)
+
+    def exscan(
+        self,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite `x` with the combination of the ranks before this one; rank 0 keeps its own."""
+        array = arguments.target(x, "x")
+        return self._chain(scans.scan(array, op, exclusive=True, result=x), timeout, label)
+
+    # ------------------------------------------------------------ many arrays at once
+
+    def all_reduce_coalesced(
+        self,
+        arrays: Sequence[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
+        found = coalesced.targets(arrays, "arrays")
+        return self._chain(coalesced.all_reduce(found, op, arrays), timeout, label)
+
+    def broadcast_coalesced(
+        self,
+        arrays: Sequence[AnyArray],
+        src: int,
+        buffer_size: int = BROADCAST_BYTES,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite each of the arrays, of any dtypes, with that of rank `src`.
+
+        They travel in buckets of one dtype and `buffer_size` bytes, an array that is longer alone.
+        """
+        root = self._member(src, "src")
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size must be at least one byte, not {buffer_size}")
+        found = coalesced.targets(arrays, "arrays")
+        return self._chain(coalesced.broadcast(found, root, buffer_size, arrays), timeout, label)
+
+    def all_gather_coalesced(
+        self,
+        output_lists: Sequence[Sequence[AnyArray]],
+        inputs: Sequence[AnyArray],
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Fill `output_lists[i]`, one array for each rank, with every rank's `inputs[i]`."""
+        lists = coalesced.listed(output_lists, "output_lists")
+        _as_many(lists, "output_lists", inputs)
+        places = [
+            arguments.listed(one, f"output_lists[{at}]", self.size) for at, one in enumerate(lists)
+        ]
+        flat = coalesced.targets([place for one in places for place in one], "output_lists")
+        outputs = [flat[at : at + self.size] for at in range(0, len(flat), self.size)]
+        sources = _sources(inputs, "inputs", flat)
+        for at, (blocks, source) in enumerate(zip(outputs, sources, strict=True)):
+            names = [f"inputs[{at}]", *(f"output_lists[{at}][{to}]" for to in range(self.size))]
+            arguments.alike([source, *blocks], names)
+        chain = coalesced.all_gather(outputs, sources, "all_gather_coalesced", output_lists)
+        return self._chain(chain, timeout, label)
+
+    def all_gather_into_tensor_coalesced(
+        self,
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Fill each of `outputs`, `size` times as long as its input, with every rank's, by rank."""
+        targets = coalesced.targets(outputs, "outputs")
+        _as_many(targets, "outputs", inputs)
+        sources = _sources(inputs, "inputs", targets)
+        for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
+            self._whole_v(target, f"outputs[{at}]", source, f"inputs[{at}]")
+        blocks = [list(target.reshape(self.size, -1)) for target in targets]
+        name = "all_gather_into_tensor_coalesced"
+        return self._chain(coalesced.all_gather(blocks, sources, name, outputs), timeout, label)
+
+    def reduce_scatter_tensor_coalesced(
+        self,
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite each of `outputs` with this rank's share of the combination of its input."""
+        targets = coalesced.targets(outputs, "outputs")
+        _as_many(targets, "outputs", inputs)
+        sources = _sources(inputs, "inputs", targets)
+        for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
+            self._whole_v(source, f"inputs[{at}]", target, f"outputs[{at}]")
+        blocks = [list(source.reshape(self.size, -1)) for source in sources]
+        return self._chain(coalesced.reduce_scatter(targets, blocks, op, outputs), timeout, label)
+
+    # ------------------------------------------------------------ sparse arrays
+
+    def all_reduce_sparse(
+        self,
+        x: SparseArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Let `x` hold the combination of all ranks', as if they were dense; equal shapes.
+
+        It has new `indices`, each once and in order, and new `values` then.
+        """
+        return self._chain(sparsely.all_reduce(x, op), timeout, label)
+
+    # ------------------------------------------------------------ objects
+
+    def all_gather_object(
+        self, value: object, *, timeout: Timeout = None, label: str | None = None
+    ) -> Work:
+        """Give a list of every rank's object; `objects` says which there may be."""
+        data = self.objects.encode(value)
+        return self._chain(objectly.all_gather(data, self.objects), timeout, label)
+
+    def gather_object(
+        self, value: object, dst: int, *, timeout: Timeout = None, label: str | None = None
+    ) -> Work:
+        """Give a list of every rank's object to rank `dst`; None elsewhere."""
+        root = self._member(dst, "dst")
+        data = self.objects.encode(value)
+        return self._chain(objectly.gather(data, root, self.objects), timeout, label)
+
+    def scatter_object(
+        self,
+        values: Sequence[object] | None,
+        src: int,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Give each rank its object of the list on `src`; None elsewhere."""
+        root = self._member(src, "src")
+        given = self._only_at_root(root, values, "the list of objects")
+        data = None if given is None else [self.objects.encode(one) for one in given]
+        return self._chain(objectly.scatter(data, root, self.objects), timeout, label)
+
+    def broadcast_object_list(
+        self,
+        values: list[Any],
+        src: int,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> Work:
+        """Overwrite the items of the list with those that rank `src` has; equal lengths."""
+        root = self._member(src, "src")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"the list of objects must be a list that is not empty: {values!r}")
+        data = self.objects.encode(values) if self.rank == root else None
+        return self._chain(objectly.broadcast(data, root, values, self.objects), timeout, label)
+
+    # ------------------------------------------------------------ inside
+
+    def _only_at_root(self, root: int, given: Sequence[Any] | None, name: str) -> list[Any] | None:
+        if root != self.rank:
+            if given:
+                raise ValueError(f"{name} is for rank {root} alone: pass None on rank {self.rank}")
+            return None
+        if given is None:
+            raise ValueError(f"{name} is needed on rank {root}, where it is used")
+        return list(arguments.listed(given, name, self.size))
+
+    def _blocks_v(self, arrays: object, name: str) -> list[AnyArray]:
+        found = [
+            _source(one, f"{name}[{at}]")
+            for at, one in enumerate(arguments.listed(arrays, name, self.size))
+        ]
+        for at, one in enumerate(found):
+            arguments.same_dtype(found[0], f"{name}[0]", one, f"{name}[{at}]")
+        return found
+
+    def _whole_v(self, long: Array, long_name: str, short: Array, short_name: str) -> None:
+        arguments.same_dtype(long, long_name, short, short_name)
+        if long.size != short.size * self.size:
+            raise ValueError(
+                f"{long_name} has {long.size} elements; {self.size} ranks times the "
+                f"{short.size} of {short_name} are {short.size * self.size}"
+            )
+
+
+def _source(x: object, name: str) -> AnyArray:
+    """Return an array to read, contiguous, in its shape."""
+    found = arguments.checked(x, name)
+    return np.ascontiguousarray(found).reshape(found.shape)  # 0-d stays so
+
+
+def _sources(arrays: object, name: str, written: Sequence[Array]) -> list[Array]:
+    found = coalesced.listed(arrays, name)
+    return arguments.sources(found, name, len(found), written)
+
+
+def _as_many(outputs: Sequence[object], name: str, inputs: Sequence[object]) -> None:
+    if len(coalesced.listed(inputs, "inputs")) != len(outputs):
+        raise ValueError(f"there are {len(inputs)} inputs and {len(outputs)} of {name}")

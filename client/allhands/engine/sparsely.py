@@ -1,0 +1,49 @@
+"""The all_reduce of sparse arrays: every rank is given what all store, and combines it."""
+
+import numpy as np
+
+from allhands.engine.call import Call
+from allhands.engine.chain import Chain, Moves, Steps
+from allhands.reduction import ReduceOp, check, fold
+from allhands.sparse import SparseArray, distinct, unflat
+
+OPS = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN, ReduceOp.MAX)
+"""Of which the combination of zeros is zero, and which need not be told of them."""
+
+
+def all_reduce(array: SparseArray, op: ReduceOp) -> Chain:
+    """Let `array` hold the combination of all ranks', in new `indices` and `values`.
+
+    It is the combination of the dense arrays: where a rank stores nothing it brings zero.
+
+    Raises:
+        TypeError: an operation, or a dtype, for which there is none.
+    """
+    check(op, array.dtype)
+    if op not in OPS:
+        raise TypeError(
+            f"unsupported reduction operation: {op.name} of sparse arrays is not defined; "
+            "SUM, AVG, MIN and MAX are"
+        )
+    shape, dims, dtype = array.shape, array.sparse_dims, array.dtype
+    rest = shape[dims:]
+    places, values = distinct(array)
+
+    def steps(moves: Moves) -> Steps:
+        size = moves.size
+        counts = np.empty(size, np.int64)
+        yield moves.all_gather_into_tensor(counts, np.array([len(places)], np.int64))
+        all_places = [np.empty(count, np.int64) for count in counts]
+        yield moves.all_to_all(all_places, [places] * size)
+        all_values = [np.empty((count, *rest), dtype) for count in counts]
+        yield moves.all_to_all(all_values, [values] * size)
+        union = np.unique(np.concatenate(all_places))
+        parts = [np.zeros((len(union), *rest), dtype) for _ in range(size)]
+        for part, theirs, brought in zip(parts, all_places, all_values, strict=True):
+            part[np.searchsorted(union, theirs)] = brought
+        found = np.empty((len(union), *rest), dtype)
+        fold(op, [part.reshape(-1) for part in parts], found.reshape(-1), size)
+        return array.become(unflat(union, array), found)
+
+    layout = f"{dtype}{list(shape)}, {dims} dimensions sparse"
+    return Chain(Call("all_reduce", reduce=op.name, layout=layout), steps)

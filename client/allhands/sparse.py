@@ -1,0 +1,162 @@
+"""Arrays of which only some elements are stored: coordinates and values."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+Indices = NDArray[np.int64]
+
+
+class SparseArray:
+    """A sparse array in COO form; what it does not store is zero, what it stores twice adds up.
+
+    Of `shape`, the first dimensions are those of `indices`, one row for each, one column for each
+    element. `values` has one row for each element, of the dimensions that are left: for a table of
+    which some rows are stored, `indices` has shape (1, n) and `values` (n, width).
+    """
+
+    __slots__ = ("indices", "shape", "values")
+
+    def __init__(
+        self,
+        indices: ArrayLike,
+        values: ArrayLike,
+        shape: Sequence[int],
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        """Take over `indices` and `values`, copied only where they must be converted.
+
+        Raises:
+            ValueError: lengths or dimensions that do not fit, or indices out of bounds.
+        """
+        self.indices: Indices = np.asarray(indices, np.int64)
+        self.values: NDArray[Any] = np.asarray(values, dtype)
+        self.shape = tuple(int(length) for length in shape)
+        _check(self.indices, self.values, self.shape)
+
+    @classmethod
+    def from_dense(cls, array: ArrayLike, sparse_dims: int | None = None) -> "SparseArray":
+        """Store what is not zero of an array; rows of the dimensions beyond `sparse_dims` whole."""
+        dense = np.asarray(array)
+        dims = dense.ndim if sparse_dims is None else sparse_dims
+        stored = dense != 0
+        if rest := tuple(range(dims, dense.ndim)):
+            stored = stored.any(axis=rest)
+        found = np.nonzero(stored)
+        return cls(np.stack(found), dense[found], dense.shape)
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        return self.values.dtype
+
+    @property
+    def nnz(self) -> int:
+        """How many elements, or rows, are stored."""
+        return int(self.indices.shape[1])
+
+    @property
+    def sparse_dims(self) -> int:
+        return int(self.indices.shape[0])
+
+    def coalesced(self) -> "SparseArray":
+        """Return the same array with each element stored once, in the order of their indices."""
+        places, values = distinct(self)
+        return SparseArray(unflat(places, self), values, self.shape)
+
+    def todense(self) -> NDArray[Any]:
+        """Return it as an ordinary array."""
+        found = np.zeros(self.shape, self.dtype)
+        one = self.coalesced()
+        found[tuple(one.indices)] = one.values
+        return found
+
+    def become(self, indices: Indices, values: NDArray[Any]) -> Any:
+        """Hold other elements of the same shape; return what its caller knows it as."""
+        self.indices, self.values = indices, values
+        return self
+
+    def __repr__(self) -> str:
+        return f"SparseArray(shape={self.shape}, dtype={self.dtype}, nnz={self.nnz})"
+
+
+def flat(array: SparseArray) -> Indices:
+    """Return one number for each index."""
+    lengths = array.shape[: array.sparse_dims]
+    places: Indices = np.ravel_multi_index(tuple(array.indices), lengths).astype(np.int64)
+    return places
+
+
+def unflat(places: Indices, like: SparseArray) -> Indices:
+    """Return the indices that these numbers stand for."""
+    lengths = like.shape[: like.sparse_dims]
+    return np.stack(np.unravel_index(places, lengths)).astype(np.int64, copy=False)
+
+
+def distinct(array: SparseArray) -> tuple[Indices, NDArray[Any]]:
+    """Return the numbers of the indices, each once and sorted, and the sum of each one's values."""
+    places, inverse = np.unique(flat(array), return_inverse=True)
+    if len(places) == array.nnz:  # each is there once
+        values = np.empty_like(array.values)
+        values[inverse] = array.values
+        return places, values
+    values = np.zeros((len(places), *array.values.shape[1:]), array.dtype)
+    np.add.at(values, inverse, array.values)
+    return places, values
+
+
+def is_foreign(array: object) -> bool:
+    """Say whether it is a sparse array or matrix of SciPy."""
+    return type(array).__module__.startswith("scipy.sparse")
+
+
+class Foreign(SparseArray):
+    """What a sparse array of SciPy holds, which is to hold what this comes to."""
+
+    __slots__ = ("origin",)
+
+    def __init__(self, origin: Any) -> None:
+        """Copy what it holds.
+
+        Raises:
+            TypeError: one of a format that could not take what this comes to.
+        """
+        if origin.format not in ("coo", "csr", "csc"):
+            raise TypeError(
+                f"a sparse array of format {origin.format!r} cannot take a result: use .tocoo(), "
+                ".tocsr() or .tocsc()"
+            )
+        coo = origin.tocoo()
+        super().__init__(np.stack([coo.row, coo.col]), coo.data, coo.shape)
+        self.origin = origin
+
+    def become(self, indices: Indices, values: NDArray[Any]) -> Any:
+        super().become(indices, values)
+        rows, columns = indices
+        origin = self.origin
+        if origin.format == "coo":
+            origin.row, origin.col, origin.data = rows, columns, values
+        else:
+            made = type(origin)((values, (rows, columns)), shape=self.shape)
+            origin.data, origin.indices, origin.indptr = made.data, made.indices, made.indptr
+        return origin
+
+
+def _check(indices: Indices, values: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if indices.ndim != 2:
+        raise ValueError(f"indices must be 2-D, a row for each dimension, not {indices.ndim}-D")
+    dims, count = indices.shape
+    if not 0 < dims <= len(shape):
+        raise ValueError(f"indices have {dims} rows, the shape {shape} has {len(shape)} dimensions")
+    if values.shape != (count, *shape[dims:]):
+        raise ValueError(
+            f"values must have shape {(count, *shape[dims:])} for {count} indices of {shape}, "
+            f"not {values.shape}"
+        )
+    if math.prod(shape[:dims]) >= 1 << 63:
+        raise ValueError(f"the indices of {shape} are more than 64 bits can number")
+    lengths = np.array(shape[:dims]).reshape(-1, 1)
+    if count and ((indices < 0) | (indices >= lengths)).any():
+        raise ValueError(f"indices out of the bounds of {shape[:dims]}")
