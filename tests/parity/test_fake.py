@@ -225,6 +225,43 @@ def test_p095_arguments_are_checked_as_in_any_group(fake: None):
     np.testing.assert_array_equal(x, np.ones(3))
 
 
+def test_p095_calls_of_several_steps(place: tuple[int, int]):
+    rank, size = place
+    x = np.arange(3.0)
+    summed = x.copy()
+    ah.scan(summed)
+    np.testing.assert_array_equal(summed, x * (rank + 1))
+    assert [one.tolist() for one in ah.all_gather_v(x)] == [x.tolist()] * size
+    assert ah.reduce_scatter_v([x] * size).tolist() == (x * size).tolist()
+    assert ah.scatter_v([x] * size, src=rank).tolist() == x.tolist()
+    pair = [x.copy(), np.ones(2, np.int32)]
+    ah.all_reduce_coalesced(pair)
+    assert [one.tolist() for one in pair] == [(x * size).tolist(), [size] * 2]
+    sparse = ah.SparseArray([[0, 2]], np.array([1.0, 2.0]), [4])
+    ah.all_reduce(sparse)
+    assert sparse.todense().tolist() == [size, 0, 2 * size, 0]
+    scaled = x.copy()
+    ah.all_reduce(scaled, ReduceOp.premul_sum(2))
+    np.testing.assert_array_equal(scaled, x * 2 * size)
+    parts = x.copy()
+    ah.all_reduce(parts, ReduceOp.user(np.maximum))
+    assert (parts.shape, parts.dtype) == (x.shape, x.dtype)
+
+
+def test_p095_objects(place: tuple[int, int]):
+    rank, size = place
+    found: list[object] = [None] * size
+    ah.all_gather_object(found, {"rank": rank})
+    assert found == [{"rank": rank}] * size
+    told: list[object] = ["a", 1]
+    ah.broadcast_object_list(told, src=rank)
+    assert told == ["a", 1]
+    if size > 1:
+        with pytest.raises(ah.AllhandsError, match="would bring is not known here"):
+            ah.broadcast_object_list(told, src=(rank + 1) % size)
+        assert told == ["a", 1]
+
+
 def test_p095_abort_and_deadlines_end_calls_of_a_fake_group_too(fake: None):
     x = np.ones(3)
     with ah.deadline(0), pytest.raises(ah.CollectiveTimeout):

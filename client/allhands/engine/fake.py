@@ -9,7 +9,9 @@ What they give is what they would if every other rank brought just what this one
                                          or cut where a place is longer or shorter
     broadcast, scatter, recv             what another rank alone could bring stays as it was
 
-A call that is made of several of these gives what they do, one after the other.
+A call that is made of several of these gives what they do, one after the other: so a reduction by
+a function of the user's, of which every rank does a part, has this rank's part in every place. One
+that cannot end without knowing what another rank brings fails, and says so.
 """
 
 from collections.abc import Callable, Sequence
