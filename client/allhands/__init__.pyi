@@ -1,4 +1,5 @@
 from . import aio as aio
+from . import futures as futures
 from . import testing as testing
 from .api.coalesced import all_gather_coalesced as all_gather_coalesced
 from .api.coalesced import all_gather_into_tensor_coalesced as all_gather_into_tensor_coalesced
@@ -7,6 +8,8 @@ from .api.coalesced import broadcast_coalesced as broadcast_coalesced
 from .api.coalesced import reduce_scatter_tensor_coalesced as reduce_scatter_tensor_coalesced
 from .api.coalescing import coalescing as coalescing
 from .api.elastic import State as State
+from .api.messages import P2POp as P2POp
+from .api.messages import batch_isend_irecv as batch_isend_irecv
 from .api.objects import all_gather_object as all_gather_object
 from .api.objects import broadcast_object_list as broadcast_object_list
 from .api.objects import gather_object as gather_object
@@ -21,6 +24,7 @@ from .api.ragged import reduce_scatter_v as reduce_scatter_v
 from .api.ragged import scatter_v as scatter_v
 from .api.scans import exscan as exscan
 from .api.scans import scan as scan
+from .api.surroundings import get_node_local_rank as get_node_local_rank
 from .api.sync import abort as abort
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
@@ -50,6 +54,7 @@ from .api.sync import reduce_scatter as reduce_scatter
 from .api.sync import reduce_scatter_tensor as reduce_scatter_tensor
 from .api.sync import scatter as scatter
 from .api.sync import send as send
+from .api.sync import set_timeout as set_timeout
 from .api.sync import status as status
 from .api.sync import store as store
 from .control import Control as Control
@@ -77,8 +82,11 @@ from .recovery.retry import retry as retry
 from .reduction import ReduceOp as ReduceOp
 from .sparse import SparseArray as SparseArray
 from .stores import CoordinatorStore as CoordinatorStore
+from .stores import FileStore as FileStore
 from .stores import HashStore as HashStore
 from .stores import PrefixStore as PrefixStore
 from .stores import Store as Store
+from .stores import TCPStore as TCPStore
+from .stores import store_based_barrier as store_based_barrier
 from .verdicts import Absence as Absence
 from .verdicts import Verdict as Verdict

@@ -153,11 +153,10 @@ class GroupEngine:
         """What callers call each rank of the group."""
         self.rank = rank
         self.hash = group_hash(name)
-        self.timeout = timeout
         self.deterministic = deterministic
         self.wire: Wire | None = None
         """What the links of the world were measured to be, the same on every rank."""
-        self.order = Order()
+        self.order = Order(timeout)
         self.recording = Recording(name, ranks, self.order, recorder_size)
         self.explanation = ""
         """How the latest call in phases was carried out."""
@@ -188,7 +187,7 @@ class GroupEngine:
             self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
         self._shared = Shared(
-            name, rank, self.order, self._aside, self._endings, grounds, timeout, self.recording
+            name, rank, self.order, self._aside, self._endings, grounds, self.recording
         )
         self.messages = Messages(
             name,
@@ -553,7 +552,7 @@ class GroupEngine:
         if self.order.lane is None or self.verifies:
             return None
         places = range(len(self.ranks))
-        return Island(places, self.rank, self._aside, self._more_grounds(), self.timeout)
+        return Island(places, self.rank, self._aside, self._more_grounds(), self.order.timeout)
 
     async def _settle(self, operation: Operation) -> None:
         """Find out whether the ranks share memory, within the deadline of a call."""

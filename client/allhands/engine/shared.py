@@ -44,7 +44,6 @@ class Shared:
         aside: Aside,
         endings: Endings,
         grounds: Grounds | None,
-        timeout: float,
         recording: Recording,
     ) -> None:
         self._name = name
@@ -53,7 +52,6 @@ class Shared:
         self._aside = aside
         self._endings = endings
         self._grounds = grounds
-        self._timeout = timeout
         self.recording = recording
         self._loop = asyncio.get_running_loop()
         self._settling = asyncio.Lock()
@@ -94,7 +92,7 @@ class Shared:
             taken, queued = self._order.counted()
             self._order.lane = grounds.lane(
                 rank=self._rank,
-                timeout=self._timeout,
+                timeout=self._order.timeout,
                 ops=OPS,
                 on_failure=self._on_failure,
                 on_slow=self._on_slow,
@@ -114,7 +112,8 @@ class Shared:
         if self._grounds is None or self._order.lane is None:
             return None
         size = self.recording.size
-        return partial(self._grounds.mail, rank=self._rank, timeout=self._timeout, records=size)
+        timeout = self._order.timeout
+        return partial(self._grounds.mail, rank=self._rank, timeout=timeout, records=size)
 
     async def run(
         self,

@@ -1,6 +1,7 @@
 """What allhands is tested with, for use in the tests of others."""
 
 from allhands.testing import virtual_time
+from allhands.testing.compare import assert_equal_on_rank, assert_not_equal_on_rank
 from allhands.testing.faults import COORDINATOR, FaultEvent, Plan, faults
 from allhands.testing.faulty_world import FaultyWorld, faulty_world
 from allhands.testing.interleave import interleave
@@ -17,6 +18,8 @@ __all__ = [
     "RanksStuck",
     "ScheduleError",
     "Traffic",
+    "assert_equal_on_rank",
+    "assert_not_equal_on_rank",
     "faults",
     "faulty_world",
     "interleave",
