@@ -234,11 +234,15 @@ static void fill(void *at, ah_type type, size_t nbytes, uint64_t seed) {
         uint32_t word = bits_of(real);
         uint16_t half = (uint16_t)((bits & 0x83ff) | (8 + bits % 13) << 10);
         uint16_t brain = (uint16_t)(word >> 16);
+        unsigned char e4m3fn = (unsigned char)((bits & 0x87) | (4 + bits % 5) << 3);
+        unsigned char e5m2 = (unsigned char)((bits & 0x83) | (12 + bits % 5) << 2);
         unsigned char truth = bits & 1;
         const void *from = &bits;
         switch (type) {
         case AH_BOOL: from = &truth; break;
         case AH_FLOAT16: from = &half; break;
+        case AH_FLOAT8_E4M3FN: from = &e4m3fn; break;
+        case AH_FLOAT8_E5M2: from = &e5m2; break;
         case AH_BFLOAT16: from = &brain; break;
         case AH_FLOAT32: case AH_COMPLEX64: from = narrow; break;
         case AH_FLOAT64: case AH_COMPLEX128: from = wide; break;
