@@ -77,15 +77,15 @@ CELLS = [
 
 
 @functools.lru_cache(4096)
-def brought(dtype: str, rank: int, block: int = 0) -> Array:
+def brought(dtype: str, rank: int, block: int = 0, length: int = LENGTH) -> Array:
     """Return what a rank brings: sums of it are exact, but of what is narrow."""
     found, rng = DTYPES[dtype], np.random.default_rng((rank, block))
-    whole = rng.integers(1, 5, LENGTH)
+    whole = rng.integers(1, 5, length)
     match dtype:
         case "bool":
             return whole % 2 == 0
         case "pair":
-            return np.array(list(zip(whole, rng.integers(0, 9, LENGTH), strict=True)), found)
+            return np.array(list(zip(whole, rng.integers(0, 9, length), strict=True)), found)
         case "record":
             when = whole.astype("datetime64[s]")
             rows = [(b"abc"[:one], at, (one, rank)) for one, at in zip(whole, when, strict=True)]
@@ -93,10 +93,10 @@ def brought(dtype: str, rank: int, block: int = 0) -> Array:
         case "object":
             return np.array([str(one) for one in whole], found)
         case "complex64" | "complex128":
-            return (whole + 1j * rng.integers(-3, 3, LENGTH)).astype(found)
+            return (whole + 1j * rng.integers(-3, 3, length)).astype(found)
         case _ if dtype in NARROW:
-            return (rng.normal(0, 2, LENGTH)).astype(found)
-    whole[0] = 0
+            return (rng.normal(0, 2, length)).astype(found)
+    whole[:1] = 0
     return whole.astype(found)
 
 
@@ -159,20 +159,24 @@ class Call:
         return ""
 
 
-def call_of(cell: Cell, rank: int, size: int) -> Call:
+def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
     """Make the call of a rank."""
     dtype, ranks = cell.dtype, range(size)
     root = 1 % size
     is_root = rank == root
-    mine = brought(dtype, rank).copy()
 
-    def blank(count: int = LENGTH) -> Array:
+    def own(of: int, block: int = 0) -> Array:
+        return brought(dtype, of, block, length)
+
+    def blank(count: int = length) -> Array:
         return np.zeros(count, DTYPES[dtype])
+
+    mine = own(rank).copy()
 
     def result(block: int = 0) -> Array:
         if cell.dtype == "object" or not is_defined(cell.op, dtype):
             return blank()
-        return combined(cell.op, dtype, [brought(dtype, peer, block) for peer in ranks])
+        return combined(cell.op, dtype, [own(peer, block) for peer in ranks])
 
     op = OPS.get(cell.op)
     match cell.operation:
@@ -181,38 +185,38 @@ def call_of(cell: Cell, rank: int, size: int) -> Call:
         case "reduce":
             return Call((mine, root, op), [mine] if is_root else [], [result()] if is_root else [])
         case "reduce_scatter":
-            out, ins = blank(), [brought(dtype, rank, block).copy() for block in ranks]
+            out, ins = blank(), [own(rank, block).copy() for block in ranks]
             return Call((out, ins, op), [out], [result(rank)])
         case "reduce_scatter_tensor":
             out = blank()
-            x = np.concatenate([brought(dtype, rank, block) for block in ranks])
+            x = np.concatenate([own(rank, block) for block in ranks])
             return Call((out, x, op), [out], [result(rank)])
         case "broadcast":
-            return Call((mine, root), [mine], [brought(dtype, root)])
+            return Call((mine, root), [mine], [own(root)])
         case "gather":
             outs = [blank() for _ in ranks] if is_root else []
-            wanted = [brought(dtype, peer) for peer in ranks]
+            wanted = [own(peer) for peer in ranks]
             return Call((mine, outs or None, root), outs, wanted if is_root else [])
         case "scatter":
-            ins = [brought(dtype, rank, block).copy() for block in ranks] if is_root else None
+            ins = [own(rank, block).copy() for block in ranks] if is_root else None
             out = blank()
-            return Call((out, ins, root), [out], [brought(dtype, root, rank)])
+            return Call((out, ins, root), [out], [own(root, rank)])
         case "all_gather":
             outs = [blank() for _ in ranks]
-            return Call((outs, mine), outs, [brought(dtype, peer) for peer in ranks])
+            return Call((outs, mine), outs, [own(peer) for peer in ranks])
         case "all_gather_into_tensor":
-            out = blank(size * LENGTH)
-            return Call((out, mine), [out], [_joined(brought(dtype, peer) for peer in ranks)])
+            out = blank(size * length)
+            return Call((out, mine), [out], [_joined(own(peer) for peer in ranks)])
         case "all_to_all":
             # Rank i gives rank j as many as i + j: each pair has a size of its own.
-            ins = [brought(dtype, rank, block)[: rank + block].copy() for block in ranks]
+            ins = [own(rank, block)[: rank + block].copy() for block in ranks]
             outs = [blank(rank + peer) for peer in ranks]
-            wanted = [brought(dtype, peer, rank)[: rank + peer] for peer in ranks]
+            wanted = [own(peer, rank)[: rank + peer] for peer in ranks]
             return Call((outs, ins), outs, wanted)
         case "all_to_all_single":
-            x = _joined(brought(dtype, rank, block) for block in ranks)
-            out = blank(size * LENGTH)
-            return Call((out, x), [out], [_joined(brought(dtype, peer, rank) for peer in ranks)])
+            x = _joined(own(rank, block) for block in ranks)
+            out = blank(size * length)
+            return Call((out, x), [out], [_joined(own(peer, rank) for peer in ranks)])
     raise ValueError(cell)
 
 

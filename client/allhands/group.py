@@ -120,6 +120,11 @@ class Group(Collectives[Work], Composed):
         return here
 
     @property
+    def parts(self) -> "tuple[Group, ...]":
+        """The groups that carry out its calls: itself, unless they are dealt to several."""
+        return (self,)
+
+    @property
     def rank(self) -> int:
         """This process's place in the group."""
         return self._engine.rank

@@ -234,6 +234,10 @@ class Worker:
         await self._session.open_group(name, ranks)
         return engine
 
+    def is_open(self, name: str) -> bool:
+        """Say whether there is a group of this name here; any thread."""
+        return name in self._engines
+
     def allocate(self, nbytes: int) -> "memoryview | bytearray":
         """Return zeroed memory that the ranks of this host share, where there is any."""
         if self._arena is None:

@@ -229,25 +229,6 @@ def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:
         (group or current_world().group).timeout = seconds(timeout)
 
 
-def new_group(
-    ranks: Sequence[int] | None = None,
-    timeout: float | None = None,
-    *,
-    on_failure: str = "raise",
-    retryable: bool = False,
-    verify: bool | None = None,
-    allow_pickle: bool | None = None,
-) -> Group | NonMember:
-    """Make a group of some ranks of the world, in the order given; None: all.
-
-    Every rank of the world must call this, in the same order as other `new_group`s. `on_failure`,
-    `retryable`, `verify` and `allow_pickle` are as for `init_process_group`; None: as there.
-    """
-    world = current_world()
-    chosen = range(world.group.size) if ranks is None else ranks
-    return world.new_group(chosen, timeout, on_failure, retryable, verify, allow_pickle)
-
-
 def default_group() -> Group:
     """Return the group of all ranks.
 
@@ -590,8 +571,13 @@ def abort(reason: str, group: AnyGroup = None) -> None:
     That goes for calls that are blocked now, here and elsewhere, and for all that come later.
     """
     world = current_world()
-    if not isinstance(group, NonMember):
-        world.abort(reason, "" if group is None or group is world.group else group.name)
+    if isinstance(group, NonMember):
+        return
+    if group is None or group is world.group:
+        world.abort(reason)
+    else:
+        for part in group.parts:
+            world.abort(reason, part.name)
 
 
 # ---------------------------------------------------------------- point to point

@@ -96,6 +96,8 @@ class Running:
         self._several: foreign.Some | None = None
         self.result: Result = None
         """What the call gives, when its last step has ended."""
+        self.is_over = False
+        """Whether it has come to its end, and written what the caller gave."""
 
     def advance(self) -> Movement | None:
         """Return the next step, when the one before has ended; None: there is no other."""
@@ -107,7 +109,7 @@ class Running:
             try:
                 step = next(self._steps)
             except StopIteration as end:
-                self.result = end.value
+                self.result, self.is_over = end.value, True
                 return None
             if step.instead is None:
                 return step

@@ -538,7 +538,13 @@ class GroupEngine:
             self.deterministic,
         )
         performing = asyncio.create_task(rest.run())
-        await self._carry_out(operation, performing, rest.waiting_for)
+        try:
+            await self._carry_out(operation, performing, rest.waiting_for)
+        except BaseException:
+            # The thread beside may be about to write what the caller gave: then that counts.
+            await self._aside.run(lambda: None)
+            if not running.is_over:
+                raise
         operation.result = running.result
 
     def _open_steps(self) -> Island | None:
