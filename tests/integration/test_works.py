@@ -195,3 +195,57 @@ def test_p107_labels_are_recorded_whatever_way_a_call_goes(job: Job) -> None:
         assert one["labels"] == sorted(
             f"{label} {kind}" for label in ("first", "second") for kind in kinds
         )
+
+
+def test_p102_peers_are_named_by_one_number_whatever_way_a_message_goes(job: Job) -> None:
+    told = run(
+        job,
+        """
+        x, pair = np.full(3, me), ah.new_group([1, 0])
+        texts = []
+        for group in (None, pair):
+            for _ in range(2):  # first through the loop, then past it
+                if me == 0:
+                    ah.send(x, 1, group)
+                    ah.recv(x, 1, group)
+                else:
+                    ah.recv(np.zeros(3, x.dtype), 0, group)
+                    ah.send(x, 0, group)
+            other = 1 - me
+            for call in (lambda: ah.send(x, other, group, 0, other),
+                         lambda: ah.recv(x, other, group, 0, other),
+                         lambda: ah.send(x, me, group)):
+                texts.append(failure(call)["error"])
+        # Rank 1 is the group's first.
+        y = np.zeros(3, x.dtype)
+        if me == 0:
+            ah.send(np.full(3, 7), group=pair, group_dst=0)
+        else:
+            assert ah.recv(y, group=pair, group_src=1) == 0
+        tell("done", texts=texts, got=y.tolist())
+        ah.destroy_process_group()
+        """,
+    )
+    assert [one["texts"] for one in told] == [["ValueError"] * 6] * 2
+    assert told[1]["got"] == [7, 7, 7]
+
+
+def test_p103_leaving_waits_for_functions_that_are_called_then(job: Job) -> None:
+    told = run(
+        job,
+        """
+        ended = []
+
+        def slow(done):
+            time.sleep(0.2)
+            ended.append(done.value().sum())
+
+        ah.all_reduce(np.ones(3), async_op=True).get_future().then(slow)
+        ah.destroy_process_group()
+        tell("done", ended=[float(one) for one in ended],
+             left=[one.name for one in threading.enumerate() if "callbacks" in one.name])
+        """,
+    )
+    for one in told:
+        assert one["ended"] == [6.0]
+        assert one["left"] == []

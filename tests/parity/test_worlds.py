@@ -120,16 +120,6 @@ def test_p103_a_message_sent_before_leaving_is_received(rank):
         np.testing.assert_array_equal(y, number)
 
 
-@on_threads(2)
-def test_p103_leaving_waits_for_functions_that_are_called_then(rank):
-    work = ah.all_reduce(np.ones(3), async_op=True)
-    ended = []
-    last = work.get_future().then(lambda done: ended.append(done.value().sum()))
-    ah.destroy_process_group()
-    last.wait(10)
-    assert ended == [6]
-
-
 @on_threads(3)
 def test_p103_aborting_ends_every_call_of_every_rank(rank):
     if rank == 0:
