@@ -1,4 +1,5 @@
 from . import aio as aio
+from . import functional as functional
 from . import futures as futures
 from . import testing as testing
 from .api.coalesced import all_gather_coalesced as all_gather_coalesced
@@ -8,6 +9,19 @@ from .api.coalesced import broadcast_coalesced as broadcast_coalesced
 from .api.coalesced import reduce_scatter_tensor_coalesced as reduce_scatter_tensor_coalesced
 from .api.coalescing import coalescing as coalescing
 from .api.elastic import State as State
+from .api.groups import new_group as new_group
+from .api.groups import new_subgroups as new_subgroups
+from .api.groups import new_subgroups_by_enumeration as new_subgroups_by_enumeration
+from .api.groups import shrink_group as shrink_group
+from .api.groups import split_group as split_group
+from .api.lookup import find_group as find_group
+from .api.lookup import find_or_create_group as find_or_create_group
+from .api.lookup import get_global_rank as get_global_rank
+from .api.lookup import get_group as get_group
+from .api.lookup import get_group_rank as get_group_rank
+from .api.lookup import get_group_tag as get_group_tag
+from .api.lookup import get_process_group_ranks as get_process_group_ranks
+from .api.lookup import get_sequence_number as get_sequence_number
 from .api.messages import P2POp as P2POp
 from .api.messages import batch_isend_irecv as batch_isend_irecv
 from .api.objects import all_gather_object as all_gather_object
@@ -22,8 +36,11 @@ from .api.ragged import all_to_all_v as all_to_all_v
 from .api.ragged import gather_v as gather_v
 from .api.ragged import reduce_scatter_v as reduce_scatter_v
 from .api.ragged import scatter_v as scatter_v
+from .api.round_robin import RoundRobin as RoundRobin
+from .api.round_robin import round_robin as round_robin
 from .api.scans import exscan as exscan
 from .api.scans import scan as scan
+from .api.surroundings import get_node_local_rank as get_node_local_rank
 from .api.sync import abort as abort
 from .api.sync import all_gather as all_gather
 from .api.sync import all_gather_into_tensor as all_gather_into_tensor
@@ -46,7 +63,6 @@ from .api.sync import irecv as irecv
 from .api.sync import is_initialized as is_initialized
 from .api.sync import isend as isend
 from .api.sync import monitored_barrier as monitored_barrier
-from .api.sync import new_group as new_group
 from .api.sync import recv as recv
 from .api.sync import reduce as reduce
 from .api.sync import reduce_scatter as reduce_scatter
@@ -56,6 +72,7 @@ from .api.sync import send as send
 from .api.sync import set_timeout as set_timeout
 from .api.sync import status as status
 from .api.sync import store as store
+from .api.world import NonMember as NonMember
 from .control import Control as Control
 from .deadlines import deadline as deadline
 from .engine.work import Work as Work
@@ -75,6 +92,8 @@ from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
+from .parallel.mesh import DeviceMesh as DeviceMesh
+from .parallel.mesh import init_device_mesh as init_device_mesh
 from .recorder.diagnosis import Diagnosis as Diagnosis
 from .recorder.record import OperationRecord as OperationRecord
 from .recovery.retry import retry as retry

@@ -8,21 +8,14 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import TypeVar
 
 from allhands import config
+from allhands.aio_composed import AsyncComposed, settled
 from allhands.api.sync import next_attempt, parent
-from allhands.api.world import NonMember, World
+from allhands.api.world import GroupOptions, NonMember, World
 from allhands.engine.arguments import AnyArray
-from allhands.engine.work import Work
-from allhands.futures import awaitable
 from allhands.group import Group
 from allhands.reduction import ReduceOp
-
-T = TypeVar("T")
-
-_CANCEL_SECONDS = 1.0
-"""Far longer than the one turn of the I/O loop that ending a call takes."""
 
 __all__ = ["AsyncGroup", "AsyncWorld", "connect"]
 
@@ -81,7 +74,7 @@ async def connect(
     await asyncio.to_thread(world.close)
 
 
-class AsyncGroup:
+class AsyncGroup(AsyncComposed):
     """A group whose calls are awaited. Ranks here are ranks of the group.
 
     The calls are those of `Group`, where arrays, ownership and errors are described; each returns
@@ -104,7 +97,7 @@ class AsyncGroup:
         self, x: AnyArray, src: int = 0, *, timeout: float | None = None, label: str | None = None
     ) -> AnyArray:
         """Overwrite `x` with that of rank `src`; return it."""
-        return await _settled(self.group.broadcast(x, src, timeout=timeout, label=label), x)
+        return await settled(self.group.broadcast(x, src, timeout=timeout, label=label), x)
 
     async def all_reduce(
         self,
@@ -115,7 +108,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> AnyArray:
         """Overwrite `x` with the combination of all ranks'; return it."""
-        return await _settled(self.group.all_reduce(x, op, timeout=timeout, label=label), x)
+        return await settled(self.group.all_reduce(x, op, timeout=timeout, label=label), x)
 
     async def reduce(
         self,
@@ -127,7 +120,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> AnyArray | None:
         """Overwrite `x` on rank `dst` with the combination of all; None elsewhere."""
-        return await _settled(
+        return await settled(
             self.group.reduce(x, dst, op, timeout=timeout, label=label),
             x if dst == self.rank else None,
         )
@@ -142,7 +135,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> list[AnyArray] | None:
         """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
-        return await _settled(
+        return await settled(
             self.group.gather(x, gather_list, dst, timeout=timeout, label=label), gather_list
         )
 
@@ -156,7 +149,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> AnyArray:
         """Overwrite `x` with this rank's array of the list on `src`; return it."""
-        return await _settled(
+        return await settled(
             self.group.scatter(x, scatter_list, src, timeout=timeout, label=label), x
         )
 
@@ -169,7 +162,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> list[AnyArray]:
         """Fill `outputs` with every rank's `x`; return it."""
-        return await _settled(
+        return await settled(
             self.group.all_gather(outputs, x, timeout=timeout, label=label), outputs
         )
 
@@ -182,7 +175,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> AnyArray:
         """Fill `output` with every rank's `x`, by rank; return it."""
-        return await _settled(
+        return await settled(
             self.group.all_gather_into_tensor(output, x, timeout=timeout, label=label), output
         )
 
@@ -196,7 +189,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> AnyArray:
         """Overwrite `output` with the combination of all `inputs[rank]`; return it."""
-        return await _settled(
+        return await settled(
             self.group.reduce_scatter(output, inputs, op, timeout=timeout, label=label), output
         )
 
@@ -210,7 +203,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> AnyArray:
         """Overwrite `output` with this rank's share of the combination; return it."""
-        return await _settled(
+        return await settled(
             self.group.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), output
         )
 
@@ -223,7 +216,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> list[AnyArray]:
         """Give `inputs[j]` to rank j, fill `outputs[j]` with what it gives; return it."""
-        return await _settled(
+        return await settled(
             self.group.all_to_all(outputs, inputs, timeout=timeout, label=label), outputs
         )
 
@@ -238,7 +231,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> AnyArray:
         """Give each rank its rows of `x`, fill `output` with theirs; return it."""
-        return await _settled(
+        return await settled(
             self.group.all_to_all_single(
                 output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
             ),
@@ -247,7 +240,7 @@ class AsyncGroup:
 
     async def barrier(self, *, timeout: float | None = None, label: str | None = None) -> None:
         """Return when every rank has called it."""
-        await _settled(self.group.barrier(timeout=timeout, label=label), None)
+        await settled(self.group.barrier(timeout=timeout, label=label), None)
 
     async def monitored_barrier(
         self,
@@ -257,7 +250,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> None:
         """Return when every rank has called it; else all are told which have not."""
-        await _settled(self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None)
+        await settled(self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None)
 
     def abort(self, reason: str) -> None:
         """End the group on all its ranks, soon: calls raise `GroupAborted`, also those to come."""
@@ -273,7 +266,7 @@ class AsyncGroup:
         label: str | None = None,
     ) -> None:
         """Send `x` to rank `dst`; return when its memory may be changed."""
-        await _settled(self.group.send(x, dst, tag, timeout=timeout, label=label), None)
+        await settled(self.group.send(x, dst, tag, timeout=timeout, label=label), None)
 
     async def recv(
         self,
@@ -286,7 +279,7 @@ class AsyncGroup:
     ) -> int:
         """Receive into `x` from `src`, or from whoever sends; return the rank that sent it."""
         work = self.group.recv(x, src, tag, timeout=timeout, label=label)
-        await _settled(work, None)
+        await settled(work, None)
         return work.source_rank()
 
     def revoke(self, reason: str = "it was revoked") -> None:
@@ -315,35 +308,27 @@ class AsyncWorld(AsyncGroup):
 
     async def new_group(
         self,
-        ranks: Sequence[int],
+        ranks: Sequence[int] | None = None,
+        tag: str | None = None,
+        use_local_synchronization: bool = False,
         timeout: float | None = None,
         *,
+        on_failure: str = "raise",
+        retryable: bool = False,
         verify: bool | None = None,
         allow_pickle: bool | None = None,
     ) -> AsyncGroup | None:
         """Make a group of some ranks of the world; None where this rank is not one of them.
 
-        Every rank of the world must call this, in the same order as other `new_group`s.
+        Arguments and errors are those of `allhands.new_group`.
         """
+        chosen = range(self.size) if ranks is None else ranks
+        options = GroupOptions(timeout, on_failure, retryable, verify, allow_pickle)
         group = await asyncio.to_thread(
-            self._world.new_group, ranks, timeout, verify=verify, allow_pickle=allow_pickle
+            self._world.new_group, chosen, tag, use_local_synchronization, options
         )
         return None if isinstance(group, NonMember) else AsyncGroup(group)
 
     def abort(self, reason: str) -> None:
         """End all groups on all ranks: calls raise `GroupAborted` from then on."""
         self._world.abort(reason)
-
-
-async def _settled(work: Work, result: T) -> T:
-    """Wait for a call; where the waiting is cancelled the call ends too, before this returns."""
-    future = awaitable(work.get_future())
-    try:
-        await asyncio.shield(future)
-    except asyncio.CancelledError:
-        work.cancel()
-        await asyncio.wait([future], timeout=_CANCEL_SECONDS)
-        if future.done() and not future.cancelled():
-            future.exception()
-        raise
-    return result

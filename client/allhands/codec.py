@@ -123,15 +123,10 @@ class _Encoder:
             case _ if type(value) is frozenset:
                 return self._extended(_FROZENSET, self._items(value, where))
             case _ if type(value) is dict:
-                # As pairs: keys may be of any type, and keep their order.
-                pairs = [
-                    [
-                        self._plain(key, f"{where} key {key!r}"),
-                        self._plain(one, f"{where}[{key!r}]"),
-                    ]
-                    for key, one in value.items()
-                ]
-                return self._extended(_DICT, pairs)
+                # As two lists: keys may be of any type, and keep their order.
+                keys = [self._plain(key, f"{where} key {key!r}") for key in value]
+                held = [self._plain(one, f"{where}[{key!r}]") for key, one in value.items()]
+                return self._extended(_DICT, [keys, held])
             case _ if type(value) is bytearray:
                 return msgpack.ExtType(_BYTEARRAY, bytes(value))
             case _ if type(value) is range:

@@ -25,7 +25,7 @@ from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.engine.chain import Chain, Moves, Running
+from allhands.engine.chain import Chain, Moves, Running, foreign_chain
 from allhands.engine.collectives import Build, Collectives, Timeout
 from allhands.engine.composed import Composed
 from allhands.engine.exchange import Exchange, named
@@ -36,7 +36,7 @@ from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
 from allhands.objects import Objects
-from allhands.reduction import ReduceOp, check
+from allhands.reduction import OPS, ReduceOp, check
 from allhands.sparse import SparseArray
 from allhands.timeout import seconds
 
@@ -118,6 +118,11 @@ class Group(Collectives[Work], Composed):
         here = _Here(self._engine, self._thread, self.timeout, self._recovery)
         here.objects = self.objects
         return here
+
+    @property
+    def parts(self) -> "tuple[Group, ...]":
+        """The groups that carry out its calls: itself, unless they are dealt to several."""
+        return (self,)
 
     @property
     def rank(self) -> int:
@@ -204,7 +209,7 @@ class Group(Collectives[Work], Composed):
             return self.all_reduce(x, op, timeout=timeout, label=label)
 
         native, _ = native_core.find()
-        if native is None or type(x) is not np.ndarray:
+        if native is None or type(x) is not np.ndarray or op not in OPS:
             return Queued(make)
         call: PersistentCall = native.Persistent(self.order, x, op, make, own, label)
         return call
@@ -373,6 +378,11 @@ class Group(Collectives[Work], Composed):
                 )
             self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
+
+    def _start_foreign(
+        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    ) -> Work:
+        return self._chain(foreign_chain(native, result), timeout, label)
 
     def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
         """Give a call of several steps its number and hand it to the loop, in one step."""

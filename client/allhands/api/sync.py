@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands import config
+from allhands.api.fake import FakeWorld
 from allhands.api.rendezvous import meet_through
 from allhands.api.world import NonMember, Seat, World
 from allhands.control import Control
@@ -94,7 +95,8 @@ def init_process_group(
         tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
         backend: `auto`: shared memory in groups whose ranks are all on one host, else links;
             `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone;
-            `threads`: the world of the threads that `allhands.testing.run_threads` has started.
+            `threads`: the world of the threads that `allhands.testing.run_threads` has started;
+            `fake`: nobody else is there, and every call ends at once; see `engine.fake`.
         label: a name for this process, for people who look.
         heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
             a job to join sets it, 5 s if it says nothing.
@@ -136,11 +138,7 @@ def init_process_group(
                 "threads of this process are ranks, and this thread is none of them: "
                 "give it a group of the rank that has started it"
             )
-        if backend == "threads":
-            if seat is None:
-                raise RuntimeError(
-                    "backend='threads' is for the threads of allhands.testing.run_threads"
-                )
+        if backend == "threads" and seat is not None:
             init_method, rank, world_size = seat.place(rank, world_size)
         length, attempt = seconds(timeout), next_attempt()
         if store is not None:
@@ -171,10 +169,11 @@ def init_process_group(
             parent=parent(),
             attempt=attempt,
         )
+        joined = _place_of(settled.backend, seat).join(settled)
         if seat is not None:
-            _own.world = (seat if backend == "threads" else World).join(settled)
+            _own.world = joined
             return
-        _default = World.join(settled)
+        _default = joined
         _home = _default.group
 
 
@@ -225,25 +224,6 @@ def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:
     """
     if not isinstance(group, NonMember):
         (group or current_world().group).timeout = seconds(timeout)
-
-
-def new_group(
-    ranks: Sequence[int] | None = None,
-    timeout: float | None = None,
-    *,
-    on_failure: str = "raise",
-    retryable: bool = False,
-    verify: bool | None = None,
-    allow_pickle: bool | None = None,
-) -> Group | NonMember:
-    """Make a group of some ranks of the world, in the order given; None: all.
-
-    Every rank of the world must call this, in the same order as other `new_group`s. `on_failure`,
-    `retryable`, `verify` and `allow_pickle` are as for `init_process_group`; None: as there.
-    """
-    world = current_world()
-    chosen = range(world.group.size) if ranks is None else ranks
-    return world.new_group(chosen, timeout, on_failure, retryable, verify, allow_pickle)
 
 
 def default_group() -> Group:
@@ -588,8 +568,13 @@ def abort(reason: str, group: AnyGroup = None) -> None:
     That goes for calls that are blocked now, here and elsewhere, and for all that come later.
     """
     world = current_world()
-    if not isinstance(group, NonMember):
-        world.abort(reason, "" if group is None or group is world.group else group.name)
+    if isinstance(group, NonMember):
+        return
+    if group is None or group is world.group:
+        world.abort(reason)
+    else:
+        for part in group.parts:
+            world.abort(reason, part.name)
 
 
 # ---------------------------------------------------------------- point to point
@@ -681,6 +666,20 @@ def recv(
 
 
 # ---------------------------------------------------------------- inside
+
+
+def _place_of(backend: str, seat: Seat | None) -> Seat | type[World]:
+    """Return what joins a world of that kind."""
+    match backend:
+        case "fake":
+            return FakeWorld
+        case "threads":
+            if seat is None:
+                text = "backend='threads' is for the threads of allhands.testing.run_threads"
+                raise RuntimeError(text)
+            return seat
+        case _:
+            return World
 
 
 def found_world() -> World | None:

@@ -11,8 +11,10 @@ import numpy as np
 
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
-from allhands.engine.native import OPS, Native
+from allhands.engine.endings import ASK_AFTER
+from allhands.engine.native import Native
 from allhands.errors import AllhandsError
+from allhands.reduction import OPS
 
 if TYPE_CHECKING:
     from allhands._native import Lane
@@ -132,7 +134,9 @@ class Island:
             if index == 0:
                 lane.give_up(first)  # what earlier calls, or others under their numbers, left over
             number = first + 1 + index
-            native.run(lane, number, timeout, deadline + _OVERTIME, None, signature)
+            # Who is waited for has been told by the time that the coordinator is asked.
+            patience = min(timeout, ASK_AFTER) / 2
+            native.run(lane, number, patience, deadline + _OVERTIME, None, signature)
 
         self._awaited = [rank for rank in self.ranks if rank != self.ranks[self._place]]
         running = self._aside.begin(run)

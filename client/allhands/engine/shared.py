@@ -13,12 +13,13 @@ from allhands.engine import explain
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call
 from allhands.engine.endings import HISTORY, LATE, Endings, Found, first, stop
-from allhands.engine.native import OPS, Native, call_of
+from allhands.engine.native import Native, call_of
 from allhands.engine.order import Order
 from allhands.engine.recording import Recording
 from allhands.engine.stall import Stall
 from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError
+from allhands.reduction import OPS
 
 if TYPE_CHECKING:
     from allhands._native import Lane, Mail

@@ -444,7 +444,8 @@ def _rerooted(native: Native, root: int, group: Group) -> tuple[Native, Build]:
     def build(rank: int, size: int) -> list[Part]:
         if native.kind == "broadcast":
             return plan.broadcast(rank, size, array, root, wire)
-        return plan.reduce(rank, size, native.sources[0], target, root, group.deterministic)
+        ordered = native.is_ordered(size, group.deterministic)
+        return plan.reduce(rank, size, native.sources[0], target, root, ordered)
 
     return replace(native, root=root), build
 

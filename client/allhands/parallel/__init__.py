@@ -1,0 +1,1 @@
+"""What programs that train in parallel are made of, above the plain calls."""

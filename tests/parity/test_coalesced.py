@@ -1,0 +1,127 @@
+"""Many arrays in few messages."""
+
+import numpy as np
+import pytest
+
+import allhands as ah
+from allhands.engine.coalesced import buckets
+from allhands.testing import on_threads
+
+
+def arrays(rank: int) -> list[np.ndarray]:
+    """Arrays of several dtypes and shapes, 0-d and empty ones among them."""
+    half = pytest.importorskip("ml_dtypes").bfloat16
+    dtypes = (np.float32, half, np.int64, np.float32, np.float16, np.int64)
+    shapes = ((60,), (50, 2), (), (0, 3), (77,), (5, 5))
+    return [
+        np.full(shape, rank + at + 1, dtype)
+        for at, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
+    ]
+
+
+def equal(have: list[np.ndarray], want: list[np.ndarray]) -> None:
+    assert [one.tobytes() for one in have] == [one.tobytes() for one in want]
+
+
+@on_threads(4)
+def test_p050_broadcast_coalesced_of_mixed_dtypes_from_each_root(rank):
+    for root in range(4):
+        for size in (1, 256, 1 << 20):
+            mine = arrays(rank)
+            ah.broadcast_coalesced(mine, root, buffer_size=size)
+            equal(mine, arrays(root))
+
+
+def test_p050_buckets_hold_one_dtype_and_no_more_than_their_size():
+    small = [np.zeros(60, np.float32)] * 3
+    assert buckets([*small, np.zeros(1, np.int8), small[0]], 480) == [[0, 1], [2, 4], [3]]
+    assert buckets([np.zeros(100)] * 2, 8) == [[0], [1]]
+
+
+@on_threads(3)
+def test_all_reduce_coalesced_reduces_each(rank):
+    mine = arrays(rank)
+    ah.all_reduce_coalesced(mine)
+    for at, one in enumerate(mine):
+        assert (one == sum(other + at + 1 for other in range(3))).all()
+    work = ah.all_reduce_coalesced([mine[0]], ah.ReduceOp.MAX, async_op=True)
+    assert work.result()[0] is mine[0]
+
+
+@on_threads(3)
+def test_all_gather_forms_place_every_ranks_arrays(rank):
+    outputs = [[np.empty_like(one) for _ in range(3)] for one in arrays(0)]
+    ah.all_gather_coalesced(outputs, arrays(rank))
+    for other in range(3):
+        equal([blocks[other] for blocks in outputs], arrays(other))
+    whole = [np.empty((3, *one.shape), one.dtype) for one in arrays(0)]
+    ah.all_gather_into_tensor_coalesced(whole, arrays(rank))
+    for other in range(3):
+        equal([one[other] for one in whole], arrays(other))
+
+
+@on_threads(3)
+def test_reduce_scatter_tensor_coalesced_gives_each_its_share(rank):
+    inputs = [np.stack([one * (place + 1) for place in range(3)]) for one in arrays(rank)]
+    outputs = [np.empty_like(one) for one in arrays(0)]
+    ah.reduce_scatter_tensor_coalesced(outputs, inputs)
+    for at, one in enumerate(outputs):
+        assert (one == (rank + 1) * sum(other + at + 1 for other in range(3))).all()
+
+
+@on_threads(2)
+def test_wrong_arguments_are_refused_and_nothing_is_touched(rank):
+    good = np.ones(3)
+    with pytest.raises(ValueError, match="share memory"):
+        ah.all_reduce_coalesced([good, good[1:]])
+    with pytest.raises(ValueError, match="arrays is empty"):
+        ah.all_reduce_coalesced([])
+    with pytest.raises(TypeError, match=r"Cannot use ReduceOp\.BAND"):
+        ah.all_reduce_coalesced([np.ones(2, np.int8), good], ah.ReduceOp.BAND)
+    with pytest.raises(ValueError, match="buffer_size must be at least one byte"):
+        ah.broadcast_coalesced([good], 0, buffer_size=0)
+    with pytest.raises(ValueError, match="2 ranks times the 3 of inputs"):
+        ah.all_gather_into_tensor_coalesced([np.ones(5)], [good])
+    assert (good == 1).all()
+    ah.barrier()
+
+
+@on_threads(3)
+def test_calls_of_a_block_are_made_together_at_its_end(rank):
+    xs = [np.full(4, float(rank + at)) for at in range(5)]
+    before = ah.default_group().sequence
+    with ah.coalescing():
+        for x in xs:
+            assert ah.all_reduce(x) is None
+        assert (xs[0] == rank).all()
+        assert ah.default_group().sequence == before
+        y = np.array([rank])
+        ah.broadcast(y, 1)
+        out, mine = np.empty((3, 2)), np.full(2, float(rank))
+        work = ah.all_gather_into_tensor(out, mine, async_op=True)
+        ah.scan(y)
+    assert ah.default_group().sequence == before + 4
+    for at, x in enumerate(xs):
+        assert (x == sum(other + at for other in range(3))).all()
+    assert y[0] == rank + 1
+    assert work.is_success()
+    assert out[:, 0].tolist() == [0, 1, 2]
+    assert work.result() is out
+
+
+@on_threads(3)
+def test_a_block_may_end_before_its_calls_do_and_one_that_raises_makes_none(rank):
+    x = np.ones(2)
+    with ah.coalescing(async_ops=True) as coalesced:
+        ah.all_reduce(x)
+        ah.all_reduce(x.reshape(1, 2).copy())
+    assert len(coalesced.works) == 2
+    coalesced.wait(10)
+    assert (x == 3).all()
+    with pytest.raises(ValueError, match="C-contiguous"), ah.coalescing():
+        ah.all_reduce(x) or ah.all_reduce(np.ones((4, 4))[:, 0])
+    twice = pytest.raises(RuntimeError, match="being collected already")
+    with twice, ah.coalescing(), ah.coalescing():
+        pass
+    ah.all_reduce(x)
+    assert (x == 9).all()

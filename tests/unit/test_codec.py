@@ -1,0 +1,170 @@
+"""What travels as an object comes out as it went in, and nothing else comes out of anything."""
+
+import contextlib
+import dataclasses
+import datetime
+import math
+from datetime import timedelta, timezone
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allhands.codec import Types, decode, encode
+from allhands.dtypes import dtype_of, name_of
+
+NOTHING = Types()
+
+hashable = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False)
+    | st.datetimes()
+    | st.datetimes(timezones=st.just(datetime.UTC))
+    | st.dates()
+    | st.times()
+    | st.timedeltas(),
+    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
+    max_leaves=4,
+)
+values = st.recursive(
+    hashable,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner)
+        | st.sets(hashable, max_size=3)
+        | st.dictionaries(hashable, inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Say whether two values are equal down to the types of what they hold."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, dict):
+        return alike(list(one.items()), list(other.items()))
+    return bool(one == other)
+
+
+@given(values)
+@settings(max_examples=300, deadline=None)
+def test_values_of_known_types_come_back_with_their_types(value):
+    assert alike(decode(encode(value, NOTHING), NOTHING), value)
+
+
+@given(st.binary(max_size=60) | values.map(lambda one: encode(one, NOTHING)[:-1]))
+@settings(max_examples=500, deadline=None)
+def test_whatever_bytes_come_they_are_a_value_or_a_value_error(data):
+    with contextlib.suppress(ValueError):
+        decode(data, NOTHING)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3),
+        np.arange(6, dtype=">i4")[::2],
+        np.zeros((0, 3), np.int8),
+        np.array(3 + 1j),
+        np.arange(4, dtype=ml_dtypes.bfloat16),
+        np.arange(4, dtype=ml_dtypes.float8_e4m3fn),
+        np.array([(1, [2.0, 3.0])], [("a", "i4"), ("b", ">f8", (2,))]),
+        np.array(["a", "bcd"]),
+        np.array(["2026-01-01"], "M8[s]"),
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}",
+)
+def test_arrays_keep_dtype_shape_and_bits(array):
+    found = decode(encode([array], NOTHING), NOTHING)[0]
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert found.tobytes() == array.tobytes()
+    assert found.flags.writeable
+    scalar = array.reshape(-1)[:1].copy()
+    for one in scalar:
+        back = decode(encode(one, NOTHING), NOTHING)
+        assert type(back) is type(one)
+        assert np.asarray(back).tobytes() == np.asarray(one).tobytes()
+
+
+def test_a_nan_and_the_fold_of_a_time_are_kept():
+    assert math.isnan(decode(encode(math.nan, NOTHING), NOTHING))
+    twice = datetime.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=timezone(timedelta(hours=1)))
+    assert decode(encode(twice, NOTHING), NOTHING).fold == 1
+
+
+def test_what_would_lose_something_is_refused():
+    class Number(int):
+        pass
+
+    for value in (Number(1), object(), print, np.array([None]), np.ma.array([1]), Number):
+        with pytest.raises(TypeError, match="travel"):
+            encode([value], NOTHING)
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="more than 64 deep"):
+        encode(endless, NOTHING)
+
+
+def test_bytes_that_lie_deep_in_themselves_are_refused():
+    data = b"\x90"
+    for _ in range(100):
+        data = b"\xc9" + len(data).to_bytes(4, "big") + b"\x01" + data
+    with pytest.raises(ValueError, match="more than 64 deep"):
+        decode(data, NOTHING)
+
+
+def test_dataclasses_travel_by_name_and_are_checked_when_told_of():
+    @dataclasses.dataclass(frozen=True)
+    class Pair:
+        left: int
+        right: tuple[int, ...] = ()
+
+    @dataclasses.dataclass
+    class Kept:
+        made: int = dataclasses.field(init=False, default=1)
+
+    types = Types()
+    types.add(Pair)
+    types.add(Pair)  # again: no news
+    assert decode(encode([Pair(1, (2,))], types), types) == [Pair(1, (2,))]
+    with pytest.raises(ValueError, match="is not registered here"):
+        decode(encode(Pair(1), types), NOTHING)
+    with pytest.raises(TypeError, match=r"call ah\.register_dataclass"):
+        encode(Pair(1), NOTHING)
+    with pytest.raises(TypeError, match=r"fields that cannot be given to it: \['made'\]"):
+        types.add(Kept)
+    with pytest.raises(TypeError, match="is no dataclass"):
+        types.add(int)
+    with pytest.raises(ValueError, match="another dataclass is registered as"):
+        types.add(
+            dataclasses.make_dataclass("Other", ["x"]), "test_dataclasses" and Pair.__qualname__
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["O", "ml_dtypes.finfo", "ml_dtypes.nothing", "[('a', 'O')]", "x("]
+)
+def test_names_of_no_dtype_that_may_travel_are_refused(name):
+    with pytest.raises(ValueError, match="dtype"):
+        dtype_of(name)
+
+
+def test_names_of_dtypes_lead_back_to_them():
+    for dtype in (
+        np.dtype("f4"),
+        np.dtype(">c8"),
+        np.dtype(ml_dtypes.int4),
+        np.dtype([("a", "i1")]),
+    ):
+        assert dtype_of(name_of(dtype)) == dtype
