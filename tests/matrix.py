@@ -44,13 +44,24 @@ OPS: dict[str, ah.ReduceOp] = {op.name: op for op in ah.ReduceOp} | {
     "PREMUL_SUM": ah.ReduceOp.premul_sum(3),
     "user function": ah.ReduceOp.user(last),
 }
-REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
+REDUCING = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+)
+SCANNING = ("scan", "exscan")
 MOVING = (
     "broadcast",
+    "broadcast_coalesced",
     "gather",
     "scatter",
     "all_gather",
+    "all_gather_coalesced",
     "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
     "all_to_all",
     "all_to_all_single",
 )
@@ -68,7 +79,7 @@ class Cell:
 
 
 CELLS = [
-    *(Cell(one, op, dtype) for one in REDUCING for op in OPS for dtype in DTYPES),
+    *(Cell(one, op, dtype) for one in (*REDUCING, *SCANNING) for op in OPS for dtype in DTYPES),
     *(Cell(one, "", dtype) for one in MOVING for dtype in DTYPES),
 ]
 
@@ -174,7 +185,7 @@ def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
     mine = own(rank).copy()
 
     def result(block: int = 0) -> Array:
-        if cell.dtype == "object" or not is_defined(cell.op, dtype):
+        if cell.dtype == "object" or not is_defined(cell.operation, cell.op, dtype):
             return blank()
         return combined(cell.op, dtype, [own(peer, block) for peer in ranks])
 
@@ -191,8 +202,25 @@ def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
             out = blank()
             x = np.concatenate([own(rank, block) for block in ranks])
             return Call((out, x, op), [out], [result(rank)])
+        case "all_reduce_coalesced":
+            both = [mine, own(rank, 1).copy()]
+            return Call((both, op), both, [result(), result(1)])
+        case "reduce_scatter_tensor_coalesced":
+            outs = [blank(), blank()]
+            xs = [_joined(own(rank, block + more) for block in ranks) for more in (0, 9)]
+            return Call((outs, xs, op), outs, [result(rank), result(rank + 9)])
+        case "scan" | "exscan":
+            stop = rank + (cell.operation == "scan")
+            if not stop or not is_defined(cell.operation, cell.op, dtype):
+                return Call((mine, op), [], [])
+            return Call(
+                (mine, op), [mine], [combined(cell.op, dtype, [own(r) for r in range(stop)])]
+            )
         case "broadcast":
             return Call((mine, root), [mine], [own(root)])
+        case "broadcast_coalesced":
+            both = [mine, own(rank, 1).copy()]
+            return Call((both, root), both, [own(root), own(root, 1)])
         case "gather":
             outs = [blank() for _ in ranks] if is_root else []
             wanted = [own(peer) for peer in ranks]
@@ -207,6 +235,15 @@ def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
         case "all_gather_into_tensor":
             out = blank(size * length)
             return Call((out, mine), [out], [_joined(own(peer) for peer in ranks)])
+        case "all_gather_coalesced":
+            lists = [[blank() for _ in ranks] for _ in range(2)]
+            wanted = [own(peer, block) for block in range(2) for peer in ranks]
+            both = [mine, own(rank, 1).copy()]
+            return Call((lists, both), [out for one in lists for out in one], wanted)
+        case "all_gather_into_tensor_coalesced":
+            outs = [blank(size * length) for _ in range(2)]
+            wanted = [_joined(own(peer, block) for peer in ranks) for block in range(2)]
+            return Call((outs, [mine, own(rank, 1).copy()]), outs, wanted)
         case "all_to_all":
             # Rank i gives rank j as many as i + j: each pair has a size of its own.
             ins = [own(rank, block)[: rank + block].copy() for block in ranks]
@@ -220,7 +257,7 @@ def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
     raise ValueError(cell)
 
 
-def is_defined(op: str, dtype: str) -> bool:
+def is_defined(operation: str, op: str, dtype: str) -> bool:
     """Say whether NumPy can make the result: written down apart from what is tested."""
     is_plain = dtype not in ("pair", "record", "object")
     match op:
@@ -233,7 +270,7 @@ def is_defined(op: str, dtype: str) -> bool:
         case "MIN" | "MAX":
             return is_plain and "complex" not in dtype
         case "AVG":
-            return "float" in dtype or "complex" in dtype
+            return ("float" in dtype or "complex" in dtype) and operation not in SCANNING
         case "PREMUL_SUM":
             return is_plain and dtype != "bool"
         case "":
@@ -287,6 +324,9 @@ def table(found: dict[Cell, str]) -> str:
     reductions = [
         [dtype, *(_shown(found, REDUCING, op, dtype, notes) for op in OPS)] for dtype in DTYPES
     ]
+    scans = [
+        [dtype, *(_shown(found, SCANNING, op, dtype, notes) for op in OPS)] for dtype in DTYPES
+    ]
     movements = [
         [dtype, *(_shown(found, [one], "", dtype, notes) for one in MOVING)] for dtype in DTYPES
     ]
@@ -311,6 +351,12 @@ def table(found: dict[Cell, str]) -> str:
             kinds,
             "",
             *_markdown(["dtype", *OPS], reductions),
+            "",
+            "## Scans",
+            "",
+            "The same for `scan` and `exscan`.",
+            "",
+            *_markdown(["dtype", *OPS], scans),
             "",
             "## Movements",
             "",

@@ -14,7 +14,7 @@ from matrix import CELLS, Cell
 
 Array = npt.NDArray[Any]
 
-WORKING = [cell for cell in CELLS if matrix.is_defined(cell.op, cell.dtype)]
+WORKING = [cell for cell in CELLS if matrix.is_defined(cell.operation, cell.op, cell.dtype)]
 LENGTHS = (0, 1, 7, 300, 40_000)
 """Of each block: up to what is sent at once, and what is cut."""
 WAYS = ("other call", "absent", "leaves", "abort", "read-only", "strided", "refused", "raises")

@@ -55,7 +55,7 @@ def agreed(rows: Rows) -> dict[Cell, str]:
 def test_every_cell_over_links_is_exact_or_refused(size: int) -> None:
     found = agreed(over_links(size))
     assert {cell for cell, said in found.items() if said == WORKS} == {
-        cell for cell in CELLS if matrix.is_defined(cell.op, cell.dtype)
+        cell for cell in CELLS if matrix.is_defined(cell.operation, cell.op, cell.dtype)
     }
     refused = {said for said in found.values() if said != WORKS}
     assert all(said.startswith("TypeError: ") for said in refused)

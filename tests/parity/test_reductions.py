@@ -241,6 +241,18 @@ def test_p100_a_function_of_the_user_is_applied_in_the_order_of_ranks(rank: int)
     assert rooted.tolist() == [456 if rank == 1 else rank + 4] * 2
 
 
+@pytest.mark.parametrize("op", [Op.premul_sum(2), Op.user(np.maximum)], ids=["premul", "user"])
+@on_threads(2)
+def test_p100_calls_with_such_operations_can_be_prepared(op: ah.ReduceOp, rank: int):
+    x = np.array([rank + 1.0])
+    call = ah.all_reduce_init(x, op)
+    assert call is not None
+    for wanted in ([6.0], [24.0]) if op == Op.premul_sum(2) else ([2.0], [2.0]):
+        call.start()
+        call.wait()
+        assert x.tolist() == wanted
+
+
 @on_threads(3)
 def test_p100_a_function_that_fails_on_one_rank_ends_the_call_on_all(rank: int):
     def failing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
