@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import reduce as fold
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -248,3 +249,39 @@ async def test_a_rank_may_leave_when_its_part_is_done() -> None:
         assert_equal(xs, [np.full(151, 6.0)] * 4)
         ended = await outcomes(group.barrier() for group in world.groups[1:])
         assert all(isinstance(error, PeerFailed) for error in ended), ended
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aaabbb"])
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+async def test_narrow_sums_are_rounded_once_by_each_host_and_once_between_them(
+    dtype: str, hosts: str
+) -> None:
+    size = len(hosts)
+    each = size // 2
+    rng = np.random.default_rng(1)
+    given = [rng.normal(0, 3, 60).astype(dtype) for _ in range(size)]
+
+    def rounded(xs: Sequence[Array]) -> Array:
+        return fold(np.add, [x.astype(np.float32) for x in xs]).astype(dtype)
+
+    wanted = rounded([rounded(given[:each]), rounded(given[each:])])
+    async with inproc_world(size, hosts=hosts) as world:
+        xs = [x.copy() for x in given]
+        await world.everywhere(lambda group: group.all_reduce(xs[group.rank]))
+        assert "hosts of" in world.groups[0].explain()
+        assert_equal(xs, [wanted] * size)
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aab"])
+async def test_operations_with_a_factor_or_a_function_know_hosts(hosts: str) -> None:
+    size, last = len(hosts), ReduceOp.user(lambda a, b: b, "last")
+    async with inproc_world(size, hosts=hosts) as world:
+        for length in (1, 300):
+            given = [np.arange(length) + rank for rank in range(size)]
+            xs, ys = ([x.copy() for x in given] for _ in range(2))
+            await world.everywhere(
+                lambda group, xs=xs: group.all_reduce(xs[group.rank], ReduceOp.premul_sum(3))
+            )
+            assert_equal(xs, [3 * fold(np.add, given)] * size)
+            await world.everywhere(lambda group, ys=ys: group.all_reduce(ys[group.rank], last))
+            assert_equal(ys, [given[-1]] * size)
