@@ -11,6 +11,7 @@ import matrix
 from allhands.testing import run_threads
 from harness import Job
 from matrix import CELLS, WORKS, Cell
+from matrix_table import table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "matrix.md"
 WRITE = "ALLHANDS_WRITE_MATRIX"
@@ -71,8 +72,8 @@ def test_every_cell_over_shared_memory_is_as_over_links(job: Job, size: int) -> 
 
 
 def test_the_table_in_the_documents_is_what_was_seen() -> None:
-    seen = matrix.table(agreed(over_links(2)))
-    assert seen == matrix.table(agreed(over_links(3)))
+    seen = table(agreed(over_links(2)))
+    assert seen == table(agreed(over_links(3)))
     if os.environ.get(WRITE):
         DOCUMENT.write_text(seen)
     assert DOCUMENT.read_text() == seen, "run `make matrix`, and look at what has changed"

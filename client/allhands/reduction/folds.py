@@ -101,13 +101,12 @@ def finish(op: ReduceOp, array: Array, world_size: int) -> None:
 
 
 def scaled(factor: int | float, array: Array) -> Array:
-    """Return a copy that is multiplied by a factor, in its dtype or, if that is narrow, float32."""
-    wide: Any = array.astype(np.float32 if is_narrow(array.dtype) else array.dtype)
+    """Return the products with a factor, in the array's dtype or, if that is narrow, float32."""
+    wide: Any = array.astype(np.float32) if is_narrow(array.dtype) else array
     name = name_of(wide.dtype)
     number = int(factor) if name is not None and kind_of(name) == "integer" else float(factor)
     with np.errstate(all="ignore"):
-        np.multiply(wide, wide.dtype.type(number), out=wide)
-    return np.asarray(wide)
+        return np.asarray(np.multiply(wide, wide.dtype.type(number)))
 
 
 def _fold_plain(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: int) -> None:
