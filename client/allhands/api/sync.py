@@ -53,6 +53,9 @@ class _Own(threading.local):
     """Its place among them; None: it is a thread like any other."""
     world: World | None = None
 
+    def __init__(self) -> None:
+        self.attempts = itertools.count()
+
 
 _own = _Own()
 _seated = 0
@@ -789,8 +792,8 @@ def finished(work: Work, async_op: bool) -> Work | None:
 
 
 def next_attempt() -> int:
-    """Count the worlds that this process has tried to join, from 0."""
-    return next(_attempts)
+    """Count the worlds that this process has tried to join, from 0; or this thread, as a rank."""
+    return next(_attempts if _own.seat is None else _own.attempts)
 
 
 def parent() -> str:
