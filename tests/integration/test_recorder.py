@@ -222,6 +222,8 @@ def test_diagnose_names_who_is_silent_and_who_is_in_another_operation(
 ) -> None:
     ranks = job(4, STUCK.replace("ASYNC", "False"))
     in_place(ranks)
+    while not diagnosis(cluster)["ranks"][3]["waits"]:
+        pass  # nothing tells when a call that never ends has begun
     ranks[1].child.send_signal(signal.SIGSTOP)
     found = diagnosis(cluster)
     assert found["ranks"][1]["absence"] == "it did not answer within 2 s"
