@@ -169,8 +169,9 @@ def step():
 if me == 0:
     busy()
 elif me == 3:
+    pair = ah.new_group([0, 3])
     tell("in place")
-    ah.barrier(label="odd")
+    ah.barrier(pair, label="odd")
 else:
     tell("in place")
     step()
