@@ -71,6 +71,9 @@ from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
+from .parallel.join import Join as Join
+from .parallel.join import Joinable as Joinable
+from .parallel.join import JoinHook as JoinHook
 from .recorder.diagnosis import Diagnosis as Diagnosis
 from .recorder.record import OperationRecord as OperationRecord
 from .recovery.retry import retry as retry

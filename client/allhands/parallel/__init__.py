@@ -1,0 +1,1 @@
+"""What data-parallel programs are made of, above the collectives."""
