@@ -71,9 +71,12 @@ from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
+from .parallel import hooks as hooks
+from .parallel.grad_bucket import GradBucket as GradBucket
 from .parallel.join import Join as Join
 from .parallel.join import Joinable as Joinable
 from .parallel.join import JoinHook as JoinHook
+from .parallel.reducer import Reducer as Reducer
 from .recorder.diagnosis import Diagnosis as Diagnosis
 from .recorder.record import OperationRecord as OperationRecord
 from .recovery.retry import retry as retry

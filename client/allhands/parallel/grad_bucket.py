@@ -1,0 +1,77 @@
+"""GradBucket: gradients that travel together, as a communication hook gets them."""
+
+from collections.abc import Sequence
+
+from allhands.engine.arguments import AnyArray
+from allhands.group import Group
+from allhands.parallel.buckets import Layout
+
+
+class GradBucket:
+    """One bucket of one step. Its buffer is the reducer's, and the hook's until its future is done.
+
+    Buckets come to a hook by their index, the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        layout: Layout,
+        buffer: AnyArray,
+        parameters: Sequence[AnyArray],
+        is_last: bool,
+        group: Group,
+    ) -> None:
+        self._index = index
+        self._layout = layout
+        self._buffer = buffer
+        self._parameters = list(parameters)
+        self._is_last = is_last
+        self._group = group
+
+    def index(self) -> int:
+        """Return the place among the buckets of a step, from 0."""
+        return self._index
+
+    def is_last(self) -> bool:
+        """Say whether this is the last bucket of the step."""
+        return self._is_last
+
+    def buffer(self) -> AnyArray:
+        """Return this rank's gradients, one after the other, as one flat array; not averaged."""
+        return self._buffer
+
+    def set_buffer(self, buffer: AnyArray) -> None:
+        """Let `buffer` and `gradients` give another flat array from now on.
+
+        Raises:
+            ValueError: it has another dtype or shape.
+        """
+        wanted = (self._layout.dtype, (self._layout.count,))
+        if (buffer.dtype, buffer.shape) != wanted:
+            raise ValueError(
+                f"bucket {self._index} is {wanted[0]} of shape {wanted[1]}, "
+                f"not {buffer.dtype} of {buffer.shape}"
+            )
+        self._buffer = buffer
+
+    def gradients(self) -> list[AnyArray]:
+        """Return the gradient of each parameter, in its shape: views of the buffer."""
+        shapes = (one.shape for one in self._parameters)
+        parts = (self._buffer[span] for span in self._layout.spans)
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def parameters(self) -> list[AnyArray]:
+        """Return the parameters that the gradients belong to."""
+        return list(self._parameters)
+
+    def indices(self) -> tuple[int, ...]:
+        """Return the place of each parameter among those of the reducer; no bucket shares any."""
+        return self._layout.parameters
+
+    def group(self) -> Group:
+        """Return the ranks that the gradients are averaged over."""
+        return self._group
+
+    def __repr__(self) -> str:
+        return f"GradBucket({self._index}, {self._layout.dtype} x {self._layout.count})"
