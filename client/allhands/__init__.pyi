@@ -1,4 +1,5 @@
 from . import aio as aio
+from . import hooks as hooks
 from . import testing as testing
 from .api.coalesced import all_gather_coalesced as all_gather_coalesced
 from .api.coalesced import all_gather_into_tensor_coalesced as all_gather_into_tensor_coalesced
@@ -71,7 +72,6 @@ from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
-from .parallel import hooks as hooks
 from .parallel.grad_bucket import GradBucket as GradBucket
 from .parallel.join import Join as Join
 from .parallel.join import Joinable as Joinable
