@@ -30,6 +30,10 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: matrix
+matrix: $(VENV)/.has-dev ## Write docs/matrix.md: which operation takes which dtype
+	ALLHANDS_WRITE_MATRIX=1 $(BIN)/python -m pytest tests/parity/test_matrix.py $(ARGS)
+
 .PHONY: sanitize
 sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also under sanitizers
 	ALLHANDS_NATIVE_ROUNDS=$${ALLHANDS_NATIVE_ROUNDS:-200} \

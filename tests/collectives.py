@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import allhands as ah
+from allhands.reduction import check
 
 Array = npt.NDArray[Any]
 Make = Callable[[int, "np.dtype[Any]"], Array]
@@ -34,6 +35,9 @@ _UFUNCS = {
     ah.ReduceOp.BAND: np.bitwise_and,
     ah.ReduceOp.BOR: np.bitwise_or,
     ah.ReduceOp.BXOR: np.bitwise_xor,
+    ah.ReduceOp.LAND: np.logical_and,
+    ah.ReduceOp.LOR: np.logical_or,
+    ah.ReduceOp.LXOR: np.logical_xor,
 }
 
 
@@ -170,13 +174,10 @@ def case(
 
 def allowed(dtype: npt.DTypeLike) -> Iterator[ah.ReduceOp]:
     """Yield the operations that are defined for a dtype."""
-    kind = np.dtype(dtype).kind
     for op in ah.ReduceOp:
-        if op is ah.ReduceOp.AVG and kind not in "fc":
-            continue
-        if op in (ah.ReduceOp.MIN, ah.ReduceOp.MAX) and kind == "c":
-            continue
-        if op in (ah.ReduceOp.BAND, ah.ReduceOp.BOR, ah.ReduceOp.BXOR) and kind in "fc":
+        try:
+            check(op, dtype)
+        except TypeError:
             continue
         yield op
 

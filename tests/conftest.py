@@ -1,11 +1,13 @@
 """Fixtures for tests of whole jobs."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import parity_rows
 from harness import Cluster, Job, Nursery, Process
 
 
@@ -16,6 +18,19 @@ def pytest_configure() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write the parity table from what has run, where the environment says so."""
+    if "ALLHANDS_WRITE_TABLES" not in os.environ:
+        return
+    outcomes: dict[str, str] = {}
+    for outcome in ("passed", "skipped", "failed", "error"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            if getattr(report, "when", None) in ("call", "setup"):
+                outcomes[report.nodeid.partition("[")[0].removeprefix("tests/")] = outcome
+    parity_rows.TABLE.parent.mkdir(exist_ok=True)
+    parity_rows.TABLE.write_text(parity_rows.table(outcomes))
 
 
 @pytest.fixture(scope="session")

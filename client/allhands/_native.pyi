@@ -111,6 +111,8 @@ class Lane:
 
     taken: int
     """Number of the latest call that has one."""
+    timeout: float
+    """Seconds that a call may take when it does not say otherwise; may be set."""
 
     def __init__(
         self,
@@ -226,7 +228,10 @@ class Lane:
         """Return when no call runs."""
 
 class Persistent:
-    """An all_reduce of one array, whose arguments were looked at once."""
+    """An all_reduce of one array, whose arguments were looked at once.
+
+    A `timeout` of 0 is that of the lane when it is started.
+    """
 
     def __init__(
         self,
@@ -263,6 +268,9 @@ class Mail:
     anybody.
     """
 
+    timeout: float
+    """Seconds that a message may take when it does not say otherwise; may be set."""
+
     def __init__(
         self,
         *,
@@ -282,7 +290,7 @@ class Mail:
         """Return the latest messages on callers' threads, oldest first."""
 
     def send(
-        self, x: object, dst: int, tag: int, timeout: float | None, label: str | None, /
+        self, x: object, dst: int | None, tag: int, timeout: float | None, label: str | None, /
     ) -> bool: ...
     def recv(
         self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from allhands import config
 from allhands.aio_composed import AsyncComposed, settled
 from allhands.api.sync import next_attempt, parent
-from allhands.api.world import NonMember, World
+from allhands.api.world import GroupOptions, NonMember, World
 from allhands.engine.arguments import AnyArray
 from allhands.group import Group
 from allhands.reduction import ReduceOp
@@ -308,18 +308,24 @@ class AsyncWorld(AsyncGroup):
 
     async def new_group(
         self,
-        ranks: Sequence[int],
+        ranks: Sequence[int] | None = None,
+        tag: str | None = None,
+        use_local_synchronization: bool = False,
         timeout: float | None = None,
         *,
+        on_failure: str = "raise",
+        retryable: bool = False,
         verify: bool | None = None,
         allow_pickle: bool | None = None,
     ) -> AsyncGroup | None:
         """Make a group of some ranks of the world; None where this rank is not one of them.
 
-        Every rank of the world must call this, in the same order as other `new_group`s.
+        Arguments and errors are those of `allhands.new_group`.
         """
+        chosen = range(self.size) if ranks is None else ranks
+        options = GroupOptions(timeout, on_failure, retryable, verify, allow_pickle)
         group = await asyncio.to_thread(
-            self._world.new_group, ranks, timeout, verify=verify, allow_pickle=allow_pickle
+            self._world.new_group, chosen, tag, use_local_synchronization, options
         )
         return None if isinstance(group, NonMember) else AsyncGroup(group)
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from allhands.engine.arguments import AnyArray
 from allhands.engine.composed import BROADCAST_BYTES
 from allhands.engine.work import Work
+from allhands.futures import awaitable
 from allhands.group import Group
 from allhands.reduction import ReduceOp
 
@@ -153,7 +154,7 @@ class AsyncComposed:
 
 async def given(work: Work) -> Any:
     """Return what a call gives; where the waiting is cancelled the call ends too, before this."""
-    future = asyncio.wrap_future(work.get_future())
+    future = awaitable(work.get_future())
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -93,7 +93,7 @@ class AsyncLine(asyncio.Protocol):
         id = next(self._ids)
         self._say(call.message(id, request, timeout))
         reply: asyncio.Future[wire.Reply] = self._loop.create_future()
-        due = self._loop.time() + timeout
+        due = self._loop.time() + timeout + call.patience
         self._waiting[id] = reply, due
         if due < self._timer_due:
             self._arm(due)

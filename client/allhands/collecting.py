@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
@@ -16,6 +15,7 @@ from allhands.engine.collectives import Build, Timeout
 from allhands.engine.native import Native
 from allhands.engine.order import Careful
 from allhands.engine.work import Result, Work
+from allhands.futures import Future, at_once
 from allhands.group import Group
 from allhands.reduction import ReduceOp
 
@@ -45,7 +45,7 @@ class Promised(Work):
             else:
                 self.succeed(future.result() if self.gives is None else self.gives)
 
-        work.get_future().add_done_callback(end)
+        at_once(work.get_future(), end)
 
 
 @dataclass(slots=True)
@@ -124,14 +124,14 @@ class Collecting(Group):
         self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
     ) -> Work:
         self._given(timeout)
-        work = Promised(native.call, 0, label, self.name)
+        work = Promised(native.call, 0, label, self.name, self._thread.callbacks)
         work.gives = result
         self._calls.append(_Collected(work, native, build, None, result, timeout, label))
         return work
 
     def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
         self._given(timeout)
-        work = Promised(chain.call, 0, label, self.name)
+        work = Promised(chain.call, 0, label, self.name, self._thread.callbacks)
         native = Native(chain.call.operation)
         self._calls.append(_Collected(work, native, None, chain, None, timeout, label))
         return work

@@ -21,10 +21,10 @@ DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"
 RECORDER_SIZE = 2048
 LARGEST_RECORDER = 1 << 20
-BACKENDS = ("auto", "shm", "socket", "grpc", "threads")
+BACKENDS = ("auto", "shm", "socket", "grpc", "threads", "fake")
 """auto: shared memory where all ranks of a group can have it, else links, which are raw sockets;
 shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams;
-threads: links within one process, whose threads are the ranks."""
+threads: links within one process, whose threads are the ranks; fake: no others are there."""
 
 
 ON_FAILURE = ("raise", "shrink", "wait")
@@ -180,9 +180,15 @@ def settle(
         world_size = _number(environ, launcher[1])
     if world_size == 0 or world_size < -1:
         raise ValueError(f"world_size must be positive, not {world_size}")
-    place = _place(environ, init_method, launcher[0], rank, world_size, parent, attempt)
-    if isinstance(place, Alone):
-        rank, world_size = 0, 1
+    backend = backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto"
+    if backend == "fake":
+        if rank == -1 or world_size == -1:
+            raise ValueError("backend='fake' wants rank and world_size: any rank of any world")
+        place: Place = Alone()
+    else:
+        place = _place(environ, init_method, launcher[0], rank, world_size, parent, attempt)
+        if isinstance(place, Alone):
+            rank, world_size = 0, 1
     if isinstance(place, Hosted | Gathering) and (rank == -1 or world_size == -1):
         raise ValueError(
             "rank and world_size are needed where rank 0 hosts the coordinator: pass them, or set "
@@ -204,7 +210,7 @@ def settle(
         insecure=environ.get("ALLHANDS_INSECURE", "") == "1",
         label=label or "",
         heartbeat_window=heartbeat_window,
-        backend=backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto",
+        backend=backend,
         deterministic=deterministic,
         on_failure=on_failure,
         retryable=retryable,

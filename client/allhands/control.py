@@ -101,6 +101,8 @@ class Control:
         timeout: Timeout = 30.0,
         use_lines: bool = True,
     ) -> None:
+        self.endpoint = endpoint
+        """The coordinator, and what it takes to be let in."""
         self._dial: Dial = dial(endpoint)
         self._channel = self._dial.open()
         self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
@@ -215,6 +217,30 @@ class Control:
         """Return how many keys the job has."""
         request = wire.CountRequest(job=self._named())
         return self._about_keys(key_calls.COUNT, request, timeout).count
+
+    # ------------------------------------------------------------ queues
+
+    def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
+        """Append to the queue, and return how long it is then; 0: somebody waited for the value."""
+        request = wire.QueuePushRequest(job=self._named(), key=key, value=encode(value))
+        return self._about_keys(key_calls.QUEUE_PUSH, request, timeout).length
+
+    def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
+        """Remove what is first in the queue, and return it; with `wait`, as soon as there is any.
+
+        A caller that is killed in the middle of this may take a value along.
+
+        Raises:
+            NotFound: it is empty, without `wait`.
+            StoreTimeout: nobody pushed in time.
+        """
+        request = wire.QueuePopRequest(job=self._named(), key=key, wait=wait)
+        return self._about_keys(key_calls.QUEUE_POP, request, timeout).value
+
+    def queue_length(self, key: str, *, timeout: Timeout | None = None) -> int:
+        """Return how many values the queue holds."""
+        request = wire.QueueLengthRequest(job=self._named(), key=key)
+        return self._about_keys(key_calls.QUEUE_LENGTH, request, timeout).length
 
     # ------------------------------------------------------------ barriers
 

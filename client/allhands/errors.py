@@ -22,7 +22,7 @@ text of the error has its paragraph. See `verdicts`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from allhands.verdicts import Verdict
 
@@ -44,6 +44,9 @@ class AllhandsError(RuntimeError):
     passed or somebody gave up while data moved.
     """
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (type(self), self.args, self.__dict__)
+
     def add_intact(self, are_intact: bool, say: bool) -> None:
         """Note what became of the outputs, if that is not known yet; `say` it in the text too."""
         if self.outputs_intact is None:
@@ -56,6 +59,17 @@ class AllhandsError(RuntimeError):
         """Note that the outputs are as they were after all."""
         self.outputs_intact = True
         self.args = (str(self).replace(_UNDEFINED, _UNTOUCHED), *self.args[1:])
+
+
+def _again(
+    kind: type[AllhandsError], arguments: tuple[object, ...], state: Mapping[str, object]
+) -> AllhandsError:
+    """Put an error together that was pickled."""
+    layout: Any = kind.__base__  # of two built-in bases the one that has fields of its own
+    error: AllhandsError = layout.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
 
 
 class CollectiveTimeout(AllhandsError, TimeoutError):

@@ -9,6 +9,7 @@ import numpy as np
 from allhands.algorithms.cost import Wire, rounds_of
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.work import Work
+from allhands.futures import awaitable
 from allhands.group import Group
 from allhands.reduction import ReduceOp
 
@@ -20,6 +21,8 @@ _STREAMS = 2
 
 class _OnLoop:
     """Hands the calls of a group over to the loop that makes them."""
+
+    callbacks = None
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -37,7 +40,7 @@ async def gauge(engine: GroupEngine) -> Wire:
     Raises:
         AllhandsError: a rank did not take part.
     """
-    group = Group(engine, _OnLoop(), engine.timeout)
+    group = Group(engine, _OnLoop(), engine.order.timeout)
     await _ended(group.barrier())  # which dials
     latency = min([await _timed(group.barrier) for _ in range(_BARRIERS)]) / rounds_of(group.size)
     onward = [0] * group.size
@@ -63,4 +66,4 @@ async def _timed(call: Callable[[], Work]) -> float:
 
 
 async def _ended(work: Work) -> None:
-    await asyncio.wrap_future(work.get_future())
+    await awaitable(work.get_future())

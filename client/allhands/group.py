@@ -11,19 +11,21 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Protocol
 
 import numpy as np
 
 from allhands import native_core, sparse
 from allhands.algorithms.cost import Wire
+from allhands.callbacks import Callbacks
 from allhands.codec import Types
 from allhands.deadlines import effective
 from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.engine.chain import Chain, Moves, Running
+from allhands.engine.chain import Chain, Moves, Running, foreign_chain
 from allhands.engine.collectives import Build, Collectives, Timeout
 from allhands.engine.composed import Composed
 from allhands.engine.exchange import Exchange, named
@@ -34,8 +36,9 @@ from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.work import Result, Work
 from allhands.objects import Objects
-from allhands.reduction import ReduceOp, check
+from allhands.reduction import OPS, ReduceOp, check
 from allhands.sparse import SparseArray
+from allhands.timeout import seconds
 
 _ABORT_SECONDS = 1.0
 
@@ -51,6 +54,10 @@ class Caller(Protocol):
 
         It says whether the loop has something to do because of it.
         """
+
+    @property
+    def callbacks(self) -> Callbacks | None:
+        """What runs functions once calls have ended; None: the thread that ended the call."""
 
 
 class Recovery(Protocol):
@@ -86,7 +93,6 @@ class Group(Collectives[Work], Composed):
         self.order = Careful(engine.order) if engine.verifies else engine.order
         self.deterministic = engine.deterministic
         self.timeout = timeout
-        """Seconds that a call may take when it does not say otherwise."""
         self.objects = Objects(Types())
         self.collecting: Collector | None = None
 
@@ -94,12 +100,29 @@ class Group(Collectives[Work], Composed):
     def name(self) -> str:
         return self._engine.name
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call may take when it does not say otherwise; may be set, on each rank.
+
+        It counts for calls from then on. A timedelta will do; else ValueError.
+        """
+        return self.order.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float | timedelta) -> None:
+        self.order.timeout = _checked(seconds(timeout))
+
     @functools.cached_property
     def here(self) -> "Group":
         """The same group, whose calls run on the caller's thread where none is under way."""
         here = _Here(self._engine, self._thread, self.timeout, self._recovery)
         here.objects = self.objects
         return here
+
+    @property
+    def parts(self) -> "tuple[Group, ...]":
+        """The groups that carry out its calls: itself, unless they are dealt to several."""
+        return (self,)
 
     @property
     def rank(self) -> int:
@@ -180,15 +203,15 @@ class Group(Collectives[Work], Composed):
     ) -> PersistentCall:
         """Prepare an `all_reduce` of `x` that is made many times; it talks to nobody yet."""
         check(op, arguments.target(x, "x").dtype)
-        seconds = self._given(timeout)
+        own = 0.0 if timeout is None else self._given(timeout)
 
         def make() -> Work:
-            return self.all_reduce(x, op, timeout=seconds, label=label)
+            return self.all_reduce(x, op, timeout=timeout, label=label)
 
         native, _ = native_core.find()
-        if native is None or type(x) is not np.ndarray:
+        if native is None or type(x) is not np.ndarray or op not in OPS:
             return Queued(make)
-        call: PersistentCall = native.Persistent(self.order, x, op, make, seconds, label)
+        call: PersistentCall = native.Persistent(self.order, x, op, make, own, label)
         return call
 
     def monitored_barrier(
@@ -233,8 +256,7 @@ class Group(Collectives[Work], Composed):
         label: str | None = None,
     ) -> Work:
         """Send `x` to rank `dst`; ended when `x` may be changed, received or not."""
-        source = arguments.source(x, "x")
-        peer = self._peer(dst, "dst")
+        source, peer = self.check_send(x, dst, tag)
         return self._exchange("send", source, x, peer, tag, timeout, label)
 
     def recv(
@@ -247,9 +269,18 @@ class Group(Collectives[Work], Composed):
         label: str | None = None,
     ) -> Work:
         """Overwrite `x` with the next message from `src`, or from whoever sends, under `tag`."""
-        target = arguments.target(x, "x")
-        peer = None if src is None else self._peer(src, "src")
+        target, peer = self.check_recv(x, src, tag)
         return self._exchange("recv", target, x, peer, tag, timeout, label)
+
+    def check_send(self, x: AnyArray, dst: int, tag: int) -> tuple[Array, int]:
+        """Check what `send` is given; return the array's elements and the job's rank of `dst`."""
+        _check_tag(tag)
+        return arguments.source(x, "x"), self._peer(dst, "dst")
+
+    def check_recv(self, x: AnyArray, src: int | None, tag: int) -> tuple[Array, int | None]:
+        """Check what `recv` is given; return the array's elements and the job's rank of `src`."""
+        _check_tag(tag)
+        return arguments.target(x, "x"), None if src is None else self._peer(src, "src")
 
     # ------------------------------------------------------------ going on after failures
 
@@ -348,6 +379,11 @@ class Group(Collectives[Work], Composed):
             self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
 
+    def _start_foreign(
+        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    ) -> Work:
+        return self._chain(foreign_chain(native, result), timeout, label)
+
     def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
         """Give a call of several steps its number and hand it to the loop, in one step."""
         moves = Moves(self.name, self.rank, self.size, self.deterministic, self._wire)
@@ -367,7 +403,7 @@ class Group(Collectives[Work], Composed):
     ) -> Operation:
         """Give a call its number, with the order's lock held."""
 
-        work = Work(call, self.order.take(), label, self.name)
+        work = Work(call, self.order.take(), label, self.name, self._thread.callbacks)
         work.entry = self._engine.recording.asked(
             call.operation, work.sequence, native.nbytes, call, label
         )
@@ -391,11 +427,9 @@ class Group(Collectives[Work], Composed):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        if not 0 <= tag < 1 << 31:
-            raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
         seconds = self._seconds(timeout)
         call = Call("message", str(array.dtype), array.size)
-        work = Work(Call(operation), 0, label, self.name)
+        work = Work(Call(operation), 0, label, self.name, self._thread.callbacks)
         work.entry = self._engine.recording.message(operation, array.nbytes, call, peer, tag, label)
         if seconds <= 0:
             what = named(operation, self.ranks, peer, tag)
@@ -429,10 +463,7 @@ class Group(Collectives[Work], Composed):
         return effective(self._given(timeout))
 
     def _given(self, timeout: Timeout) -> float:
-        seconds = self.timeout if timeout is None else float(timeout)
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-        return seconds
+        return self.order.timeout if timeout is None else _checked(float(timeout))
 
     def _peer(self, rank: int, name: str) -> int:
         """Return the world's rank of another rank of the group."""
@@ -443,6 +474,17 @@ class Group(Collectives[Work], Composed):
         if rank == self.rank:
             raise ValueError(f"{name}={rank} is this rank itself: messages go to other ranks")
         return self._engine.ranks[rank]
+
+
+def _check_tag(tag: int) -> None:
+    if not 0 <= tag < 1 << 31:
+        raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
+
+
+def _checked(timeout: float) -> float:
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+    return timeout
 
 
 class _Here(Group):

@@ -26,6 +26,9 @@ class KeyCall(Generic[Q, P]):
     """In calls.proto, of Call and of Reply."""
     doing: Callable[[Q], str]
     """Say what the caller wants, for an error's text."""
+    patience: float = 0.0
+    """Seconds after its time is over in which the coordinator may still say so itself: a call that
+    takes something may have taken it."""
 
     def message(self, id: int, request: Q, timeout: float) -> bytes:
         """Return Calls of this one; the bytes of several, one after another, are also Calls."""
@@ -108,4 +111,13 @@ LIST: KeyCall[wire.ListRequest, wire.ListReply] = KeyCall(
 )
 COUNT: KeyCall[wire.CountRequest, wire.CountReply] = KeyCall(
     "Count", "count", lambda _: "count keys"
+)
+QUEUE_PUSH: KeyCall[wire.QueuePushRequest, wire.QueuePushReply] = KeyCall(
+    "QueuePush", "queue_push", _of_key("push to queue")
+)
+QUEUE_POP: KeyCall[wire.QueuePopRequest, wire.QueuePopReply] = KeyCall(
+    "QueuePop", "queue_pop", _of_key("pop from queue"), patience=2.0
+)
+QUEUE_LENGTH: KeyCall[wire.QueueLengthRequest, wire.QueueLengthReply] = KeyCall(
+    "QueueLength", "queue_length", _of_key("measure queue")
 )

@@ -83,8 +83,9 @@ class Line:
         Raises:
             TimeoutError: there was none at the deadline.
         """
-        frame = framing.framed(call.message(1, request, deadline - time.monotonic()))
-        return wire.Replies.FromString(self._exchange(frame, deadline)).replies[0]
+        frame = framing.framed(call.message(1, request, _remaining(deadline)))
+        body = self._exchange(frame, deadline + call.patience)
+        return wire.Replies.FromString(body).replies[0]
 
     def hang_up(self) -> None:
         """End the connection; whoever waits on it, in any thread, has an error. Idempotent."""

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import threading
 import time
 from asyncio import events
@@ -11,7 +12,10 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from allhands.callbacks import Callbacks
 from allhands.signals import Deferred
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -19,6 +23,7 @@ PARK_SECONDS = 0.002
 """How long the thread leaves the loop alone after it was lent, so that the next to borrow it need
 not wait until the thread lets go of it; that takes as long as a small message."""
 _ALIVE_SECONDS = 1.0
+_CALLBACK_SECONDS = 30.0
 TURN_SECONDS = 0.02
 """How long the loop may do without the thread, however often it is lent."""
 
@@ -32,6 +37,8 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
+        self.callbacks = Callbacks(name)
+        """Threads beside this one, for functions that may wait for what it does."""
         self._baton = threading.Lock()
         self._borrowing = threading.Lock()
         """Held by who borrows, so that one at a time asks the thread to let go."""
@@ -49,6 +56,11 @@ class LoopThread:
         self._lent_at = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that is calling."""
+        return threading.current_thread() is self._thread
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait for it; Ctrl-C here cancels it there.
@@ -103,7 +115,9 @@ class LoopThread:
             self._borrowing.release()
 
     def stop(self) -> None:
-        """End the loop and the thread. Idempotent."""
+        """End the loop and the thread, once the functions beside it have returned. Idempotent."""
+        if not self.callbacks.close(_CALLBACK_SECONDS):
+            logger.warning("went on without functions given to then() that do not return")
         if self._thread.is_alive():
             self._is_stopping = True
             self.loop.call_soon_threadsafe(self.loop.stop)

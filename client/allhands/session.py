@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, cast
 import grpc
 import grpc.aio
 
-from allhands import reporting, stacks
+from allhands import reporting
 from allhands.channel import Dial, translate
 from allhands.engine.verdict import GivenUp
 from allhands.errors import (
@@ -85,6 +85,9 @@ class SessionListener(Protocol):
 
     def begun(self) -> Sequence[wire.Begun]:
         """Return which calls began since this was last asked, and when."""
+
+    def stack(self) -> str:
+        """Return where the program of this worker is now."""
 
     def report(self, operations: int, nbytes: int) -> bytes:
         """Return what this worker has recorded, `operations` of each group, serialised."""
@@ -427,7 +430,7 @@ class Session:
                 self.epoch = event.left.epoch or self.epoch
                 listener.member_left(event.left)
             case "probe":
-                stack = stacks.main_thread() if event.probe.stack else ""
+                stack = listener.stack() if event.probe.stack else ""
                 self.say(_heartbeat(listener, event.probe.probe, stack))
             case "inspect":
                 asked = event.inspect

@@ -1,6 +1,12 @@
 """Keys and values on their way into a store, the same for each."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+
+from allhands.errors import Refused
+
+_INTEGER = re.compile(rb"[+-]?[0-9]{1,19}")
+_INT64 = range(-(2**63), 2**63)
 
 
 def encode(value: bytes | str) -> bytes:
@@ -28,6 +34,20 @@ def paired(keys: Sequence[str], values: Sequence[bytes | str]) -> Mapping[str, b
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys, but {len(values)} values")
     return {checked(key): encode(value) for key, value in zip(keys, values, strict=True)}
+
+
+def summed(key: str, held: bytes, amount: int) -> int:
+    """Return the sum of the decimal number that the key holds and the amount.
+
+    Raises:
+        Refused: it holds something else, or the sum leaves the range of 64 bits.
+    """
+    if not _INTEGER.fullmatch(held):
+        raise Refused(f"key {key!r} holds no integer, but {held[:20]!r}")
+    total = int(held) + amount
+    if total not in _INT64:
+        raise Refused(f"adding {amount} to key {key!r} would leave the range of 64 bits")
+    return total
 
 
 def quoted(keys: Iterable[str], most: int = 8) -> str:

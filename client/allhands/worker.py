@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -94,6 +94,8 @@ class Worker:
         self._expelled: str | None = None
         self._opinions: dict[int, asyncio.Task[None]] = {}
         self._closed = False
+        self.stack: Callable[[], str] = stacks.main_thread
+        """Says where the program is; see `SessionListener`."""
         self.waiting = 0
         """Workers that wait to be taken in by a grow."""
         self._arena: Arena | None = None
@@ -231,6 +233,10 @@ class Worker:
             self.expelled(self._expelled)
         await self._session.open_group(name, ranks)
         return engine
+
+    def is_open(self, name: str) -> bool:
+        """Say whether there is a group of this name here; any thread."""
+        return name in self._engines
 
     def allocate(self, nbytes: int) -> "memoryview | bytearray":
         """Return zeroed memory that the ranks of this host share, where there is any."""
@@ -454,7 +460,7 @@ class Worker:
         self._opinions[peer] = asyncio.create_task(self._second_opinion(peer, reason))
 
     def whereabouts(self) -> bytes:
-        said = wire.Heartbeat(progress=self.progress(), stack=stacks.main_thread())
+        said = wire.Heartbeat(progress=self.progress(), stack=self.stack())
         return said.SerializeToString()
 
     def ponged(self, peer: int, payload: bytes) -> None:
@@ -505,8 +511,7 @@ class Worker:
         ]
 
     def report(self, operations: int, nbytes: int) -> bytes:
-        stack = stacks.main_thread()
-        return reporting.encode(self.records(operations), self.progress(), stack, nbytes)
+        return reporting.encode(self.records(operations), self.progress(), self.stack(), nbytes)
 
     def records(self, last: int | None = None) -> list[OperationRecord]:
         """Return what this rank has recorded, `last` operations of each group; any thread."""

@@ -130,6 +130,33 @@ def _fill_count(reply: wire.CountReply, count: int) -> int:
     return _SMALL
 
 
+def _queue_push(message: wire.QueuePushRequest) -> events.QueuePush:
+    return events.QueuePush(message.job, message.key, message.value)
+
+
+def _fill_queue_push(reply: wire.QueuePushReply, length: int) -> int:
+    reply.length = length
+    return _SMALL
+
+
+def _queue_pop(message: wire.QueuePopRequest) -> events.QueuePop:
+    return events.QueuePop(message.job, message.key, message.wait)
+
+
+def _fill_queue_pop(reply: wire.QueuePopReply, value: bytes) -> int:
+    reply.value = value
+    return _SMALL + len(value)
+
+
+def _queue_length(message: wire.QueueLengthRequest) -> events.QueueLength:
+    return events.QueueLength(message.job, message.key)
+
+
+def _fill_queue_length(reply: wire.QueueLengthReply, length: int) -> int:
+    reply.length = length
+    return _SMALL
+
+
 SET = KeyCall(wire.SetReply, _set, _fill_set)
 GET = KeyCall(wire.GetReply, _get, _fill_get)
 WAIT = KeyCall(wire.WaitReply, _wait, _fill_wait)
@@ -141,6 +168,9 @@ MULTI_GET = KeyCall(wire.MultiGetReply, _multi_get, _fill_multi_get)
 DELETE = KeyCall(wire.DeleteReply, _delete, _fill_delete)
 LIST = KeyCall(wire.ListReply, _list, _fill_list)
 COUNT = KeyCall(wire.CountReply, _count, _fill_count)
+QUEUE_PUSH = KeyCall(wire.QueuePushReply, _queue_push, _fill_queue_push)
+QUEUE_POP = KeyCall(wire.QueuePopReply, _queue_pop, _fill_queue_pop)
+QUEUE_LENGTH = KeyCall(wire.QueueLengthReply, _queue_length, _fill_queue_length)
 
 KEY_CALLS: dict[str, KeyCall[Any, Any, Any]] = {
     "set": SET,
@@ -154,5 +184,8 @@ KEY_CALLS: dict[str, KeyCall[Any, Any, Any]] = {
     "delete": DELETE,
     "list": LIST,
     "count": COUNT,
+    "queue_push": QUEUE_PUSH,
+    "queue_pop": QUEUE_POP,
+    "queue_length": QUEUE_LENGTH,
 }
 """By the name that calls.proto has for the call in a Call, and for its reply in a Reply."""

@@ -176,6 +176,19 @@ class CoordinatorService(CoordinatorServicer):
     async def Count(self, request: wire.CountRequest, context: Context) -> wire.CountReply:
         return await self._about_keys(key_calls.COUNT, request, context)
 
+    async def QueuePush(
+        self, request: wire.QueuePushRequest, context: Context
+    ) -> wire.QueuePushReply:
+        return await self._about_keys(key_calls.QUEUE_PUSH, request, context)
+
+    async def QueuePop(self, request: wire.QueuePopRequest, context: Context) -> wire.QueuePopReply:
+        return await self._about_keys(key_calls.QUEUE_POP, request, context)
+
+    async def QueueLength(
+        self, request: wire.QueueLengthRequest, context: Context
+    ) -> wire.QueueLengthReply:
+        return await self._about_keys(key_calls.QUEUE_LENGTH, request, context)
+
     async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
         asked = events.Arrive(
             request.job, request.name, request.participant, tuple(request.participants)

@@ -1,19 +1,23 @@
 """Every store through the one suite."""
 
 import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from allhands.channel import Endpoint
 from allhands.control import Control
 from allhands.loop_thread import LoopThread
 from allhands.stores import (
     AsyncCoordinatorStore,
     CoordinatorStore,
+    FileStore,
     HashStore,
     PrefixStore,
     Store,
+    TCPStore,
 )
 from allhands.testing.daemon import Daemon
 from allhands.testing.store_suite import StoreSuite
@@ -39,6 +43,37 @@ class TestPrefixStoreInPrefixStore(StoreSuite):
         return PrefixStore("inner", PrefixStore("outer", HashStore(timeout=60)))
 
 
+class TestFileStore(StoreSuite):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        made = FileStore(tmp_path / "store", timeout=60)
+        yield made
+        made.close()
+
+
+class TestSecondFileStoreOfAFile(StoreSuite):
+    """What one store writes another reads, as two processes would."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        stores = [FileStore(tmp_path / "store", timeout=60) for _ in range(2)]
+        yield _Alternating(stores)
+        for one in stores:
+            one.close()
+
+
+class TestTCPStore(StoreSuite):
+    """The master and another, as two processes have them."""
+
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        with (
+            TCPStore("127.0.0.1", 0, is_master=True, timeout=60) as master,
+            TCPStore("127.0.0.1", master.port, timeout=60) as other,
+        ):
+            yield _Alternating([master, other])
+
+
 class TestCoordinatorStore(StoreSuite):
     @pytest.fixture
     def store(self, control: Control) -> Store:
@@ -52,12 +87,36 @@ class TestPrefixStoreOverCoordinatorStore(StoreSuite):
         return PrefixStore("inside", CoordinatorStore(control, timeout=60))
 
 
+class _Alternating:
+    """The methods of several stores of the same keys, each call on the next of them."""
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self._stores = stores
+        self._turns = itertools.cycle(stores)
+
+    @property
+    def timeout(self) -> float:
+        return self._stores[0].timeout
+
+    def set_timeout(self, timeout: Any) -> None:
+        for store in self._stores:
+            store.set_timeout(timeout)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Any] = getattr(next(self._turns), name)
+        return method
+
+
 class _Blocking:
     """The methods of an asyncio store, each waited for."""
 
-    def __init__(self, thread: LoopThread, store: AsyncCoordinatorStore) -> None:
-        self._thread = thread
-        self._store = store
+    def __init__(self, thread: LoopThread, endpoint: Endpoint, job: str) -> None:
+        async def make() -> AsyncCoordinatorStore:
+            return AsyncCoordinatorStore(endpoint, job=job, timeout=60)
+
+        self._thread, self._endpoint, self._job = thread, endpoint, job
+        self._store = thread.run(make())
+        self._clones: list[_Blocking] = []
 
     @property
     def timeout(self) -> float:
@@ -66,9 +125,21 @@ class _Blocking:
     def set_timeout(self, timeout: Any) -> None:
         self._store.set_timeout(timeout)
 
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> "_Blocking":
+        self._clones.append(_Blocking(self._thread, self._endpoint, self._job))
+        return self._clones[-1]
+
+    def close(self) -> None:
+        for one in self._clones:
+            one.close()
+        self._thread.run(self._store.aclose())
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method: Callable[..., Coroutine[Any, Any, Any]] = getattr(self._store, name)
-        return lambda *given: self._thread.run(method(*given))
+        return lambda *given, **named: self._thread.run(method(*given, **named))
 
 
 _jobs = itertools.count(1)
@@ -78,11 +149,7 @@ class TestAsyncCoordinatorStore(StoreSuite):
     @pytest.fixture
     def store(self, daemon: Daemon) -> Iterator[Store]:
         thread = LoopThread("store")
-
-        async def make() -> AsyncCoordinatorStore:
-            return AsyncCoordinatorStore(daemon.endpoint, job=f"async-{next(_jobs)}", timeout=60)
-
-        made = thread.run(make())
-        yield _Blocking(thread, made)
-        thread.run(made.aclose())
+        made = _Blocking(thread, daemon.endpoint, f"async-{next(_jobs)}")
+        yield made
+        made.close()
         thread.stop()

@@ -86,7 +86,7 @@ FAULTS = (
         "skipped call",
         "CollectiveTimeout",
         "elsewhere",
-        "in barrier #1 of group 'world/1'",
+        "in barrier #1 of group 'world:1-2/1'",
         order="skip",
         at_deadline=True,
     ),

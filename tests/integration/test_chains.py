@@ -138,3 +138,67 @@ def test_steps_are_awaited_and_cancelled_in_asyncio(job: Job):
         assert (told["x"], told["one"], told["total"]) == (at + 1, "abc"[at], 3)
         assert "cancelled" in told["ended"]
         assert rank.ended() == 0
+
+
+MISTAKEN = """
+ah.init_process_group(timeout=20)
+me = ah.get_rank()
+x, out = np.full(4, float(me)), np.zeros((2, 4))
+said = failure(lambda: ah.scan(x) if me == 0 else ah.all_gather_into_tensor(out, x))
+fine = bool((x == me).all() and not out.any())
+ah.scan(x)
+tell("done", fine=fine, sum=float(x[0]), **said)
+ah.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_chain_is_not_mistaken_for_the_movement_it_begins_with(job: Job):
+    for at, rank in enumerate(job(2, MISTAKEN)):
+        told = rank.expect("done")
+        assert told["error"] == "CollectiveMismatch", told
+        assert "scan(float64[4], SUM)" in told["text"]
+        assert "all_gather_into_tensor(float64[4])" in told["text"]
+        assert (told["fine"], told["sum"]) == (True, at)
+        assert rank.ended() == 0
+
+
+CANCELLED = """
+from allhands.engine import scans
+ah.init_process_group(timeout=20)
+me = ah.get_rank()
+ah.scan(np.ones(5000))
+gate, honest = threading.Event(), scans._combine
+def combine(*arguments):
+    if me == 1:
+        tell("between")
+        gate.wait()
+    return honest(*arguments)
+scans._combine = combine
+x = np.full(5000, float(me))
+work = ah.scan(x, async_op=True)
+if me == 1:
+    hear()
+    work.cancel()
+said = failure(work.wait)
+scans._combine = honest
+tell("ended", same=bool((x == me).all()), **said)
+gate.set()
+ah.scan(x)
+tell("sum", sum=float(x[0]))
+ah.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_call_given_up_between_two_steps_ends_for_all_at_once(job: Job):
+    ranks = job(3, CANCELLED)
+    ranks[1].expect("between")
+    ranks[1].say()
+    for rank in ranks:
+        told = rank.expect("ended")
+        assert told["same"]
+        assert told["error"] == ("AllhandsError" if rank is ranks[1] else "GroupAborted"), told
+    for at, rank in enumerate(ranks):
+        assert rank.expect("sum")["sum"] == (0, 1, 3)[at]
+        assert rank.ended() == 0

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.testing import RankError, RanksStuck, on_threads, run_threads, threads
+from allhands.testing import (
+    RankError,
+    RanksStuck,
+    assert_equal_on_rank,
+    assert_not_equal_on_rank,
+    on_threads,
+    run_threads,
+    threads,
+)
 
 
 def _gathered() -> list[np.ndarray]:
@@ -144,12 +152,46 @@ def test_coordinator_of_threads_has_keys_and_a_status(rank: int):
     ah.barrier()
 
 
+def test_monitored_barrier_of_threads_says_where_the_missing_rank_is():
+    release = threading.Event()
+
+    def body(rank: int) -> str:
+        if rank == 2:
+            release.wait(30)
+            return ""
+        with pytest.raises(ah.CollectiveTimeout) as missed:
+            ah.monitored_barrier(timeout=0.4)
+        release.set()
+        assert missed.value.missing_ranks == (2,)
+        return str(missed.value)
+
+    first, second, _ = run_threads(3)(body)
+    assert first == second
+    assert "release.wait(30)" in first
+
+
+@on_threads(4)
+def test_p078_assert_equal_on_rank(rank: int):
+    mine = np.random.default_rng(rank).random((3, 3))
+    of_rank_0 = mine.copy()
+    ah.broadcast(of_rank_0, src=0)
+
+    assert_equal_on_rank(of_rank_0, mine, rank=0)
+    assert_not_equal_on_rank(of_rank_0, mine, rank=1)
+
+
 @on_threads(3)
-def test_monitored_barrier_of_threads_names_who_is_missing(rank: int):
-    if rank == 2:
-        return
-    with pytest.raises(RuntimeError, match="rank 2"):
-        ah.monitored_barrier(timeout=0.3)
+def test_p078_every_rank_learns_that_the_assertion_failed_on_one(rank: int):
+    with pytest.raises(AssertionError, match="on rank 2:"):
+        assert_equal_on_rank(rank, 1, rank=2)
+    with pytest.raises(AssertionError, match="on rank 1: both are"):
+        assert_not_equal_on_rank([np.zeros(rank)], [np.zeros(1)], rank=1)
+    with pytest.raises(AssertionError, match="int64 array of shape"):
+        assert_equal_on_rank([np.zeros(2, np.int64)], [np.zeros(2)], rank=1)
+    assert_equal_on_rank({"a": np.full(2, np.nan)}, {"a": np.full(2, np.nan)}, rank=1)
+    group = ah.new_group([1, 2])
+    if rank:
+        assert_equal_on_rank(rank, 2, rank=2, group=group)
 
 
 def test_threads_are_refused_in_a_process_that_is_in_a_world():

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from allhands.group import Group
-from allhands.reduction import ReduceOp
+from allhands.reduction import OPS, ReduceOp
 from allhands.testing.inproc_world import inproc_world, results
 
 Array = NDArray[np.generic]
@@ -57,7 +57,7 @@ async def test_all_reduce_gives_everybody_the_sum(size: int) -> None:
             assert all(result is x for result, x in zip(given, xs, strict=True))
 
 
-@pytest.mark.parametrize("op", ReduceOp)
+@pytest.mark.parametrize("op", OPS)
 async def test_all_reduce_knows_every_operation(op: ReduceOp) -> None:
     reference: dict[ReduceOp, Callable[[Sequence[Array]], Array]] = {
         ReduceOp.SUM: lambda all_: fold(np.add, all_),
@@ -68,12 +68,15 @@ async def test_all_reduce_knows_every_operation(op: ReduceOp) -> None:
         ReduceOp.BAND: lambda all_: fold(np.bitwise_and, all_),
         ReduceOp.BOR: lambda all_: fold(np.bitwise_or, all_),
         ReduceOp.BXOR: lambda all_: fold(np.bitwise_xor, all_),
+        ReduceOp.LAND: lambda all_: fold(np.logical_and, [x != 0 for x in all_]),
+        ReduceOp.LOR: lambda all_: fold(np.logical_or, [x != 0 for x in all_]),
+        ReduceOp.LXOR: lambda all_: fold(np.logical_xor, [x != 0 for x in all_]),
     }
     dtype = "float64" if op is ReduceOp.AVG else "int64"
     for size, length in product((1, 3, 4), LENGTHS):
         async with inproc_world(size) as world:
             xs = [numbers(rank, length, dtype) for rank in range(size)]
-            wanted = reference[op](kept(xs))
+            wanted = reference[op](kept(xs)).astype(dtype)
             await world.everywhere(lambda group, xs=xs: group.all_reduce(xs[group.rank], op))
             assert_equal(xs, [wanted] * size)
 

@@ -16,6 +16,8 @@ from allhands_server.machine.events import (
     Leave,
     ListJobs,
     OpenGroup,
+    QueueLength,
+    QueuePush,
     Set,
 )
 from allhands_server.machine.refusals import Status
@@ -48,6 +50,15 @@ def test_keys_stay_readable_after_the_end_until_the_next_world_begins() -> None:
     t.join(0, 2)
     assert t.refusal(Get("j", "k")).status is Status.NOT_FOUND
     assert t.answer(Count("j")) == 0
+
+
+def test_queues_belong_to_the_first_world_and_end_with_the_next() -> None:
+    t = Transcript()
+    t.answer(QueuePush("j", "q", b"early"))
+    run_once(t)
+    assert t.answer(QueueLength("j", "q")) == 1
+    t.join(0, 2)
+    assert t.answer(QueueLength("j", "q")) == 0
 
 
 def test_keys_outlast_a_world_that_never_formed() -> None:

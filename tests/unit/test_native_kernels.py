@@ -11,32 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allhands.reduction import ReduceOp, check
+from allhands.reduction import OPS, TYPES, ReduceOp, check
 
 native: Any = pytest.importorskip("allhands._native", reason="installed without the native core")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-OPS = list(ReduceOp)
-"""In the order of ah_op."""
-
-TYPES = [
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-]
-"""In the order of ah_type."""
-
 HALVES = ["float16", "bfloat16"]
+EIGHTHS = ["float8_e4m3fn", "float8_e5m2"]
+NARROW = HALVES + EIGHTHS
 INEXACT = [name for name in TYPES if "float" in name or "complex" in name]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def is_defined(op: ReduceOp, name: str) -> bool:
     try:
-        check(op, np.dtype("float16" if name == "bfloat16" else name))
+        check(op, dtype_of(name))
     except TypeError:
         return False
     return True
@@ -63,6 +56,9 @@ UFUNCS: dict[ReduceOp, Callable[..., Array]] = {
     ReduceOp.BAND: np.bitwise_and,
     ReduceOp.BOR: np.bitwise_or,
     ReduceOp.BXOR: np.bitwise_xor,
+    ReduceOp.LAND: np.logical_and,
+    ReduceOp.LOR: np.logical_or,
+    ReduceOp.LXOR: np.logical_xor,
 }
 
 
@@ -80,8 +76,8 @@ def expected(op: ReduceOp, operands: Sequence[Array], divisor: int = 1) -> Array
     if op is ReduceOp.PRODUCT and dtype.kind == "c":
         ufunc = complex_product
     with np.errstate(all="ignore"):
-        wide = [x.astype(np.float32) if dtype.name in HALVES else x for x in operands]
-        result = wide[0]
+        wide = [x.astype(np.float32) if dtype.name in NARROW else x for x in operands]
+        result = wide[0] != 0 if op.name.startswith("L") else wide[0]
         for operand in wide[1:]:
             result = ufunc(result, operand)
         if op is ReduceOp.AVG:
@@ -262,6 +258,37 @@ def test_halves_are_rounded_to_the_nearest_and_ties_to_even(op: ReduceOp, name: 
         operands = [every, rng.permutation(every), rng.permutation(every)]
         assert_same(folded(op, operands[:2], 2), expected(op, operands[:2], 2))
         assert_same(folded(op, operands, 3), expected(op, operands, 3))
+
+
+@pytest.mark.parametrize("name", EIGHTHS)
+@pytest.mark.parametrize(
+    "op", [ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.AVG]
+)
+def test_all_pairs_of_eight_bits_are_rounded_once(op: ReduceOp, name: str) -> None:
+    every = np.arange(1 << 8, dtype=np.uint8).view(dtype_of(name))
+    operands = [np.repeat(every, 1 << 8), np.tile(every, 1 << 8)]
+    for divisor in (2, 3):
+        assert_same(folded(op, operands, divisor), expected(op, operands, divisor))
+
+
+def test_numbers_too_large_for_eight_bits_are_infinite_or_nan() -> None:
+    largest = {name: ml_dtypes.finfo(dtype_of(name)).max for name in EIGHTHS}
+    for name, value in largest.items():
+        x = np.full(20, value, dtype_of(name))
+        for out in (folded(ReduceOp.SUM, [x, x]), folded(ReduceOp.PRODUCT, [x, -x])):
+            assert not np.isfinite(out).any()
+            assert np.isnan(out).all() == (name == "float8_e4m3fn")
+        assert (folded(ReduceOp.SUM, [x, x, -x]) == value).all()
+
+
+@pytest.mark.parametrize("op", [ReduceOp.LAND, ReduceOp.LOR, ReduceOp.LXOR])
+@pytest.mark.parametrize("name", [name for name in TYPES if "int" in name])
+def test_what_is_true_is_one(op: ReduceOp, name: str) -> None:
+    given = [np.array(row * 9, name) for row in ([0, 0, 2, 2], [0, 4, 0, 4], [0, 64, 64, 1])]
+    for n in (1, 2, 3):
+        truths = [x != 0 for x in given[:n]]
+        out = folded(op, given[:n])
+        assert out.tolist() == [int(x) for x in UFUNCS[op].reduce(truths)]  # type: ignore[attr-defined]
 
 
 def test_a_sum_of_halves_overflows_only_at_the_end() -> None:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from allhands.reduction import ReduceOp, check, combine, finish
+from allhands.reduction import OPS, ReduceOp, check, combine, finish
 
 BOOL = ["bool"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float16", "float32", "float64"]
 COMPLEX = ["complex64", "complex128"]
-BITWISE = [ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR]
+WHOLE = [ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR, ReduceOp.LAND, ReduceOp.LOR, ReduceOp.LXOR]
 
 DEFINED = {
     (op, name)
@@ -23,7 +23,7 @@ DEFINED = {
         ([ReduceOp.SUM, ReduceOp.PRODUCT], BOOL + INTEGERS + FLOATS + COMPLEX),
         ([ReduceOp.MIN, ReduceOp.MAX], BOOL + INTEGERS + FLOATS),
         ([ReduceOp.AVG], FLOATS + COMPLEX),
-        (BITWISE, BOOL + INTEGERS),
+        (WHOLE, BOOL + INTEGERS),
     )
     for op in ops
     for name in names
@@ -54,6 +54,16 @@ def test_check_allows_what_is_defined_and_nothing_else(op: ReduceOp, name: str) 
         (ReduceOp.AVG, "int64", "AVG of int64 is not defined; use SUM and divide"),
         (ReduceOp.MIN, "complex64", "MIN of complex64 is not defined: complex numbers have no"),
         (ReduceOp.BAND, "float32", "Cannot use ReduceOp.BAND with non-integral dtype float32"),
+        (ReduceOp.LOR, "float16", "LOR with non-integral dtype float16; use x != 0"),
+        (ReduceOp.MINLOC, "float32", "MINLOC of float32 is not defined: it takes pairs of a value"),
+        (ReduceOp.MAXLOC, "f4,f4", "it takes pairs of a value and an index, such as np.dtype"),
+        (ReduceOp.MAXLOC, "c8,i4", "it takes pairs"),
+        (ReduceOp.MAXLOC, "f4,i4,i4", "it takes pairs"),
+        (ReduceOp.premul_sum(2), "bool", "PREMUL_SUM(2) of bool is not defined; use an integer"),
+        (ReduceOp.premul_sum(0.5), "int8", "its factor is no whole number"),
+        (ReduceOp.premul_sum(128), "int8", "it cannot hold the factor"),
+        (ReduceOp.premul_sum(1e300), "float32", "its factor would be infinite"),
+        (ReduceOp.user(np.add), object, "cannot reduce object arrays; convert to a numeric"),
         (ReduceOp.BXOR, "complex64", "Cannot use ReduceOp.BXOR with non-integral dtype"),
         (ReduceOp.SUM, object, "cannot reduce object arrays; convert to a numeric dtype first"),
         (ReduceOp.SUM, ">f8", "cannot reduce >f8, whose byte order is not this machine's; convert"),
@@ -154,7 +164,7 @@ def test_avg_is_the_sum_divided_by_the_size_of_the_group(name: str) -> None:
     assert array.tolist() == [0.5, 1, 3]
 
 
-@pytest.mark.parametrize("op", [op for op in ReduceOp if op is not ReduceOp.AVG])
+@pytest.mark.parametrize("op", [op for op in OPS if op is not ReduceOp.AVG])
 def test_every_other_operation_is_finished_as_it_is(op: ReduceOp) -> None:
     array = np.array([1, 2, 6])
     finish(op, array, 4)

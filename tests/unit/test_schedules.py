@@ -45,6 +45,7 @@ each_all_reduce = pytest.mark.parametrize(
         pytest.param(doubling.all_reduce, id="doubling"),
         pytest.param(halving.all_reduce, id="halving"),
         pytest.param(ordered.all_reduce, id="ordered"),
+        pytest.param(ordered.all_reduce_gathered, id="gathered"),
     ],
 )
 each_broadcast = pytest.mark.parametrize(
@@ -203,9 +204,10 @@ def test_ordered_reductions_fold_from_the_left_in_the_order_of_ranks(size: int) 
 
     data = DATA[:size, :13].astype(float)
     expected = fold(halves_the_left, data)
-    whole = list(data.copy())
-    simulate(of_all(ordered.all_reduce, size, 13), outputs=whole, reduce=halves_the_left)
-    np.testing.assert_array_equal(whole, [expected] * size)
+    for all_reduce in (ordered.all_reduce, ordered.all_reduce_gathered):
+        whole = list(data.copy())
+        simulate(of_all(all_reduce, size, 13), outputs=whole, reduce=halves_the_left)
+        np.testing.assert_array_equal(whole, [expected] * size)
     outputs = [np.zeros(13 if rank == size - 1 else 0) for rank in range(size)]
     schedules = of_all(ordered.reduce, size, 13, size - 1)
     simulate(schedules, inputs=list(data), outputs=outputs, reduce=halves_the_left)

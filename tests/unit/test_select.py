@@ -100,7 +100,8 @@ def test_without_a_measurement_thresholds_decide() -> None:
     assert limit(2, None, "doubling") == 2 * select.PAIR
     assert limit(4, None, "doubling") == select.DOUBLED
     for is_ordered, wire in ((True, None), (True, FAR)):
-        assert select.select_all_reduce(4, 8, is_ordered, wire).name == "ordered"
+        assert select.select_all_reduce(4, 8, is_ordered, wire).name == "gathered"
+        assert select.select_all_reduce(4, select.SMALL, is_ordered, wire).name == "ordered"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,18 @@ def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
     communications in multiport message-passing systems", IEEE TPDS 8 (1997).
     """
     parts = blocks(Area.OUTPUT, counts)
+    own = Copy(Span(Area.INPUT, 0, counts[rank]), parts[rank])
+    if size == 1:
+        return Schedule((Round(copies=(own,)),))
+    first, *later = rounds(rank, size, parts, own.source)
+    return Schedule((first, *copied_first(own, later)))
+
+
+def rounds(rank: int, size: int, parts: Sequence[Span], own: Span) -> list[Round]:
+    """Return the rounds in which every rank's block comes to its place among `parts`.
+
+    The first sends this rank's from where it is, `own`; it must be in its place by the second.
+    """
 
     def arc(first: int, count: int) -> tuple[Span, ...]:
         """The blocks of `count` ranks from `first` on, around the circle."""
@@ -23,20 +35,17 @@ def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
         straight, wrapped = parts[first : first + count], parts[: max(0, first + count - size)]
         return tuple(joined(run) for run in (straight, wrapped) if run)
 
-    own = Copy(Span(Area.INPUT, 0, counts[rank]), parts[rank])
-    if size == 1:
-        return Schedule((Round(copies=(own,)),))
-    rounds = []
+    made = []
     held = 1  # the blocks of `held` ranks from this one on
     while held < size:
         more = min(held, size - held)
         to, source = (rank - held) % size, (rank + held) % size
-        given = (own.source,) if held == 1 else arc(rank, more)
-        rounds.append(
+        given = (own,) if held == 1 else arc(rank, more)
+        made.append(
             Round(
                 sends=tuple(Send(to, span) for span in given),
                 recvs=tuple(Recv(source, span) for span in arc(source, more)),
             )
         )
         held += more
-    return Schedule((rounds[0], *copied_first(own, rounds[1:])))
+    return made

@@ -1,14 +1,16 @@
 """Reductions whose bits do not depend on how they are carried out.
 
-Every element is folded by one rank from all contributions, from the left in the order of ranks:
-the definition that all other deterministic ways (shared memory, any slicing) share. It moves as
-much data as a ring, in two rounds, and wants room for every rank's contribution to a block.
+Every element is folded at once from all contributions, from the left in the order of ranks: the
+definition that all other deterministic ways (shared memory, any slicing) share. That moves as much
+data as a ring, in two rounds, and wants room for every rank's contribution to a block.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from allhands.algorithms import bruck
 from allhands.algorithms.blocks import blocks, near_equal
-from allhands.schedule import Area, Fold, Recv, Round, Schedule, Send, Span
+from allhands.schedule import Area, Copy, Fold, Recv, Round, Schedule, Send, Span
 
 
 def all_reduce(rank: int, size: int, length: int) -> Schedule:
@@ -21,6 +23,18 @@ def all_reduce(rank: int, size: int, length: int) -> Schedule:
         recvs=tuple(Recv(peer, places[peer]) for peer in _others(rank, size)),
     )
     return Schedule((collect, spread), size * len(places[rank]))
+
+
+def all_reduce_gathered(rank: int, size: int, length: int) -> Schedule:
+    """In place on OUTPUT: every rank gets all contributions and folds them; for small arrays.
+
+    The result is the same everywhere, since all fold the same in the same order.
+    """
+    whole = Span(Area.OUTPUT, 0, length)
+    parts = blocks(Area.SCRATCH, [length] * size)
+    first, *later = bruck.rounds(rank, size, parts, whole) or [Round()]
+    begin = replace(first, copies=(Copy(whole, parts[rank]),))
+    return Schedule((begin, *later, Round(folds=(Fold(tuple(parts), whole),))), size * length)
 
 
 def reduce(rank: int, size: int, length: int, root: int) -> Schedule:

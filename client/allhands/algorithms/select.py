@@ -74,6 +74,8 @@ def select_all_reduce(
     size: int, nbytes: int, is_ordered: bool = False, wire: Wire | None = None
 ) -> Whole:
     """Choose for an array of `nbytes`."""
+    if is_ordered and nbytes * size <= SMALL:
+        return Choice("gathered", ordered.all_reduce_gathered)
     if is_ordered:
         return Choice("ordered", ordered.all_reduce)
     if wire is not None:

@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands import config
+from allhands.api.fake import FakeWorld
+from allhands.api.rendezvous import meet_through
 from allhands.api.world import NonMember, Seat, World
 from allhands.control import Control
 from allhands.control import connect as _connect
@@ -31,7 +33,8 @@ from allhands.group import Group
 from allhands.job_status import JobStatus
 from allhands.recorder.record import OperationRecord
 from allhands.reduction import ReduceOp
-from allhands.stores import CoordinatorStore
+from allhands.stores import CoordinatorStore, Store
+from allhands.timeout import seconds
 from allhands_proto import notice
 
 AnyGroup = Group | NonMember | None
@@ -76,6 +79,7 @@ def init_process_group(
     abort_on_exception: bool = True,
     verify: bool = False,
     allow_pickle: bool = False,
+    store: Store | None = None,
 ) -> None:
     """Join the world of this process and wait until all its ranks are there.
 
@@ -91,7 +95,8 @@ def init_process_group(
         tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
         backend: `auto`: shared memory in groups whose ranks are all on one host, else links;
             `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone;
-            `threads`: the world of the threads that `allhands.testing.run_threads` has started.
+            `threads`: the world of the threads that `allhands.testing.run_threads` has started;
+            `fake`: nobody else is there, and every call ends at once; see `engine.fake`.
         label: a name for this process, for people who look.
         heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
             a job to join sets it, 5 s if it says nothing.
@@ -115,6 +120,8 @@ def init_process_group(
             must say the same. Calls then take longer, small ones by a round over links.
         allow_pickle: let object collectives send what is not of a known type as a pickle; who
             receives one runs what it says, so all ranks must be trusted.
+        store: instead of `init_method`: a store that all ranks have, with `rank` and `world_size`.
+            They meet at its coordinator, else at one that rank 0 hosts on loopback.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -131,18 +138,20 @@ def init_process_group(
                 "threads of this process are ranks, and this thread is none of them: "
                 "give it a group of the rank that has started it"
             )
-        if backend == "threads":
-            if seat is None:
-                raise RuntimeError(
-                    "backend='threads' is for the threads of allhands.testing.run_threads"
-                )
+        if backend == "threads" and seat is not None:
             init_method, rank, world_size = seat.place(rank, world_size)
+        length, attempt = seconds(timeout), next_attempt()
+        if store is not None:
+            if init_method is not None:
+                raise ValueError("init_method and store both say where to meet: give one of them")
+            place = meet_through(store, rank, world_size, length)
+            init_method, token, tls, attempt = place.init_method, place.token, place.tls_ca, 0
         settled = config.settle(
             os.environ,
             init_method=init_method,
             rank=rank,
             world_size=world_size,
-            timeout=timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+            timeout=length,
             job=job,
             token=token,
             tls_ca=tls,
@@ -158,12 +167,13 @@ def init_process_group(
             verify=verify,
             allow_pickle=allow_pickle,
             parent=parent(),
-            attempt=next_attempt(),
+            attempt=attempt,
         )
+        joined = _place_of(settled.backend, seat).join(settled)
         if seat is not None:
-            _own.world = (seat if backend == "threads" else World).join(settled)
+            _own.world = joined
             return
-        _default = World.join(settled)
+        _default = joined
         _home = _default.group
 
 
@@ -204,23 +214,16 @@ def get_world_size(group: AnyGroup = None) -> int:
     return -1 if isinstance(group, NonMember) else (group or current_world().group).size
 
 
-def new_group(
-    ranks: Sequence[int] | None = None,
-    timeout: float | None = None,
-    *,
-    on_failure: str = "raise",
-    retryable: bool = False,
-    verify: bool | None = None,
-    allow_pickle: bool | None = None,
-) -> Group | NonMember:
-    """Make a group of some ranks of the world, in the order given; None: all.
+def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:
+    """Set how long calls of this rank on the group may take from now on that do not say it.
 
-    Every rank of the world must call this, in the same order as other `new_group`s. `on_failure`,
-    `retryable`, `verify` and `allow_pickle` are as for `init_process_group`; None: as there.
+    It is the group's `timeout`, which may be set as well. Nothing outside the group.
+
+    Raises:
+        ValueError: it is not positive, or endless.
     """
-    world = current_world()
-    chosen = range(world.group.size) if ranks is None else ranks
-    return world.new_group(chosen, timeout, on_failure, retryable, verify, allow_pickle)
+    if not isinstance(group, NonMember):
+        (group or current_world().group).timeout = seconds(timeout)
 
 
 def default_group() -> Group:
@@ -262,12 +265,15 @@ def connect(url: str | None = None, *, token: str | None = None, timeout: float 
     return _connect(url, token=token, timeout=timeout)
 
 
-def store(timeout: float = 30.0) -> CoordinatorStore:
+def store(timeout: float | timedelta | None = None) -> CoordinatorStore:
     """Return the store of this process's job, with c10d's methods; it lives as long as you hold it.
 
-    `timeout` is in seconds, for every wait.
+    `timeout` is in seconds, for every wait; None: as for calls in the world, 30 s without one.
     """
-    return CoordinatorStore(connect(timeout=timeout), timeout)
+    world = found_world()
+    usual = config.DEFAULT_TIMEOUT if world is None else world.group.timeout
+    limit = usual if timeout is None else seconds(timeout)
+    return CoordinatorStore(connect(timeout=limit), limit)
 
 
 def status() -> JobStatus:
@@ -562,8 +568,13 @@ def abort(reason: str, group: AnyGroup = None) -> None:
     That goes for calls that are blocked now, here and elsewhere, and for all that come later.
     """
     world = current_world()
-    if not isinstance(group, NonMember):
-        world.abort(reason, "" if group is None or group is world.group else group.name)
+    if isinstance(group, NonMember):
+        return
+    if group is None or group is world.group:
+        world.abort(reason)
+    else:
+        for part in group.parts:
+            world.abort(reason, part.name)
 
 
 # ---------------------------------------------------------------- point to point
@@ -571,17 +582,19 @@ def abort(reason: str, group: AnyGroup = None) -> None:
 
 def isend(
     x: AnyArray,
-    dst: int,
+    dst: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
+    group_dst: int | None = None,
     *,
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Start to send `x` to rank `dst`; its memory is the call's until the work has ended."""
+    """Start to send `x` to a rank; its memory is the call's until the work has ended."""
     if (found := member(group, True, "isend")) is None:
         return None
-    return found.send(x, within(found, dst, "dst"), tag, timeout=timeout, label=label)
+    peer = receiver(found, dst, group_dst)
+    return found.send(x, peer, tag, timeout=timeout, label=label)
 
 
 def irecv(
@@ -589,31 +602,36 @@ def irecv(
     src: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
+    group_src: int | None = None,
     *,
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Start to receive into `x` from rank `src`; None: from whoever sends under this tag."""
+    """Start to receive into `x` from a rank; None: from whoever sends under this tag."""
     if (found := member(group, True, "irecv")) is None:
         return None
-    source = None if src is None else within(found, src, "src")
-    return found.recv(x, source, tag, timeout=timeout, label=label)
+    return found.recv(x, sender(found, src, group_src), tag, timeout=timeout, label=label)
 
 
 def send(
     x: AnyArray,
-    dst: int,
+    dst: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
+    group_dst: int | None = None,
     *,
     timeout: float | None = None,
     label: str | None = None,
 ) -> None:
-    """Send `x` to rank `dst`; return when its memory may be used again, received or not."""
+    """Send `x` to rank `dst` of the world, or `group_dst` of the group.
+
+    Return when its memory may be used again, received or not.
+    """
     mail = (group or _home).order.mail
-    if mail is not None and mail.send(x, dst, tag, timeout, label):
+    if mail is not None and group_dst is None and mail.send(x, dst, tag, timeout, label):
         return
-    if (work := isend(x, dst, group, tag, timeout=timeout, label=label)) is not None:
+    work = isend(x, dst, group, tag, group_dst, timeout=timeout, label=label)
+    if work is not None:
         finished(work, False)
 
 
@@ -622,24 +640,46 @@ def recv(
     src: int | None = None,
     group: AnyGroup = None,
     tag: int = 0,
+    group_src: int | None = None,
     *,
     timeout: float | None = None,
     label: str | None = None,
 ) -> int:
-    """Receive into `x`; return the rank of the world that sent it, -1 outside the group."""
+    """Receive into `x` from rank `src` of the world, or `group_src` of the group; None: from any.
+
+    Return the rank of the world that sent it, -1 outside the group.
+    """
     mail = (group or _home).order.mail
-    if mail is not None and (sender := mail.recv(x, src, tag, timeout, label)) >= 0:
-        return sender
+    if (
+        mail is not None
+        and group_src is None
+        and (came_from := mail.recv(x, src, tag, timeout, label)) >= 0
+    ):
+        return came_from
     found = member(group, True, "recv")
     if found is None:
         return -1
-    source = None if src is None else within(found, src, "src")
-    work = found.recv(x, source, tag, timeout=timeout, label=label)
+    peer = sender(found, src, group_src)
+    work = found.recv(x, peer, tag, timeout=timeout, label=label)
     finished(work, False)
     return found.ranks[work.source_rank()]
 
 
 # ---------------------------------------------------------------- inside
+
+
+def _place_of(backend: str, seat: Seat | None) -> Seat | type[World]:
+    """Return what joins a world of that kind."""
+    match backend:
+        case "fake":
+            return FakeWorld
+        case "threads":
+            if seat is None:
+                text = "backend='threads' is for the threads of allhands.testing.run_threads"
+                raise RuntimeError(text)
+            return seat
+        case _:
+            return World
 
 
 def found_world() -> World | None:
@@ -710,6 +750,29 @@ def within(group: Group, rank: int, name: str) -> int:
             f"whose ranks are {list(group.ranks)}"
         )
     return group.ranks.index(rank)
+
+
+def receiver(group: Group, dst: int | None, group_dst: int | None) -> int:
+    """Return the place in the group of who is sent to; one of the two says who that is."""
+    if (dst is None) == (group_dst is None):
+        raise ValueError(
+            "give dst, a rank of the world, or group_dst, a rank of the group: one of them, "
+            f"not dst={dst} and group_dst={group_dst}"
+        )
+    if dst is not None:
+        return within(group, dst, "dst")
+    assert group_dst is not None
+    return group_dst
+
+
+def sender(group: Group, src: int | None, group_src: int | None) -> int | None:
+    """Return the place in the group of who is received from; None: whoever sends."""
+    if src is not None and group_src is not None:
+        raise ValueError(
+            "give src, a rank of the world, or group_src, a rank of the group: one of them, "
+            f"not src={src} and group_src={group_src}"
+        )
+    return group_src if src is None else within(group, src, "src")
 
 
 def finished(work: Work, async_op: bool) -> Work | None:

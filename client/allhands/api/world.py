@@ -2,10 +2,12 @@
 
 import atexit
 import math
+import operator
 import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands import stacks
+from allhands.api.register import Lineage, Register, check_tag
 from allhands.channel import Endpoint
 from allhands.codec import Types
 from allhands.config import ON_FAILURE, WorldConfig
@@ -28,10 +31,35 @@ from allhands.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """How the calls of a new group are carried out; `sync.init_process_group` says more."""
+
+    timeout: float | None = None
+    """Seconds that a call may take; None: as in the world."""
+    on_failure: str = "raise"
+    retryable: bool = False
+    verify: bool | None = None
+    allow_pickle: bool | None = None
+    """Of this and the one before, None is what the world has."""
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in ON_FAILURE:
+            known = ", ".join(map(repr, ON_FAILURE))
+            raise ValueError(f"on_failure must be one of {known}, not {self.on_failure!r}")
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            raise ValueError(
+                f"timeout must be a positive number of seconds, not {self.timeout}; "
+                "None is the world's"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class NonMember:
     """What `new_group` gives to a rank that is not in the new group."""
 
     name: str
+    ranks: tuple[int, ...] = ()
+    """Of the world, in the order of the group."""
     order: ClassVar[Order] = Order()
     """Of calls that are never made."""
 
@@ -57,7 +85,7 @@ class World:
         self._thread = thread
         self._worker = worker
         self._lock = threading.Lock()
-        self._groups_made: dict[str, int] = {}
+        self.register = Register()
         self._closed = False
         self._pid = os.getpid()
         self._survivors = Survivors(worker, thread)
@@ -67,9 +95,7 @@ class World:
         config = worker.config
         self.group = self._face(
             Group(worker.world, thread, config.timeout, self._survivors),
-            config.on_failure,
-            config.retryable,
-            config.allow_pickle,
+            GroupOptions(on_failure=config.on_failure, retryable=config.retryable),
         )
         """All ranks."""
         atexit.register(self._at_exit)
@@ -96,42 +122,60 @@ class World:
     def new_group(
         self,
         ranks: Sequence[int],
-        timeout: float | None = None,
-        on_failure: str = "raise",
-        retryable: bool = False,
-        verify: bool | None = None,
-        allow_pickle: bool | None = None,
+        tag: str | None = None,
+        use_local_synchronization: bool = False,
+        options: GroupOptions | None = None,
     ) -> Group | NonMember:
-        """Make a group of some ranks of the world; every rank of the world must call this.
-
-        What it does when it loses ranks is as for `init_process_group`.
+        """Make a group of some ranks of the world; see `api.groups.new_group`.
 
         Raises:
             ValueError: no ranks, a rank twice, or one that the world does not have.
         """
-        wanted = [int(rank) for rank in ranks]
-        size = self.group.size
-        if not wanted or len(set(wanted)) != len(wanted):
-            raise ValueError(f"a group needs each of its ranks once, and at least one: {wanted}")
-        if strangers := [rank for rank in wanted if not 0 <= rank < size]:
-            raise ValueError(f"ranks {strangers} are not in the world, which has {size} ranks")
-        if on_failure not in ON_FAILURE:
-            known = ", ".join(map(repr, ON_FAILURE))
-            raise ValueError(f"on_failure must be one of {known}, not {on_failure!r}")
-        # Newcomers have made none of the groups that were made before them.
-        world = self.group.name
-        with self._lock:
-            made = self._groups_made.get(world, 0) + 1
-            self._groups_made[world] = made
-        name = f"{world}/{made}"
-        if self.group.rank not in wanted:
-            return NonMember(name)
-        seconds = timeout or self._worker.config.timeout
-        members = [self.group.members[rank] for rank in wanted]
-        opening = self._worker.open_group(name, members, seconds, wanted, verify)
-        group = Group(self._thread.run(opening), self._thread, seconds, self._survivors)
-        pickles = self._worker.config.allow_pickle if allow_pickle is None else allow_pickle
-        return self._face(group, on_failure, retryable, pickles)
+        wanted = [operator.index(rank) for rank in ranks]
+        if use_local_synchronization:
+            wanted.sort()
+        return self.part(self.group, wanted, tag, options)
+
+    def part(
+        self,
+        parent: Group,
+        places: Sequence[int],
+        tag: str | None = None,
+        options: GroupOptions | None = None,
+    ) -> Group | NonMember:
+        """Make a group of some ranks of another one, which are given as ranks of that group.
+
+        Raises:
+            ValueError: no ranks, a rank twice, or one that the parent does not have.
+        """
+        if not places or len(set(places)) != len(places):
+            raise ValueError(f"a group needs each of its ranks once, and at least one: {places}")
+        if strangers := [place for place in places if not 0 <= place < parent.size]:
+            what = "the world" if parent is self.group else f"group {parent.name!r}"
+            raise ValueError(f"ranks {strangers} are not in {what}, which has {parent.size} ranks")
+        ranks = tuple(parent.ranks[place] for place in places)
+        members = [parent.members[place] for place in places]
+        if members == [self.group.members[rank] for rank in ranks if rank < self.group.size]:
+            parent, places = self.group, ranks  # as if its ranks had been named at once
+        lineage = Lineage(parent.name, tuple(places), check_tag(tag))
+        if parent.rank not in places:
+            name = lineage.stem if lineage.tag else self.register.next_name(lineage)
+            return NonMember(name, ranks)
+        options = options or GroupOptions()
+        with self.register.making if lineage.tag else nullcontext():
+            if lineage.tag and (known := self.register.tagged(lineage)) is not None:
+                return known
+            name = self.register.next_name(lineage)
+            seconds = options.timeout or self._worker.config.timeout
+            opening = self._worker.open_group(name, members, seconds, ranks, options.verify)
+            plain = Group(self._thread.run(opening), self._thread, seconds, self._survivors)
+            group = self._face(plain, options)
+            self.register.add(group, lineage)
+        return group
+
+    def is_open(self, group: Group) -> bool:
+        """Say whether a group is one of this world, and has not been destroyed."""
+        return all(self._worker.is_open(part.name) for part in group.parts)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
         """Return an array in the memory that this host's ranks share; see `ah.empty`."""
@@ -150,8 +194,10 @@ class World:
         return self._worker.records()
 
     def close_group(self, group: Group) -> None:
-        """Forget a group when its calls have ended."""
-        self._thread.run(self._worker.close_group(group.name))
+        """Forget a group, and its tag, when its calls have ended."""
+        for part in group.parts:
+            self.register.remove(part)
+            self._thread.run(self._worker.close_group(part.name))
 
     def abort(self, reason: str, group: str = "") -> None:
         """Release all ranks of a group, or of the world; return once they have been told."""
@@ -180,12 +226,15 @@ class World:
         finally:
             self._thread.stop()
 
-    def _face(self, group: Group, on_failure: str, retryable: bool, allow_pickle: bool) -> Group:
+    def _face(self, group: Group, options: GroupOptions) -> Group:
         """Return a group as its callers are to see it."""
-        group.objects = Objects(self.types, allow_pickle)
-        if on_failure == "raise" and not retryable:
+        pickles = options.allow_pickle
+        group.objects = Objects(
+            self.types, self._worker.config.allow_pickle if pickles is None else pickles
+        )
+        if options.on_failure == "raise" and not options.retryable:
             return group
-        policy = Policy(on_failure, self._worker.config.min_size)
+        policy = Policy(options.on_failure, self._worker.config.min_size)
         resilient = ResilientGroup(group, self._worker, self._thread, policy)
         self._resilient.append(resilient)
         return resilient

@@ -4,9 +4,10 @@ Outputs are never copied in secret: what is written is the caller's memory or no
 are not contiguous, or that share memory with an output, are copied: they are only read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,11 @@ from numpy.typing import NDArray
 from allhands.engine.buffer import Array
 
 AnyArray = NDArray[Any]
+
+_PARTS: Final[Mapping[np.dtype[Any], np.dtype[Any]]] = MappingProxyType(
+    {np.dtype(whole): np.dtype(part) for whole, part in (("c8", "f4"), ("c16", "f8"))}
+)
+"""What complex numbers consist of."""
 
 
 def checked(array: object, name: str) -> AnyArray:
@@ -122,6 +128,18 @@ def alike(arrays: Sequence[Array], names: Sequence[str]) -> None:
                 f"{name} has {len(array)} elements, {names[0]} has {len(arrays[0])}: "
                 "they must be equal"
             )
+
+
+def in_common(arrays: Sequence[Array]) -> list[Array]:
+    """Return 1-D arrays as they are or, where real numbers are among complex ones, all as real.
+
+    A complex number is two real ones of half its size, one after the other. Other dtypes that
+    differ are left for `same_dtype` to find.
+    """
+    real = [_PARTS.get(array.dtype, array.dtype) for array in arrays]
+    if len({array.dtype for array in arrays}) == 1 or len(set(real)) > 1:
+        return list(arrays)
+    return [array.view(dtype) for array, dtype in zip(arrays, real, strict=True)]
 
 
 def same_dtype(first: Array, first_name: str, second: Array, second_name: str) -> None:

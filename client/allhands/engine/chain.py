@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from allhands.algorithms.cost import Wire
+from allhands.engine import foreign
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.collectives import Build, Collectives, Timeout
+from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.work import Result
 
@@ -28,6 +30,8 @@ class Movement:
 
     native: Native
     build: Build
+    instead: foreign.Some | None = None
+    """What it is made of, where that is several."""
 
 
 Steps: TypeAlias = Generator[Movement, None, Result]
@@ -66,6 +70,11 @@ class Moves(Collectives[Movement]):
     ) -> Movement:
         return Movement(native, build)
 
+    def _start_foreign(
+        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    ) -> Movement:
+        return Movement(native, _no_parts, foreign.movements(self, native))
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -84,13 +93,38 @@ class Running:
 
     def __init__(self, chain: Chain, moves: Moves) -> None:
         self._steps = chain.steps(moves)
+        self._several: foreign.Some | None = None
         self.result: Result = None
         """What the call gives, when its last step has ended."""
+        self.is_over = False
+        """Whether it has come to its end, and written what the caller gave."""
 
     def advance(self) -> Movement | None:
         """Return the next step, when the one before has ended; None: there is no other."""
-        try:
-            return next(self._steps)
-        except StopIteration as end:
-            self.result = end.value
-            return None
+        while True:
+            if self._several is not None:
+                if (step := next(self._several, None)) is not None:
+                    return step
+                self._several = None
+            try:
+                step = next(self._steps)
+            except StopIteration as end:
+                self.result, self.is_over = end.value, True
+                return None
+            if step.instead is None:
+                return step
+            self._several = step.instead
+
+
+def foreign_chain(native: Native, result: Result) -> Chain:
+    """Return a reduction that the native core does not know as a call of its own."""
+
+    def steps(moves: Moves) -> Steps:
+        yield from foreign.movements(moves, native)
+        return result
+
+    return Chain(native.call, steps, native.targets)
+
+
+def _no_parts(rank: int, size: int) -> list[Part]:
+    return []

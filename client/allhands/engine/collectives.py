@@ -3,6 +3,9 @@
 Arrays are `numpy.ndarray`s of any shape. What is written must be C-contiguous and writeable; what
 is only read may be anything, and is copied first where it is not contiguous or shares memory with
 what is written. Until a call has ended its arrays belong to it. Ranks here are ranks of the group.
+
+Where every rank gives to every rank, real arrays may be among complex ones of twice their size: all
+are taken for the real numbers that they consist of, on all ranks.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +22,7 @@ from allhands.engine.buffer import Array
 from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.work import Result
-from allhands.reduction import ReduceOp, check
+from allhands.reduction import OPS, ReduceOp, check
 
 T_co = TypeVar("T_co", covariant=True)
 Timeout = float | None
@@ -57,6 +60,12 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         """Begin a checked call, of which `result` is what it gives when it has ended."""
 
+    @abstractmethod
+    def _start_foreign(
+        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    ) -> T_co:
+        """Begin a checked reduction with an operation that the native core does not know."""
+
     # ------------------------------------------------------------ whole arrays
 
     def broadcast(
@@ -86,9 +95,10 @@ class Collectives(ABC, Generic[T_co]):
         array = arguments.target(x, "x")
         check(op, array.dtype)
         native = Native("all_reduce", array.dtype, array.size, targets=[array], op=op)
-        return self._start(
+        ordered = native.is_ordered(self.size, self.deterministic)
+        return self._reduce(
             native,
-            lambda rank, size: plan.all_reduce(rank, size, array, self.deterministic, self._wire),
+            lambda rank, size: plan.all_reduce(rank, size, array, ordered, self._wire),
             x,
             timeout,
             label,
@@ -112,9 +122,10 @@ class Collectives(ABC, Generic[T_co]):
         native = Native(
             "reduce", array.dtype, array.size, [array], [array] if is_root else [], op, root
         )
-        return self._start(
+        ordered = native.is_ordered(self.size, self.deterministic)
+        return self._reduce(
             native,
-            lambda rank, size: plan.reduce(rank, size, array, target, root, self.deterministic),
+            lambda rank, size: plan.reduce(rank, size, array, target, root, ordered),
             x if is_root else None,
             timeout,
             label,
@@ -183,7 +194,7 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         """Fill `outputs`, one array for each rank, with every rank's `x`."""
         targets = arguments.targets(outputs, "outputs", self.size)
-        source = arguments.source(x, "x", targets)
+        source, *targets = arguments.in_common([arguments.source(x, "x", targets), *targets])
         self._blocks(targets, "outputs", source, "x")
         native = Native("all_gather", source.dtype, source.size, [source], targets)
         return self._start(
@@ -202,7 +213,7 @@ class Collectives(ABC, Generic[T_co]):
         Its shape may be that of `x` stacked or concatenated, or any other of that many elements.
         """
         target = arguments.target(output, "output")
-        source = arguments.source(x, "x", [target])
+        source, target = arguments.in_common([arguments.source(x, "x", [target]), target])
         self._whole(target, "output", source, "x")
         native = Native("all_gather_into_tensor", source.dtype, source.size, [source], [target])
         return self._start(
@@ -257,6 +268,8 @@ class Collectives(ABC, Generic[T_co]):
         """Give `inputs[j]` to rank j and fill `outputs[j]` with what it gives; sizes may differ."""
         targets = arguments.targets(outputs, "outputs", self.size)
         sources = arguments.sources(inputs, "inputs", self.size, targets)
+        both = arguments.in_common([*targets, *sources])
+        targets, sources = both[: self.size], both[self.size :]
         for at, array in enumerate([*targets, *sources]):
             name = f"outputs[{at}]" if at < self.size else f"inputs[{at - self.size}]"
             arguments.same_dtype(targets[0], "outputs[0]", array, name)
@@ -301,6 +314,14 @@ class Collectives(ABC, Generic[T_co]):
 
     # ------------------------------------------------------------ inside
 
+    def _reduce(
+        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+    ) -> T_co:
+        """Begin a checked reduction, whoever knows its operation."""
+        if native.op in OPS:
+            return self._start(native, build, result, timeout, label)
+        return self._start_foreign(native, result, timeout, label)
+
     def _reduce_scatter(
         self,
         operation: str,
@@ -313,9 +334,10 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         check(op, target.dtype)
         native = Native(operation, target.dtype, target.size, sources, [target], op)
-        return self._start(
+        ordered = native.is_ordered(self.size, self.deterministic)
+        return self._reduce(
             native,
-            lambda rank, size: plan.reduce_scatter(rank, size, sources, target, self.deterministic),
+            lambda rank, size: plan.reduce_scatter(rank, size, sources, target, ordered),
             output,
             timeout,
             label,

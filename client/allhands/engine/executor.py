@@ -97,8 +97,9 @@ class Execution:
         self.reduce = reduce
         self._first = first
         self._queued: deque[_Strand] = deque()
-        self._running: set[_Strand] = set()
-        self._beside: set[Beside] = set()
+        # In their order, not in that of a set: else a history does not repeat itself.
+        self._running: dict[_Strand, None] = {}
+        self._beside: dict[Beside, None] = {}
         self._assembly: _Strand | None = None
         self._conclude: Callable[[], int | None] | None = None
         self._commit: Callable[[], None] | None = None
@@ -142,13 +143,13 @@ class Execution:
             _Strand(self, number, part) for number, part in enumerate(parts, self._first)
         )
         self._commit = commit
-        self._beside.update(beside)
+        self._beside.update(dict.fromkeys(beside))
         self._is_starting = True
         if assembly is not None:
             self.is_open = False
             self._conclude = assembly.conclude
             self._assembly = _Strand(self, _ASSEMBLY, assembly.part)
-            self._running.add(self._assembly)
+            self._running[self._assembly] = None
             self._assembly.go_on()
         for one in beside:
             one.go_on(partial(self._beside_done, one))
@@ -159,8 +160,8 @@ class Execution:
     def stop(self) -> None:
         """Let nothing land from now on, and nothing more be sent. Idempotent."""
         self._queued.clear()
-        running, self._running = self._running, set()
-        beside, self._beside = self._beside, set()
+        running, self._running = self._running, {}
+        beside, self._beside = self._beside, {}
         for strand in running:
             strand.stop()
         for one in beside:
@@ -184,7 +185,7 @@ class Execution:
         self.fail(MismatchFound(self.peers[peer], Key(self.group, self.sequence)))
 
     def part_done(self, strand: "_Strand") -> None:
-        self._running.discard(strand)
+        self._running.pop(strand, None)
         if strand is self._assembly:
             self._assembly = None
             if self._conclude is not None:
@@ -204,7 +205,7 @@ class Execution:
     # ------------------------------------------------------------ inside
 
     def _beside_done(self, one: Beside) -> None:
-        self._beside.discard(one)
+        self._beside.pop(one, None)
         self._start_more()
 
     def _start_more(self) -> None:
@@ -214,7 +215,7 @@ class Execution:
         room = CONCURRENT_PARTS + (self._assembly is not None)
         while self._queued and len(self._running) < room:
             strand = self._queued.popleft()
-            self._running.add(strand)
+            self._running[strand] = None
             strand.go_on()
         self._is_starting = False
         if self._queued or self._running or self._beside or self.ended.done():

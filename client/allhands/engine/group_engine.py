@@ -36,7 +36,7 @@ from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
-from allhands.reduction import ReduceOp, finish
+from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
@@ -153,11 +153,10 @@ class GroupEngine:
         """What callers call each rank of the group."""
         self.rank = rank
         self.hash = group_hash(name)
-        self.timeout = timeout
         self.deterministic = deterministic
         self.wire: Wire | None = None
         """What the links of the world were measured to be, the same on every rank."""
-        self.order = Order()
+        self.order = Order(timeout)
         self.recording = Recording(name, ranks, self.order, recorder_size)
         self.explanation = ""
         """How the latest call in phases was carried out."""
@@ -188,7 +187,7 @@ class GroupEngine:
             self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
         self._shared = Shared(
-            name, rank, self.order, self._aside, self._endings, grounds, timeout, self.recording
+            name, rank, self.order, self._aside, self._endings, grounds, self.recording
         )
         self.messages = Messages(
             name,
@@ -505,6 +504,10 @@ class GroupEngine:
             error = AllhandsError(f"{self._what(operation)} was cancelled: the worker is closing")
         except Exception as raised:  # whatever it is belongs to the caller, not to the loop
             error = raised
+            if operation.running is not None and not isinstance(raised, AllhandsError):
+                # As what a chain computes has it on this rank alone: the others need not wait.
+                self._endings.tell(work.sequence, f"{type(raised).__name__}: {raised}")
+                await self._shared.pass_over(work.sequence)
         finally:
             if begun is not None and begun.execution is not None:
                 begun.execution.stop()
@@ -535,7 +538,13 @@ class GroupEngine:
             self.deterministic,
         )
         performing = asyncio.create_task(rest.run())
-        await self._carry_out(operation, performing, rest.waiting_for)
+        try:
+            await self._carry_out(operation, performing, rest.waiting_for)
+        except BaseException:
+            # The thread beside may be about to write what the caller gave: then that counts.
+            await self._aside.run(lambda: None)
+            if not running.is_over:
+                raise
         operation.result = running.result
 
     def _open_steps(self) -> Island | None:
@@ -543,7 +552,7 @@ class GroupEngine:
         if self.order.lane is None or self.verifies:
             return None
         places = range(len(self.ranks))
-        return Island(places, self.rank, self._aside, self._more_grounds(), self.timeout)
+        return Island(places, self.rank, self._aside, self._more_grounds(), self.order.timeout)
 
     async def _settle(self, operation: Operation) -> None:
         """Find out whether the ranks share memory, within the deadline of a call."""
@@ -653,12 +662,8 @@ class GroupEngine:
             self._agreed[operation.signature] = None
             if len(self._agreed) > _AGREED:
                 del self._agreed[next(iter(self._agreed))]
-        self._divide(operation.native)
-
-    def _divide(self, native: Native) -> None:
-        """Turn what has landed into the result."""
-        if native.op is not None and native.targets and not self.deterministic:
-            finish(native.op, native.targets[0], len(self.ranks))
+        if not operation.native.is_ordered(len(self.ranks), self.deterministic):
+            operation.native.finish(len(self.ranks))
 
     async def _run_phases(
         self, operation: Operation, hierarchy: Hierarchy, phases: Sequence[Phase]
@@ -679,7 +684,7 @@ class GroupEngine:
             await self._carry_out(operation, performing, performance.waiting_for)
         finally:
             operation.has_touched = performance.has_touched
-        self._divide(operation.native)
+        operation.native.finish(len(self.ranks))
         self.explanation = hierarchy.described(phases)
         operation.work.explained(self.explanation)
 

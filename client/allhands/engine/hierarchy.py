@@ -15,7 +15,7 @@ from allhands.engine.guard import roll
 from allhands.engine.island import Differ, Island, Left, let_end
 from allhands.engine.native import Native
 from allhands.engine.phases import Layout, Phase, Scratch, described, phases
-from allhands.reduction import ReduceOp
+from allhands.reduction import ReduceOp, is_whole
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
@@ -230,18 +230,20 @@ class Performance:
 
 def parts(native: Native, rank: int, size: int, wire: Wire | None = None) -> list[Part]:
     """Return what a collective is over links, of those that phases are made of."""
+    op, dtype = native.op, native.dtype
+    ordered = op is not None and dtype is not None and is_whole(op, dtype, size)
     match native.kind:
         case "all_reduce":
-            return plan.all_reduce(rank, size, native.targets[0], wire=wire)
+            return plan.all_reduce(rank, size, native.targets[0], ordered, wire)
         case "reduce":
             target = native.targets[0] if native.targets else None
-            return plan.reduce(rank, size, native.sources[0], target, native.root)
+            return plan.reduce(rank, size, native.sources[0], target, native.root, ordered)
         case "broadcast":
             return plan.broadcast(rank, size, native.targets[0], native.root, wire)
         case "all_gather":
             return plan.all_gather(rank, size, native.sources[0], native.targets, wire)
         case "reduce_scatter":
-            return plan.reduce_scatter(rank, size, native.sources, native.targets[0])
+            return plan.reduce_scatter(rank, size, native.sources, native.targets[0], ordered)
         case "barrier":
             return plan.barrier(rank, size)
     raise ValueError(f"no phase does {native.kind}")

@@ -12,8 +12,9 @@ import numpy as np
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
 from allhands.engine.endings import ASK_AFTER
-from allhands.engine.native import OPS, Native
+from allhands.engine.native import Native
 from allhands.errors import AllhandsError
+from allhands.reduction import OPS
 
 if TYPE_CHECKING:
     from allhands._native import Lane

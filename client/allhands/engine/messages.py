@@ -199,3 +199,4 @@ class Messages:
             if self._order.detours == 0 and self._mailing is not None and not self._closed:
                 self._order.mailing = self._mailing
                 self._order.mail = self._mailing.mail
+                self._order.tell_timeout()

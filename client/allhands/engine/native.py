@@ -10,7 +10,7 @@ import numpy as np
 
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.reduction import ReduceOp, is_bfloat16
+from allhands.reduction import OPS, ReduceOp, finish, is_whole, name_of
 
 if TYPE_CHECKING:
     from allhands._native import Lane
@@ -53,6 +53,17 @@ class Native:
             self.crossing,
             detail,
         )
+
+    def is_ordered(self, size: int, deterministic: bool) -> bool:
+        """Say whether it is a reduction that folds all ranks' contributions at once over links."""
+        if self.op is None or self.dtype is None:
+            return False
+        return deterministic or is_whole(self.op, self.dtype, size)
+
+    def finish(self, size: int) -> None:
+        """Turn what two contributions after the other made into the result."""
+        if self.op is not None and self.targets:
+            finish(self.op, self.targets[0], size)
 
     @property
     def nbytes(self) -> int:
@@ -126,10 +137,6 @@ def _ragged(send: Sequence[int], recv: Sequence[int]) -> str:
     return f"gives {list(send)}, expects {list(recv)}"
 
 
-OPS = tuple(ReduceOp)
-"""The core knows operations by their place here."""
-
-
 def _of_a_phase(signature: int) -> int:
     """Return as much of a signature as travels; unlike any that stands for a dtype."""
     return signature & (_FIRST_OF_A_PHASE - 1) | _FIRST_OF_A_PHASE
@@ -139,8 +146,7 @@ def _foreign(dtype: "np.dtype[np.generic] | None") -> int:
     """Return what stands for a dtype that the core does not know; 0: it does."""
     if dtype is None:
         return 0
-    plain = dtype.isbuiltin == 1 and dtype.isnative and dtype.kind in "biufc"
-    if (plain and dtype.char not in "gG") or is_bfloat16(dtype):
+    if name_of(dtype) is not None:
         return 0
     digest = hashlib.blake2b(str(dtype).encode(), digest_size=4).digest()
     return _FIRST_FOREIGN | int.from_bytes(digest)

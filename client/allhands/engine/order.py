@@ -3,6 +3,8 @@
 import threading
 from typing import TYPE_CHECKING
 
+from allhands.config import DEFAULT_TIMEOUT
+
 if TYPE_CHECKING:
     from allhands._native import Lane, Mail
     from allhands.engine.mailing import Mailing
@@ -21,6 +23,14 @@ class Careful:
     @property
     def taken(self) -> int:
         return self._order.taken
+
+    @property
+    def timeout(self) -> float:
+        return self._order.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._order.timeout = seconds
 
     @property
     def mail(self) -> "Mail | None":
@@ -46,9 +56,10 @@ class Order:
     counts, so that a call on the caller's own thread needs no other lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
         self.lock = threading.Lock()
         """Held while a call takes its number and its place in the queue, in one step."""
+        self._timeout = timeout
         self.lane: Lane | None = None
         self.mail: Mail | None = None
         """The way of messages from point to point that have no others before them to wait for."""
@@ -58,6 +69,24 @@ class Order:
         """Messages on their way to the loop, or held there: who comes later must not pass them."""
         self._taken = 0
         self._queued = 0
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call may take that does not say otherwise, whichever way it goes."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        with self.lock:
+            self._timeout = seconds
+            self.tell_timeout()
+
+    def tell_timeout(self) -> None:
+        """Let the ways of calls that come by nothing here know the timeout, with `lock` held."""
+        if self.lane is not None:
+            self.lane.timeout = self._timeout
+        if self.mail is not None:
+            self.mail.timeout = self._timeout
 
     @property
     def taken(self) -> int:

@@ -13,12 +13,13 @@ from allhands.engine import explain
 from allhands.engine.aside import Aside
 from allhands.engine.call import Call
 from allhands.engine.endings import HISTORY, LATE, Endings, Found, first, stop
-from allhands.engine.native import OPS, Native, call_of
+from allhands.engine.native import Native, call_of
 from allhands.engine.order import Order
 from allhands.engine.recording import Recording
 from allhands.engine.stall import Stall
 from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError
+from allhands.reduction import OPS
 
 if TYPE_CHECKING:
     from allhands._native import Lane, Mail
@@ -43,7 +44,6 @@ class Shared:
         aside: Aside,
         endings: Endings,
         grounds: Grounds | None,
-        timeout: float,
         recording: Recording,
     ) -> None:
         self._name = name
@@ -52,7 +52,6 @@ class Shared:
         self._aside = aside
         self._endings = endings
         self._grounds = grounds
-        self._timeout = timeout
         self.recording = recording
         self._loop = asyncio.get_running_loop()
         self._settling = asyncio.Lock()
@@ -93,7 +92,7 @@ class Shared:
             taken, queued = self._order.counted()
             self._order.lane = grounds.lane(
                 rank=self._rank,
-                timeout=self._timeout,
+                timeout=self._order.timeout,
                 ops=OPS,
                 on_failure=self._on_failure,
                 on_slow=self._on_slow,
@@ -113,7 +112,8 @@ class Shared:
         if self._grounds is None or self._order.lane is None:
             return None
         size = self.recording.size
-        return partial(self._grounds.mail, rank=self._rank, timeout=self._timeout, records=size)
+        timeout = self._order.timeout
+        return partial(self._grounds.mail, rank=self._rank, timeout=timeout, records=size)
 
     async def run(
         self,

@@ -11,7 +11,7 @@ from allhands.engine.chain import Movement, Running
 from allhands.engine.executor import Execution, MismatchFound
 from allhands.engine.island import Differ, Island, Left, let_end
 from allhands.engine.native import Native
-from allhands.reduction import ReduceOp, finish
+from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 
@@ -136,5 +136,5 @@ class Rest:
             await self._execution.run(step.build(steps._rank, len(steps._ranks)))
         finally:
             self._execution = None
-        if native.op is not None and native.targets and not self._deterministic:
-            finish(native.op, native.targets[0], len(steps._ranks))
+        if not native.is_ordered(len(steps._ranks), self._deterministic):
+            native.finish(len(steps._ranks))

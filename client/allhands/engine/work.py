@@ -1,14 +1,15 @@
 """Work: the caller's hold on an operation that runs elsewhere."""
 
-import concurrent.futures
 import contextlib
 import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
 
+from allhands.callbacks import Callbacks
 from allhands.engine.call import Call
 from allhands.errors import CollectiveTimeout
+from allhands.futures import Future
 from allhands.recorder.ring import Entry
 
 Result = object
@@ -25,13 +26,21 @@ class Work:
     nor write the inputs. The work keeps them alive.
     """
 
-    def __init__(self, call: Call, sequence: int, label: str | None, group: str) -> None:
+    def __init__(
+        self,
+        call: Call,
+        sequence: int,
+        label: str | None,
+        group: str,
+        callbacks: Callbacks | None = None,
+    ) -> None:
+        """Make the work of a call; `callbacks` run what waits for it to end."""
         self.operation = call.operation
         self.sequence = sequence
         """Number of the call on its group; 0 point to point."""
         self.label = label
         self.group = group
-        self._future: concurrent.futures.Future[Result] = concurrent.futures.Future()
+        self._future: Future[Result] = Future(callbacks)
         # From here on only the engine ends it: cancelling the future alone would leave the call.
         self._future.set_running_or_notify_cancel()
         self._cancel: Callable[[], None] = lambda: None
@@ -85,8 +94,15 @@ class Work:
         self.wait()
         return self._future.result()
 
-    def get_future(self) -> "concurrent.futures.Future[Result]":
-        """Return the future behind this work; its result is `result()`."""
+    def synchronize(self) -> None:
+        """Block until the operation has ended, like `wait`."""
+        self.wait()
+
+    def get_future(self) -> Future[Result]:
+        """Return the future behind this work; its result is `result()`.
+
+        Only the operation completes it; `cancel` the work to end it early.
+        """
         return self._future
 
     def source_rank(self) -> int:

@@ -5,11 +5,19 @@
 /* A type that a library has added to NumPy is known by its name alone. */
 static ah_type added_type(int number)
 {
-    static int bfloat16 = -1;
-    if (number == bfloat16)
-        return AH_BFLOAT16;
-    if (bfloat16 >= 0)
-        return AH_TYPES;
+    static struct {
+        const char *name;
+        ah_type type;
+        int size, number; /* -1: not met yet */
+    } added[] = {
+        {"bfloat16", AH_BFLOAT16, 2, -1},
+        {"float8_e4m3fn", AH_FLOAT8_E4M3FN, 1, -1},
+        {"float8_e5m2", AH_FLOAT8_E5M2, 1, -1},
+    };
+    enum { ADDED = sizeof added / sizeof *added };
+    for (int at = 0; at < ADDED; at++)
+        if (added[at].number == number)
+            return added[at].type;
     PyArray_Descr *descr = PyArray_DescrFromType(number);
     if (descr == NULL) {
         PyErr_Clear();
@@ -17,10 +25,15 @@ static ah_type added_type(int number)
     }
     const char *name = strrchr(descr->typeobj->tp_name, '.');
     name = name ? name + 1 : descr->typeobj->tp_name;
-    if (strcmp(name, "bfloat16") == 0 && PyDataType_ELSIZE(descr) == 2)
-        bfloat16 = number;
+    ah_type found = AH_TYPES;
+    for (int at = 0; at < ADDED; at++)
+        if (strcmp(name, added[at].name) == 0 && PyDataType_ELSIZE(descr) == added[at].size &&
+            added[at].number < 0) {
+            added[at].number = number;
+            found = added[at].type;
+        }
     Py_DECREF(descr);
-    return number == bfloat16 ? AH_BFLOAT16 : AH_TYPES;
+    return found;
 }
 
 ah_type type_of_number(int number)

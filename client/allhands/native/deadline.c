@@ -33,3 +33,20 @@ int64_t within_deadlines(int64_t timeout)
     Py_XDECREF(value);
     return left;
 }
+
+int read_timeout(PyObject *seconds, int64_t *nanoseconds)
+{
+    if (seconds == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a timeout cannot be deleted");
+        return -1;
+    }
+    double length = PyFloat_AsDouble(seconds);
+    if (PyErr_Occurred())
+        return -1;
+    if (!(length > 0)) {
+        PyErr_SetString(PyExc_ValueError, "a timeout is a positive number of seconds");
+        return -1;
+    }
+    *nanoseconds = length < 1e9 ? (int64_t)(length * 1e9) : (int64_t)1e18;
+    return 0;
+}

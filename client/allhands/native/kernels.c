@@ -49,7 +49,10 @@ typedef struct {
 /* ---- what is done to one element ---- */
 
 #define AS_IS(x) (x)
-#define IS_TRUE(x) ((u8)((x) != 0))
+#define IS_TRUE_u8(x) ((u8)((x) != 0))
+#define IS_TRUE_u16(x) ((u16)((x) != 0))
+#define IS_TRUE_u32(x) ((u32)((x) != 0))
+#define IS_TRUE_u64(x) ((u64)((x) != 0))
 #define QUIET(x) _Generic((x), f32: quiet_f32, f64: quiet_f64)(x)
 
 #define SUM(TYPE, a, b) ((TYPE)((a) + (b)))
@@ -88,64 +91,7 @@ INLINE c128 product_of_c128(c128 a, c128 b) {
 
 INLINE bool is_power_of_two(size_t n) { return (n & (n - 1)) == 0; }
 
-INLINE u32 bits_of(f32 x) {
-    u32 bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-INLINE f32 of_bits(u32 bits) {
-    f32 x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* By masks of signed integers: anything else compilers may make branches of. */
-INLINE i32 choose(bool condition, i32 yes, i32 no) {
-    const i32 mask = -(i32)condition;
-    return (yes & mask) | (no & ~mask);
-}
-
-/* bfloat16 is the upper half of a float32. */
-INLINE f32 bf16_to_f32(u16 half) { return of_bits((u32)half << 16); }
-INLINE u16 f32_to_bf16(f32 x) {
-    const u32 bits = bits_of(x);
-    const u32 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (u16)choose((i32)(bits & 0x7fffffff) <= 0x7f800000, (i32)rounded, 0x7fc0);
-}
-
-#if defined(__aarch64__) && defined(__ARM_FP16_FORMAT_IEEE)
-/* Every such processor converts. */
-INLINE f32 f16_to_f32(u16 half) {
-    __fp16 x;
-    memcpy(&x, &half, sizeof x);
-    return x;
-}
-INLINE u16 f32_to_f16(f32 x) {
-    const __fp16 rounded = (__fp16)x;
-    u16 half;
-    memcpy(&half, &rounded, sizeof half);
-    return (u16)choose(x == x, half, 0x7e00);
-}
-#else
-/* float16 has 10 bits of fraction for float32's 23, and its exponent is biased by 15, not 127. */
-INLINE f32 f16_to_f32(u16 half) {
-    const i32 magnitude = (half & 0x7fff) << 13;
-    const u32 sign = (half & 0x8000u) << 16;
-    /* A product, not a sum of bits, since it also makes normal what is subnormal in float16. */
-    const i32 finite = (i32)bits_of(of_bits((u32)magnitude) * 0x1p112f);
-    return of_bits(sign | (u32)choose(magnitude < 0x7c00 << 13, finite, magnitude | 0x7f800000));
-}
-INLINE u16 f32_to_f16(f32 x) {
-    const i32 sign = (i32)(bits_of(x) >> 16 & 0x8000);
-    const i32 magnitude = (i32)(bits_of(x) & 0x7fffffff);
-    const i32 normal = (magnitude - (112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    /* From 0.5 on float32 is spaced as float16's subnormal numbers are: the sum rounds to that. */
-    const i32 tiny = (i32)(bits_of(of_bits((u32)magnitude) + 0.5f) - bits_of(0.5f));
-    const i32 finite = choose(magnitude < 113 << 23, tiny, normal); /* may carry into infinity */
-    const i32 number = choose(magnitude < 143 << 23, finite, 0x7c00) | sign;
-    return (u16)choose(magnitude <= 0x7f800000, number, 0x7e00);
-}
-#endif
+#include "narrow.h"
 
 /* ---- the loops, and who can run which ---- */
 
@@ -153,7 +99,7 @@ typedef void fold_loop(void *out, const void *const in[], size_t count);
 typedef void divide_loop(void *out, const void *sums, size_t count, size_t divisor);
 
 /* The loops of one operation on one type: [the first operand is wide][the result is wide][there
- * are four operands, not two], where wide means float32 for halves and nothing else for others. */
+ * are four operands, not two], where wide means float32 for narrower floats, for others nothing. */
 typedef struct {
     fold_loop *loop[2][2][2];
 } fold;
@@ -247,7 +193,8 @@ size_t ah_type_size(ah_type type) {
         [AH_BOOL] = 1,    [AH_INT8] = 1,      [AH_INT16] = 2,    [AH_INT32] = 4,
         [AH_INT64] = 8,   [AH_UINT8] = 1,     [AH_UINT16] = 2,   [AH_UINT32] = 4,
         [AH_UINT64] = 8,  [AH_FLOAT16] = 2,   [AH_BFLOAT16] = 2, [AH_FLOAT32] = 4,
-        [AH_FLOAT64] = 8, [AH_COMPLEX64] = 8, [AH_COMPLEX128] = 16,
+        [AH_FLOAT64] = 8, [AH_COMPLEX64] = 8, [AH_COMPLEX128] = 16, [AH_FLOAT8_E4M3FN] = 1,
+        [AH_FLOAT8_E5M2] = 1,
     };
     return sizes[type];
 }
@@ -258,7 +205,13 @@ bool ah_supports(ah_op op, ah_type type) {
     return loops_baseline.folds[op][type].loop[0][0][0] != NULL;
 }
 
-static bool is_half(ah_type type) { return type == AH_FLOAT16 || type == AH_BFLOAT16; }
+/* Whether it is folded in float32. */
+static bool is_narrow(ah_type type) {
+    return type == AH_FLOAT16 || type == AH_BFLOAT16 || type == AH_FLOAT8_E4M3FN ||
+           type == AH_FLOAT8_E5M2;
+}
+
+static bool is_logical(ah_op op) { return op == AH_LAND || op == AH_LOR || op == AH_LXOR; }
 
 static bool is_complex(ah_type type) { return type == AH_COMPLEX64 || type == AH_COMPLEX128; }
 
@@ -290,7 +243,7 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
              size_t divisor) {
     const size_t size = ah_type_size(type);
     if (count == 0) return;
-    if (op != AH_AVG && n == 1) {
+    if (n == 1 && op != AH_AVG && !is_logical(op)) {
         if (out != in[0]) memcpy(out, in[0], count * size);
         return;
     }
@@ -303,8 +256,13 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
         fold->loop[0][0][n == 4](out, in, count * lanes);
         return;
     }
-    /* Of one operand there is no sum; its maximum with itself is itself, but wide. */
+    /* Of one operand there is no sum; its maximum with itself is itself, but wide. It and itself
+     * are as true as it is. */
     const void *const twice[] = {in[0], in[0]};
+    if (n == 1 && is_logical(op)) {
+        loops->folds[AH_LAND][type].loop[0][0][0](out, twice, count);
+        return;
+    }
     if (n == 1) {
         const ah_type part = type == AH_COMPLEX64    ? AH_FLOAT32
                              : type == AH_COMPLEX128 ? AH_FLOAT64
@@ -314,7 +272,7 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
         n = 2;
     }
     _Alignas(LINE) u8 scratch[BLOCK], finished[BLOCK];
-    const size_t block = BLOCK / (is_half(type) ? sizeof(f32) : size);
+    const size_t block = BLOCK / (is_narrow(type) ? sizeof(f32) : size);
     size_t some = past ? bytes_to_line(out) / size : block; /* then all others begin a line */
     for (size_t done = 0; done < count; done += some, some = block) {
         if (some > count - done) some = count - done;

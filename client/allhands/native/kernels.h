@@ -24,6 +24,8 @@ typedef enum {
     AH_FLOAT64,
     AH_COMPLEX64,
     AH_COMPLEX128,
+    AH_FLOAT8_E4M3FN,
+    AH_FLOAT8_E5M2,
     AH_TYPES
 } ah_type;
 
@@ -36,6 +38,9 @@ typedef enum {
     AH_BAND,
     AH_BOR,
     AH_BXOR,
+    AH_LAND, /* of what is true, that is, not 0: 0 or 1 */
+    AH_LOR,
+    AH_LXOR,
     AH_OPS
 } ah_op;
 
@@ -47,9 +52,9 @@ bool ah_supports(ah_op op, ah_type type);
 /* out[i] = in[0][i] op in[1][i] op ... op in[n-1][i], folded from the left; n >= 1.
  *
  * `out` may be one of `in`, exactly; otherwise nothing overlaps. Any alignment that the type has in
- * NumPy. AVG divides the sum by `divisor`, 1 or more, once. Half types are folded in float32 and
- * rounded once, to the nearest, ties to even. With n of 1 elements are copied as they are, but for
- * AVG.
+ * NumPy. AVG divides the sum by `divisor`, 1 or more, once. Floats narrower than float32 are folded
+ * in it and rounded once, to the nearest, ties to even. With n of 1 elements are copied as they
+ * are, but for AVG and the logical operations.
  *
  * The bits of a result depend on the values and their order alone, never on count, alignment, the
  * processor, or how a caller cuts an array. They are NumPy's, with two exceptions: every NaN that

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "arrays.h"
+#include "deadline.h"
 
 #include <pthread.h>
 #include <structmember.h>
@@ -396,6 +397,23 @@ static PyMethodDef lane_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *lane_timeout(LaneObject *self, void *unused)
+{
+    (void)unused;
+    return PyFloat_FromDouble((double)self->timeout_ns / NANOSECONDS);
+}
+
+static int lane_set_timeout(LaneObject *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    return read_timeout(value, &self->timeout_ns);
+}
+
+static PyGetSetDef lane_getset[] = {
+    {"timeout", (getter)lane_timeout, (setter)lane_set_timeout, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef lane_members[] = {
     {"taken", T_ULONGLONG, offsetof(LaneObject, taken), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -409,6 +427,7 @@ static PyType_Slot lane_slots[] = {
     {Py_tp_clear, lane_break},
     {Py_tp_methods, lane_methods},
     {Py_tp_members, lane_members},
+    {Py_tp_getset, lane_getset},
     {0, NULL},
 };
 

@@ -31,7 +31,7 @@
 #define SAME_LOOP(NAME, TYPE, GET, OP, PUT)                                                        \
     LOOP(NAME, TYPE, any_##TYPE, any_##TYPE, any_##TYPE, GET, GET, OP, PUT)
 
-/* Integers: sums, products and bits do not depend on the sign. */
+/* Integers: sums, products, bits and what is true do not depend on the sign. */
 #define UNSIGNED_LOOPS(TYPE)                                                                       \
     SAME_LOOP(sum_##TYPE, TYPE, AS_IS, SUM, AS_IS)                                                 \
     SAME_LOOP(product_##TYPE, TYPE, AS_IS, UNSIGNED_PRODUCT, AS_IS)                                \
@@ -39,7 +39,10 @@
     SAME_LOOP(max_##TYPE, TYPE, AS_IS, GREATEST, AS_IS)                                            \
     SAME_LOOP(and_##TYPE, TYPE, AS_IS, AND, AS_IS)                                                 \
     SAME_LOOP(or_##TYPE, TYPE, AS_IS, OR, AS_IS)                                                   \
-    SAME_LOOP(xor_##TYPE, TYPE, AS_IS, XOR, AS_IS)
+    SAME_LOOP(xor_##TYPE, TYPE, AS_IS, XOR, AS_IS)                                                 \
+    SAME_LOOP(land_##TYPE, TYPE, IS_TRUE_##TYPE, AND, AS_IS)                                       \
+    SAME_LOOP(lor_##TYPE, TYPE, IS_TRUE_##TYPE, OR, AS_IS)                                         \
+    SAME_LOOP(lxor_##TYPE, TYPE, IS_TRUE_##TYPE, XOR, AS_IS)
 #define SIGNED_LOOPS(TYPE)                                                                         \
     SAME_LOOP(min_##TYPE, TYPE, AS_IS, LEAST, AS_IS)                                               \
     SAME_LOOP(max_##TYPE, TYPE, AS_IS, GREATEST, AS_IS)
@@ -54,9 +57,9 @@ SIGNED_LOOPS(i32)
 SIGNED_LOOPS(i64)
 
 /* A byte that is not 0 is true, as in NumPy. */
-SAME_LOOP(and_bool, u8, IS_TRUE, AND, AS_IS)
-SAME_LOOP(or_bool, u8, IS_TRUE, OR, AS_IS)
-SAME_LOOP(xor_bool, u8, IS_TRUE, XOR, AS_IS)
+SAME_LOOP(and_bool, u8, IS_TRUE_u8, AND, AS_IS)
+SAME_LOOP(or_bool, u8, IS_TRUE_u8, OR, AS_IS)
+SAME_LOOP(xor_bool, u8, IS_TRUE_u8, XOR, AS_IS)
 
 #define FLOAT_LOOPS(TYPE)                                                                          \
     SAME_LOOP(sum_##TYPE, TYPE, AS_IS, SUM, QUIET)                                                 \
@@ -96,28 +99,31 @@ FLOAT_LOOPS(f64)
 COMPLEX_LOOPS(c64, f32)
 COMPLEX_LOOPS(c128, f64)
 
-#ifndef HALF_LOOPS
-#define HALF_LOOP(NAME, WIDEN, NARROW, OP)                                                         \
-    LOOP(NAME, f32, any_u16, any_u16, any_u16, WIDEN, WIDEN, OP, NARROW)                           \
-    LOOP(NAME##_open, f32, any_u16, any_u16, any_f32, WIDEN, WIDEN, OP, AS_IS)                     \
-    LOOP(NAME##_more, f32, any_f32, any_u16, any_f32, AS_IS, WIDEN, OP, AS_IS)                     \
-    LOOP(NAME##_close, f32, any_f32, any_u16, any_u16, AS_IS, WIDEN, OP, NARROW)
-#define HALF_LOOPS(TYPE)                                                                           \
-    HALF_LOOP(sum_##TYPE, TYPE##_to_f32, f32_to_##TYPE, SUM)                                       \
-    HALF_LOOP(product_##TYPE, TYPE##_to_f32, f32_to_##TYPE, PRODUCT)                               \
-    HALF_LOOP(min_##TYPE, TYPE##_to_f32, f32_to_##TYPE, FLOAT_LEAST)                               \
-    HALF_LOOP(max_##TYPE, TYPE##_to_f32, f32_to_##TYPE, FLOAT_GREATEST)                            \
+#define NARROW_LOOP(NAME, STORE, WIDEN, NARROW, OP)                                                \
+    LOOP(NAME, f32, any_##STORE, any_##STORE, any_##STORE, WIDEN, WIDEN, OP, NARROW)               \
+    LOOP(NAME##_open, f32, any_##STORE, any_##STORE, any_f32, WIDEN, WIDEN, OP, AS_IS)             \
+    LOOP(NAME##_more, f32, any_f32, any_##STORE, any_f32, AS_IS, WIDEN, OP, AS_IS)                 \
+    LOOP(NAME##_close, f32, any_f32, any_##STORE, any_##STORE, AS_IS, WIDEN, OP, NARROW)
+#define NARROW_LOOPS(TYPE, STORE)                                                                  \
+    NARROW_LOOP(sum_##TYPE, STORE, TYPE##_to_f32, f32_to_##TYPE, SUM)                              \
+    NARROW_LOOP(product_##TYPE, STORE, TYPE##_to_f32, f32_to_##TYPE, PRODUCT)                      \
+    NARROW_LOOP(min_##TYPE, STORE, TYPE##_to_f32, f32_to_##TYPE, FLOAT_LEAST)                      \
+    NARROW_LOOP(max_##TYPE, STORE, TYPE##_to_f32, f32_to_##TYPE, FLOAT_GREATEST)                   \
     TARGET static void NAMED(divide_##TYPE)(void *out_, const void *sums, size_t count,            \
                                             size_t divisor) {                                      \
-        any_u16 *out = out_;                                                                       \
+        any_##STORE *out = out_;                                                                   \
         const any_f32 *sum = sums;                                                                 \
         const f32 by = (f32)divisor;                                                               \
         INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = f32_to_##TYPE(sum[i] / by);        \
     }
+#ifndef HALF_LOOPS
+#define HALF_LOOPS(TYPE) NARROW_LOOPS(TYPE, u16)
 #endif
 
 HALF_LOOPS(f16)
 HALF_LOOPS(bf16)
+NARROW_LOOPS(e4m3fn, u8)
+NARROW_LOOPS(e5m2, u8)
 
 /* Of the type's own throughout: there is no wider one that it is computed in. */
 #define PLAIN(NAME)                                                                                \
@@ -136,9 +142,9 @@ HALF_LOOPS(bf16)
         }                                                                                          \
     }
 
-#define BITS(OP)                                                                                   \
+#define BITS(OP, OF_BOOL)                                                                          \
     {                                                                                              \
-        [AH_BOOL] = PLAIN(OP##_bool), [AH_INT8] = PLAIN(OP##_u8), [AH_INT16] = PLAIN(OP##_u16),    \
+        [AH_BOOL] = PLAIN(OF_BOOL##_bool), [AH_INT8] = PLAIN(OP##_u8), [AH_INT16] = PLAIN(OP##_u16),    \
         [AH_INT32] = PLAIN(OP##_u32), [AH_INT64] = PLAIN(OP##_u64), [AH_UINT8] = PLAIN(OP##_u8),   \
         [AH_UINT16] = PLAIN(OP##_u16), [AH_UINT32] = PLAIN(OP##_u32),                              \
         [AH_UINT64] = PLAIN(OP##_u64),                                                             \
@@ -150,6 +156,7 @@ HALF_LOOPS(bf16)
         [AH_UINT8] = PLAIN(OP##_u8), [AH_UINT16] = PLAIN(OP##_u16),                                \
         [AH_UINT32] = PLAIN(OP##_u32), [AH_UINT64] = PLAIN(OP##_u64),                              \
         [AH_FLOAT16] = WIDENED(OP##_f16), [AH_BFLOAT16] = WIDENED(OP##_bf16),                      \
+        [AH_FLOAT8_E4M3FN] = WIDENED(OP##_e4m3fn), [AH_FLOAT8_E5M2] = WIDENED(OP##_e5m2),          \
         [AH_FLOAT32] = PLAIN(OP##_f32), [AH_FLOAT64] = PLAIN(OP##_f64),                            \
     }
 #define ARITHMETIC(OP, OF_BOOL, OF_C64, OF_C128)                                                   \
@@ -159,6 +166,7 @@ HALF_LOOPS(bf16)
         [AH_UINT8] = PLAIN(OP##_u8), [AH_UINT16] = PLAIN(OP##_u16),                                \
         [AH_UINT32] = PLAIN(OP##_u32), [AH_UINT64] = PLAIN(OP##_u64),                              \
         [AH_FLOAT16] = WIDENED(OP##_f16), [AH_BFLOAT16] = WIDENED(OP##_bf16),                      \
+        [AH_FLOAT8_E4M3FN] = WIDENED(OP##_e4m3fn), [AH_FLOAT8_E5M2] = WIDENED(OP##_e5m2),          \
         [AH_FLOAT32] = PLAIN(OP##_f32), [AH_FLOAT64] = PLAIN(OP##_f64),                            \
         [AH_COMPLEX64] = PLAIN(OP##_##OF_C64), [AH_COMPLEX128] = PLAIN(OP##_##OF_C128),            \
     }
@@ -170,14 +178,19 @@ static const loops NAMED(loops) = {
             [AH_PRODUCT] = ARITHMETIC(product, and, c64, c128),
             [AH_MIN] = ORDER(min, and),
             [AH_MAX] = ORDER(max, or),
-            [AH_BAND] = BITS(and),
-            [AH_BOR] = BITS(or),
-            [AH_BXOR] = BITS(xor),
+            [AH_BAND] = BITS(and, and),
+            [AH_BOR] = BITS(or, or),
+            [AH_BXOR] = BITS(xor, xor),
+            [AH_LAND] = BITS(land, and),
+            [AH_LOR] = BITS(lor, or),
+            [AH_LXOR] = BITS(lxor, xor),
         },
     .divide =
         {
             [AH_FLOAT16] = NAMED(divide_f16),
             [AH_BFLOAT16] = NAMED(divide_bf16),
+            [AH_FLOAT8_E4M3FN] = NAMED(divide_e4m3fn),
+            [AH_FLOAT8_E5M2] = NAMED(divide_e5m2),
             [AH_FLOAT32] = NAMED(divide_f32),
             [AH_FLOAT64] = NAMED(divide_f64),
             [AH_COMPLEX64] = NAMED(divide_c64),
@@ -191,7 +204,8 @@ static const loops NAMED(loops) = {
 #undef SIGNED_LOOPS
 #undef FLOAT_LOOPS
 #undef COMPLEX_LOOPS
-#undef HALF_LOOP
+#undef NARROW_LOOP
+#undef NARROW_LOOPS
 #undef HALF_LOOPS
 #undef PLAIN
 #undef WIDENED

@@ -518,6 +518,23 @@ static PyMethodDef mail_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *mail_timeout(MailObject *self, void *unused)
+{
+    (void)unused;
+    return PyFloat_FromDouble((double)self->timeout_ns / NANOSECONDS);
+}
+
+static int mail_set_timeout(MailObject *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    return read_timeout(value, &self->timeout_ns);
+}
+
+static PyGetSetDef mail_getset[] = {
+    {"timeout", (getter)mail_timeout, (setter)mail_set_timeout, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot mail_slots[] = {
     {Py_tp_doc, "The messages of one group over shared memory; described in _native.pyi."},
     {Py_tp_new, mail_new},
@@ -525,6 +542,7 @@ static PyType_Slot mail_slots[] = {
     {Py_tp_traverse, mail_traverse},
     {Py_tp_clear, mail_clear},
     {Py_tp_methods, mail_methods},
+    {Py_tp_getset, mail_getset},
     {0, NULL},
 };
 

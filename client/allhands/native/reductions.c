@@ -14,6 +14,11 @@ static uint64_t sign(const ah_call *call, int operation, ah_op op, ah_type type,
     return ah_sign(call, operation, count, (uint64_t)op << 32 | (uint64_t)type, (uint64_t)root);
 }
 
+/* What a group of one makes of its own contribution. */
+static void alone(ah_op op, ah_type type, void *out, const void *in, size_t count) {
+    ah_fold(op == AH_AVG ? AH_SUM : op, type, out, &in, 1, count, 1);
+}
+
 /* ---- all_reduce */
 
 typedef struct {
@@ -120,10 +125,14 @@ ah_status ah_all_reduce(ah_lane *lane, ah_call *call, ah_op op, ah_type type, vo
     size_t nbytes = count * ah_type_size(type);
     uint64_t signature = sign(call, CALL_ALL_REDUCE, op, type, count, 0);
     ah_status status = ah_start(lane, call);
-    if (status == AH_OK && lane->size > 1)
-        status = nbytes <= lane->limits.slot_max
-                     ? all_reduce_slots(lane, signature, op, type, x, count, nbytes)
-                     : all_reduce_large(lane, signature, op, type, x, nbytes);
+    if (status != AH_OK)
+        ;
+    else if (lane->size == 1)
+        alone(op, type, x, x, count);
+    else if (nbytes <= lane->limits.slot_max)
+        status = all_reduce_slots(lane, signature, op, type, x, count, nbytes);
+    else
+        status = all_reduce_large(lane, signature, op, type, x, nbytes);
     return ah_finish(lane, status);
 }
 
@@ -174,7 +183,7 @@ ah_status ah_reduce(ah_lane *lane, ah_call *call, ah_op op, ah_type type, const 
     if (status != AH_OK)
         ;
     else if (lane->size == 1)
-        ah_move(out, in, nbytes);
+        alone(op, type, out, in, count);
     else if (nbytes <= lane->limits.slot_max)
         status = reduce_slots(lane, signature, op, type, in, out, count, nbytes, root);
     else
@@ -264,7 +273,7 @@ ah_status ah_reduce_scatter(ah_lane *lane, ah_call *call, ah_op op, ah_type type
     if (status != AH_OK)
         ;
     else if (lane->size == 1)
-        ah_move(out, in[0], nbytes);
+        alone(op, type, out, in[0], count);
     else if (nbytes <= lane->limits.slot_max / (size_t)lane->size)
         status = reduce_scatter_slots(lane, signature, op, type, in, out, count, nbytes);
     else

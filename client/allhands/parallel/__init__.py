@@ -1,1 +1,1 @@
-"""What data-parallel programs are made of, above the collectives."""
+"""What programs that train in parallel are made of, above the plain calls."""

@@ -27,6 +27,7 @@ from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
+from allhands.futures import awaitable
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
 from allhands.recorder.source import caller
@@ -85,7 +86,7 @@ class ResilientGroup(Group):
     ) -> None:
         super().__init__(group._engine, thread, group.timeout, group._recovery)
         self.objects = group.objects
-        self._numbers = Order()
+        self._numbers = Order(group.timeout)
         self.order = self._numbers  # every call goes through the queue, whatever the ranks share
         self._loop_thread = thread
         self._regrouper = regrouper
@@ -205,7 +206,7 @@ class ResilientGroup(Group):
         """Give a call its number and hand it to the loop, in one step."""
         source = caller()
         with self.order.lock:
-            work = Work(what, self.order.take(), label, self.name)
+            work = Work(what, self.order.take(), label, self.name, self._thread.callbacks)
             call = make(work)
             call.source = source
             self._hand_over(work, self._submit, self._cancel, call)
@@ -221,7 +222,8 @@ class ResilientGroup(Group):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        return self._now._exchange(operation, array, result, peer, tag, timeout, label)
+        given = self._given(timeout)
+        return self._now._exchange(operation, array, result, peer, tag, given, label)
 
     def _submit(self, call: _Call) -> None:
         self._queue.append(call)
@@ -442,7 +444,8 @@ def _rerooted(native: Native, root: int, group: Group) -> tuple[Native, Build]:
     def build(rank: int, size: int) -> list[Part]:
         if native.kind == "broadcast":
             return plan.broadcast(rank, size, array, root, wire)
-        return plan.reduce(rank, size, native.sources[0], target, root, group.deterministic)
+        ordered = native.is_ordered(size, group.deterministic)
+        return plan.reduce(rank, size, native.sources[0], target, root, ordered)
 
     return replace(native, root=root), build
 
@@ -453,4 +456,4 @@ def _copy(targets: Sequence[Array], sources: Sequence[Array]) -> None:
 
 
 async def _ended(work: Work) -> Result:
-    return await asyncio.wrap_future(work.get_future())
+    return await awaitable(work.get_future())

@@ -132,6 +132,18 @@ class AsyncCoordinatorStore:
                 return False
         return True
 
+    async def queue_push(self, key: str, value: bytes | str) -> None:
+        request = wire.QueuePushRequest(job=self._job, key=key, value=encode(value))
+        await self._call(key_calls.QUEUE_PUSH, request)
+
+    async def queue_pop(self, key: str, block: bool = True) -> bytes:
+        request = wire.QueuePopRequest(job=self._job, key=key, wait=block)
+        return (await self._call(key_calls.QUEUE_POP, request)).value
+
+    async def queue_len(self, key: str) -> int:
+        request = wire.QueueLengthRequest(job=self._job, key=key)
+        return (await self._call(key_calls.QUEUE_LENGTH, request)).length
+
     # ------------------------------------------------------------ calling
 
     async def _call(self, call: KeyCall[Q, P], request: Q, timeout: float | None = None) -> P:

@@ -1,7 +1,7 @@
 """What every store can do: the methods of torch.distributed's c10d stores."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from allhands.timeout import Timeout
 
@@ -69,3 +69,24 @@ class Store(Protocol):
 
     def check(self, keys: Sequence[str]) -> bool:
         """Say whether all the keys exist now."""
+
+    def queue_push(self, key: str, value: bytes | str) -> None:
+        """Append to the queue of that name; a key of the same name is something else."""
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Remove and return what is first in the queue; each value goes to one who pops.
+
+        With `block` it waits for one, no longer than the store's timeout.
+
+        Raises:
+            NotFound: it is empty, without `block`.
+        """
+
+    def queue_len(self, key: str) -> int:
+        """Return how many values the queue holds."""
+
+    def has_extended_api(self) -> bool:
+        """Say whether there are `append`, `multi_get`, `multi_set` and queues; true."""
+
+    def clone(self) -> Self:
+        """Return a store of the same keys whose timeout is its own."""

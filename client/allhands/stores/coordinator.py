@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from allhands.channel import Endpoint
 from allhands.control import Control
 from allhands.timeout import Timeout, seconds
 from allhands.values import encode, paired
@@ -13,6 +14,11 @@ class CoordinatorStore:
     def __init__(self, control: Control, timeout: Timeout = 30.0) -> None:
         self._control = control
         self._timeout = seconds(timeout)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The coordinator that has the keys."""
+        return self._control.endpoint
 
     @property
     def timeout(self) -> float:
@@ -64,3 +70,19 @@ class CoordinatorStore:
         # Asks for names, since a reply has no room for many large values. So several keys take
         # several steps: a key deleted between two of them may have been counted.
         return all(key in self._control.list(key) for key in keys)
+
+    def queue_push(self, key: str, value: bytes | str) -> None:
+        self._control.queue_push(key, value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        return self._control.queue_pop(key, wait=block, timeout=self._timeout)
+
+    def queue_len(self, key: str) -> int:
+        return self._control.queue_length(key)
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> "CoordinatorStore":
+        """Return a store over the same connection."""
+        return CoordinatorStore(self._control, self._timeout)

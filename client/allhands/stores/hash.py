@@ -1,16 +1,23 @@
 """A store in the memory of one process, for its threads."""
 
-import re
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from allhands.deadlines import effective_for
-from allhands.errors import Refused, StoreTimeout
+from allhands.errors import NotFound, StoreTimeout
 from allhands.timeout import Timeout, seconds
-from allhands.values import checked, encode, paired, quoted
+from allhands.values import checked, encode, paired, quoted, summed
 
-_INTEGER = re.compile(rb"[+-]?[0-9]{1,19}")
-_INT64 = range(-(2**63), 2**63)
+
+@dataclass(slots=True)
+class _Contents:
+    values: dict[str, bytes] = field(default_factory=dict)
+    queues: dict[str, deque[bytes]] = field(default_factory=dict)
+    """None of them empty."""
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    """Its lock is held by who looks or writes."""
 
 
 class HashStore:
@@ -18,8 +25,7 @@ class HashStore:
 
     def __init__(self, timeout: Timeout = 30.0) -> None:
         self._timeout = seconds(timeout)
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
+        self._contents = _Contents()
 
     @property
     def timeout(self) -> float:
@@ -35,65 +41,101 @@ class HashStore:
         return self.multi_get([key])[0]
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        with self._changed:
+        with self._contents.changed:
             self._await(keys, self._timeout if timeout is None else seconds(timeout))
 
     def add(self, key: str, amount: int) -> int:
-        with self._changed:
-            held = self._values.get(key, b"0")
-            if not _INTEGER.fullmatch(held):
-                raise Refused(f"key {key!r} holds no integer, but {held[:20]!r}")
-            total = int(held) + amount
-            if total not in _INT64:
-                raise Refused(f"adding {amount} to key {key!r} would leave the range of 64 bits")
-            self._values[checked(key)] = str(total).encode()
-            self._changed.notify_all()
+        with self._contents.changed:
+            total = summed(key, self._contents.values.get(key, b"0"), amount)
+            self._store(key, str(total).encode())
             return total
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        with self._changed:
-            if self._values.get(key, b"") == encode(expected):
-                self._values[checked(key)] = encode(desired)
-                self._changed.notify_all()
-            return self._values.get(key, encode(expected))
+        with self._contents.changed:
+            if self._contents.values.get(key, b"") == encode(expected):
+                self._store(key, encode(desired))
+            return self._contents.values.get(key, encode(expected))
 
     def append(self, key: str, value: bytes | str) -> None:
-        with self._changed:
-            self._values[checked(key)] = self._values.get(key, b"") + encode(value)
-            self._changed.notify_all()
+        with self._contents.changed:
+            self._store(key, self._contents.values.get(key, b"") + encode(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        with self._changed:
+        with self._contents.changed:
             self._await(keys, self._timeout)
-            return [self._values[key] for key in keys]
+            return [self._contents.values[key] for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
         pairs = paired(keys, values)
-        with self._changed:
-            self._values.update(pairs)
-            self._changed.notify_all()
+        with self._contents.changed:
+            self._contents.values.update(pairs)
+            self._contents.changed.notify_all()
 
     def delete_key(self, key: str) -> bool:
-        with self._changed:
-            return self._values.pop(key, None) is not None
+        with self._contents.changed:
+            return self._contents.values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        with self._changed:
-            return len(self._values)
+        with self._contents.changed:
+            return len(self._contents.values)
 
     def list_keys(self, prefix: str = "") -> list[str]:
-        with self._changed:
-            return sorted(key for key in self._values if key.startswith(prefix))
+        with self._contents.changed:
+            return sorted(key for key in self._contents.values if key.startswith(prefix))
 
     def check(self, keys: Sequence[str]) -> bool:
-        with self._changed:
+        with self._contents.changed:
             return not self._missing(keys)
 
+    def queue_push(self, key: str, value: bytes | str) -> None:
+        with self._contents.changed:
+            self._contents.queues.setdefault(checked(key), deque()).append(encode(value))
+            self._contents.changed.notify_all()
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        queues = self._contents.queues
+        with self._contents.changed:
+            if block:
+                self._wait_for(
+                    lambda: key in queues, self._timeout, lambda: f"pushed to queue {key!r}"
+                )
+            if key not in queues:
+                raise NotFound(f"queue {key!r} is empty")
+            value = queues[key].popleft()
+            if not queues[key]:
+                del queues[key]
+            return value
+
+    def queue_len(self, key: str) -> int:
+        with self._contents.changed:
+            return len(self._contents.queues.get(key, ()))
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> "HashStore":
+        other = HashStore(self._timeout)
+        other._contents = self._contents
+        return other
+
+    # ------------------------------------------------------------ inside, with the lock held
+
+    def _store(self, key: str, value: bytes) -> None:
+        self._contents.values[checked(key)] = value
+        self._contents.changed.notify_all()
+
     def _await(self, keys: Sequence[str], limit: float) -> None:
-        """Wait, holding the lock, until all the keys exist."""
-        limit = effective_for(lambda: f"wait for {quoted(keys)}", limit)
-        if not self._changed.wait_for(lambda: not self._missing(keys), limit):
-            raise StoreTimeout(f"timeout: nobody set {quoted(self._missing(keys))} in {limit:g} s")
+        """Wait until all the keys exist."""
+        self._wait_for(
+            lambda: not self._missing(keys), limit, lambda: f"set {quoted(self._missing(keys))}"
+        )
+
+    def _wait_for(
+        self, has_come: Callable[[], bool], limit: float, missing: Callable[[], str]
+    ) -> None:
+        limit = effective_for(lambda: f"wait until somebody has {missing()}", limit)
+        if not self._contents.changed.wait_for(has_come, limit):
+            raise StoreTimeout(f"timeout: nobody {missing()} in {limit:g} s")
 
     def _missing(self, keys: Sequence[str]) -> list[str]:
-        return [key for key in keys if key not in self._values]
+        return [key for key in keys if key not in self._contents.values]

@@ -14,6 +14,7 @@ class PrefixStore:
     """
 
     def __init__(self, prefix: str, store: Store) -> None:
+        self.prefix = prefix
         self._prefix = f"{prefix}/"
         self._store = store
 
@@ -64,6 +65,21 @@ class PrefixStore:
 
     def check(self, keys: Sequence[str]) -> bool:
         return self._store.check(self._all_prefixed(keys))
+
+    def queue_push(self, key: str, value: bytes | str) -> None:
+        self._store.queue_push(self._prefixed(key), value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        return self._store.queue_pop(self._prefixed(key), block)
+
+    def queue_len(self, key: str) -> int:
+        return self._store.queue_len(self._prefixed(key))
+
+    def has_extended_api(self) -> bool:
+        return self._store.has_extended_api()
+
+    def clone(self) -> "PrefixStore":
+        return PrefixStore(self.prefix, self._store.clone())
 
     def _prefixed(self, key: str) -> str:
         return self._prefix + checked(key)

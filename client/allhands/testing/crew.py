@@ -13,8 +13,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from allhands import stacks
 from allhands.api.world import World
 from allhands.channel import Address, Endpoint, dial
 from allhands.config import WorldConfig
@@ -104,6 +106,7 @@ class Crew:
 
     def join(self, rank: int, config: WorldConfig) -> World:
         worker = self._loop.run(self._join(rank, config))
+        worker.stack = partial(stacks.of_thread, threading.current_thread())
         return _ThreadWorld(self._loop, worker, self.endpoint)
 
     def endpoint(self) -> Endpoint:

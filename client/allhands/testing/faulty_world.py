@@ -201,6 +201,8 @@ class FaultyWorld:
 class _Caller:
     """Hands the calls of a rank over, when it is not stalled."""
 
+    callbacks = None
+
     def __init__(self, world: FaultyWorld, rank: int) -> None:
         self._world = world
         self._rank = rank

@@ -183,6 +183,8 @@ class InprocRank:
 class InprocWorld:
     """The ranks, and the groups that they have opened."""
 
+    callbacks = None
+
     def __init__(
         self,
         size: int,

@@ -1,16 +1,30 @@
-"""What every fabric and link must do; run it on your own by subclassing `LinkSuite`.
+"""What every fabric and link must do; see `conformance` for how to run it on your own.
 
-With pytest and pytest-asyncio: subclass, implement `fabrics`, name the class `Test...`.
+Each test has an event loop of its own, so that no plugin is needed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
 
 from allhands.transport.frame import CHUNK, FrameError, Header, Key, Kind, unpack_header
 from allhands.transport.link import Fabric, Gathering, LinkBroken, Receiver
 
 _PATIENCE = 10.0
+
+S = TypeVar("S")
+
+
+def in_a_loop(test: Callable[[S], Coroutine[None, None, None]]) -> Callable[[S], None]:
+    """Let a test be a plain method that runs its coroutine."""
+
+    @functools.wraps(test)
+    def run(self: S) -> None:
+        asyncio.run(test(self))
+
+    return run
 
 
 def frame(number: int, payload: bytes = b"") -> bytes:
@@ -65,6 +79,7 @@ class LinkSuite:
         async with self.fabrics(recorders) as fabrics:
             yield list(fabrics), recorders
 
+    @in_a_loop
     async def test_frames_arrive_whole_and_in_the_order_sent(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
@@ -74,6 +89,7 @@ class LinkSuite:
             await recorders[1].until(frames=len(sent))
             assert recorders[1].frames == [(0, one) for one in sent]
 
+    @in_a_loop
     async def test_the_largest_frame_passes(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
@@ -82,6 +98,7 @@ class LinkSuite:
             await recorders[1].until(frames=1)
             assert recorders[1].frames == [(0, largest)]
 
+    @in_a_loop
     async def test_both_directions_are_links_of_their_own(self) -> None:
         async with self.pair() as (fabrics, recorders):
             there, back = await fabrics[0].dial(1), await fabrics[1].dial(0)
@@ -92,6 +109,7 @@ class LinkSuite:
             assert recorders[0].frames == [(1, frame(2))]
             assert recorders[1].frames == [(0, frame(1))]
 
+    @in_a_loop
     async def test_close_returns_when_everything_has_been_taken_in(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
@@ -102,12 +120,14 @@ class LinkSuite:
             assert recorders[1].breaks == []
             await link.close()
 
+    @in_a_loop
     async def test_nothing_can_be_sent_after_close(self) -> None:
         async with self.pair() as (fabrics, _):
             link = await fabrics[0].dial(1)
             await link.close()
             await _must_break(link.send([frame(1)]))
 
+    @in_a_loop
     async def test_a_dropped_link_is_told_to_the_receiver(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
@@ -118,6 +138,7 @@ class LinkSuite:
             assert [peer for peer, _ in recorders[1].breaks] == [0]
             link.abort()
 
+    @in_a_loop
     async def test_a_peer_that_goes_away_breaks_the_links_to_it(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
@@ -128,11 +149,13 @@ class LinkSuite:
             assert recorders[0].breaks[0][0] == 1
             await _must_break(link.send([frame(2)]))
 
+    @in_a_loop
     async def test_a_peer_that_is_not_there_cannot_be_dialled(self) -> None:
         async with self.pair() as (fabrics, _):
             await fabrics[1].aclose()
             await _must_break(fabrics[0].dial(1))
 
+    @in_a_loop
     async def test_a_frame_that_is_none_breaks_the_link_at_both_ends(self) -> None:
         async with self.pair() as (fabrics, recorders):
             recorders[1].poison = frame(666)

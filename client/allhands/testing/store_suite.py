@@ -1,12 +1,4 @@
-"""What every `Store` must do, as tests to be run on any of them.
-
-    class TestMyStore(StoreSuite):
-        @pytest.fixture
-        def store(self): ...
-
-needs pytest. The store must be empty, and its timeout a minute: else a store that wakes nobody,
-but looks again when the time is over, would go unnoticed.
-"""
+"""What every `Store` must do, as tests to be run on any of them; see `conformance` for how."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from allhands.errors import AllhandsError, Refused, StoreTimeout
+from allhands.errors import AllhandsError, NotFound, Refused, StoreTimeout
 from allhands.stores.contract import Store
 
 _SHORT = 0.05
@@ -216,9 +208,68 @@ class StoreSuite:
         store.set("large", value)
         assert store.get("large") == value
 
+    def test_a_queue_gives_what_was_pushed_in_order_and_once(self, store: Store) -> None:
+        store.queue_push("queue", b"first")
+        store.queue_push("queue", "second")
+        store.queue_push("queue", b"")
+        assert store.queue_len("queue") == 3
+        assert [store.queue_pop("queue") for _ in range(3)] == [b"first", b"second", b""]
+        assert store.queue_len("queue") == 0
+
+    def test_a_pop_waits_until_another_pushes(self, store: Store) -> None:
+        waiting = _in_thread(lambda: store.queue_pop("queue"))
+        assert not waiting.done()
+        store.queue_push("queue", b"here")
+        assert waiting.result(_PATIENCE) == b"here"
+
+    def test_a_pop_of_an_empty_queue_ends_with_the_timeout_and_takes_nothing_later(
+        self, store: Store
+    ) -> None:
+        store.set_timeout(_SHORT)
+        with pytest.raises(StoreTimeout, match=r"(?i)timeout.*nobody-pushes"):
+            store.queue_pop("nobody-pushes")
+        store.queue_push("nobody-pushes", b"late")
+        assert store.queue_pop("nobody-pushes", block=False) == b"late"
+
+    def test_a_pop_that_does_not_block_says_that_the_queue_is_empty(self, store: Store) -> None:
+        with pytest.raises(NotFound, match="queue"):
+            store.queue_pop("queue", block=False)
+
+    def test_queues_and_keys_of_one_name_are_apart(self, store: Store) -> None:
+        store.set("name", b"key")
+        store.queue_push("name", b"item")
+        store.queue_push("other", b"item")
+        assert store.num_keys() == 1
+        assert store.queue_pop("name") == b"item"
+        assert store.get("name") == b"key"
+
+    def test_each_value_is_popped_by_one_of_many_threads(self, store: Store) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            popped = [pool.submit(store.queue_pop, "queue") for _ in range(32)]
+            for number in range(32):
+                store.queue_push("queue", str(number))
+            found = sorted(int(one.result(_PATIENCE)) for one in popped)
+        assert found == list(range(32))
+
+    def test_a_clone_has_the_same_keys_and_its_own_timeout(self, store: Store) -> None:
+        other = store.clone()
+        assert other.timeout == store.timeout
+        store.set("key", b"value")
+        assert other.get("key") == b"value"
+        other.set_timeout(_SHORT)
+        assert store.timeout != other.timeout
+        waiting = _in_thread(lambda: store.get("late"))
+        other.set("late", b"here")
+        assert waiting.result(_PATIENCE) == b"here"
+
+    def test_a_store_says_that_it_has_all_calls(self, store: Store) -> None:
+        assert store.has_extended_api()
+
     def test_an_empty_key_is_refused(self, store: Store) -> None:
         with pytest.raises(ValueError, match="key"):
             store.set("", b"")
+        with pytest.raises(ValueError, match="key"):
+            store.queue_push("", b"")
 
 
 def _in_thread(call: Callable[[], object]) -> Future[object]:

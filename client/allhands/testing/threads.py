@@ -14,40 +14,21 @@ called there, unless `init=False`; it joins the world of the threads when a func
 import contextvars
 import functools
 import inspect
-import sys
 import threading
 import time
-import unittest
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from allhands import stacks
 from allhands.api import sync
-from allhands.errors import GroupAborted, PeerFailed
 from allhands.testing.crew import Crew, CrewSeat
+from allhands.testing.rank_errors import RELEASED_SECONDS, ended_late, surface
 
 R = TypeVar("R")
 
 DEADLINE = 60.0
 """Seconds that all ranks together may take."""
-_RELEASED_SECONDS = 5.0
-"""What the other ranks get to end in, once one has failed and their calls have been released."""
 _LAST_SECONDS = 2.0
-
-
-class RankError(RuntimeError):
-    """A rank raised something, which is the cause of this: the first that did."""
-
-    def __init__(self, text: str, rank: int, errors: dict[int, BaseException]) -> None:
-        super().__init__(text)
-        self.rank = rank
-        """The one that was first."""
-        self.errors = errors
-        """What each rank raised that did, be it only because it could not go on without another."""
-
-
-class RanksStuck(RankError, TimeoutError):
-    """Ranks had not ended at the deadline; the text has where each of them was."""
 
 
 def run_threads(
@@ -142,9 +123,9 @@ class _Run:
         finally:
             self._crew.close()
         if stuck:
-            raise self._stuck(stuck)
+            raise ended_late(stuck, self._errors, self._size, self._deadline)
         if self._errors:
-            self._surface()
+            surface(self._errors, self._size)
         return [self._given[rank] for rank in range(self._size)]
 
     # ------------------------------------------------------------ on the rank's thread
@@ -190,7 +171,7 @@ class _Run:
             while self._running:
                 limit = begun + self._deadline
                 if self._failed_at:
-                    limit = min(limit, self._failed_at + _RELEASED_SECONDS)
+                    limit = min(limit, self._failed_at + RELEASED_SECONDS)
                 if (left := limit - time.monotonic()) <= 0:
                     break
                 self._changed.wait(left)
@@ -204,52 +185,6 @@ class _Run:
     def _wait_until(self, limit: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._running, limit - time.monotonic())
-
-    def _stuck(self, stuck: dict[int, str]) -> RankError:
-        """Word that ranks have not ended."""
-        first, errors = min(stuck), dict(self._errors)
-        cause = None
-        said = f"within {self._deadline:g} s"
-        for rank, error in errors.items():
-            if rank not in stuck:
-                first, cause = rank, error
-                said = f"after rank {rank} had raised {_told(error)}"
-                break
-        where = "\n".join(f"rank {rank} was at:\n{stack}" for rank, stack in stuck.items())
-        named = ", ".join(map(str, stuck))
-        of = "rank" if len(stuck) == 1 else "ranks"
-        text = f"{of} {named} of {self._size} did not end {said}\n{where}"
-        failed = RanksStuck(text, first, errors)
-        failed.__cause__ = cause
-        return failed
-
-    def _surface(self) -> None:
-        """Raise what the first rank raised of its own accord."""
-        own = {
-            rank: error
-            for rank, error in self._errors.items()
-            if not isinstance(error, GroupAborted | PeerFailed)
-        } or self._errors
-        failures = {rank: error for rank, error in own.items() if not _is_skip(error)}
-        if not failures:
-            raise next(iter(own.values()))
-        rank, error = next(iter(failures.items()))
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-        text = f"rank {rank} of {self._size} raised {_told(error)}"
-        raise RankError(text, rank, dict(self._errors)) from error
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _is_skip(error: BaseException) -> bool:
-    """Say whether an exception is no failure but says that there is nothing to test."""
-    if isinstance(error, unittest.SkipTest):
-        return True
-    outcomes = sys.modules.get("_pytest.outcomes")  # pytest's own, where it runs
-    return outcomes is not None and isinstance(error, outcomes.Skipped | outcomes.XFailed)
 
 
 def _with_rank(body: Callable[..., R]) -> Callable[[int], R]:

@@ -156,6 +156,9 @@ class Call(_message.Message):
     LIST_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     WITHDRAW_FIELD_NUMBER: _builtins.int
+    QUEUE_PUSH_FIELD_NUMBER: _builtins.int
+    QUEUE_POP_FIELD_NUMBER: _builtins.int
+    QUEUE_LENGTH_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """the caller's; no other call of the line that waits has it"""
     timeout: _builtins.float
@@ -184,6 +187,12 @@ class Call(_message.Message):
     def count(self) -> _coordinator_pb2.CountRequest: ...
     @_builtins.property
     def withdraw(self) -> Global___Withdraw: ...
+    @_builtins.property
+    def queue_push(self) -> _coordinator_pb2.QueuePushRequest: ...
+    @_builtins.property
+    def queue_pop(self) -> _coordinator_pb2.QueuePopRequest: ...
+    @_builtins.property
+    def queue_length(self) -> _coordinator_pb2.QueueLengthRequest: ...
     def __init__(
         self,
         *,
@@ -201,12 +210,15 @@ class Call(_message.Message):
         list: _coordinator_pb2.ListRequest | None = ...,
         count: _coordinator_pb2.CountRequest | None = ...,
         withdraw: Global___Withdraw | None = ...,
+        queue_push: _coordinator_pb2.QueuePushRequest | None = ...,
+        queue_pop: _coordinator_pb2.QueuePopRequest | None = ...,
+        queue_length: _coordinator_pb2.QueueLengthRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "set", b"set", "wait", b"wait", "withdraw", b"withdraw"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "wait", b"wait", "withdraw", b"withdraw"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "set", b"set", "timeout", b"timeout", "wait", b"wait", "withdraw", b"withdraw"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "timeout", b"timeout", "wait", b"wait", "withdraw", b"withdraw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "withdraw"]  # noqa: Y015
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "withdraw", "queue_push", "queue_pop", "queue_length"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
@@ -268,6 +280,9 @@ class Reply(_message.Message):
     DELETE_FIELD_NUMBER: _builtins.int
     LIST_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    QUEUE_PUSH_FIELD_NUMBER: _builtins.int
+    QUEUE_POP_FIELD_NUMBER: _builtins.int
+    QUEUE_LENGTH_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     @_builtins.property
     def refused(self) -> Global___Refused: ...
@@ -293,6 +308,12 @@ class Reply(_message.Message):
     def list(self) -> _coordinator_pb2.ListReply: ...
     @_builtins.property
     def count(self) -> _coordinator_pb2.CountReply: ...
+    @_builtins.property
+    def queue_push(self) -> _coordinator_pb2.QueuePushReply: ...
+    @_builtins.property
+    def queue_pop(self) -> _coordinator_pb2.QueuePopReply: ...
+    @_builtins.property
+    def queue_length(self) -> _coordinator_pb2.QueueLengthReply: ...
     def __init__(
         self,
         *,
@@ -309,12 +330,15 @@ class Reply(_message.Message):
         delete: _coordinator_pb2.DeleteReply | None = ...,
         list: _coordinator_pb2.ListReply | None = ...,
         count: _coordinator_pb2.CountReply | None = ...,
+        queue_push: _coordinator_pb2.QueuePushReply | None = ...,
+        queue_pop: _coordinator_pb2.QueuePopReply | None = ...,
+        queue_length: _coordinator_pb2.QueueLengthReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "refused", b"refused", "reply", b"reply", "set", b"set", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["refused", "set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "queue_push", "queue_pop", "queue_length"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 

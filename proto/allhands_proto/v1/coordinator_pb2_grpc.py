@@ -104,6 +104,21 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CountRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CountReply.FromString,
                 _registered_method=True)
+        self.QueuePush = channel.unary_unary(
+                '/allhands.v1.Coordinator/QueuePush',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueuePushRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueuePushReply.FromString,
+                _registered_method=True)
+        self.QueuePop = channel.unary_unary(
+                '/allhands.v1.Coordinator/QueuePop',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueuePopRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueuePopReply.FromString,
+                _registered_method=True)
+        self.QueueLength = channel.unary_unary(
+                '/allhands.v1.Coordinator/QueueLength',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueueLengthRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueueLengthReply.FromString,
+                _registered_method=True)
         self.Barrier = channel.unary_unary(
                 '/allhands.v1.Coordinator/Barrier',
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.BarrierRequest.SerializeToString,
@@ -241,6 +256,25 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueuePush(self, request, context):
+        """Queues: first in, first out; beside the keys, in name spaces of their own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueuePop(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueueLength(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Barrier(self, request, context):
         """Wait until every participant has arrived. The participants are the same for all callers.
         A caller that gives up (deadline, cancel) has not arrived.
@@ -370,6 +404,21 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Count,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CountRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CountReply.SerializeToString,
+            ),
+            'QueuePush': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueuePush,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueuePushRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueuePushReply.SerializeToString,
+            ),
+            'QueuePop': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueuePop,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueuePopRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueuePopReply.SerializeToString,
+            ),
+            'QueueLength': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueueLength,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueueLengthRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.QueueLengthReply.SerializeToString,
             ),
             'Barrier': grpc.unary_unary_rpc_method_handler(
                     servicer.Barrier,
@@ -790,6 +839,87 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/Count',
             allhands__proto_dot_v1_dot_coordinator__pb2.CountRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.CountReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueuePush(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/QueuePush',
+            allhands__proto_dot_v1_dot_coordinator__pb2.QueuePushRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.QueuePushReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueuePop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/QueuePop',
+            allhands__proto_dot_v1_dot_coordinator__pb2.QueuePopRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.QueuePopReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueueLength(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/QueueLength',
+            allhands__proto_dot_v1_dot_coordinator__pb2.QueueLengthRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.QueueLengthReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -68,6 +68,10 @@ class CoordinatorStub:
     Delete: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteRequest, _coordinator_pb2.DeleteReply]
     List: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListRequest, _coordinator_pb2.ListReply]
     Count: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.CountRequest, _coordinator_pb2.CountReply]
+    QueuePush: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.QueuePushRequest, _coordinator_pb2.QueuePushReply]
+    """Queues: first in, first out; beside the keys, in name spaces of their own."""
+    QueuePop: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.QueuePopRequest, _coordinator_pb2.QueuePopReply]
+    QueueLength: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.QueueLengthRequest, _coordinator_pb2.QueueLengthReply]
     Barrier: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.BarrierRequest, _coordinator_pb2.BarrierReply]
     """Wait until every participant has arrived. The participants are the same for all callers.
     A caller that gives up (deadline, cancel) has not arrived.
@@ -116,6 +120,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     Delete: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteRequest, _coordinator_pb2.DeleteReply]  # type: ignore[assignment]
     List: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListRequest, _coordinator_pb2.ListReply]  # type: ignore[assignment]
     Count: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.CountRequest, _coordinator_pb2.CountReply]  # type: ignore[assignment]
+    QueuePush: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.QueuePushRequest, _coordinator_pb2.QueuePushReply]  # type: ignore[assignment]
+    """Queues: first in, first out; beside the keys, in name spaces of their own."""
+    QueuePop: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.QueuePopRequest, _coordinator_pb2.QueuePopReply]  # type: ignore[assignment]
+    QueueLength: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.QueueLengthRequest, _coordinator_pb2.QueueLengthReply]  # type: ignore[assignment]
     Barrier: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.BarrierRequest, _coordinator_pb2.BarrierReply]  # type: ignore[assignment]
     """Wait until every participant has arrived. The participants are the same for all callers.
     A caller that gives up (deadline, cancel) has not arrived.
@@ -245,6 +253,28 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.CountRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.CountReply, _abc.Awaitable[_coordinator_pb2.CountReply]]: ...
+
+    @_abc_1.abstractmethod
+    def QueuePush(
+        self,
+        request: _coordinator_pb2.QueuePushRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.QueuePushReply, _abc.Awaitable[_coordinator_pb2.QueuePushReply]]:
+        """Queues: first in, first out; beside the keys, in name spaces of their own."""
+
+    @_abc_1.abstractmethod
+    def QueuePop(
+        self,
+        request: _coordinator_pb2.QueuePopRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.QueuePopReply, _abc.Awaitable[_coordinator_pb2.QueuePopReply]]: ...
+
+    @_abc_1.abstractmethod
+    def QueueLength(
+        self,
+        request: _coordinator_pb2.QueueLengthRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.QueueLengthReply, _abc.Awaitable[_coordinator_pb2.QueueLengthReply]]: ...
 
     @_abc_1.abstractmethod
     def Barrier(

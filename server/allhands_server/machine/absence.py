@@ -97,6 +97,9 @@ def occupied(member: Member, group: str, now: float) -> AbsentRank:
         return absent(member, State.ELSEWHERE, text, inside[0], stack=member.stack)
     busy = f"{member} is busy: alive, but "
     doing = next((one for one in progress if one.group == group), None)
+    if doing is None and progress:
+        text = f"{busy}it has not made this group (a group's ranks all give the same ranks and tag)"
+        return absent(member, State.BUSY, text, stack=member.stack)
     if doing is None or not doing.sequence:
         text = f"{busy}it has made no call yet"
         return absent(member, State.BUSY, text, doing, stack=member.stack)

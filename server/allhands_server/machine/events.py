@@ -118,6 +118,33 @@ KeyRequest: TypeAlias = (
     Set | Get | Wait | Add | CompareSet | Append | MultiSet | MultiGet | Delete | ListKeys | Count
 )
 
+# ---------------------------------------------------------------- queues
+
+
+@record
+class QueuePush(Request[int]):
+    """Answered with how many values wait in the queue now; 0: it has been popped already."""
+
+    job: str
+    key: str
+    value: bytes
+
+
+@record
+class QueuePop(Request[bytes]):
+    job: str
+    key: str
+    wait: bool = False
+
+
+@record
+class QueueLength(Request[int]):
+    job: str
+    key: str
+
+
+QueueRequest: TypeAlias = QueuePush | QueuePop | QueueLength
+
 # ---------------------------------------------------------------- other requests
 
 
@@ -213,6 +240,7 @@ class CollectReports(Request[tuple[MemberReport, ...]]):
 
 AnyRequest: TypeAlias = (
     KeyRequest
+    | QueueRequest
     | Arrive
     | AwaitVerdict
     | Meet

@@ -10,6 +10,7 @@ from allhands_server.machine.events import Fresh, Join
 from allhands_server.machine.keys import Keys
 from allhands_server.machine.member import Member
 from allhands_server.machine.members import World
+from allhands_server.machine.queues import Queues
 from allhands_server.machine.reforms import Reforms
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.values import JobView
@@ -20,10 +21,10 @@ IDLE_JOBS_KEPT = 1_000
 
 
 class Job:
-    """A name space for keys and barriers, and the world that meets in it.
+    """A name space for keys, queues and barriers, and the world that meets in it.
 
-    Keys that were set before the first join belong to the first world. They outlast a world until
-    the first join of the next one.
+    Keys that were set before the first join, and queues, belong to the first world. They outlast a
+    world until the first join of the next one.
     """
 
     def __init__(self, name: str, agenda: Agenda, space: str = "") -> None:
@@ -31,6 +32,7 @@ class Job:
         self._space = space
         self.name = name
         self.keys = Keys(name)
+        self.queues = Queues(name)
         self.barriers = Barriers(name)
         self.world: World | None = None
         self.verdicts: Verdicts | None = None
@@ -53,16 +55,17 @@ class Job:
     @property
     def holds_first_keys(self) -> bool:
         """Whether it has keys, and they belong to a world that is still to come."""
-        return self.world is None and len(self.keys) > 0
+        return self.world is None and (len(self.keys) > 0 or len(self.queues) > 0)
 
     @property
     def is_blank(self) -> bool:
         """Whether it would be the same if it were made anew."""
-        return not (self.has_ended or self.keys.revision or self.barriers.have_opened)
+        used = self.keys.revision or len(self.queues) or self.barriers.have_opened
+        return not (self.has_ended or used)
 
     @property
     def is_waited_for(self) -> bool:
-        return self.keys.is_waited_for or self.barriers.is_waited_at
+        return self.keys.is_waited_for or self.queues.is_waited_for or self.barriers.is_waited_at
 
     def join(
         self, session: int, join: Join, fresh: Fresh, now: float
@@ -83,6 +86,7 @@ class Job:
         member, joined = following.join(session, join, fresh.member_id, now)
         if world is not None and world.state == "ended":
             self.keys.clear()
+            self.queues.clear()
             self.barriers.clear()
         self.world = following
         self.verdicts = Verdicts(following, self._agenda)
@@ -159,7 +163,7 @@ class Jobs:
             return
         if job.is_blank:
             self._jobs.pop(job.name, None)
-        elif job.has_ended or not len(job.keys):
+        elif job.has_ended or not (len(job.keys) or len(job.queues)):
             self._idle[job.name] = None
         while len(self._idle) > IDLE_JOBS_KEPT:
             oldest = next(iter(self._idle))

@@ -47,6 +47,9 @@ from allhands_server.machine.events import (
     Looked,
     Meet,
     OpenGroup,
+    QueueLength,
+    QueuePop,
+    QueuePush,
     Reform,
     Remark,
     ReportExit,
@@ -206,6 +209,11 @@ class Machine:
                 self._touched[job] = None
                 effects = job.barriers.ask(ticket, request)
                 place = job.barriers
+            case QueuePush(name) | QueuePop(name) | QueueLength(name):
+                job = self._jobs.open(name)
+                self._touched[job] = None
+                effects = job.queues.ask(ticket, request)
+                place = job.queues
             case _:
                 job = self._jobs.open(request.job)
                 if not job.is_live:

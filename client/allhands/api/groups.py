@@ -1,0 +1,191 @@
+"""Groups of some ranks: plain functions that make them, on the world of this process.
+
+Making a group talks to no other rank: its name comes from what its ranks agree on. A rank that is
+not in the new group gets a `NonMember`; calls on that warn, do nothing and return None.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import numpy as np
+
+from allhands.api.sync import AnyGroup, current_world, finished, member
+from allhands.api.world import GroupOptions, NonMember
+from allhands.group import Group
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    tag: str | None = None,
+    use_local_synchronization: bool = False,
+    timeout: float | timedelta | None = None,
+    *,
+    on_failure: str = "raise",
+    retryable: bool = False,
+    verify: bool | None = None,
+    allow_pickle: bool | None = None,
+) -> Group | NonMember:
+    """Make a group of some ranks of the world, in the order given; None: all.
+
+    The ranks of the group must call this with the same arguments, and the same number of times;
+    others may. Between groups of other ranks the order of the calls does not matter.
+
+    Args:
+        ranks: of the world; the first is rank 0 of the group.
+        tag: with the same tag and ranks it is the same group each time, whatever else is given,
+            until that is destroyed; without one (None, "") it is a new group each time.
+        use_local_synchronization: take the ranks in ascending order, whatever the order given, so
+            that each may name itself first. (That only members call this is allowed in any case.)
+        timeout: seconds that a call may take; None: as in the world.
+        on_failure, retryable, verify, allow_pickle: as for `init_process_group`; None: as there.
+
+    Raises:
+        ValueError: no ranks, a rank twice, or one that the world does not have.
+        TypeError: a tag that is no text.
+    """
+    world = current_world()
+    chosen = range(world.group.size) if ranks is None else ranks
+    options = _options(timeout, on_failure, retryable, verify, allow_pickle)
+    return world.new_group(chosen, tag, use_local_synchronization, options)
+
+
+def split_group(
+    color: int | None,
+    key: int = 0,
+    group: AnyGroup = None,
+    *,
+    timeout: float | timedelta | None = None,
+) -> Group | NonMember:
+    """Make a group of all ranks that give the same `color`, ordered by `key`, then by rank.
+
+    All ranks of `group` must call this: it is a collective call on it, the `MPI_Comm_split` of MPI.
+
+    Args:
+        color: None or below 0: this rank will be in no group.
+        key: where this rank comes in its group; equal keys keep the order of `group`.
+        group: the group to split; None: the world.
+        timeout: seconds that a call on the new group may take; None: as in the world.
+
+    Raises:
+        TypeError: a color or key that is no whole number of 64 bits.
+    """
+    told = np.array([-1 if color is None else _whole(color, "color"), _whole(key, "key")], np.int64)
+    world, parent = current_world(), member(group, True, "split_group")
+    if parent is None:
+        return NonMember("no part of a group that this rank is not in")
+    options = _options(timeout)
+    everybody = np.empty((parent.size, 2), np.int64)
+    finished(parent.here.all_gather_into_tensor(everybody, told, label="split_group"), False)
+    if told[0] < 0:
+        return NonMember(f"no part of {parent.name}")
+    places = [place for place in range(parent.size) if everybody[place, 0] == told[0]]
+    places.sort(key=lambda place: (int(everybody[place, 1]), place))
+    return world.part(parent, places, None, options)
+
+
+def shrink_group(ranks_to_exclude: Sequence[int], group: AnyGroup = None) -> Group | NonMember:
+    """Make a group of all ranks of `group` but some, in their order; the excluded need not call it.
+
+    It is for ranks that the program does not want, dead ones too; `Group.shrink` finds out by
+    itself who is lost.
+
+    Args:
+        ranks_to_exclude: ranks of the world, of the group's.
+
+    Raises:
+        ValueError: a rank that is not in the group, none at all, or nobody would be left.
+    """
+    world, parent = current_world(), member(group, True, "shrink_group")
+    if parent is None:
+        return NonMember("no part of a group that this rank is not in")
+    excluded = {int(rank) for rank in ranks_to_exclude}
+    if not excluded or not excluded <= set(parent.ranks):
+        raise ValueError(
+            f"ranks_to_exclude must name ranks of group {parent.name!r}, which has "
+            f"{list(parent.ranks)}, not {sorted(excluded)}"
+        )
+    places = [place for place, rank in enumerate(parent.ranks) if rank not in excluded]
+    if not places:
+        raise ValueError(f"ranks_to_exclude names all ranks of group {parent.name!r}")
+    return world.part(parent, places)
+
+
+def new_subgroups(
+    group_size: int,
+    group: AnyGroup = None,
+    *,
+    tag: str | None = None,
+    timeout: float | timedelta | None = None,
+) -> tuple[Group | NonMember, list[Group | NonMember]]:
+    """Cut a group into groups of `group_size` ranks that follow each other.
+
+    Returns:
+        The one that this rank is in, and all of them, by their first rank.
+
+    Raises:
+        ValueError: the ranks cannot be shared out so.
+    """
+    world, parent = current_world(), member(group, True, "new_subgroups")
+    if parent is None:
+        absent = NonMember("no part of a group that this rank is not in")
+        return absent, []
+    if not 0 < group_size <= parent.size:
+        raise ValueError(
+            f"The arg 'group_size' ({group_size}) must not exceed the world size ({parent.size}), "
+            "and be positive"
+        )
+    if parent.size % group_size:
+        raise ValueError(
+            f"The world size ({parent.size}) must be divisible by 'group_size={group_size}'"
+        )
+    options = _options(timeout)
+    made = [
+        world.part(parent, range(at, at + group_size), tag, options)
+        for at in range(0, parent.size, group_size)
+    ]
+    return made[parent.rank // group_size], made
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    *,
+    timeout: float | timedelta | None = None,
+) -> tuple[Group | NonMember, list[Group | NonMember]]:
+    """Make several groups of ranks of the world, of which no rank is in two.
+
+    Returns:
+        The one that this rank is in (a `NonMember` where it is in none), and all, as given.
+
+    Raises:
+        ValueError: no groups, a rank in two of them, or what `new_group` refuses.
+    """
+    world = current_world()
+    owner: dict[int, int] = {}
+    for at, ranks in enumerate(ranks_per_subgroup_list):
+        for rank in ranks:
+            if owner.setdefault(rank, at) != at:
+                raise ValueError(f"rank {rank} is in subgroups {owner[rank]} and {at}")
+    if not owner:
+        raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
+    options = _options(timeout)
+    made = [world.new_group(ranks, options=options) for ranks in ranks_per_subgroup_list]
+    mine = owner.get(world.group.rank)
+    return NonMember("no subgroup") if mine is None else made[mine], made
+
+
+def _options(
+    timeout: float | timedelta | None,
+    on_failure: str = "raise",
+    retryable: bool = False,
+    verify: bool | None = None,
+    allow_pickle: bool | None = None,
+) -> GroupOptions:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    return GroupOptions(seconds, on_failure, retryable, verify, allow_pickle)
+
+
+def _whole(number: int, name: str) -> int:
+    """Return a number that fits into 64 bits."""
+    if not isinstance(number, int | np.integer) or not -(1 << 63) <= number < 1 << 63:
+        raise TypeError(f"{name} must be a whole number of 64 bits, not {number!r}")
+    return int(number)

@@ -1,0 +1,77 @@
+"""Messages from point to point that are begun together."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from allhands.api.sync import AnyGroup, default_group, irecv, isend, receiver, sender
+from allhands.api.world import NonMember
+from allhands.engine.arguments import AnyArray
+from allhands.engine.work import Work
+
+
+class P2POp:
+    """A message to be sent or received: `isend` or `irecv`, and what they are given.
+
+    `peer` is a rank of the world, `group_peer` one of the group; a receive may name neither.
+
+    Raises:
+        ValueError, TypeError: as `isend` and `irecv` do, at once.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Any],
+        x: AnyArray,
+        peer: int | None = None,
+        group: AnyGroup = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        if op not in (isend, irecv):
+            raise ValueError(f"op must be isend or irecv, not {op!r}")
+        self.op = op
+        self.x = x
+        self.peer = peer
+        self.group = group
+        self.tag = tag
+        self.group_peer = group_peer
+        self.check()
+
+    def check(self) -> None:
+        """Raise what `isend` and `irecv` would; nothing is begun. Outside the group: nothing."""
+        found = self.group or default_group()
+        if isinstance(found, NonMember):
+            return
+        if self.op is isend:
+            found.check_send(self.x, receiver(found, self.peer, self.group_peer), self.tag)
+        else:
+            found.check_recv(self.x, sender(found, self.peer, self.group_peer), self.tag)
+
+    def __repr__(self) -> str:
+        other = f"group_peer={self.group_peer}" if self.peer is None else f"peer={self.peer}"
+        return f"P2POp({self.op.__name__}, {other}, tag={self.tag})"
+
+
+def batch_isend_irecv(
+    p2p_op_list: Sequence[P2POp], *, timeout: float | None = None, label: str | None = None
+) -> list[Work]:
+    """Begin all the messages, in their order, and return a work for each that is this rank's.
+
+    Messages between two ranks pair by their order under one tag; all are on their way at once, so
+    that no order of sends and receives can get stuck. `timeout` and `label` are for each.
+
+    Raises:
+        ValueError: there is none.
+        ValueError, TypeError: one of them makes no sense; none has been begun.
+    """
+    if not p2p_op_list:
+        raise ValueError("p2p_op_list is empty: give it one P2POp at least")
+    for op in p2p_op_list:
+        if not isinstance(op, P2POp):
+            raise TypeError(f"p2p_op_list takes P2POps, not {op!r}")
+        op.check()
+    begun = [
+        op.op(op.x, op.peer, op.group, op.tag, op.group_peer, timeout=timeout, label=label)
+        for op in p2p_op_list
+    ]
+    return [work for work in begun if work is not None]

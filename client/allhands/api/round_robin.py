@@ -1,0 +1,174 @@
+"""Several groups of the same ranks, used as one: calls are dealt to them in turn.
+
+Calls of one group wait for each other, those of several do not: a small call need not wait for a
+large one before it.
+"""
+
+import functools
+import itertools
+import threading
+from collections.abc import Sequence
+
+from allhands.api.world import NonMember
+from allhands.engine.arguments import AnyArray
+from allhands.engine.buffer import Array
+from allhands.engine.call import Call
+from allhands.engine.chain import Chain
+from allhands.engine.collectives import Build, Timeout
+from allhands.engine.native import Native
+from allhands.engine.order import Order
+from allhands.engine.work import Result, Work
+from allhands.group import Group
+from allhands.recovery.resilient import ResilientGroup
+
+
+class RoundRobin(Group):
+    """A group for callers, made by `round_robin`; `parts` are those that carry out its calls.
+
+    Collectives go to the groups in turn, in the order of the calls, which must be the same on all
+    ranks. Messages from point to point go to the first group, so that they keep their order.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        first = groups[0]
+        super().__init__(first._engine, first._thread, first.timeout, first._recovery)
+        self.order = Order()  # no lane: that of one group would take its calls past the others
+        self.objects = first.objects
+        self._parts = tuple(groups)
+        self._turns = itertools.cycle(self._parts)
+        self._dealt = 0
+        self._dealing = threading.Lock()
+        """Held while a call is dealt and takes its number there, in one step."""
+
+    @property
+    def name(self) -> str:
+        return " + ".join(group.name for group in self._parts)
+
+    @property
+    def parts(self) -> tuple[Group, ...]:
+        return self._parts
+
+    @functools.cached_property
+    def here(self) -> Group:
+        return self
+
+    @property
+    def sequence(self) -> int:
+        """Number of the latest call of this rank; 0 before the first."""
+        return self._dealt
+
+    def explain(self) -> str:
+        return "; ".join(f"{group.name}: {group.explain()}" for group in self._parts)
+
+    def barrier(self, *, timeout: Timeout = None, label: str | None = None) -> Work:
+        """End when every rank has called it; calls before it, on any of the groups, have ended."""
+        seconds = self._given(timeout)
+        with self._dealing:
+            self._dealt += 1
+            works = [group.barrier(timeout=seconds, label=label) for group in self._parts]
+            return _joined(works, Work(Call("barrier"), self._dealt, label, self.name))
+
+    def monitored_barrier(
+        self,
+        timeout: Timeout = None,
+        wait_all_ranks: bool = False,
+        *,
+        label: str | None = None,
+    ) -> Work:
+        """End when every rank has called it; it waits for no calls on other groups."""
+        seconds = self._given(timeout)  # what is refused takes no turn
+        with self._dealing:
+            return self._next().monitored_barrier(seconds, wait_all_ranks, label=label)
+
+    def abort(self, reason: str) -> None:
+        """End all its groups on all their ranks."""
+        for group in self._parts:
+            group.abort(reason)
+
+    def shrink(self, *, timeout: Timeout = None) -> "RoundRobin":
+        """Return the same of groups of the ranks that are left; all of them must call it."""
+        return RoundRobin([group.shrink(timeout=timeout) for group in self._parts])
+
+    def grow(self, count: int, *, timeout: Timeout = None) -> Group:
+        """Refuse: newcomers join one group, which is their world."""
+        raise RuntimeError("several groups cannot grow as one: let the world grow, and make others")
+
+    def _next(self) -> Group:
+        """Return the group whose turn it is, with `_dealing` held."""
+        self._dealt += 1
+        return next(self._turns)
+
+    def _start(
+        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+    ) -> Work:
+        seconds = self._given(timeout)  # what is refused takes no turn
+        with self._dealing:
+            return self._next()._start(native, build, result, seconds, label)
+
+    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
+        seconds = self._given(timeout)  # what is refused takes no turn
+        with self._dealing:
+            return self._next()._chain(chain, seconds, label)
+
+    def _exchange(
+        self,
+        operation: str,
+        array: Array,
+        result: AnyArray,
+        peer: int | None,
+        tag: int,
+        timeout: Timeout,
+        label: str | None,
+    ) -> Work:
+        seconds = self._given(timeout)
+        return self._parts[0]._exchange(operation, array, result, peer, tag, seconds, label)
+
+
+def round_robin(groups: Sequence[Group | NonMember]) -> RoundRobin | NonMember:
+    """Return groups of the same ranks as one, to which calls are dealt in turn.
+
+    All ranks must give the groups in the same order. `destroy_process_group` of what is returned
+    destroys them.
+
+    Raises:
+        ValueError: no groups, one twice, ranks that differ, or groups that are retryable or say
+            what to do `on_failure`.
+        TypeError: something else than groups.
+    """
+    members = [group for group in groups if isinstance(group, Group)]
+    absent = [group for group in groups if isinstance(group, NonMember)]
+    if len(members) + len(absent) != len(groups):
+        raise TypeError("round_robin takes groups that new_group has made")
+    if not groups or len(set(members)) != len(members):
+        raise ValueError(f"round_robin needs groups, each of them once, not {list(groups)}")
+    if any(isinstance(group, ResilientGroup) for group in members):
+        raise ValueError(
+            "round_robin takes no groups that go on by themselves when they lose ranks: they would "
+            "not do so together"
+        )
+    if len({group.ranks for group in groups}) > 1:
+        raise ValueError(f"all groups must have the same ranks in the same order: {list(groups)}")
+    return RoundRobin(members) if members else absent[0]
+
+
+def _joined(works: Sequence[Work], whole: Work) -> Work:
+    """Let a work end when all of several have, by the first error if there was one."""
+    left = itertools.count(len(works) - 1, -1)
+
+    def ended(_: object) -> None:
+        if next(left):
+            return
+        error = next((one.exception() for one in works if one.exception() is not None), None)
+        if error is None:
+            whole.succeed(None)
+        else:
+            whole.fail(error)
+
+    def cancel() -> None:
+        for work in works:
+            work.cancel()
+
+    whole.own(cancel)
+    for work in works:
+        work.get_future().add_done_callback(ended)
+    return whole

@@ -1,0 +1,107 @@
+"""Callbacks: threads for what a program wants to be done when its calls have ended.
+
+Never the thread that ended a call: that one may have to carry on what the callback waits for.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 2
+"""Threads that are started as they are wanted; further ones only while these make no progress."""
+_STUCK_SECONDS = 0.01
+"""Without progress for so long all threads are taken to wait for something."""
+
+
+class Callbacks:
+    """Runs functions in the order given, each on some thread of its own; any thread may give.
+
+    A function may wait for what other functions bring about: where those that run get nowhere,
+    another thread is added.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._queue: deque[Callable[[], object]] = deque()
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._progress = 0
+        """Functions that have begun or ended."""
+        self._is_watched = False
+        self._is_closed = False
+
+    def run(self, act: Callable[[], object]) -> bool:
+        """Run a function soon; False: it is too late for that."""
+        with self._changed:
+            if self._is_closed:
+                return False
+            self._queue.append(act)
+            if self._idle:
+                self._changed.notify()
+            elif len(self._threads) < _AT_ONCE:
+                self._add(self._work)
+            elif not self._is_watched:
+                self._is_watched = True
+                self._add(self._watch)
+            return True
+
+    def close(self, timeout: float) -> bool:
+        """Run what was given, then end the threads; say whether they have ended within `timeout`.
+
+        From a function that runs here the others are waited for. Idempotent.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        until = time.monotonic() + timeout
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(until - time.monotonic(), 0))
+        return not any(
+            thread.is_alive()
+            for thread in self._threads
+            if thread is not threading.current_thread()
+        )
+
+    # ------------------------------------------------------------ inside
+
+    def _add(self, act: Callable[[], None]) -> None:
+        thread = threading.Thread(target=act, name=f"callbacks of {self._name}", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (act := self._next()) is not None:
+            try:
+                act()
+            except Exception:
+                logger.exception("a callback failed")
+            with self._changed:
+                self._progress += 1
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._changed:
+            self._idle += 1
+            while not self._queue and not self._is_closed:
+                self._changed.wait()  # endless: until it is closed
+            self._idle -= 1
+            self._progress += 1
+            return self._queue.popleft() if self._queue else None
+
+    def _watch(self) -> None:
+        """Add a thread whenever those there are get nowhere; end with the queue."""
+        with self._changed:
+            seen = self._progress
+            while self._queue:
+                # Nothing tells that a thread waits for another.
+                self._changed.wait_for(lambda: not self._queue, _STUCK_SECONDS)
+                if self._queue and self._progress == seen:
+                    self._add(self._work)
+                seen = self._progress
+            self._is_watched = False
+            self._threads.discard(threading.current_thread())

@@ -1,0 +1,177 @@
+"""The collectives as functions: they return new arrays and leave those given as they were.
+
+`group` is whatever `expand.GroupLike` has: a group, its name, a mesh of one dimension, a mesh and
+a dimension, ranks of the world, or several lists of ranks, of which that with this rank is meant;
+None is the world. A group given as ranks is found by them and `tag`, and made where there is none.
+Ranks here (`src`, `src_dst`) are ranks of the group. An `op` may be given by its name, as "sum".
+
+Errors are those of the plain calls, and ValueError for a group that this rank is not in.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from allhands.api import sync
+from allhands.engine.arguments import AnyArray, checked, splits
+from allhands.parallel.axes import cut, dimension, joined
+from allhands.parallel.coalesced import (
+    all_gather_into_tensor_coalesced,
+    all_reduce_coalesced,
+    reduce_scatter_tensor_coalesced,
+)
+from allhands.parallel.expand import ExpandedGroup, GroupLike, expand_group, resolve
+from allhands.parallel.ops import named
+from allhands.reduction import ReduceOp
+
+__all__ = [
+    "ExpandedGroup",
+    "GroupLike",
+    "all_gather_into_tensor_coalesced",
+    "all_gather_tensor",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all_single",
+    "broadcast",
+    "expand_group",
+    "permute_tensor",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+]
+
+
+def broadcast(
+    x: AnyArray,
+    src: int,
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> AnyArray:
+    """Return the `x` of rank `src` of the group; elsewhere `x` tells shape and dtype."""
+    found, out = resolve(group, tag), _copy(x)
+    sync.finished(found.here.broadcast(out, src, timeout=timeout, label=label), False)
+    return out
+
+
+def all_reduce(
+    x: AnyArray,
+    op: ReduceOp | str = ReduceOp.SUM,
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> AnyArray:
+    """Return the combination of every rank's `x`, the same bits everywhere."""
+    found, out = resolve(group, tag), _copy(x)
+    sync.all_reduce(out, named(op), found, timeout=timeout, label=label)
+    return out
+
+
+def all_gather_tensor(
+    x: AnyArray,
+    gather_dim: int = 0,
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> AnyArray:
+    """Return every rank's `x`, one after the other along dimension `gather_dim`."""
+    x = np.atleast_1d(checked(x, "x"))
+    dim = dimension(gather_dim, x, "gather_dim")
+    found = resolve(group, tag)
+    rows = np.empty((found.size, *x.shape), x.dtype)
+    sync.all_gather_into_tensor(rows, x, found, timeout=timeout, label=label)
+    return joined(rows, dim)
+
+
+def reduce_scatter_tensor(
+    x: AnyArray,
+    op: ReduceOp | str = ReduceOp.SUM,
+    scatter_dim: int = 0,
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> AnyArray:
+    """Return this rank's share of the combination of every rank's `x`, cut along `scatter_dim`.
+
+    Raises:
+        ValueError: the ranks cannot share that dimension equally.
+    """
+    found = resolve(group, tag)
+    rows = cut(checked(x, "x"), scatter_dim, "scatter_dim", found.size)
+    out = np.empty(rows.shape[1:], rows.dtype)
+    sync.reduce_scatter_tensor(out, rows, named(op), found, timeout=timeout, label=label)
+    return out
+
+
+def all_to_all_single(
+    x: AnyArray,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> AnyArray:
+    """Give each rank its rows (of dimension 0) of `x`; return those that they give, by rank.
+
+    Args:
+        output_split_sizes: rows that come from each rank; None, as `input_split_sizes`: equal
+            shares.
+        input_split_sizes: rows that go to each rank.
+    """
+    if (output_split_sizes is None) != (input_split_sizes is None):
+        raise ValueError(
+            "output_split_sizes and input_split_sizes must either be specified together or both "
+            "set to None"
+        )
+    x = np.ascontiguousarray(checked(x, "x"))  # it makes one dimension of none
+    found = resolve(group, tag)
+    rows = len(x) if output_split_sizes is None else sum(map(int, output_split_sizes))
+    if output_split_sizes is not None:  # before memory of that size is asked for
+        splits(output_split_sizes, "output_split_sizes", rows, found.size)
+    out = np.empty((rows, *x.shape[1:]), x.dtype)
+    sizes = output_split_sizes, input_split_sizes
+    sync.all_to_all_single(out, x, *sizes, found, timeout=timeout, label=label)
+    return out
+
+
+def permute_tensor(
+    x: AnyArray,
+    src_dst: Sequence[int],
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> AnyArray:
+    """Give `x` to rank `src_dst[this rank]`; return the array that comes here instead.
+
+    Raises:
+        ValueError: `src_dst` does not have each rank of the group once.
+    """
+    x, found = checked(x, "x"), resolve(group, tag)
+    goals = [int(rank) for rank in src_dst]
+    if sorted(goals) != list(range(found.size)):
+        raise ValueError(
+            f"src_dst must name each rank of the group once, from 0 to {found.size - 1}: {goals}"
+        )
+    outgoing, incoming = [0] * found.size, [0] * found.size
+    outgoing[goals[found.rank]] = incoming[goals.index(found.rank)] = x.size
+    flat, out = np.ascontiguousarray(x).reshape(-1), np.empty(x.shape, x.dtype)
+    arrays = out.reshape(-1), flat
+    sync.all_to_all_single(*arrays, incoming, outgoing, found, timeout=timeout, label=label)
+    return out
+
+
+def _copy(x: AnyArray) -> AnyArray:
+    """Return a contiguous array of its own with what is in `x`."""
+    made: AnyArray = np.array(checked(x, "x"), order="C")
+    return made

@@ -1,0 +1,150 @@
+"""Futures: what a call will give, for threads and for functions to be called then.
+
+A `Future` is a `concurrent.futures.Future`, so all that takes those takes it: `as_completed`,
+`asyncio.wrap_future`.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from allhands.callbacks import Callbacks
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+__all__ = ["Future", "collect_all", "wait_all"]
+
+
+class Future(concurrent.futures.Future[T], Generic[T]):
+    """A value that will be there; safe from any thread.
+
+    Functions called when a call has ended run on threads of its world for that, so they may make
+    calls and wait for them; leaving the world waits for them. Those of a future of yours run on
+    the thread that completes it. Of a future that is done they run at once, on the caller's.
+    """
+
+    def __init__(self, callbacks: Callbacks | None = None) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Block until the value is there, and return it.
+
+        Raises:
+            TimeoutError: it is not there within so many seconds.
+        """
+        return self.result(timeout)
+
+    def value(self) -> T:
+        """Return the value of a future that is done, or raise what went wrong.
+
+        Raises:
+            RuntimeError: it is not done.
+        """
+        if not self.done():
+            raise RuntimeError("the future is not done: wait() for it, or ask within then()")
+        return self.result()
+
+    def then(self, function: "Callable[[Future[T]], S]") -> "Future[S]":
+        """Call `function(self)` once this is done, well or not; return the future of its result.
+
+        What `function` raises, `value()` of a future that failed included, is what the new one
+        raises. Of several functions each may be called first.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        if not callable(function):
+            raise TypeError(f"then() wants a function of the future, not {function!r}")
+        following: Future[S] = Future(self._callbacks)
+
+        def follow(_: object) -> None:
+            try:
+                given = function(self)
+            except BaseException as error:
+                following.set_exception(error)
+            else:
+                following.set_result(given)
+
+        self.add_done_callback(follow)
+        return following
+
+    def add_done_callback(self, fn: Callable[["concurrent.futures.Future[T]"], object]) -> None:
+        """Call `fn(self)` once this is done, well or not; what it raises is logged."""
+        if self._callbacks is None or self.done():
+            super().add_done_callback(fn)
+            return
+        callbacks, giver, is_given = self._callbacks, threading.get_ident(), False
+
+        def hand_over(_: object) -> None:
+            was_done = not is_given and threading.get_ident() == giver
+            if was_done or not callbacks.run(lambda: fn(self)):
+                fn(self)
+
+        super().add_done_callback(hand_over)
+        is_given = True
+
+
+def wait_all(futures: "Sequence[Future[T]]") -> list[T]:
+    """Return the values of all the futures, in their order, once they are there.
+
+    The first failure is raised as soon as it is known, without waiting for the others.
+    """
+    concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+    for future in futures:
+        if future.done():
+            future.result()
+    return [future.result() for future in futures]
+
+
+def collect_all(futures: "Sequence[Future[T]]") -> "Future[list[Future[T]]]":
+    """Return a future that is done when all are, well or not; its value is the list of them."""
+    listed = list(futures)
+    callbacks = next((one._callbacks for one in listed if one._callbacks is not None), None)
+    collected: Future[list[Future[T]]] = Future(callbacks)
+    left = len(listed)
+    lock = threading.Lock()
+
+    def ended(_: object) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            is_last = left == 0
+        if is_last:
+            collected.set_result(listed)
+
+    if not listed:
+        collected.set_result(listed)
+    for future in listed:
+        at_once(future, ended)
+    return collected
+
+
+def at_once(future: "Future[T]", function: Callable[[Any], object]) -> None:
+    """Call a function that waits for nothing when the future is done, on the thread that did it."""
+    concurrent.futures.Future.add_done_callback(future, function)
+
+
+def awaitable(future: "Future[T]") -> "asyncio.Future[T]":
+    """Return the future for the running loop, as `asyncio.wrap_future`, without another thread."""
+    loop = asyncio.get_running_loop()
+    mine: asyncio.Future[T] = loop.create_future()
+
+    def settle() -> None:
+        if mine.done():
+            return
+        if (error := future.exception()) is not None:
+            mine.set_exception(error)
+        else:
+            mine.set_result(future.result())
+
+    def ended(_: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone
+            loop.call_soon_threadsafe(settle)
+
+    at_once(future, ended)
+    return mine

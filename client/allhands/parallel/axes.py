@@ -1,0 +1,42 @@
+"""Arrays cut and joined along any dimension, for collectives that know only the first."""
+
+import numpy as np
+
+from allhands.engine.arguments import AnyArray
+
+
+def dimension(given: int, array: AnyArray, name: str) -> int:
+    """Return a dimension counted from the front.
+
+    Raises:
+        ValueError: the array has no such dimension.
+    """
+    if not -array.ndim <= given < array.ndim:
+        raise ValueError(f"{name}={given} is none of the {array.ndim} dimensions of the array")
+    return given % array.ndim
+
+
+def cut(array: AnyArray, dim: int, name: str, size: int) -> AnyArray:
+    """Return a contiguous array of `size` equal shares along a dimension, one row for each rank.
+
+    Raises:
+        ValueError: there is no such dimension, or its length is no multiple of `size`.
+    """
+    at = dimension(dim, array, name)
+    length = array.shape[at]
+    if length % size:
+        raise ValueError(
+            f"input dimension {at} ({length}) must be a multiple of group_size {size}: "
+            "its ranks get equal shares"
+        )
+    shape = (*array.shape[:at], size, length // size, *array.shape[at + 1 :])
+    rows: AnyArray = np.ascontiguousarray(np.moveaxis(array.reshape(shape), at, 0))
+    return rows
+
+
+def joined(rows: AnyArray, dim: int) -> AnyArray:
+    """Return arrays, one in each row, one after the other along a dimension of theirs."""
+    _, *shape = rows.shape
+    shape[dim] *= len(rows)
+    whole: AnyArray = np.moveaxis(rows, 0, dim).reshape(shape)
+    return whole

@@ -1,0 +1,124 @@
+"""Functional collectives of several arrays: one call for all of one dtype.
+
+What is returned for arrays of one dtype may be views of one array, as long as all of them.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from allhands.api import sync
+from allhands.engine.arguments import AnyArray, checked
+from allhands.parallel.axes import cut
+from allhands.parallel.expand import GroupLike, resolve
+from allhands.parallel.ops import named
+from allhands.reduction import ReduceOp, check
+
+
+def all_reduce_coalesced(
+    arrays: Sequence[AnyArray],
+    op: ReduceOp | str = ReduceOp.SUM,
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> list[AnyArray]:
+    """Return the `all_reduce` of each array."""
+    given, reduce, found = _listed(arrays), named(op), resolve(group, tag)
+    for one in given:
+        check(reduce, one.dtype)
+    made: list[AnyArray] = list(given)
+    for places in _by_dtype(given):
+        whole = np.concatenate([given[at].reshape(-1) for at in places])
+        sync.all_reduce(whole, reduce, found, timeout=timeout, label=label)
+        for at, start, stop in _spans([given[at].size for at in places], places):
+            made[at] = whole[start:stop].reshape(given[at].shape)
+    return made
+
+
+def all_gather_into_tensor_coalesced(
+    arrays: Sequence[AnyArray],
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> list[AnyArray]:
+    """Return for each array every rank's, one after the other along dimension 0."""
+    given, found = [np.atleast_1d(one) for one in _listed(arrays)], resolve(group, tag)
+    made = list(given)
+    for places in _by_dtype(given):
+        whole = np.concatenate([given[at].reshape(-1) for at in places])
+        rows = np.empty((found.size, whole.size), whole.dtype)
+        sync.all_gather_into_tensor(rows, whole, found, timeout=timeout, label=label)
+        for at, start, stop in _spans([given[at].size for at in places], places):
+            length, *rest = given[at].shape
+            made[at] = rows[:, start:stop].reshape(found.size * length, *rest)
+    return made
+
+
+def reduce_scatter_tensor_coalesced(
+    arrays: Sequence[AnyArray],
+    op: ReduceOp | str = ReduceOp.SUM,
+    scatter_dim: Sequence[int] | int = 0,
+    group: GroupLike = None,
+    tag: str = "",
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> list[AnyArray]:
+    """Return the `reduce_scatter_tensor` of each array; `scatter_dim`: one for each, or for all.
+
+    Raises:
+        ValueError: another number of dimensions, or one that the ranks cannot share equally.
+    """
+    given, reduce, found = _listed(arrays), named(op), resolve(group, tag)
+    dims = [scatter_dim] * len(given) if isinstance(scatter_dim, int) else list(scatter_dim)
+    if len(dims) != len(given):
+        raise ValueError(f"scatter_dim has {len(dims)} dimensions for {len(given)} arrays")
+    shares = [
+        cut(one, dim, f"scatter_dim of arrays[{at}]", found.size)
+        for at, (one, dim) in enumerate(zip(given, dims, strict=True))
+    ]
+    for one in given:
+        check(reduce, one.dtype)
+    made = list(given)
+    for places in _by_dtype(given):
+        rows = [shares[at].reshape(found.size, shares[at][0].size) for at in places]
+        whole = np.concatenate(rows, axis=1)
+        out = np.empty(whole.shape[1], whole.dtype)
+        sync.reduce_scatter_tensor(out, whole, reduce, found, timeout=timeout, label=label)
+        for at, start, stop in _spans([one.shape[1] for one in rows], places):
+            made[at] = out[start:stop].reshape(shares[at].shape[1:])
+    return made
+
+
+def _listed(arrays: Sequence[AnyArray]) -> list[AnyArray]:
+    """Check the arrays.
+
+    Raises:
+        TypeError: something else than arrays of plain data, in a list.
+        ValueError: there are none.
+    """
+    if not isinstance(arrays, list | tuple):
+        raise TypeError(f"arrays must be a list of them, not {type(arrays).__name__}")
+    if not arrays:
+        raise ValueError("a coalesced call requires non-empty tensor list")
+    return [checked(one, f"arrays[{at}]") for at, one in enumerate(arrays)]
+
+
+def _by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:
+    """Return the places of the arrays of each dtype, in the order in which those come first."""
+    found: dict[np.dtype[np.generic], list[int]] = {}
+    for at, one in enumerate(arrays):
+        found.setdefault(one.dtype, []).append(at)
+    return list(found.values())
+
+
+def _spans(counts: Sequence[int], places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Give for each array its place, and where its elements are among all of them."""
+    start = 0
+    for at, count in zip(places, counts, strict=True):
+        yield at, start, start + count
+        start += count

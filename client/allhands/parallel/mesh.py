@@ -1,0 +1,310 @@
+"""DeviceMesh: the ranks of a world laid out in several dimensions, with a group along each.
+
+    mesh = ah.init_device_mesh((2, 4), mesh_dim_names=("dp", "tp"))
+    ah.all_reduce(gradient, group=mesh.get_group("dp"))
+    mesh["tp"].get_local_rank()
+
+Each rank makes the groups that it is in, and asks nobody.
+"""
+
+import math
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from allhands.api.groups import new_group
+from allhands.api.sync import default_group
+from allhands.api.world import NonMember
+from allhands.group import Group
+
+Ranks = npt.NDArray[np.int64]
+Dim = int | str
+
+
+class DeviceMesh:
+    """An array of ranks of the world; each rank of it is in one group along each dimension.
+
+    All ranks that are in it make it, with the same arguments; others may. A part of a mesh, as
+    `mesh["dp", "tp"]` gives it, is the one that this rank is in, and has the groups of the whole.
+    """
+
+    def __init__(
+        self,
+        mesh: npt.ArrayLike,
+        mesh_dim_names: Sequence[str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Lay ranks out and make the groups of this one.
+
+        Args:
+            mesh: ranks of the world, each once at most, in any number of dimensions.
+            mesh_dim_names: a name for each dimension, if they are to have some.
+            timeout: seconds that a call on the groups may take; None: as in the world.
+
+        Raises:
+            TypeError: not whole numbers.
+            ValueError: a rank twice, or one that the world does not have; names that do not fit.
+        """
+        world = default_group()
+        ranks = _checked(mesh, world.size)
+        names = _names(mesh_dim_names, ranks.ndim)
+        where = _place(ranks, world.rank)
+        groups: list[Group] = []
+        if where is not None:
+            groups = [_group(_line(ranks, where, dim), timeout) for dim in range(ranks.ndim)]
+        self._lay_out(ranks, names, where, groups, timeout)
+
+    def _lay_out(
+        self,
+        ranks: Ranks,
+        names: tuple[str, ...] | None,
+        where: tuple[int, ...] | None,
+        groups: Sequence[Group],
+        timeout: float | None,
+    ) -> None:
+        ranks.flags.writeable = False
+        self.mesh = ranks
+        """The ranks of the world; it is not to be written."""
+        self.mesh_dim_names = names
+        self._where = where
+        self._groups = tuple(groups)
+        self._timeout = timeout
+        self._rank = default_group().rank
+        self._root = self
+        self._flat: dict[str, DeviceMesh] = {}
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def ndim(self) -> int:
+        return self.mesh.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.mesh.shape
+
+    def size(self, mesh_dim: Dim | None = None) -> int:
+        """Return how many ranks there are along a dimension; None: in all."""
+        return self.mesh.size if mesh_dim is None else self.shape[self._dim(mesh_dim)]
+
+    def get_rank(self) -> int:
+        """Return this process's rank in the world."""
+        return self._rank
+
+    def get_coordinate(self) -> list[int] | None:
+        """Return where this rank is, by dimension; None: it is not in the mesh."""
+        return None if self._where is None else list(self._where)
+
+    def get_local_rank(self, mesh_dim: Dim | None = None) -> int:
+        """Return this rank's place along a dimension; None: the only one there is.
+
+        Raises:
+            RuntimeError: which dimension, of several; or this rank is not in the mesh.
+            KeyError, IndexError: there is no such dimension.
+        """
+        return self._here()[self._only(mesh_dim)]
+
+    def get_group(self, mesh_dim: Dim | None = None) -> Group:
+        """Return the group of this rank along a dimension; None: the only one there is.
+
+        A rank's place in the group is its place along the dimension. Errors as `get_local_rank`.
+        """
+        self._here()
+        return self._groups[self._only(mesh_dim)]
+
+    def get_all_groups(self) -> list[Group]:
+        """Return the groups of this rank, by dimension."""
+        self._here()
+        return list(self._groups)
+
+    def __repr__(self) -> str:
+        named = self.mesh_dim_names
+        names = "" if named is None else f", mesh_dim_names={named}"
+        return f"DeviceMesh({self.mesh.tolist()}{names})"
+
+    # ------------------------------------------------------------ parts of it
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> "DeviceMesh":
+        """Return the mesh of the named dimensions that this rank is in, in the order given.
+
+        The name of what `flatten` made gives that.
+
+        Raises:
+            KeyError: no dimension has that name.
+            ValueError: a name twice.
+            RuntimeError: the dimensions have no names, or this rank is not in the mesh.
+        """
+        chosen = (names,) if isinstance(names, str) else tuple(names)
+        if chosen == self.mesh_dim_names:
+            return self
+        if len(chosen) == 1 and chosen[0] in self._root._flat:
+            return self._root._flat[chosen[0]]
+        if self.mesh_dim_names is None:
+            raise RuntimeError("Cannot slice a DeviceMesh without mesh_dim_names!")
+        if not chosen or len(set(chosen)) != len(chosen):
+            raise ValueError(f"name each dimension once, and at least one: {chosen}")
+        dims = [self._dim(name) for name in chosen]
+        where = self._here()
+        fixed = tuple(slice(None) if dim in dims else at for dim, at in enumerate(where))
+        kept = sorted(dims)
+        ranks = self.mesh[fixed].transpose([kept.index(dim) for dim in dims]).copy()
+        part = DeviceMesh.__new__(DeviceMesh)
+        groups = [self._groups[dim] for dim in dims]
+        part._lay_out(ranks, chosen, tuple(where[dim] for dim in dims), groups, self._timeout)
+        part._root = self._root
+        return part
+
+    def flatten(self, name: str | None = None) -> "DeviceMesh":
+        """Return the ranks of this mesh in one dimension, with a group of all of them.
+
+        All its ranks call this. Asked for again it is the same; the mesh of which this is a part
+        gives it by its name: `mesh["dp", "tp"].flatten()`, then `mesh["dp_tp"]`.
+
+        Args:
+            name: of the dimension; None: those of the dimensions, joined by "_".
+
+        Raises:
+            ValueError: a dimension has that name, or other ranks were flattened under it.
+            RuntimeError: this rank is not in the mesh.
+        """
+        names = self.mesh_dim_names
+        name = name or ("flat" if names is None else "_".join(names))
+        if self.ndim == 1 and (names is None or name == names[0]):
+            return self
+        known = self._root._flat.get(name)
+        if known is not None and known.mesh.tolist() == self.mesh.reshape(-1).tolist():
+            return known
+        if known is not None or name in (self._root.mesh_dim_names or ()):
+            raise ValueError(
+                f"{name} already exists for submesh of the {self._root}. "
+                "Please specify another valid mesh_dim_name."
+            )
+        self._here()
+        ranks = self.mesh.reshape(-1).copy()
+        where = _place(ranks, self._rank)
+        flat = DeviceMesh.__new__(DeviceMesh)
+        flat._lay_out(ranks, (name,), where, [_group(ranks, self._timeout)], self._timeout)
+        flat._root = self._root
+        self._root._flat[name] = flat
+        return flat
+
+    # ------------------------------------------------------------ inside
+
+    def _here(self) -> tuple[int, ...]:
+        if self._where is None:
+            raise RuntimeError(f"rank {self._rank} is not in {self}")
+        return self._where
+
+    def _only(self, dim: Dim | None) -> int:
+        if dim is not None:
+            return self._dim(dim)
+        if self.ndim != 1:
+            raise RuntimeError(
+                f"Found the DeviceMesh have {self.ndim} dimensions: "
+                "mesh_dim needs to be specified when there are several"
+            )
+        return 0
+
+    def _dim(self, dim: Dim) -> int:
+        names = self.mesh_dim_names or ()
+        if isinstance(dim, str):
+            if dim not in names:
+                raise KeyError(
+                    f"Invalid mesh_dim_name {dim!r} specified. Valid mesh_dim_names are {names}."
+                )
+            return names.index(dim)
+        if not -self.ndim <= dim < self.ndim:
+            raise IndexError(f"there is no dimension {dim}: the mesh has {self.ndim}")
+        return dim % self.ndim
+
+
+def init_device_mesh(
+    mesh_shape: Sequence[int] | int,
+    mesh_dim_names: Sequence[str] | None = None,
+    *,
+    timeout: float | None = None,
+) -> DeviceMesh:
+    """Lay out the ranks of the world from 0 on in a mesh of this shape, the last dimension first.
+
+    All ranks call this; those that it has no place for may. See `DeviceMesh`.
+
+    Raises:
+        TypeError: the shape is none. (There are no types of devices here.)
+        ValueError: more places than the world has ranks; names that do not fit.
+    """
+    shape = _shape(mesh_shape)
+    if mesh_dim_names is not None and len(mesh_dim_names) != len(shape):
+        raise ValueError(
+            "mesh_shape and mesh_dim_names should have same length! "
+            f"Found len(mesh_dim_names): {len(mesh_dim_names)} and len(mesh_shape): {len(shape)}"
+        )
+    if any(length < 1 for length in shape):
+        raise ValueError(f"each dimension needs a length of at least 1: {shape}")
+    ranks = np.arange(math.prod(shape)).reshape(shape)
+    return DeviceMesh(ranks, mesh_dim_names, timeout=timeout)
+
+
+def _shape(given: object) -> tuple[int, ...]:
+    """Return a shape as numbers; a single one is that of one dimension."""
+    if isinstance(given, int):
+        return (given,)
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(
+            f"init_device_mesh takes a shape such as (2, 4) first, not {given!r}: arrays are on no "
+            "type of device"
+        )
+    return tuple(operator.index(length) for length in given)
+
+
+def _checked(mesh: npt.ArrayLike, world_size: int) -> Ranks:
+    """Return the ranks of a mesh as an array of its own."""
+    given = np.asarray(mesh)
+    if given.dtype.kind not in "iu" or not given.size:
+        raise TypeError(f"a mesh is made of ranks, at least one, not of {given.dtype}: {mesh!r}")
+    ranks = np.atleast_1d(given.astype(np.int64))
+    if ranks.size > world_size:
+        raise ValueError(
+            f"Mesh should not be bigger than default world size {world_size}, "
+            f"but found {ranks.size} ranks!"
+        )
+    if len(np.unique(ranks)) != ranks.size or ranks.min() < 0 or ranks.max() >= world_size:
+        raise ValueError(
+            f"a mesh has ranks of the world, from 0 to {world_size - 1}, each once at most: "
+            f"{ranks.tolist()}"
+        )
+    return ranks
+
+
+def _names(given: Sequence[str] | None, ndim: int) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = tuple(given)
+    if len(names) != ndim:
+        raise ValueError(f"mesh_dim_names has {len(names)} names, the mesh {ndim} dimensions")
+    if len(set(names)) != ndim:
+        raise ValueError(f"Each mesh_dim_name must be unique. Found repeated names in {names}")
+    return names
+
+
+def _place(ranks: Ranks, rank: int) -> tuple[int, ...] | None:
+    found = np.argwhere(ranks == rank)
+    return tuple(int(at) for at in found[0]) if len(found) else None
+
+
+def _line(ranks: Ranks, where: tuple[int, ...], dim: int) -> Ranks:
+    """Return the ranks along one dimension that have a rank's place in the others."""
+    line: Ranks = ranks[tuple(slice(None) if at == dim else one for at, one in enumerate(where))]
+    return line
+
+
+def _group(ranks: Ranks, timeout: float | None) -> Group:
+    """Return a group of ranks, this one among them: the world, where it is just that."""
+    world, listed = default_group(), ranks.tolist()
+    if tuple(listed) == world.ranks and timeout is None:
+        return world
+    made = new_group(listed, timeout=timeout)
+    assert not isinstance(made, NonMember)
+    return made

@@ -1,0 +1,17 @@
+"""Operations by their names, as functional calls take them."""
+
+from allhands.reduction import ReduceOp
+
+
+def named(op: ReduceOp | str) -> ReduceOp:
+    """Return the operation that is meant by "sum", "avg", "max" or any other of `ReduceOp`.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if not isinstance(op, str):
+        return op
+    found = getattr(ReduceOp, op.upper(), None)
+    if not isinstance(found, ReduceOp):
+        raise ValueError(f"op must be a ReduceOp or the name of one, such as 'sum', not {op!r}")
+    return found

@@ -1,0 +1,60 @@
+"""A barrier of processes that share nothing but a store."""
+
+import logging
+import time
+
+from allhands.errors import StoreTimeout
+from allhands.stores.contract import Store
+from allhands.timeout import Timeout, seconds
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = "store_based_barrier_key"
+_SAY_SECONDS = 10.0
+
+
+def store_based_barrier(
+    rank: int, store: Store, group_name: str, world_size: int, timeout: Timeout = 30.0
+) -> None:
+    """Return when `world_size` ranks have called it with this store and name; again and again.
+
+    A rank that gave up has come all the same: then the name is used up, take another.
+
+    Raises:
+        StoreTimeout: not all have come in time; the text says how many have.
+        ValueError: a rank that is not one of so many.
+    """
+    limit = seconds(timeout)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not in a world of {world_size}")
+    key = f"{_PREFIX}:{group_name}"
+    came = store.add(key, 1)
+    turn, until = (came - 1) // world_size, time.monotonic() + limit
+    last = f"{key}:last_worker:{turn}"
+    if came % world_size == 0:
+        store.set(last, b"1")
+        # Of those before nobody waits for the one before this: all are here.
+        store.delete_key(f"{key}:last_worker:{turn - 1}")
+    while True:
+        left = until - time.monotonic()
+        try:
+            store.wait([last], min(max(left, 0), _SAY_SECONDS))
+            return
+        except StoreTimeout as error:
+            joined = store.add(key, 0) - turn * world_size
+            if left > _SAY_SECONDS:
+                logger.info(
+                    "rank %d waits in the store based barrier for key %s (world_size=%d, "
+                    "num_workers_joined=%d, timeout=%g s)",
+                    rank,
+                    key,
+                    world_size,
+                    joined,
+                    limit,
+                )
+                continue
+            raise StoreTimeout(
+                f"Timed out initializing process group in store based barrier on rank: {rank}, "
+                f"for key: {key} (world_size={world_size}, num_workers_joined={joined}, "
+                f"timeout={limit:g} s)"
+            ) from error

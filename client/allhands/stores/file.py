@@ -1,0 +1,203 @@
+"""A store in a file, for processes that see one file system."""
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from allhands.deadlines import effective_for
+from allhands.errors import NotFound, StoreTimeout
+from allhands.stores.database import Database
+from allhands.timeout import Timeout, seconds
+from allhands.values import checked, encode, paired, quoted, summed
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.001
+_LOOK_SECONDS_MOST = 0.01
+
+_PUT = (
+    "INSERT INTO pairs (key, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+)
+_GET = "SELECT value FROM pairs WHERE key = ?"
+
+
+class FileStore:
+    """A `Store` of all who open the same file; it is an SQLite database.
+
+    Who writes locks the file (fcntl), so it works wherever such locks do: over NFS if that has its
+    lock service. What a killed process was writing has happened entirely or not at all. Others'
+    writes are noticed by looking every few milliseconds.
+
+    With a `world_size`, the last of so many stores of the file to be closed deletes it; a store is
+    closed by `close`, when nobody holds it any more, and when its process ends. Those of killed
+    processes of this host count as closed. Delete what an interrupted run left before the next.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], world_size: int = -1, timeout: Timeout = 30.0
+    ) -> None:
+        """Open the file, made if need be; `world_size` -1: it is never deleted.
+
+        Raises:
+            ValueError: a world size that is none, or the file is something else.
+            OSError: it cannot be opened, or its directory does not exist.
+        """
+        if world_size != -1 and world_size < 1:
+            raise ValueError(f"world_size must be positive, or -1 for any, not {world_size}")
+        self._timeout = seconds(timeout)
+        self._hold = _Hold(Database(Path(path).absolute(), world_size))
+        self._database = self._hold.database
+
+    @property
+    def path(self) -> str:
+        return str(self._database.path)
+
+    @property
+    def world_size(self) -> int:
+        """How many stores of the file there will be; -1: nobody knows."""
+        return self._database.world_size
+
+    @property
+    def timeout(self) -> float:
+        return self._timeout
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        self._timeout = seconds(timeout)
+
+    def close(self) -> None:
+        """Be done with the file, clones included. Idempotent."""
+        self._hold.close()
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self.multi_set([key], [value])
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        limit = self._timeout if timeout is None else seconds(timeout)
+        if keys:
+            self._until(lambda: self._found(keys), limit, lambda: self._missing(keys))
+
+    def add(self, key: str, amount: int) -> int:
+        with self._database.changing() as sql:
+            held = sql.execute(_GET, (checked(key),)).fetchone()
+            total = summed(key, b"0" if held is None else held[0], amount)
+            sql.execute(_PUT, (key, str(total).encode()))
+            return total
+
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        wanted, new = encode(expected), encode(desired)
+        with self._database.changing() as sql:
+            held = sql.execute(_GET, (checked(key),)).fetchone()
+            if (b"" if held is None else held[0]) == wanted:
+                sql.execute(_PUT, (key, new))
+                return new
+            return wanted if held is None else bytes(held[0])
+
+    def append(self, key: str, value: bytes | str) -> None:
+        with self._database.changing() as sql:
+            held = sql.execute(_GET, (checked(key),)).fetchone()
+            sql.execute(_PUT, (key, (b"" if held is None else held[0]) + encode(value)))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        if not keys:
+            return []
+        return self._until(lambda: self._found(keys), self._timeout, lambda: self._missing(keys))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
+        pairs = paired(keys, values)
+        with self._database.changing() as sql:
+            sql.executemany(_PUT, pairs.items())
+
+    def delete_key(self, key: str) -> bool:
+        with self._database.changing() as sql:
+            return sql.execute("DELETE FROM pairs WHERE key = ?", (checked(key),)).rowcount > 0
+
+    def num_keys(self) -> int:
+        with self._database.looking() as sql:
+            return int(sql.execute("SELECT COUNT(*) FROM pairs").fetchone()[0])
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        with self._database.looking() as sql:
+            found = sql.execute(
+                "SELECT key FROM pairs WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
+            ).fetchall()
+        return sorted(key for (key,) in found)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._found(keys) is not None
+
+    def queue_push(self, key: str, value: bytes | str) -> None:
+        with self._database.changing() as sql:
+            sql.execute(
+                "INSERT INTO items (queue, value) VALUES (?, ?)", (checked(key), encode(value))
+            )
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        if block:
+            return self._until(
+                lambda: self._popped(key), self._timeout, lambda: f"pushed to queue {key!r}"
+            )
+        if (value := self._popped(key)) is None:
+            raise NotFound(f"queue {key!r} is empty")
+        return value
+
+    def queue_len(self, key: str) -> int:
+        with self._database.looking() as sql:
+            counted = sql.execute("SELECT COUNT(*) FROM items WHERE queue = ?", (key,))
+            return int(counted.fetchone()[0])
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> "FileStore":
+        other = object.__new__(FileStore)
+        other._timeout, other._hold, other._database = self._timeout, self._hold, self._database
+        return other
+
+    # ------------------------------------------------------------ inside
+
+    def _until(self, look: Callable[[], T | None], limit: float, missing: Callable[[], str]) -> T:
+        """Look again and again: a file tells nobody that it has changed."""
+        limit = effective_for(lambda: f"wait until somebody has {missing()}", limit)
+        until, pause = time.monotonic() + limit, _LOOK_SECONDS
+        while (found := look()) is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise StoreTimeout(f"timeout: nobody {missing()} in {limit:g} s ({self.path})")
+            self._database.pause(min(pause, left))
+            pause = min(2 * pause, _LOOK_SECONDS_MOST)
+        return found
+
+    def _found(self, keys: Sequence[str]) -> list[bytes] | None:
+        """Return what the keys hold at one moment, if all exist."""
+        with self._database.looking() as sql:
+            found = [sql.execute(_GET, (key,)).fetchone() for key in keys]
+        return None if None in found else [bytes(one[0]) for one in found]
+
+    def _missing(self, keys: Sequence[str]) -> str:
+        return f"set {quoted(key for key in keys if not self.check([key]))}"
+
+    def _popped(self, key: str) -> bytes | None:
+        if not self.queue_len(key):
+            return None  # without a lock that would hold up who pushes
+        with self._database.changing() as sql:
+            first = sql.execute(
+                "SELECT id, value FROM items WHERE queue = ? ORDER BY id LIMIT 1", (key,)
+            ).fetchone()
+            if first is None:
+                return None
+            sql.execute("DELETE FROM items WHERE id = ?", (first[0],))
+            return bytes(first[1])
+
+
+class _Hold:
+    """What keeps the file in use: a store and its clones; without them it is closed."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.close = weakref.finalize(self, database.leave)

@@ -1,0 +1,199 @@
+"""A store at a coordinator that one of the processes hosts: c10d's TCPStore."""
+
+import os
+import socket
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from allhands.channel import Address, Endpoint, find_token
+from allhands.control import Control
+from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
+from allhands.loop_thread import LoopThread
+from allhands.stores.coordinator import CoordinatorStore
+from allhands.timeout import Timeout, seconds
+
+if TYPE_CHECKING:
+    from allhands_server.embedded import RunningCoordinator
+
+JOB = "store"
+_LOOK_SECONDS = 0.02
+
+
+class TCPStore(CoordinatorStore):
+    """A `Store` of all who name one host and port, where the master runs a coordinator for it.
+
+    On loopback the others find the master's token in the notice that it leaves for its user.
+    Beyond that it needs ALLHANDS_INSECURE=1 where the network is yours alone, and all of them the
+    same ALLHANDS_TOKEN, or `token`; else keep `allhands serve` with TLS and use `ah.store()`.
+
+    Closed by `close`, at the end of a `with` block, or when nobody holds it any more; with the
+    master's the keys are gone, and the calls of others raise CoordinatorUnavailable.
+    """
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: Timeout = 30.0,
+        wait_for_workers: bool = True,
+        *,
+        token: str | None = None,
+    ) -> None:
+        """Host the store, or connect to it.
+
+        Args:
+            port: where the master listens; its 0 stands for any, which its `port` then tells.
+            world_size: how many stores there will be, the master's included; None: any number.
+            timeout: for connecting and for every wait.
+            wait_for_workers: whether the master waits until all of them are there.
+
+        Raises:
+            ValueError: an argument makes no sense, or it would be open to strangers.
+            OSError: the master cannot listen there.
+            CoordinatorUnavailable: no master was there in time.
+            StoreTimeout: not all came in time.
+        """
+        limit = seconds(timeout)
+        if not 0 <= port < 1 << 16 or (port == 0 and not is_master):
+            raise ValueError(f"port must be from 1 to 65535, or 0 for the master, not {port}")
+        if world_size is not None and world_size < 1:
+            raise ValueError(f"world_size must be positive, or None for any, not {world_size}")
+        until = time.monotonic() + limit
+        token = token or os.environ.get("ALLHANDS_TOKEN") or None
+        self._host = _Host(host_name, port, token) if is_master else None
+        try:
+            if self._host is None:
+                control = _connected(host_name, port, token, until)
+            else:
+                control = Control(self._host.endpoint, job=JOB)
+            super().__init__(control, limit)
+            self._is_open = weakref.finalize(self, _close, control, self._host)
+        except BaseException:
+            if self._host is not None:
+                self._host.stop()
+            raise
+        self.host = host_name
+        self.port = port if self._host is None else self._host.port
+        self.world_size = world_size
+        self.is_master = is_master
+        try:
+            if world_size is not None:
+                self._muster(world_size, is_master and wait_for_workers, until)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "TCPStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect; the master's ends the store for all. Idempotent."""
+        self._is_open()
+
+    def _muster(self, world_size: int, waits: bool, until: float) -> None:
+        """Count this store; wait for the rest of its world where that is asked for."""
+        # Beside the program's keys, which it may count.
+        with Control(self.endpoint, job=f"{JOB}.workers") as control:
+            joined = control.add("joined", 1)
+            turn = (joined - 1) // world_size
+            if joined % world_size == 0:
+                control.put(f"complete {turn}", b"")
+            if not waits:
+                return
+            try:
+                control.wait([f"complete {turn}"], timeout=max(until - time.monotonic(), 0))
+            except StoreTimeout as error:
+                there = int(control.get("joined")) - turn * world_size
+                raise StoreTimeout(
+                    f"timeout: {there} of {world_size} stores have come to port {self.port} of "
+                    f"{self.host} in {self._timeout:g} s"
+                ) from error
+
+
+class _Host:
+    """A coordinator in this process, on a thread of its own."""
+
+    def __init__(self, host: str, port: int, token: str | None) -> None:
+        self._thread = LoopThread(f"store at port {port}")
+        try:
+            self._running: RunningCoordinator = self._thread.run(
+                _start(_resolved(host), port, token)
+            )
+        except BaseException:
+            self._thread.stop()
+            raise
+        self.port = self._running.port
+        self.endpoint = Endpoint(
+            Address(self._running.host, self.port),
+            self._running.token,
+            os.environ.get("ALLHANDS_TLS_CA") or None,
+        )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is its thread."""
+        return self._thread.is_here
+
+    def stop(self) -> None:
+        self._thread.run(self._running.stop())
+        self._thread.stop()
+
+
+async def _start(host: str, port: int, token: str | None) -> "RunningCoordinator":
+    from allhands_server import embedded
+    from allhands_server.config import ServerConfig
+
+    return await embedded.start(
+        ServerConfig(
+            host=host,
+            port=port,
+            token=token,
+            insecure=os.environ.get("ALLHANDS_INSECURE", "") == "1",
+            post_notice=True,
+            kind="embedded",
+        )
+    )
+
+
+def _connected(host: str, port: int, token: str | None, until: float) -> Control:
+    """Connect once the master is there; nothing tells when that is."""
+    address = Address(_resolved(host), port)
+    tls_ca = os.environ.get("ALLHANDS_TLS_CA") or None
+    while True:
+        # Without a token of ours it is the one in the notice, perhaps of an earlier master.
+        control = Control(Endpoint(address, find_token(address, token, None), tls_ca), job=JOB)
+        try:
+            control.count(timeout=max(until - time.monotonic(), _LOOK_SECONDS))
+            return control
+        except (CoordinatorUnavailable, Unauthenticated, StoreTimeout) as error:
+            control.close()
+            is_final = isinstance(error, Unauthenticated) and token is not None
+            if is_final or time.monotonic() + _LOOK_SECONDS >= until:
+                raise
+        time.sleep(_LOOK_SECONDS)
+
+
+def _resolved(host: str) -> str:
+    """Turn a host's name into one address of it, IPv4 first."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise CoordinatorUnavailable(f"the host {host!r} has no address: {error}") from error
+    return str(sorted(found, key=lambda one: one[0] != socket.AF_INET)[0][4][0])
+
+
+def _close(control: Control, host: _Host | None) -> None:
+    control.close()
+    if host is None:
+        return
+    if host.is_here:  # called by the collector, which may run anywhere
+        threading.Thread(target=host.stop, name="end of a store", daemon=True).start()
+    else:
+        host.stop()

@@ -1,0 +1,53 @@
+"""Assertions of one rank that all ranks learn the outcome of."""
+
+import numpy as np
+
+from allhands.api import sync
+from allhands.api.world import NonMember
+
+
+def assert_equal_on_rank(
+    x: object, y: object, rank: int = 0, *, group: sync.AnyGroup = None
+) -> None:
+    """Raise AssertionError on every rank unless `x` equals `y` on `rank`, whatever others hold.
+
+    Arrays must have the same shape, dtype and elements, where NaN equals itself; lists, tuples and
+    dicts of them the same in each place. Every rank of the group must call it; `rank` is one of
+    the world.
+    """
+    _assert_there(_difference(x, y), rank, group)
+
+
+def assert_not_equal_on_rank(
+    x: object, y: object, rank: int = 0, *, group: sync.AnyGroup = None
+) -> None:
+    """Raise AssertionError on every rank if `x` equals `y` on `rank`; else as the other."""
+    _assert_there("" if _difference(x, y) else f"both are {x!r}", rank, group)
+
+
+def _difference(x: object, y: object) -> str:
+    """Say how `x` and `y` differ; "": they do not."""
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            return f"{x.dtype} array of shape {x.shape}, {y.dtype} array of shape {y.shape}"
+    elif isinstance(x, list | tuple) and isinstance(y, list | tuple) and len(x) == len(y):
+        pairs = enumerate(zip(x, y, strict=True))
+        return next((f"at {at}: {said}" for at, both in pairs if (said := _difference(*both))), "")
+    try:
+        np.testing.assert_equal(x, y)
+    except AssertionError as error:
+        return str(error).strip()
+    return ""
+
+
+def _assert_there(said: str, rank: int, group: sync.AnyGroup) -> None:
+    """Let one rank's opinion count for all."""
+    if isinstance(group, NonMember):
+        return
+    opinion = np.frombuffer(said.encode(), np.uint8)
+    length = np.array([opinion.size])
+    sync.broadcast(length, src=rank, group=group)
+    text = np.resize(opinion, length[0]) if opinion.size else np.zeros(length[0], np.uint8)
+    sync.broadcast(text, src=rank, group=group)
+    if text.size:
+        raise AssertionError(f"on rank {rank}: {text.tobytes().decode()}")

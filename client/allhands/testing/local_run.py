@@ -1,0 +1,244 @@
+"""One function on all ranks of a `LocalCluster`: its processes, and what becomes of them."""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from allhands import control
+from allhands.control import Control
+from allhands.testing.rank_errors import RELEASED_SECONDS, ended_late, surface
+from allhands.testing.rank_process import WHERE, Outcome, Task
+
+_PROGRAM = "from allhands.testing.rank_process import main; main()"
+_ANSWER_SECONDS = 1.0
+_END_SECONDS = 5.0
+_FOREIGN = ("ALLHANDS_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
+"""Variables that would tell a rank of another launch."""
+
+
+class RemoteError(Exception):
+    """An exception of a rank that cannot be put together here, in words."""
+
+
+class RankDied(Exception):
+    """A rank ended without a word."""
+
+
+class LocalRun:
+    """What `LocalCluster.start` gives; for one thread."""
+
+    def __init__(
+        self,
+        size: int,
+        task: Task,
+        url: str,
+        token: str,
+        deadline: float,
+        environment: Mapping[str, str],
+    ) -> None:
+        """Start a process for each of `size` ranks of the job at `url`."""
+        self._size = size
+        self._url = url
+        self._token = token
+        self._deadline = deadline
+        self._until = time.monotonic() + deadline
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: dict[Connection, int] = {}
+        """Each as long as its process lives; the end of one is the end of the other."""
+        self._silent = set(range(size))
+        """Ranks that have not said what became of them."""
+        self._given: dict[int, Any] = {}
+        self._errors: dict[int, BaseException] = {}
+        self._stuck: dict[int, str] = {}
+        try:
+            for rank in range(size):
+                self._begin(rank, task, environment)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process of each rank."""
+        return tuple(process.pid for process in self._processes)
+
+    def connect(self) -> Control:
+        """Open a client of the ranks' job: its keys, barriers and status; the caller closes it."""
+        return control.connect(self._url, token=self._token, timeout=self._deadline)
+
+    def kill(self, rank: int, signum: int = signal.SIGKILL) -> None:
+        """Send a signal to a rank, unless it has ended; by default the one that ends it at once."""
+        if self._processes[rank].returncode is None:
+            os.kill(self._processes[rank].pid, signum)
+
+    def results(self, deadline: float | None = None) -> list[Any]:
+        """Wait for all ranks and return what the function gave on each; see `LocalCluster.run`.
+
+        `deadline` is in seconds from now on; None: those of the cluster, since this run began.
+        """
+        self._finish(deadline)
+        if self._errors:
+            surface(self._errors, self._size)
+        return [self._given[rank] for rank in range(self._size)]
+
+    def outcomes(self, deadline: float | None = None) -> list[Any]:
+        """Wait for all ranks; return what each gave, or as an exception what became of it.
+
+        Raises:
+            RanksStuck: not all of them had ended at the deadline.
+        """
+        self._finish(deadline)
+        return [self._errors.get(rank, self._given.get(rank)) for rank in range(self._size)]
+
+    def close(self) -> None:
+        """End what is left of the processes. Idempotent."""
+        for connection in list(self._connections):
+            self._bury(connection)
+
+    # ------------------------------------------------------------ beginning
+
+    def _begin(self, rank: int, task: Task, environment: Mapping[str, str]) -> None:
+        ours, theirs = Pipe()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+                env={**self._environment_of(rank), **environment},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        self._connections[ours] = rank
+        with contextlib.suppress(OSError):  # it has ended already, as will be heard in its turn
+            ours.send(task)
+
+    def _environment_of(self, rank: int) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        places = {"RANK": rank, "LOCAL_RANK": rank}
+        sizes = {"WORLD_SIZE": self._size, "LOCAL_WORLD_SIZE": self._size}
+        return {
+            "OMP_NUM_THREADS": "1",
+            **kept,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "ALLHANDS_URL": self._url,
+            "ALLHANDS_TOKEN": self._token,
+            **{name: str(value) for name, value in (places | sizes).items()},
+        }
+
+    # ------------------------------------------------------------ waiting
+
+    def _finish(self, deadline: float | None) -> None:
+        """Wait until all ranks have said what became of them, and have ended."""
+        if deadline is not None:
+            self._deadline, self._until = deadline, time.monotonic() + deadline
+        limit = self._until
+        while self._silent and (ready := self._ready(limit)):
+            for connection in ready:
+                self._hear(connection)
+            if self._errors:
+                limit = min(limit, time.monotonic() + RELEASED_SECONDS)
+        if self._silent:
+            self._stuck = self._where()
+            self.close()
+        limit = time.monotonic() + _END_SECONDS  # to leave the world in order
+        while self._connections and (ready := self._ready(limit)):
+            for connection in ready:
+                self._hear(connection)
+        self.close()
+        if self._stuck:
+            raise ended_late(self._stuck, self._errors, self._size, self._deadline)
+
+    def _ready(self, limit: float) -> list[Connection]:
+        """Return the connections on which something has come; none: nothing did in time."""
+        found = wait(list(self._connections), max(limit - time.monotonic(), 0))
+        return [one for one in found if isinstance(one, Connection)]
+
+    def _hear(self, connection: Connection) -> None:
+        """Take in what a rank says, if only by its end."""
+        rank = self._connections[connection]
+        try:
+            told = connection.recv()
+        except (EOFError, OSError):
+            status = self._bury(connection)
+            if rank in self._silent:
+                how = f"rank {rank} of {self._size} {_ended_by(status)} without a result"
+                self._errors[rank] = RankDied(how)
+                self._silent.remove(rank)
+            return
+        if isinstance(told, Outcome):
+            self._silent.remove(rank)
+            if told.result is None:
+                self._errors[rank] = _raised(told)
+            else:
+                self._given[rank] = pickle.loads(told.result)  # noqa: S301 - of an own process
+
+    def _where(self) -> dict[int, str]:
+        """Ask the ranks that are late where they are."""
+        late = {one: rank for one, rank in self._connections.items() if rank in self._silent}
+        found = dict.fromkeys(sorted(late.values()), "(it does not answer)\n")
+        for connection in late:
+            with contextlib.suppress(OSError):
+                connection.send(WHERE)
+        limit = time.monotonic() + _ANSWER_SECONDS
+        while late and (ready := wait(list(late), max(limit - time.monotonic(), 0))):
+            for one in ready:
+                assert isinstance(one, Connection)
+                with contextlib.suppress(EOFError, OSError):
+                    found[late[one]] = str(one.recv())
+                del late[one]
+        return found
+
+    def _bury(self, connection: Connection) -> int:
+        """End a process, if it has not ended, and what it has left behind; return its status."""
+        process = self._processes[self._connections.pop(connection)]
+        connection.close()
+        # Not reaped yet, so that its number is not another group's.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+def task_of(
+    options: Mapping[str, Any] | None,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+) -> Task:
+    """Describe a call for other processes.
+
+    Raises:
+        TypeError: they cannot find the function, or an argument cannot be pickled.
+    """
+    try:
+        call = pickle.dumps((function, arguments, named))
+    except Exception as error:
+        raise TypeError(
+            f"{function!r} and its arguments must be such that other processes can have them: a "
+            f"function of a module, and what can be pickled: {error}"
+        ) from error
+    module = sys.modules.get(function.__module__)
+    return Task(function.__module__, getattr(module, "__file__", None) or "", call, options)
+
+
+def _raised(told: Outcome) -> BaseException:
+    """Return the exception of a rank, with its traceback as a note."""
+    error: BaseException = RemoteError(told.text)
+    if told.error is not None:
+        with contextlib.suppress(Exception):  # of a class that is not to be had here
+            error = pickle.loads(told.error)  # noqa: S301 - of an own process
+    error.add_note(told.traceback)
+    return error
+
+
+def _ended_by(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was ended by {signal.Signals(-status).name}"

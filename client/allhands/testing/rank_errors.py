@@ -1,0 +1,77 @@
+"""How the failures of ranks that a test has started surface where it was started."""
+
+import sys
+import unittest
+from collections.abc import Mapping
+
+from allhands.errors import GroupAborted, PeerFailed
+
+RELEASED_SECONDS = 5.0
+"""What the other ranks get to end in, once one has failed and their calls have been released."""
+
+
+class RankError(RuntimeError):
+    """A rank raised something, which is the cause of this: the first that did."""
+
+    def __init__(self, text: str, rank: int, errors: dict[int, BaseException]) -> None:
+        super().__init__(text)
+        self.rank = rank
+        """The one that was first."""
+        self.errors = errors
+        """What each rank raised that did, be it only because it could not go on without another."""
+
+
+class RanksStuck(RankError, TimeoutError):
+    """Ranks had not ended at the deadline; the text has where each of them was."""
+
+
+def surface(errors: Mapping[int, BaseException], size: int) -> None:
+    """Raise what the first rank raised of its own accord; `errors` come in their order.
+
+    Raises:
+        RankError: a rank failed.
+        BaseException: one of `errors`, which says that there is nothing to test, or is Ctrl-C.
+    """
+    own = {rank: error for rank, error in errors.items() if not _follows(error)} or errors
+    failures = {rank: error for rank, error in own.items() if not _is_skip(error)}
+    if not failures:
+        raise next(iter(own.values()))
+    rank, error = next(iter(failures.items()))
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    raise RankError(f"rank {rank} of {size} {told(error)}", rank, dict(errors)) from error
+
+
+def ended_late(
+    stuck: Mapping[int, str], errors: Mapping[int, BaseException], size: int, deadline: float
+) -> RanksStuck:
+    """Word that ranks did not end in time; `stuck` says where each of them was."""
+    first, cause, said = min(stuck), None, f"within {deadline:g} s"
+    for rank, error in errors.items():
+        if rank not in stuck:
+            first, cause, said = rank, error, f"after rank {rank} {told(error)}"
+            break
+    of = "rank" if len(stuck) == 1 else "ranks"
+    named = ", ".join(map(str, stuck))
+    where = "\n".join(f"rank {rank} was at:\n{stack}" for rank, stack in stuck.items())
+    found = RanksStuck(f"{of} {named} of {size} did not end {said}\n{where}", first, dict(errors))
+    found.__cause__ = cause
+    return found
+
+
+def told(error: BaseException) -> str:
+    """Say what a rank did that raised something."""
+    return f"raised {type(error).__name__}: {error}"
+
+
+def _follows(error: BaseException) -> bool:
+    """Say whether a rank failed only because another one did."""
+    return isinstance(error, GroupAborted | PeerFailed)
+
+
+def _is_skip(error: BaseException) -> bool:
+    """Say whether an exception is no failure but says that there is nothing to test."""
+    if isinstance(error, unittest.SkipTest):
+        return True
+    outcomes = sys.modules.get("_pytest.outcomes")  # pytest's own, where it runs
+    return outcomes is not None and isinstance(error, outcomes.Skipped | outcomes.XFailed)

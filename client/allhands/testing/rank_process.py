@@ -1,0 +1,137 @@
+"""What a process of a `LocalCluster` does: it runs one function as a rank, and tells what it gave.
+
+It is started with the number of a descriptor: a connection to who has started it. From there comes
+a `Task`, and there goes an `Outcome`. The end of the connection is the end of this process and of
+all that it has started, whatever they do then.
+"""
+
+import importlib
+import importlib.util
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from allhands import stacks
+from allhands.api import sync
+
+WHERE = "where"
+"""Asks where the function is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A function and how it is to be called."""
+
+    module: str
+    """Where the function is from."""
+    file: str
+    """For a module that cannot be imported by its name; empty: there is none."""
+    call: bytes
+    """The function, its positional and its named arguments."""
+    options: Mapping[str, Any] | None
+    """Of `init_process_group`; None: the function sees to that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a task."""
+
+    result: bytes | None
+    """None: it failed."""
+    error: bytes | None = None
+    """The exception, where it can be put on the way."""
+    text: str = ""
+    """The exception in words."""
+    traceback: str = ""
+
+
+def find(module: str, file: str) -> None:
+    """Let a module be found under its name, as in the process where it was loaded.
+
+    Raises:
+        ImportError: it is neither importable nor a file.
+    """
+    if module == "__main__":
+        if file:
+            loaded = _loaded("__mp_main__", file)  # so that it does not run as a program does
+            sys.modules["__main__"] = loaded
+        return
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        if not file:
+            raise
+        _loaded(module, file)
+
+
+def _loaded(name: str, file: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Rank:
+    """This process, and who has started it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._saying = threading.Lock()
+
+    def run(self) -> None:
+        task: Task = self._connection.recv()
+        threading.Thread(target=self._listen, name="who started this rank", daemon=True).start()
+        try:
+            find(task.module, task.file)
+            function, arguments, named = pickle.loads(task.call)  # noqa: S301 - its own
+            if task.options is not None:
+                sync.init_process_group(**task.options)
+            result = function(*arguments, **named)
+            told = Outcome(pickle.dumps(result))
+            if sync.is_initialized():
+                sync.destroy_process_group()
+        except BaseException as error:
+            # First: what the others raise because of it is not the reason.
+            self._say(_failed(error))
+            if (world := sync.found_world()) is not None:
+                world.fail(error)
+        else:
+            self._say(told)
+
+    def _listen(self) -> None:
+        """Say where the function is when asked, until nobody can ask any more."""
+        try:
+            while self._connection.recv() == WHERE:
+                self._say(stacks.main_thread())
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)  # it is the leader of its group
+
+    def _say(self, what: object) -> None:
+        with self._saying:
+            self._connection.send(what)
+
+
+def _failed(error: BaseException) -> Outcome:
+    text = f"{type(error).__name__}: {error}"
+    try:
+        packed = pickle.dumps(error)
+        pickle.loads(packed)  # noqa: S301 - own; many can be pickled, and not put together
+    except Exception:
+        return Outcome(None, None, text, stacks.of_error(error))
+    return Outcome(None, packed, text, stacks.of_error(error))
+
+
+def main() -> None:
+    """Be a rank; the only argument of the process says where it is told what to do."""
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)  # what this process starts must not keep it open
+    _Rank(Connection(descriptor)).run()

@@ -1,0 +1,87 @@
+"""The queues of one job: values that are pushed, each of which is popped once."""
+
+from collections import deque
+
+from allhands_server.machine import wording
+from allhands_server.machine.effects import Answer, Effect, Refuse
+from allhands_server.machine.events import QueueLength, QueuePop, QueuePush, QueueRequest
+from allhands_server.machine.limits import check_key, check_value
+from allhands_server.machine.refusals import Refusal, Refused, Status
+
+
+class Queues:
+    """First in, first out; who waits for an empty queue is served in the order of asking."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._values: dict[str, deque[bytes]] = {}  # none of them empty
+        self._waiters: dict[str, dict[int, None]] = {}  # tickets, in order of asking
+        self._waiting: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._waiting)
+
+    def ask(self, ticket: int, request: QueueRequest) -> list[Effect]:
+        """Answer at once, or remember a pop until there is something to pop.
+
+        Raises:
+            Refused: nothing has changed.
+        """
+        check_key(request.key)
+        match request:
+            case QueuePush(_, key, value):
+                check_value(key, len(value))
+                return self._push(ticket, key, value)
+            case QueuePop(_, key, wait):
+                return self._pop(ticket, key, wait)
+            case QueueLength(_, key):
+                return [Answer(ticket, len(self._values.get(key, ())))]
+
+    def withdraw(self, ticket: int) -> None:
+        """Do not wait any more. Idempotent."""
+        if (key := self._waiting.pop(ticket, None)) is not None:
+            waiters = self._waiters[key]
+            del waiters[ticket]
+            if not waiters:
+                del self._waiters[key]
+
+    def expire(self, ticket: int, now: float) -> Effect:
+        """Refuse a waiting pop whose time is over."""
+        text = f"nobody has pushed to queue {wording.short(self._waiting[ticket])} of {self._name}"
+        self.withdraw(ticket)
+        return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
+
+    def clear(self) -> None:
+        """Drop all values, for a new incarnation; who waits goes on waiting."""
+        self._values.clear()
+
+    # ------------------------------------------------------------ inside
+
+    @property
+    def _name(self) -> str:
+        return f"job {self._job}"
+
+    def _push(self, ticket: int, key: str, value: bytes) -> list[Effect]:
+        if (waiters := self._waiters.get(key)) is not None:
+            first = next(iter(waiters))
+            self.withdraw(first)
+            return [Answer(ticket, 0), Answer(first, value)]
+        values = self._values.setdefault(key, deque())
+        values.append(value)
+        return [Answer(ticket, len(values))]
+
+    def _pop(self, ticket: int, key: str, wait: bool) -> list[Effect]:
+        if (values := self._values.get(key)) is not None:
+            value = values.popleft()
+            if not values:
+                del self._values[key]
+            return [Answer(ticket, value)]
+        if not wait:
+            raise Refused(Status.NOT_FOUND, f"queue {wording.short(key)} of {self._name} is empty")
+        self._waiting[ticket] = key
+        self._waiters.setdefault(key, {})[ticket] = None
+        return []

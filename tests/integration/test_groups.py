@@ -1,0 +1,129 @@
+"""Groups of real processes: made without a word to the others, over shared memory and links."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import allhands as ah
+from allhands.testing import on_threads
+from harness import BACKENDS, Job
+
+STARTED = threading.local()
+"""The rank that a thread had at first."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_groups_made_in_any_order_carry_their_own_calls(job: Job, backend: str) -> None:
+    ranks = job(
+        4,
+        """
+        ah.init_process_group(timeout=30)
+        me = ah.get_rank()
+
+        def total(group):
+            x = np.full(1000, float(me))
+            for _ in range(3):
+                x[:] = me
+                ah.all_reduce(x, group=group)
+            assert (x == x[0]).all()
+            return x[0]
+
+        pairs = [(0, 1), (1, 2), (2, 3), (0, 3), (1, 3), (0, 2)]
+        mine = [pair for pair in pairs if me in pair]
+        mine = mine[me % 3:] + mine[:me % 3]
+        made = {pair: ah.new_group(pair, use_local_synchronization=True) for pair in mine}
+        assert all(total(made[pair]) == sum(pair) for pair in pairs if me in pair)
+        assert ah.new_group([me, 3 - me], "tag", True) is ah.new_group([3 - me, me], "tag", True)
+
+        mesh = ah.init_device_mesh((2, 2), ("dp", "tp"))
+        sums = [total(mesh.get_group(name)) for name in ("dp", "tp")]
+        assert sums == [me % 2 * 2 + 2, me // 2 * 4 + 1], sums
+        assert total(ah.split_group(me % 2, key=-me)) == 2 + me % 2 * 2
+        assert total(ah.functional.resolve([[0, 3], [1, 2]])) == 3
+
+        dealt = ah.round_robin([ah.new_group() for _ in range(2)])
+        works = [dealt.all_reduce(np.full(5, float(step))) for step in range(50)]
+        assert [work.result()[0] for work in works] == [4.0 * step for step in range(50)]
+        ah.barrier(dealt)
+        tell("done", shared="shared memory" in mesh.get_group("dp").explain())
+        ah.destroy_process_group()
+        """,
+    )
+    told = [rank.expect("done")["shared"] for rank in ranks]
+    assert [rank.ended() for rank in ranks] == [0] * 4
+    assert told == [backend == "auto"] * 4
+
+
+def _total(group: Any) -> float:
+    x = np.ones(2) * 10.0**STARTED.rank
+    ah.all_reduce(x, group=group)
+    return float(x[0])
+
+
+def test_groups_of_a_world_that_has_shrunk_are_new_ones() -> None:
+    @on_threads(4, on_failure="shrink")
+    def body(rank: int) -> None:
+        STARTED.rank = rank
+        before = ah.new_group([0, 1], "tag") if rank < 2 else ah.new_group([2, 3], "tag")
+        ah.barrier()
+        if rank == 1:
+            ah.destroy_process_group()
+            return
+        assert _total(None) == 1101  # all but rank 1
+        assert ah.get_process_group_ranks(None) == [0, 1, 2]
+        assert ah.find_group("tag", [0, 1]) is None
+        after = ah.new_group([0, 1], "tag")
+        assert after is not before
+        if rank != 3:
+            assert _total(after) == 101
+        assert _total(ah.split_group(0, key=-rank)) == 1101
+        mesh = ah.init_device_mesh((3,))
+        assert mesh.get_group() is ah.default_group()
+
+    body()
+
+
+def test_part_of_a_group_that_has_shrunk_has_its_ranks() -> None:
+    @on_threads(4)
+    def body(rank: int) -> None:
+        STARTED.rank = rank
+        ah.barrier()
+        if rank == 1:
+            ah.destroy_process_group()
+            return
+        with pytest.raises(ah.PeerFailed):
+            ah.barrier()
+        left = ah.default_group().shrink()
+        assert ah.get_process_group_ranks(left) == [0, 1, 2]  # numbered anew
+        part = ah.split_group(int(rank == 0), group=left)
+        assert _total(part) == (1 if rank == 0 else 1100)
+        assert ah.get_process_group_ranks(part) == ([0] if rank == 0 else [1, 2])
+        made = ah.new_group([3, 2], use_local_synchronization=True)  # ranks of the old world
+        if rank in (2, 3):
+            assert _total(made) == 1100
+
+    body()
+
+
+def test_groups_that_are_dealt_to_shrink_together() -> None:
+    @on_threads(3)
+    def body(rank: int) -> None:
+        STARTED.rank = rank
+        dealt = ah.round_robin([ah.new_group() for _ in range(2)])
+        ah.set_timeout(20, dealt)
+        ah.barrier(dealt)
+        if rank == 1:
+            ah.destroy_process_group()
+            return
+        with pytest.raises(ah.PeerFailed):
+            ah.barrier(dealt)
+        left = dealt.shrink()
+        assert left.size == 2
+        assert [_total(left) for _ in range(3)] == [101] * 3
+        assert [part.sequence for part in left.parts] == [2, 1]
+        with pytest.raises(RuntimeError, match="cannot grow as one"):
+            left.grow(1)
+
+    body()

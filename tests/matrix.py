@@ -1,0 +1,369 @@
+"""Every operation on every dtype: its cells, what each must give, and the table of them.
+
+A rank goes through all cells in one world, so that thousands of them take seconds.
+"""
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+import allhands as ah
+
+Array = npt.NDArray[Any]
+WORKS = "works"
+
+
+def last(a: Array, b: Array) -> Array:
+    """Whatever the highest rank has: of any dtype, and not commutative."""
+    return b
+
+
+NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+DTYPES: dict[str, "np.dtype[Any]"] = {
+    name: np.dtype(getattr(ml_dtypes, name, name))
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+        *("float8_e4m3fn", "float8_e5m2"),
+    )
+} | {
+    "pair": np.dtype([("value", np.float32), ("index", np.int64)]),
+    "record": np.dtype([("name", "S3"), ("when", "datetime64[s]"), ("x", np.float64, 2)]),
+    "object": np.dtype(object),
+}
+PLAIN = ("bool", "integer", "float", "complex")
+
+OPS: dict[str, ah.ReduceOp] = {op.name: op for op in ah.ReduceOp} | {
+    "PREMUL_SUM": ah.ReduceOp.premul_sum(3),
+    "user function": ah.ReduceOp.user(last),
+}
+REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
+MOVING = (
+    "broadcast",
+    "gather",
+    "scatter",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_to_all",
+    "all_to_all_single",
+)
+LENGTH = 7
+"""Of what each rank brings, or of each block: no number of ranks divides it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An operation on a dtype; with a ReduceOp where it reduces."""
+
+    operation: str
+    op: str
+    dtype: str
+
+
+CELLS = [
+    *(Cell(one, op, dtype) for one in REDUCING for op in OPS for dtype in DTYPES),
+    *(Cell(one, "", dtype) for one in MOVING for dtype in DTYPES),
+]
+
+
+# ---------------------------------------------------------------- what ranks bring and get
+
+
+@functools.lru_cache(4096)
+def brought(dtype: str, rank: int, block: int = 0, length: int = LENGTH) -> Array:
+    """Return what a rank brings: sums of it are exact, but of what is narrow."""
+    found, rng = DTYPES[dtype], np.random.default_rng((rank, block))
+    whole = rng.integers(1, 5, length)
+    match dtype:
+        case "bool":
+            return whole % 2 == 0
+        case "pair":
+            return np.array(list(zip(whole, rng.integers(0, 9, length), strict=True)), found)
+        case "record":
+            when = whole.astype("datetime64[s]")
+            rows = [(b"abc"[:one], at, (one, rank)) for one, at in zip(whole, when, strict=True)]
+            return np.array(rows, found)
+        case "object":
+            return np.array([str(one) for one in whole], found)
+        case "complex64" | "complex128":
+            return (whole + 1j * rng.integers(-3, 3, length)).astype(found)
+        case _ if dtype in NARROW:
+            return (rng.normal(0, 2, length)).astype(found)
+    whole[:1] = 0
+    return whole.astype(found)
+
+
+_UFUNCS: dict[str, Callable[[Array, Array], Array]] = {
+    "SUM": np.add,
+    "AVG": np.add,
+    "PREMUL_SUM": np.add,
+    "PRODUCT": np.multiply,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+    "LAND": np.logical_and,
+    "LOR": np.logical_or,
+    "LXOR": np.logical_xor,
+}
+
+
+def combined(op: str, dtype: str, arrays: Sequence[Array]) -> Array:
+    """Combine contributions with NumPy and ml_dtypes, from the left, rounding once."""
+    if op == "user function":
+        return arrays[-1]
+    if op in ("MINLOC", "MAXLOC"):
+        sign = 1 if op == "MINLOC" else -1
+        rows = zip(*(array.tolist() for array in arrays), strict=True)
+        best = [min(row, key=lambda pair: (sign * pair[0], pair[1])) for row in rows]
+        return np.array(best, DTYPES[dtype])
+    wide: list[Any] = [x.astype(np.float32) if dtype in NARROW else x for x in arrays]
+    if op.startswith("L"):
+        wide = [x != 0 for x in wide]
+    if op == "PREMUL_SUM":
+        wide = [x * x.dtype.type(3) for x in wide]
+    made: Any = functools.reduce(_UFUNCS[op], wide)
+    if op == "AVG":
+        made = np.true_divide(made, len(arrays))
+    return np.asarray(made.astype(DTYPES[dtype]))
+
+
+@dataclass
+class Call:
+    """A call of one rank: its arguments, what it must write, and what it must leave alone."""
+
+    arguments: tuple[Any, ...]
+    written: list[Array]
+    wanted: list[Array]
+
+    def __post_init__(self) -> None:
+        self.buffers = list(_arrays(self.arguments))
+        self.before = [_bits(buffer) for buffer in self.buffers]
+
+    def wrong(self, is_refused: bool) -> str:
+        """Say what is not as it must be afterwards; "": all is."""
+        wanted = {} if is_refused else {id(x): y for x, y in zip(self.written, self.wanted)}  # noqa: B905
+        for buffer, before in zip(self.buffers, self.before, strict=True):
+            if id(buffer) not in wanted and _bits(buffer) != before:
+                return "a buffer was changed that should not be"
+            if id(buffer) in wanted and _bits(buffer) != _bits(wanted[id(buffer)]):
+                return f"{buffer} for {wanted[id(buffer)]}"
+        return ""
+
+
+def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
+    """Make the call of a rank."""
+    dtype, ranks = cell.dtype, range(size)
+    root = 1 % size
+    is_root = rank == root
+
+    def own(of: int, block: int = 0) -> Array:
+        return brought(dtype, of, block, length)
+
+    def blank(count: int = length) -> Array:
+        return np.zeros(count, DTYPES[dtype])
+
+    mine = own(rank).copy()
+
+    def result(block: int = 0) -> Array:
+        if cell.dtype == "object" or not is_defined(cell.op, dtype):
+            return blank()
+        return combined(cell.op, dtype, [own(peer, block) for peer in ranks])
+
+    op = OPS.get(cell.op)
+    match cell.operation:
+        case "all_reduce":
+            return Call((mine, op), [mine], [result()])
+        case "reduce":
+            return Call((mine, root, op), [mine] if is_root else [], [result()] if is_root else [])
+        case "reduce_scatter":
+            out, ins = blank(), [own(rank, block).copy() for block in ranks]
+            return Call((out, ins, op), [out], [result(rank)])
+        case "reduce_scatter_tensor":
+            out = blank()
+            x = np.concatenate([own(rank, block) for block in ranks])
+            return Call((out, x, op), [out], [result(rank)])
+        case "broadcast":
+            return Call((mine, root), [mine], [own(root)])
+        case "gather":
+            outs = [blank() for _ in ranks] if is_root else []
+            wanted = [own(peer) for peer in ranks]
+            return Call((mine, outs or None, root), outs, wanted if is_root else [])
+        case "scatter":
+            ins = [own(rank, block).copy() for block in ranks] if is_root else None
+            out = blank()
+            return Call((out, ins, root), [out], [own(root, rank)])
+        case "all_gather":
+            outs = [blank() for _ in ranks]
+            return Call((outs, mine), outs, [own(peer) for peer in ranks])
+        case "all_gather_into_tensor":
+            out = blank(size * length)
+            return Call((out, mine), [out], [_joined(own(peer) for peer in ranks)])
+        case "all_to_all":
+            # Rank i gives rank j as many as i + j: each pair has a size of its own.
+            ins = [own(rank, block)[: rank + block].copy() for block in ranks]
+            outs = [blank(rank + peer) for peer in ranks]
+            wanted = [own(peer, rank)[: rank + peer] for peer in ranks]
+            return Call((outs, ins), outs, wanted)
+        case "all_to_all_single":
+            x = _joined(own(rank, block) for block in ranks)
+            out = blank(size * length)
+            return Call((out, x), [out], [_joined(own(peer, rank) for peer in ranks)])
+    raise ValueError(cell)
+
+
+def is_defined(op: str, dtype: str) -> bool:
+    """Say whether NumPy can make the result: written down apart from what is tested."""
+    is_plain = dtype not in ("pair", "record", "object")
+    match op:
+        case "user function":
+            return dtype != "object"
+        case "MINLOC" | "MAXLOC":
+            return dtype == "pair"
+        case "SUM" | "PRODUCT":
+            return is_plain
+        case "MIN" | "MAX":
+            return is_plain and "complex" not in dtype
+        case "AVG":
+            return "float" in dtype or "complex" in dtype
+        case "PREMUL_SUM":
+            return is_plain and dtype != "bool"
+        case "":
+            return dtype != "object"
+    return dtype == "bool" or "int" in dtype
+
+
+# ---------------------------------------------------------------- on a rank
+
+
+def outcome(cell: Cell, rank: int, size: int) -> tuple[str, str]:
+    """Make a call; return how it ended, and what is wrong about that."""
+    call, group = call_of(cell, rank, size), ah.default_group()
+    before = group.sequence
+    try:
+        getattr(ah, cell.operation)(*call.arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        moved = "" if group.sequence == before else "it was refused after it had taken its place"
+        # Ranks name the argument that they look at first.
+        text = re.sub(r"^\w+(\[\d+\])? holds", "an array holds", str(error))
+        return f"{type(error).__name__}: {text}", call.wrong(True) or moved
+    return WORKS, call.wrong(False)
+
+
+def outcomes(rank: int, size: int) -> list[tuple[str, str]]:
+    """Go through all cells, in one order on all ranks."""
+    return [outcome(cell, rank, size) for cell in CELLS]
+
+
+# ---------------------------------------------------------------- the table
+
+RULES = """\
+- Results keep the dtype. Integers wrap around; floats overflow to infinity, `float8_e4m3fn`,
+  which has none, to NaN. Nothing warns.
+- Of booleans SUM, MAX, BOR and LOR are *or*, PRODUCT, MIN, BAND and LAND are *and*.
+- AVG of integers and booleans is refused: only the caller knows how it should be rounded.
+- MIN and MAX are NaN where any contribution is.
+- `float16`, `bfloat16` and `float8` are combined in float32, in the order of ranks, and rounded
+  once; where a group spans hosts, once by each host and once more between them.
+- LAND, LOR and LXOR take what is not 0 for true, and give 0 or 1 in the dtype of the arrays.
+- `ReduceOp.premul_sum(factor)` multiplies every contribution first, in its dtype (floats narrower
+  than float32: in float32). Integers take whole factors that fit their dtype.
+- MINLOC and MAXLOC: of equal values the least index counts; NaN counts before all numbers.
+- `ReduceOp.user(function)`: `f(f(f(x0, x1), x2), x3)`, on any dtype without Python objects.
+""".splitlines()
+
+
+def table(found: dict[Cell, str]) -> str:
+    """Return the table as Markdown; the same cells of all reductions are shown once."""
+    notes: dict[str, str] = {}
+    reductions = [
+        [dtype, *(_shown(found, REDUCING, op, dtype, notes) for op in OPS)] for dtype in DTYPES
+    ]
+    movements = [
+        [dtype, *(_shown(found, [one], "", dtype, notes) for one in MOVING)] for dtype in DTYPES
+    ]
+    count = Counter("works" if one == WORKS else "refused" for one in found.values())
+    kinds = (
+        "`pair` is a structured dtype of a value and an index, `record` any other structured dtype."
+    )
+    return "\n".join(
+        [
+            "# Every operation on every dtype",
+            "",
+            "Made by `make matrix` from what `tests/parity/test_matrix.py` sees: each cell is run",
+            "on 2 and 3 ranks, over links and over shared memory, and compared bit by bit with",
+            "what NumPy and ml_dtypes give. A letter is a refusal: on every rank, before a byte",
+            "moves, and with every buffer as it was.",
+            "",
+            f"**{len(found)} cells: {count['works']} work, {count['refused']} are refused.**",
+            "",
+            "## Reductions",
+            "",
+            f"The same for {', '.join(f'`{one}`' for one in REDUCING[:-1])} and `{REDUCING[-1]}`.",
+            kinds,
+            "",
+            *_markdown(["dtype", *OPS], reductions),
+            "",
+            "## Movements",
+            "",
+            *_markdown(["dtype", *(f"`{one}`" for one in MOVING)], movements),
+            "",
+            "## Rules",
+            "",
+            *RULES,
+            "",
+            "## Refusals",
+            "",
+            *(f"- **{letter}** {text}" for text, letter in notes.items()),
+            "",
+        ]
+    )
+
+
+def _shown(
+    found: dict[Cell, str], operations: Iterable[str], op: str, dtype: str, notes: dict[str, str]
+) -> str:
+    said = {found[Cell(one, op, dtype)] for one in operations}
+    if said == {WORKS}:
+        return "yes"
+    letters = []
+    for one in sorted(said):
+        general = re.sub(rf"(?<!\w){re.escape(str(DTYPES[dtype]))}(?!\w)", "*dtype*", one, count=1)
+        if op:
+            general = re.sub(rf"\b{re.escape(OPS[op].name)}(?!\w)", "*op*", general, count=1)
+        letters.append(notes.setdefault(general, chr(ord("a") + len(notes))))
+    return ", ".join(letters)
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, ["-" * width for width in widths], *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"| {' | '.join(cells)} |"
+
+
+# ---------------------------------------------------------------- bits
+
+
+def _joined(arrays: Iterable[Array]) -> Array:
+    return np.concatenate(list(arrays))
+
+
+def _arrays(given: Any) -> Iterator[Array]:
+    if isinstance(given, np.ndarray):
+        yield given
+    elif isinstance(given, list | tuple):
+        for one in given:
+            yield from _arrays(one)
+
+
+def _bits(array: Array) -> object:
+    return array.tolist() if array.dtype.hasobject else array.tobytes()

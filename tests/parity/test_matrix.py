@@ -1,0 +1,78 @@
+"""Every operation on every dtype: exact, or refused while nothing has happened."""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import matrix
+from allhands.testing import run_threads
+from harness import Job
+from matrix import CELLS, WORKS, Cell
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "matrix.md"
+WRITE = "ALLHANDS_WRITE_MATRIX"
+"""Set by `make matrix`: the table is written, not compared."""
+
+SCRIPT = """
+import matrix
+ah.init_process_group(timeout=30)
+n, me = ah.get_world_size(), ah.get_rank()
+ah.all_reduce(np.ones(1))
+assert "shared memory" in ah.default_group().explain()
+tell("done", rows=matrix.outcomes(me, n))
+ah.destroy_process_group()
+"""
+
+Rows = list[list[tuple[str, str]]]
+"""Of each rank, of each cell: how it ended, and what is wrong about that."""
+
+
+@cache
+def over_links(size: int) -> Rows:
+    return run_threads(size)(lambda rank: matrix.outcomes(rank, size))
+
+
+def agreed(rows: Rows) -> dict[Cell, str]:
+    """Return how cells ended; all ranks say the same, and nothing is wrong with any."""
+    wrong = [
+        (cell, rank, fault)
+        for rank, row in enumerate(rows)
+        for cell, (_, fault) in zip(CELLS, row, strict=True)
+        if fault
+    ]
+    assert not wrong
+    split = [
+        cell for cell, *said in zip(CELLS, *rows, strict=True) if len({one for one, _ in said}) > 1
+    ]
+    assert not split
+    return {cell: said for cell, (said, _) in zip(CELLS, rows[0], strict=True)}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_cell_over_links_is_exact_or_refused(size: int) -> None:
+    found = agreed(over_links(size))
+    assert {cell for cell, said in found.items() if said == WORKS} == {
+        cell for cell in CELLS if matrix.is_defined(cell.op, cell.dtype)
+    }
+    refused = {said for said in found.values() if said != WORKS}
+    assert all(said.startswith("TypeError: ") for said in refused)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_cell_over_shared_memory_is_as_over_links(job: Job, size: int) -> None:
+    ranks: list[Any] = job(size, SCRIPT)
+    rows = [rank.expect("done")["rows"] for rank in ranks]
+    for rank in ranks:
+        assert rank.ended() == 0, "".join(rank.errors)
+    assert agreed(rows) == agreed(over_links(size))
+
+
+def test_the_table_in_the_documents_is_what_was_seen() -> None:
+    seen = matrix.table(agreed(over_links(2)))
+    assert seen == matrix.table(agreed(over_links(3)))
+    if os.environ.get(WRITE):
+        DOCUMENT.write_text(seen)
+    assert DOCUMENT.read_text() == seen, "run `make matrix`, and look at what has changed"

@@ -1,0 +1,53 @@
+"""A refused or failed call leaves every buffer bit for bit as it was, whatever went wrong."""
+
+import threading
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import allhands as ah
+import spoiling
+from allhands.testing import run_threads
+from harness import Job
+
+SIZE = 3
+
+SCRIPT = """
+import spoiling
+ah.init_process_group(timeout=30)
+n, me = ah.get_world_size(), ah.get_rank()
+wrong = []
+for seed in range(FIRST, FIRST + COUNT):
+    group = ah.new_group(range(n))
+    ah.barrier(group=group)
+    one = spoiling.from_random(seed, n)
+    if said := one.make(me, n, group):
+        wrong.append(f"{one}: {said}")
+    ah.barrier()
+tell("done", wrong=wrong)
+ah.destroy_process_group()
+"""
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_over_links_who_fails_finds_its_buffers_untouched(data: st.DataObject) -> None:
+    one = spoiling.spoiled(lambda name, among: data.draw(st.sampled_from(among), name), SIZE)
+
+    ended = threading.Barrier(SIZE)
+
+    def body(rank: int) -> str:
+        said = one.make(rank, SIZE, ah.default_group())
+        if one.way != "leaves":
+            ended.wait(20)
+        return said
+
+    assert run_threads(SIZE)(body) == [""] * SIZE
+
+
+def test_over_shared_memory_who_fails_finds_its_buffers_untouched(job: Job) -> None:
+    ranks: list[Any] = job(SIZE, SCRIPT.replace("FIRST", "0").replace("COUNT", "30"))
+    for rank in ranks:
+        assert rank.expect("done")["wrong"] == []
+        assert rank.ended() == 0, "".join(rank.errors)

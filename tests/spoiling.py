@@ -1,0 +1,108 @@
+"""Calls of which something goes wrong, on one rank: who fails must find all buffers untouched."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import allhands as ah
+import matrix
+from matrix import CELLS, Cell
+
+Array = npt.NDArray[Any]
+
+WORKING = [cell for cell in CELLS if matrix.is_defined(cell.op, cell.dtype)]
+LENGTHS = (0, 1, 7, 300, 40_000)
+"""Of each block: up to what is sent at once, and what is cut."""
+WAYS = ("other call", "absent", "leaves", "abort", "read-only", "strided", "refused", "raises")
+_SHORT = 0.08
+"""Seconds for what waits in vain."""
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """A call, and what the odd rank does instead."""
+
+    cell: Cell
+    length: int
+    way: str
+    odd: int
+    other: Cell
+
+    def make(self, rank: int, size: int, group: ah.Group) -> str:
+        """Make it on one rank; return what is wrong afterwards; "": nothing is."""
+        call = matrix.call_of(self.cell, rank, size, self.length)
+        arguments: Any = call.arguments
+        name = self.cell.operation
+        is_odd = rank == self.odd
+        if is_odd:
+            match self.way:
+                case "other call":
+                    call = matrix.call_of(self.other, rank, size, self.length)
+                    name, arguments = self.other.operation, call.arguments
+                case "absent" | "leaves":
+                    return ""
+                case "abort":
+                    group.abort("it is spoiled")
+                    return call.wrong(True)
+                case "refused":
+                    arguments = matrix.call_of(
+                        Cell(name, self.cell.op, "object"), rank, size
+                    ).arguments
+                case "read-only":
+                    for one in call.written:
+                        one.flags.writeable = False
+                case "strided":
+                    apart = {id(one): np.repeat(one, 2)[::2] for one in call.written}
+                    arguments = _replaced(arguments, apart)
+                case "raises":
+                    arguments = tuple(
+                        ah.ReduceOp.user(_raising, one.value.name) if _is_user(one) else one
+                        for one in arguments
+                    )
+        is_short = self.way not in ("other call", "abort")
+        try:
+            getattr(ah, name)(*arguments, group=group, timeout=_SHORT if is_short else 20)
+        except (RuntimeError, TypeError, ValueError, LookupError) as error:
+            wrong = call.wrong(True)
+            return f"{wrong} by {type(error).__name__}: {error}" if wrong else ""
+        return call.wrong(False) and f"it ended well, but: {call.wrong(False)}"
+
+
+def spoiled(choose: Callable[[str, Any], Any], size: int) -> Spoiled:
+    """Choose one, with a function that is given a name and a list."""
+    cell: Cell = choose("cell", WORKING)
+    way: str = choose("way", WAYS)
+    if way == "raises":
+        cell = Cell(choose("reduction", matrix.REDUCING), "user function", cell.dtype)
+    others = [one for one in WORKING if _differ(one, cell)]
+    other = choose("other", others) if way == "other call" else cell
+    # Of fewer than two elements every array is contiguous.
+    length = choose("length", LENGTHS[2:] if way == "strided" else LENGTHS)
+    return Spoiled(cell, length, way, choose("odd", range(size)), other)
+
+
+def from_random(seed: int, size: int) -> Spoiled:
+    draw = random.Random(seed)
+    return spoiled(lambda _, among: draw.choice(among), size)
+
+
+def _differ(one: Cell, other: Cell) -> bool:
+    return one.operation != other.operation or one.dtype != other.dtype or one.op != other.op
+
+
+def _raising(a: Array, b: Array) -> Array:
+    raise LookupError("it is spoiled")
+
+
+def _is_user(given: object) -> bool:
+    return isinstance(given, ah.ReduceOp) and given.name.startswith("USER")
+
+
+def _replaced(given: Any, instead: dict[int, Array]) -> Any:
+    if isinstance(given, list | tuple):
+        return type(given)(_replaced(one, instead) for one in given)
+    return instead.get(id(given), given)

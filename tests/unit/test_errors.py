@@ -1,0 +1,29 @@
+"""Errors keep what they say on their way to another process."""
+
+import pickle
+
+import pytest
+
+import allhands as ah
+
+ERRORS = [
+    ah.CollectiveTimeout("late", op="barrier", seq=3, missing_ranks=(1,), label="step"),
+    ah.CollectiveMismatch("unlike", {0: "barrier()", 1: "send()"}),
+    ah.DataCorrupted("spoilt", op="all_reduce", seq=2, link=(0, 1), ranks=(1,)),
+    ah.PeerFailed("lost", (2, 3), ah.Verdict("world", 1, "barrier", (), "nobody")),
+    ah.GroupAborted("over", by="rank 1", reason="enough"),
+    ah.MembershipChanged("another", old_epoch=1, new_epoch=2),
+    ah.StoreTimeout("timeout: no key"),
+    ah.NotFound("no such job"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_pickled_error_is_put_together_with_all_it_says(error: ah.AllhandsError) -> None:
+    error.add_intact(True, say=True)
+    found = pickle.loads(pickle.dumps(error))  # noqa: S301 - just made
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert found.args == error.args
+    assert found.__dict__ == error.__dict__
+    assert found.outputs_intact is True

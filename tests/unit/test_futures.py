@@ -1,0 +1,147 @@
+"""Futures, and the threads that run what is to be done then."""
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from allhands.callbacks import Callbacks
+from allhands.futures import Future, awaitable, collect_all, wait_all
+
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def callbacks():
+    made = Callbacks("test")
+    yield made
+    assert made.close(PATIENCE)
+
+
+def done(value: object) -> Future[object]:
+    future: Future[object] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_then_gives_what_the_function_of_the_future_returns() -> None:
+    first: Future[int] = Future()
+    third = first.then(lambda one: one.value() + 1).then(lambda two: two.value() * 10)
+    assert not third.done()
+    first.set_result(4)
+    assert third.wait(PATIENCE) == 50
+
+
+def test_then_is_called_of_a_failure_too_and_passes_it_on_if_the_value_is_asked_for() -> None:
+    failed: Future[int] = Future()
+    failed.set_exception(OSError("broken"))
+    assert failed.then(lambda one: str(one.exception())).value() == "broken"
+    with pytest.raises(OSError, match="broken"):
+        failed.then(lambda one: one.value()).wait(0)
+
+
+def test_then_of_something_that_cannot_be_called_is_refused() -> None:
+    with pytest.raises(TypeError, match="function"):
+        done(1).then(5)  # type: ignore[arg-type]
+
+
+def test_a_value_that_is_not_there_yet_is_refused_at_once() -> None:
+    with pytest.raises(RuntimeError, match="not done"):
+        Future().value()
+
+
+def test_functions_run_on_another_thread_than_the_one_that_completes(callbacks: Callbacks) -> None:
+    future: Future[int] = Future(callbacks)
+    ran_on = future.then(lambda _: threading.current_thread())
+    future.set_result(1)
+    assert ran_on.wait(PATIENCE) is not threading.current_thread()
+
+
+def test_functions_of_a_future_that_is_done_run_here(callbacks: Callbacks) -> None:
+    future: Future[int] = Future(callbacks)
+    future.set_result(1)
+    ran_on = future.then(lambda _: threading.current_thread())
+    assert ran_on.value() is threading.current_thread()
+
+
+def test_functions_that_wait_for_each_other_all_run(callbacks: Callbacks) -> None:
+    together = threading.Barrier(20)
+    start: Future[None] = Future(callbacks)
+    waiting = [start.then(lambda _: together.wait(PATIENCE)) for _ in range(20)]
+    start.set_result(None)
+    assert sorted(wait_all(waiting)) == list(range(20))
+
+
+def test_quick_functions_do_not_get_a_thread_each(callbacks: Callbacks) -> None:
+    start: Future[None] = Future(callbacks)
+    ran_on = [start.then(lambda _: threading.get_ident()) for _ in range(500)]
+    start.set_result(None)
+    assert len(set(wait_all(ran_on))) < 20
+
+
+def test_closing_waits_for_functions_that_run_and_refuses_later_ones() -> None:
+    callbacks = Callbacks("test")
+    begun, may_end = threading.Event(), threading.Event()
+    ended = []
+
+    def act() -> None:
+        begun.set()
+        may_end.wait(PATIENCE)
+        ended.append(True)
+
+    callbacks.run(act)
+    begun.wait(PATIENCE)
+    assert not callbacks.close(0)
+    assert not callbacks.run(act)
+    may_end.set()
+    assert callbacks.close(PATIENCE)
+    assert ended == [True]
+
+
+def test_a_function_may_close_the_threads_it_runs_on() -> None:
+    callbacks = Callbacks("test")
+    closed: Future[bool] = Future()
+    callbacks.run(lambda: closed.set_result(callbacks.close(PATIENCE)))
+    assert closed.wait(PATIENCE)
+
+
+def test_wait_all_gives_the_values_in_order_or_the_first_failure_without_the_rest() -> None:
+    assert wait_all([done(1), done(2)]) == [1, 2]
+    assert wait_all([]) == []
+    failed: Future[object] = Future()
+    failed.set_exception(OSError("broken"))
+    with pytest.raises(OSError, match="broken"):
+        wait_all([Future(), failed])
+
+
+def test_collect_all_gives_the_futures_once_all_are_done_failed_or_not() -> None:
+    one: Future[object] = Future()
+    two: Future[object] = Future()
+    collected = collect_all([one, two])
+    one.set_exception(OSError("broken"))
+    assert not collected.done()
+    two.set_result(2)
+    first, second = collected.value()
+    assert isinstance(first.exception(), OSError)
+    assert second.value() == 2
+    assert collect_all([]).value() == []
+
+
+async def test_asyncio_waits_for_a_future_either_way(callbacks: Callbacks) -> None:
+    for wrap in (awaitable, asyncio.wrap_future):
+        future: Future[int] = Future(callbacks)
+        waiting = wrap(future)
+        threading.Thread(target=future.set_result, args=(3,)).start()
+        assert await waiting == 3
+        failed: Future[int] = Future(callbacks)
+        waiting = wrap(failed)
+        threading.Thread(target=failed.set_exception, args=(OSError("broken"),)).start()
+        with pytest.raises(OSError, match="broken"):
+            await waiting
+
+
+def test_a_future_is_one_of_the_standard_library() -> None:
+    future: Future[int] = Future()
+    future.set_result(1)
+    assert list(concurrent.futures.as_completed([future])) == [future]
