@@ -94,8 +94,8 @@ from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
 from .parallel.grad_bucket import GradBucket as GradBucket
-from .parallel.join import Joinable as Joinable
 from .parallel.join import Join as Join
+from .parallel.join import Joinable as Joinable
 from .parallel.join import JoinHook as JoinHook
 from .parallel.mesh import DeviceMesh as DeviceMesh
 from .parallel.mesh import init_device_mesh as init_device_mesh
