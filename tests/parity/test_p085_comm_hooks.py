@@ -37,14 +37,8 @@ def test_p085_future_of_a_call_and_what_follows_it():
     """An average made of a sum; the future may give a list of one array, as c10d's do."""
 
     def hook(state: Any, bucket: ah.GradBucket) -> "Future[Any]":
-        average: Future[Any] = Future()
-
-        def divide(done: "Future[Any]") -> None:
-            average.set_result([done.result() / (2 * state)])
-
         work = ah.all_reduce(bucket.buffer(), async_op=True)
-        work.get_future().add_done_callback(divide)
-        return average
+        return work.get_future().then(lambda done: [done.value() / (2 * state)])
 
     def body(rank: int) -> list[float]:
         reducer = ah.Reducer([np.zeros(3)])
@@ -53,6 +47,31 @@ def test_p085_future_of_a_call_and_what_follows_it():
         return reducer.wait()[0].tolist()
 
     assert run_threads(2)(body) == [[2.25] * 3] * 2
+
+
+def test_p085_hooks_may_go_on_from_what_hooks_give():
+    """What follows the future of a hook runs when somebody asks, as that one does."""
+
+    def hook(state: Any, bucket: ah.GradBucket) -> "Future[Any]":
+        given = ah.hooks.fp16_compress(state, bucket)
+        assert not given.done()
+        return given.then(lambda done: done.value() * 3).then(lambda done: done.value() + 1)
+
+    def failing(state: Any, bucket: ah.GradBucket) -> "Future[Any]":
+        return ah.hooks.allreduce(state, bucket).then(lambda done: done.value() / "three")
+
+    def body(rank: int) -> list[float]:
+        broken = ah.Reducer([np.zeros(3)])
+        broken.register_comm_hook(None, failing)
+        broken.mark_ready(0, np.zeros(3))
+        with pytest.raises(TypeError, match=r"not supported|did not contain a loop"):
+            broken.wait()
+        reducer = ah.Reducer([np.zeros(3)])
+        reducer.register_comm_hook(None, hook)
+        reducer.mark_ready(0, np.full(3, 4.0 + 2 * rank))
+        return reducer.wait()[0].tolist()
+
+    assert run_threads(2)(body) == [[16.0] * 3] * 2
 
 
 def test_p085_bucket_tells_what_it_holds():
@@ -160,9 +179,10 @@ def test_p086_hook_is_registered_just_once():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (3.0, "gives an array, not float"),
-        (np.zeros(3), "gives 2 elements of float64, as its bucket has, not 3 of float64"),
-        (np.zeros(2, np.float32), "not 2 of float32"),
+        (3.0, "gives a ndarray, as the buffer of its bucket is, not float"),
+        (np.zeros(3), r"float64 of shape \(2,\), .* has, not float64 of \(3,\)"),
+        (np.zeros(2, np.float32), r"not float32 of \(2,\)"),
+        (ah.SparseArray([[0]], [1.0], [2]), "a ndarray, .* not SparseArray"),
     ],
 )
 def test_p086_future_must_give_an_array_like_the_bucket(given: object, message: str):

@@ -106,12 +106,16 @@ def in_order(
 
 
 def lay_out(
-    buckets: Sequence[Sequence[int]], arrays: Sequence[Shaped], wanted: Collection[int]
+    buckets: Sequence[Sequence[int]],
+    arrays: Sequence[Shaped],
+    wanted: Collection[int],
+    alone: Collection[int] = (),
 ) -> list[Layout]:
     """Lay out given buckets of the arrays that are wanted.
 
     Raises:
-        RuntimeError: a bucket that is empty or of several dtypes.
+        RuntimeError: a bucket that is empty or of several dtypes, or one that an array shares that
+            is to be alone.
         ValueError: an array that is wanted and in no bucket, or in two, or one that is not wanted.
     """
     if sorted(itertools.chain.from_iterable(buckets)) != sorted(wanted):
@@ -119,6 +123,11 @@ def lay_out(
             f"each of the parameters {sorted(wanted)} goes into exactly one bucket, not as in "
             f"{[list(bucket) for bucket in buckets]}"
         )
+    for index, bucket in enumerate(buckets):
+        if len(bucket) > 1 and (shared := [one for one in bucket if one in alone]):
+            raise RuntimeError(
+                f"the gradient of parameter {shared[0]} is sparse: it cannot share bucket {index}"
+            )
     return [_lay_out(index, bucket, arrays) for index, bucket in enumerate(buckets)]
 
 

@@ -7,11 +7,10 @@ from typing import Any, TypeAlias, get_origin
 
 import numpy as np
 
-from allhands.engine.arguments import AnyArray
-from allhands.parallel.buckets import Layout
-from allhands.parallel.grad_bucket import GradBucket
+from allhands.parallel.grad_bucket import GradBucket, Gradient
+from allhands.sparse import SparseArray
 
-CommHook: TypeAlias = Callable[[Any, GradBucket], "concurrent.futures.Future[AnyArray]"]
+CommHook: TypeAlias = Callable[[Any, GradBucket], "concurrent.futures.Future[Any]"]
 """Gets the state it was registered with and a bucket; answers with the future of its average."""
 
 
@@ -46,7 +45,7 @@ def check(hook: object) -> None:
         )
 
 
-def answered(future: object) -> "concurrent.futures.Future[AnyArray]":
+def answered(future: object) -> "concurrent.futures.Future[Any]":
     """Return what a hook has answered with, if that is a future.
 
     Raises:
@@ -57,26 +56,33 @@ def answered(future: object) -> "concurrent.futures.Future[AnyArray]":
     return future
 
 
-def averaged(given: object, layout: Layout) -> AnyArray:
-    """Return what the future of a hook has given, as the flat array of a bucket.
+def averaged(given: object, like: Gradient) -> Any:
+    """Return what the future of a hook has given, as the buffer of a bucket has it.
 
-    It may be a list of one array, and have any shape.
+    It may be a list of one array; one that is not sparse may have any shape.
 
     Raises:
-        RuntimeError: no array, or of another dtype or number of elements than the bucket.
+        RuntimeError: no array, or of another dtype or number of elements than the buffer.
     """
     if isinstance(given, list | tuple) and len(given) == 1:
         given = given[0]
-    if not isinstance(given, np.ndarray):
+    match like, given:
+        case SparseArray(), SparseArray():
+            is_like = (given.dtype, given.shape) == (like.dtype, like.shape)
+        case np.ndarray(), np.ndarray():
+            is_like = (given.dtype, given.size) == (like.dtype, like.size)
+            given = given.reshape(like.shape) if is_like else given
+        case _:
+            raise RuntimeError(
+                f"the future of a communication hook gives a {type(like).__name__}, as the buffer "
+                f"of its bucket is, not {type(given).__name__}"
+            )
+    if not is_like:
         raise RuntimeError(
-            f"the future of a communication hook gives an array, not {type(given).__name__}"
+            f"the future of a communication hook gives {like.dtype} of shape {like.shape}, as the "
+            f"buffer of its bucket has, not {given.dtype} of {given.shape}"
         )
-    if given.dtype != layout.dtype or given.size != layout.count:
-        raise RuntimeError(
-            f"the future of a communication hook gives {layout.count} elements of {layout.dtype}, "
-            f"as its bucket has, not {given.size} of {given.dtype}"
-        )
-    return given.reshape(-1)
+    return given
 
 
 def _is_future(annotation: Any) -> bool:

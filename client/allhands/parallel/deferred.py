@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TypeVar
 
+from allhands.futures import Future
+
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Deferred(Future[T]):
@@ -30,6 +32,15 @@ class Deferred(Future[T]):
         """Do what is left, unless somebody has, and return what went wrong with it."""
         self._complete()
         return super().exception(timeout)
+
+    def then(self, function: "Callable[[Future[T]], S]") -> Future[S]:
+        """Return the future of `function(self)`, which is as deferred as this one."""
+
+        def follow() -> S:
+            self.exception()
+            return function(self)
+
+        return Deferred(follow)
 
     def _complete(self) -> None:
         with self._running:

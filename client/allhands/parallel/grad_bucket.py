@@ -1,10 +1,14 @@
 """GradBucket: gradients that travel together, as a communication hook gets them."""
 
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from allhands.engine.arguments import AnyArray
 from allhands.group import Group
 from allhands.parallel.buckets import Layout
+from allhands.sparse import SparseArray
+
+Gradient: TypeAlias = AnyArray | SparseArray
 
 
 class GradBucket:
@@ -17,7 +21,7 @@ class GradBucket:
         self,
         index: int,
         layout: Layout,
-        buffer: AnyArray,
+        buffer: Gradient,
         parameters: Sequence[AnyArray],
         is_last: bool,
         group: Group,
@@ -37,17 +41,24 @@ class GradBucket:
         """Say whether this is the last bucket of the step."""
         return self._is_last
 
-    def buffer(self) -> AnyArray:
-        """Return this rank's gradients, one after the other, as one flat array; not averaged."""
+    def buffer(self) -> Any:
+        """Return this rank's gradients, one after the other, as one flat array; not averaged.
+
+        A sparse gradient is alone in its bucket: the buffer is a `SparseArray`.
+        """
         return self._buffer
 
-    def set_buffer(self, buffer: AnyArray) -> None:
-        """Let `buffer` and `gradients` give another flat array from now on.
+    def is_sparse(self) -> bool:
+        """Say whether it holds a sparse gradient."""
+        return isinstance(self._buffer, SparseArray)
+
+    def set_buffer(self, buffer: Gradient) -> None:
+        """Let `buffer` and `gradients` give another array from now on, flat or as sparse.
 
         Raises:
             ValueError: it has another dtype or shape.
         """
-        wanted = (self._layout.dtype, (self._layout.count,))
+        wanted = (self._layout.dtype, self._buffer.shape)
         if (buffer.dtype, buffer.shape) != wanted:
             raise ValueError(
                 f"bucket {self._index} is {wanted[0]} of shape {wanted[1]}, "
@@ -55,10 +66,13 @@ class GradBucket:
             )
         self._buffer = buffer
 
-    def gradients(self) -> list[AnyArray]:
+    def gradients(self) -> list[Any]:
         """Return the gradient of each parameter, in its shape: views of the buffer."""
+        if isinstance(self._buffer, SparseArray):
+            return [self._buffer]
+        flat = self._buffer
         shapes = (one.shape for one in self._parameters)
-        parts = (self._buffer[span] for span in self._layout.spans)
+        parts = (flat[span] for span in self._layout.spans)
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def parameters(self) -> list[AnyArray]:

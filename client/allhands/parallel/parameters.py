@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from allhands.engine.arguments import AnyArray, checked, target
+from allhands.parallel.grad_bucket import Gradient
 from allhands.reduction import ReduceOp
 from allhands.reduction import check as check_reduction
+from allhands.sparse import SparseArray
 
 Key = int | str
 """A parameter: its place among all, or its name."""
@@ -18,7 +20,10 @@ class Parameters:
     """Parameters in the order in which they were given."""
 
     def __init__(
-        self, given: Mapping[str, AnyArray] | Sequence[AnyArray], ignore: Collection[Key]
+        self,
+        given: Mapping[str, AnyArray] | Sequence[AnyArray],
+        ignore: Collection[Key],
+        sparse: Collection[Key],
     ) -> None:
         """Check the parameters that are not ignored.
 
@@ -40,6 +45,10 @@ class Parameters:
         for place in self.places:
             array = checked(self.arrays[place], self.named([place]))
             check_reduction(ReduceOp.AVG, array.dtype)
+        self.sparse = {self.place(key) for key in sparse}
+        """Those whose gradients are sparse."""
+        if flat := [place for place in self.sparse if not self.arrays[place].ndim]:
+            raise ValueError(f"{self.named(flat)} has no rows of which a gradient could have some")
 
     def place(self, key: Key) -> int:
         """Return the place of a parameter whose gradient is averaged.
@@ -59,26 +68,40 @@ class Parameters:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"parameter{'' if len(names) == 1 else 's'} {', '.join(names[:_NAMED])}{more}"
 
-    def check_gradient(self, place: int, gradient: AnyArray, is_written: bool) -> None:
+    def check_gradient(self, place: int, gradient: Gradient, is_written: bool) -> None:
         """Refuse what is not like the parameter.
 
         Raises:
-            TypeError: no array.
+            TypeError: no array, or none that is sparse where it has to be.
             ValueError: another shape or dtype, or it is to be written and cannot be.
         """
         name = f"the gradient of {self.named([place])}"
-        found, array = checked(gradient, name), self.arrays[place]
+        found: Gradient
+        array = self.arrays[place]
+        if place not in self.sparse:
+            found = checked(gradient, name)
+        elif isinstance(gradient, SparseArray):
+            found = gradient
+        else:
+            raise TypeError(f"{name} must be an ah.SparseArray, not {type(gradient).__name__}")
         if (found.shape, found.dtype) != (array.shape, array.dtype):
             raise ValueError(
                 f"{name} is {found.dtype} of shape {found.shape}, the parameter "
                 f"{array.dtype} of {array.shape}: they must be alike"
             )
-        if is_written:
+        if isinstance(found, SparseArray):
+            if found.sparse_dims != 1:
+                raise ValueError(
+                    f"{name} must store whole rows, with indices of shape (1, n), not of "
+                    f"{found.indices.shape}"
+                )
+        elif is_written:
             target(gradient, name)
 
-    def described(self) -> list[tuple[int, str, tuple[int, ...]]]:
+    def described(self) -> object:
         """Return what must be the same on all ranks."""
-        return [(one, self.arrays[one].dtype.str, self.arrays[one].shape) for one in self.places]
+        arrays = [(one, self.arrays[one].dtype.str, self.arrays[one].shape) for one in self.places]
+        return arrays, sorted(self.sparse)
 
     def _index(self, key: Key) -> int:
         if isinstance(key, str):

@@ -24,9 +24,10 @@ from allhands.deadlines import deadline
 from allhands.engine.arguments import AnyArray
 from allhands.engine.work import Work
 from allhands.parallel import comm_hook, likeness
-from allhands.parallel.bucket import Bucket
+from allhands.parallel.bucket import Bucket, DenseBucket, SparseBucket
 from allhands.parallel.buckets import Layout, in_order, lay_out
 from allhands.parallel.comm_hook import CommHook
+from allhands.parallel.grad_bucket import Gradient
 from allhands.parallel.hooks.elementary import allreduce
 from allhands.parallel.join import Join, Joinable, JoinHook
 from allhands.parallel.parameters import Key, Parameters
@@ -42,7 +43,7 @@ class _Step:
     order: list[int] = field(default_factory=list)
     """Those that were marked ready, the first one first."""
     unused: set[int] = field(default_factory=set)
-    given: dict[int, AnyArray] = field(default_factory=dict)
+    given: dict[int, Gradient] = field(default_factory=dict)
     """Arrays that averages are to be written to."""
     kept: dict[int, AnyArray] = field(default_factory=dict)
     """Gradients that unused parameters had, where their memory is needed."""
@@ -72,6 +73,8 @@ class Reducer(Joinable):
             `find_unused_parameters` costs is then paid once; and unless gradients live in the
             buckets, these are filled anew in the order in which the first step's came on rank 0.
         ignore: names or places of parameters that are left alone.
+        sparse: those whose gradients are `ah.SparseArray`s of whole rows, as of a table from which
+            each rank uses some. Each has a bucket of its own, and is never a view of it.
 
     Raises:
         TypeError: parameters of which there is no average.
@@ -91,8 +94,9 @@ class Reducer(Joinable):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
         ignore: Collection[Key] = (),
+        sparse: Collection[Key] = (),
     ) -> None:
-        self._parameters = Parameters(parameters, ignore)
+        self._parameters = Parameters(parameters, ignore, sparse)
         if isinstance(process_group, NonMember):
             raise ValueError(f"this rank is not in {process_group}: it has nothing to average")
         self._group = process_group or sync.default_group()
@@ -103,8 +107,8 @@ class Reducer(Joinable):
         self._limits = [max(int(mb * _MIB), 1) for mb in (first_bucket_mb, bucket_cap_mb)]
         places = self._parameters.places
         if bucket_indices is None:
-            bucket_indices = in_order(places[::-1], self._parameters.arrays, self._limits)
-        layouts = lay_out(bucket_indices, self._parameters.arrays, places)
+            bucket_indices = self._buckets_of(places[::-1])
+        layouts = self._laid_out(bucket_indices)
         options = (find_unused_parameters, static_graph, self._may_rebuild)
         described = (self._parameters.described(), [one.parameters for one in layouts], options)
         likeness.check(self._group, "the parameters, buckets and options of a Reducer", described)
@@ -117,7 +121,7 @@ class Reducer(Joinable):
         """What this rank leaves out in every step of a static graph; None: not known yet."""
         self._nowhere_used: set[int] | None = None
         """What all ranks leave out in every step of a static graph; None: not known yet."""
-        self.gradients: list[AnyArray | None] = [None] * len(self._parameters.arrays)
+        self.gradients: list[Gradient | None] = [None] * len(self._parameters.arrays)
         """The latest average of each parameter's gradient; None: there was none yet."""
 
     # ------------------------------------------------------------ a step
@@ -131,7 +135,9 @@ class Reducer(Joinable):
         if not self._views_stay:
             raise RuntimeError("only with gradient_as_bucket_view=True gradients live in buckets")
         place = self._parameters.place(key)
-        return self._bucket_of[place].views[place]
+        if (view := self._view(place)) is None:
+            raise RuntimeError(f"the gradient of {self._parameters.named([place])} is sparse")
+        return view
 
     def prepare_for_forward(self) -> None:
         """Check that the step before is over; nothing follows from a call that is left out.
@@ -165,7 +171,7 @@ class Reducer(Joinable):
         self._leave_out(step, places)
         self._launch(step)
 
-    def mark_ready(self, key: Key, gradient: AnyArray | None = None) -> None:
+    def mark_ready(self, key: Key, gradient: Gradient | None = None) -> None:
         """Say that the gradient of a parameter is there; its bucket may be under way afterwards.
 
         Args:
@@ -178,10 +184,10 @@ class Reducer(Joinable):
             RuntimeError: this step has it already; or what the hook raises, which ends the step.
         """
         place = self._parameters.place(key)
-        view = self._bucket_of[place].views[place]
+        bucket = self._bucket_of[place]
         if gradient is not None:
             self._parameters.check_gradient(place, gradient, is_written=not self._views_stay)
-        elif not self._views_stay:
+        elif not self._views_stay or place in self._parameters.sparse:
             raise TypeError("gradient must be an array unless gradient_as_bucket_view=True")
         if self._step is not None and place in self._step.order:
             raise RuntimeError(
@@ -195,14 +201,13 @@ class Reducer(Joinable):
             )
         step = self._begin()
         if gradient is not None:
-            if gradient is not view:
-                np.copyto(view, gradient)
+            bucket.fill(place, gradient)
             step.given[place] = gradient
         step.order.append(place)
-        self._bucket_of[place].missing -= 1
+        bucket.missing -= 1
         self._launch(step)
 
-    def wait(self) -> list[AnyArray | None]:
+    def wait(self) -> list[Gradient | None]:
         """End the step; return the average of every parameter's gradient, by place.
 
         What no rank has used keeps the array that it had, None at first.
@@ -271,13 +276,30 @@ class Reducer(Joinable):
     def _build(self, layouts: Sequence[Layout]) -> None:
         """Make the buckets."""
         last = len(layouts) - 1
-        self._buckets = [
-            Bucket(index, layout, self._parameters.arrays, index == last, self._group)
-            for index, layout in enumerate(layouts)
-        ]
+        self._buckets: list[Bucket] = []
+        for index, layout in enumerate(layouts):
+            is_sparse = layout.parameters[0] in self._parameters.sparse
+            make = SparseBucket if is_sparse else DenseBucket
+            arrays = self._parameters.arrays
+            self._buckets.append(make(index, layout, arrays, index == last, self._group))
         self._bucket_of = {
             place: bucket for bucket in self._buckets for place in bucket.layout.parameters
         }
+
+    def _buckets_of(self, order: Sequence[int]) -> list[list[int]]:
+        parameters = self._parameters
+        return in_order(order, parameters.arrays, self._limits, parameters.sparse)
+
+    def _laid_out(self, buckets: Sequence[Sequence[int]]) -> list[Layout]:
+        parameters = self._parameters
+        return lay_out(buckets, parameters.arrays, parameters.places, parameters.sparse)
+
+    def _view(self, place: int) -> AnyArray | None:
+        """Return the memory of a gradient that lives in its bucket."""
+        bucket = self._bucket_of[place]
+        if not self._views_stay or not isinstance(bucket, DenseBucket):
+            return None
+        return bucket.views[place]
 
     @property
     def _left_out(self) -> set[int]:
@@ -316,10 +338,9 @@ class Reducer(Joinable):
     def _leave_out(self, step: _Step, places: Collection[int]) -> None:
         """Count with zeros where this rank does not use parameters."""
         for place in places:
-            view = self._bucket_of[place].views[place]
-            if self.gradients[place] is view:
+            if (view := self._view(place)) is not None and self.gradients[place] is view:
                 step.kept[place] = view.copy()
-            view[...] = 0
+            self._bucket_of[place].clear(place)
             self._bucket_of[place].missing -= 1
         step.unused.update(places)
 
@@ -353,10 +374,13 @@ class Reducer(Joinable):
         if agreement is not None:
             nowhere = {place for place in places if not used[place]}
         for place in places:
-            view = self._bucket_of[place].views[place]
+            view = self._view(place)
             if is_own and place not in nowhere:
-                self._store(step, place, view)
-            elif place in step.kept:
+                wanted = step.given.get(place)
+                self.gradients[place] = (
+                    self._bucket_of[place].hand_out(place, wanted) if view is None else view
+                )
+            elif place in step.kept and view is not None:
                 view[...] = step.kept[place]
         if self._is_static:
             if is_own:
@@ -384,15 +408,6 @@ class Reducer(Joinable):
                 error = error or raised
         return error
 
-    def _store(self, step: _Step, place: int, average: AnyArray) -> None:
-        if self._views_stay:
-            self.gradients[place] = average
-        elif (wanted := step.given.get(place)) is not None:
-            np.copyto(wanted, average)
-            self.gradients[place] = wanted
-        else:
-            self.gradients[place] = average.copy()
-
     def _rebuild(self, order: Sequence[int]) -> None:
         """Fill the buckets in the order in which gradients came on the first rank."""
         if not self._may_rebuild:
@@ -400,9 +415,9 @@ class Reducer(Joinable):
         places = self._parameters.places
         agreed = np.array([*order, *(one for one in places[::-1] if one not in order)])
         sync.broadcast(agreed, self._group.ranks[0], self._group, label="order of gradients")
-        buckets = in_order(agreed.tolist(), self._parameters.arrays, self._limits)
+        buckets = self._buckets_of(agreed.tolist())
         if buckets != [list(one.layout.parameters) for one in self._buckets]:
-            self._build(lay_out(buckets, self._parameters.arrays, places))
+            self._build(self._laid_out(buckets))
 
 
 class _Shadow(JoinHook):

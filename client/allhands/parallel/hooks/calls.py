@@ -1,5 +1,7 @@
 """Collectives as hooks begin them: of a bucket, named after it, without waiting."""
 
+from typing import Any
+
 from allhands.api import sync
 from allhands.engine.arguments import AnyArray
 from allhands.engine.work import Work
@@ -20,7 +22,8 @@ class Calls:
     def size(self) -> int:
         return self.group.size
 
-    def all_reduce(self, x: AnyArray, op: ReduceOp = ReduceOp.SUM) -> Work:
+    def all_reduce(self, x: Any, op: ReduceOp = ReduceOp.SUM) -> Work:
+        """Combine an array, or a sparse one."""
         return _begun(sync.all_reduce(x, op, self.group, async_op=True, label=self._label))
 
     def all_gather(self, output: AnyArray, x: AnyArray) -> Work:

@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
-from allhands.engine.arguments import AnyArray
+from allhands.futures import Future
 from allhands.group import Group
 from allhands.parallel.deferred import Deferred
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import Calls
-from allhands.parallel.hooks.elementary import allreduce
+from allhands.parallel.hooks.elementary import allreduce, is_dense
 from allhands.parallel.hooks.residuals import Residuals, widened
 
 _PLACE = np.dtype(np.uint32)
@@ -42,7 +41,7 @@ class TopKState:
         self.residuals.load_state_dict(saved["residuals"])
 
 
-def top_k(state: TopKState, bucket: GradBucket) -> Future[AnyArray]:
+def top_k(state: TopKState, bucket: GradBucket) -> Future[Any]:
     """Average the largest gradients of each rank, `ratio` of them, at least one.
 
     Each rank chooses its own, and adds what it has left out to its next gradients (Stich et al.
@@ -51,7 +50,7 @@ def top_k(state: TopKState, bucket: GradBucket) -> Future[AnyArray]:
     the number of ranks is well below 1. bfloat16 travels as it is.
     """
     buffer, owner = bucket.buffer(), bucket.indices()
-    if buffer.dtype.kind not in "fc" or not buffer.size:
+    if not is_dense(bucket, "fc"):
         return allreduce(state.group, bucket)
     calls = Calls(state.group, bucket)
     values = state.residuals.added(owner, widened(buffer))
@@ -62,7 +61,7 @@ def top_k(state: TopKState, bucket: GradBucket) -> Future[AnyArray]:
     gathered = np.empty((calls.size, packed.size), np.uint8)
     work = calls.all_gather(gathered, packed)
 
-    def finish() -> AnyArray:
+    def finish() -> Any:
         work.wait()
         total = np.zeros_like(values)
         for row in gathered:

@@ -6,7 +6,6 @@ brings the parameters together again.
 """
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from allhands.api import sync
 from allhands.api.sync import AnyGroup
 from allhands.engine.arguments import AnyArray, target
+from allhands.futures import Future
 from allhands.group import Group
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.elementary import allreduce, noop
@@ -57,7 +57,7 @@ class PostLocalSGDState:
         self.iteration = int(saved["iteration"])
 
 
-def post_local_sgd(state: PostLocalSGDState, bucket: GradBucket) -> Future[AnyArray]:
+def post_local_sgd(state: PostLocalSGDState, bucket: GradBucket) -> Future[Any]:
     """Average over all ranks in the first steps, later over the subgroup.
 
     From then on parameters differ between subgroups: a `PeriodicModelAverager` is called after

@@ -7,18 +7,18 @@ travel in an all_reduce, and what is left out of the sum is what the ranks have 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from allhands.engine.arguments import AnyArray
+from allhands.futures import Future
 from allhands.group import Group
 from allhands.parallel.deferred import Deferred
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import Calls
-from allhands.parallel.hooks.elementary import allreduce
+from allhands.parallel.hooks.elementary import allreduce, is_dense
 from allhands.parallel.hooks.residuals import Owner, Residuals, widened
 from allhands.reduction import ReduceOp
 
@@ -121,16 +121,16 @@ class _Cut:
         return [flat[span].reshape(shape) for span, shape in self.matrices]
 
 
-def power_sgd(state: PowerSGDState, bucket: GradBucket) -> Future[AnyArray]:
+def power_sgd(state: PowerSGDState, bucket: GradBucket) -> Future[Any]:
     """Average matrices by their factors, in two all_reduces; the others go with the first.
 
-    A gradient of more than two dimensions is a matrix with the rows of the first. What is no float
-    travels as it is. Ranks whose NumPy multiplies matrices alike get the same bits.
+    A gradient of more than two dimensions is a matrix with the rows of the first. What is no float,
+    or sparse, travels as it is. Ranks whose NumPy multiplies matrices alike get the same bits.
     """
     buffer, owner = bucket.buffer(), bucket.indices()
     is_early = state.iteration < state.start_iteration
-    cut = _cut(state, bucket.gradients())
-    if is_early or buffer.dtype.kind != "f" or not cut.matrices:
+    cut = _cut(state, bucket.gradients()) if is_dense(bucket, "f") else _Cut([], [])
+    if is_early or not cut.matrices:
         state.iteration += bucket.is_last()
         return allreduce(state.group, bucket)
     calls = Calls(state.group, bucket)
@@ -147,7 +147,7 @@ def power_sgd(state: PowerSGDState, bucket: GradBucket) -> Future[AnyArray]:
     first = _joined(sent)
     work = calls.all_reduce(first, ReduceOp.AVG)
 
-    def finish() -> AnyArray:
+    def finish() -> Any:
         work.wait()
         averages = _split(first, sent)
         lefts = [np.linalg.qr(one)[0] for one in averages[: len(matrices)]]

@@ -11,17 +11,17 @@ Adam", section 4.
 """
 
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from allhands.engine.arguments import AnyArray
+from allhands.futures import Future
 from allhands.group import Group
 from allhands.parallel.deferred import Deferred
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import Calls
-from allhands.parallel.hooks.elementary import allreduce
+from allhands.parallel.hooks.elementary import allreduce, is_dense
 from allhands.parallel.hooks.residuals import Residuals, widened
 
 _LARGEST = 127
@@ -55,14 +55,14 @@ class Int8State:
         self.averages.load_state_dict(saved["averages"])
 
 
-def int8(state: Int8State, bucket: GradBucket) -> Future[AnyArray]:
+def int8(state: Int8State, bucket: GradBucket) -> Future[Any]:
     """Average in 8 bits and a float32 for every `chunk` elements; what is no float as it is.
 
     Every rank gets the same bits. Where a gradient is infinite or no number, the averages of its
     chunk are no numbers.
     """
     buffer, owner = bucket.buffer(), bucket.indices()
-    if buffer.dtype.kind != "f" or not buffer.size:
+    if not is_dense(bucket, "f"):
         return allreduce(state.group, bucket)
     calls = Calls(state.group, bucket)
     length = -(-buffer.size // calls.size)
@@ -73,7 +73,7 @@ def int8(state: Int8State, bucket: GradBucket) -> Future[AnyArray]:
     others = np.empty_like(packed)
     work = calls.all_to_all(others, packed)
 
-    def finish() -> AnyArray:
+    def finish() -> Any:
         left_out = (shares - unpack(packed, length, state.chunk)).reshape(-1)[: buffer.size]
         work.wait()
         share = unpack(others, length, state.chunk).mean(axis=0, dtype=values.dtype)
