@@ -60,3 +60,9 @@ def test_p117_without_any_averaging_it_would_not_learn_as_one(compression: Any):
     found = run_threads(SIZE)(lambda: compression.train(way, 1))
     assert len({one.weights for one in found}) == SIZE
     assert {one.sent for one in found} == {0}
+
+
+def test_p104_power_sgd_learns_the_same_weights_on_all_ranks(compression: Any):
+    """From factors of its gradients, with biases as they are."""
+    accuracy, _ = trained(compression, "power_sgd")
+    assert accuracy > 0.95
