@@ -106,6 +106,7 @@ from .recovery.retry import retry as retry
 from .reduction import ReduceOp as ReduceOp
 from .sparse import SparseArray as SparseArray
 from .stores import CoordinatorStore as CoordinatorStore
+from .stores import FakeStore as FakeStore
 from .stores import FileStore as FileStore
 from .stores import HashStore as HashStore
 from .stores import PrefixStore as PrefixStore

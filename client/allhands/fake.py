@@ -11,7 +11,7 @@ from allhands.errors import AllhandsError
 from allhands.loop_thread import LoopThread
 from allhands.meeting import Meeting
 from allhands.session import Member, Session
-from allhands.transport.ports import Ports
+from allhands.transport.ports import NoPorts
 from allhands.verdicts import Verdict
 from allhands.worker import WORLD, Worker
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -71,7 +71,7 @@ class FakeWorker(Worker):
 
     @classmethod
     async def start(cls, config: WorldConfig) -> "FakeWorker":
-        worker = cls(config, Meeting(_NOWHERE), Ports("grpc"), FakeSession(config))
+        worker = cls(config, Meeting(_NOWHERE), NoPorts(), FakeSession(config))
         worker.world = await worker.open_group(WORLD, range(config.world_size))
         return worker
 

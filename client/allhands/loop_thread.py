@@ -28,6 +28,17 @@ TURN_SECONDS = 0.02
 """How long the loop may do without the thread, however often it is lent."""
 
 
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a callback raised, but for what gRPC's poller makes of loops that are over.
+
+    There is one poller for all loops of the process, which does not hear of their end.
+    """
+    error = context.get("exception")
+    of_poller = "PollerCompletionQueue" in str(context.get("message"))
+    if not (of_poller and isinstance(error, RuntimeError) and "closed" in str(error)):
+        loop.default_exception_handler(context)
+
+
 class LoopThread:
     """Runs coroutines and callbacks for other threads until it is stopped.
 
@@ -37,6 +48,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
+        self.loop.set_exception_handler(_tell)
         self.callbacks = Callbacks(name)
         """Threads beside this one, for functions that may wait for what it does."""
         self._baton = threading.Lock()

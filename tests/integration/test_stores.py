@@ -75,6 +75,29 @@ def test_a_writer_that_is_killed_has_written_all_of_a_change_or_nothing(
     store.close()
 
 
+@pytest.mark.parametrize("moment", ["INSERT INTO pairs (key, value) VALUES ('b'", "COMMIT"])
+def test_a_writer_that_is_killed_in_the_middle_of_a_change_has_written_nothing(
+    cluster: Cluster, path: Path, moment: str
+) -> None:
+    store = ah.FileStore(path, -1, 10)
+    store.multi_set(["a", "b"], ["old", "old"])
+    child = cluster.start(f"""
+    store = ah.FileStore({str(path)!r}, -1, 30)
+
+    def die(statement):
+        if statement.startswith({moment!r}):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store._database._sql.set_trace_callback(die)
+    store.multi_set(["a", "b"], ["new", "new"])
+    tell("alive")
+    """)
+    assert child.ended() == -signal.SIGKILL
+    assert store.multi_get(["a", "b"]) == [b"old", b"old"]
+    assert store.add("count", 1) == 1
+    store.close()
+
+
 def test_the_last_store_of_a_file_deletes_it_and_not_before(path: Path) -> None:
     first, second = (ah.FileStore(path, 2) for _ in range(2))
     other = first.clone()
@@ -134,6 +157,10 @@ def test_a_forked_child_may_use_the_store_and_leaves_it_to_its_parent(
     child = cluster.start(f"""
     store = ah.FileStore({str(path)!r}, 1)
     store.set("key", b"parent")
+    if not (idle := os.fork()):
+        store.close()
+        os._exit(0)
+    os.waitpid(idle, 0)
     if not (pid := os.fork()):
         ok = store.get("key") == b"parent"
         store.set("key", b"child")

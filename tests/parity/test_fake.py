@@ -232,7 +232,8 @@ def test_p095_calls_of_several_steps(place: tuple[int, int]):
     ah.scan(summed)
     np.testing.assert_array_equal(summed, x * (rank + 1))
     assert [one.tolist() for one in ah.all_gather_v(x)] == [x.tolist()] * size
-    assert ah.reduce_scatter_v([x] * size).tolist() == (x * size).tolist()
+    if size < 100:  # all ranks tell all others the shape of each block
+        assert ah.reduce_scatter_v([x] * size).tolist() == (x * size).tolist()
     assert ah.scatter_v([x] * size, src=rank).tolist() == x.tolist()
     pair = [x.copy(), np.ones(2, np.int32)]
     ah.all_reduce_coalesced(pair)

@@ -103,6 +103,17 @@ def test_p003_every_store_is_made_as_in_c10d(tmp_path: Path) -> None:
     master.close()
 
 
+def test_p003_a_fake_store_waits_for_nobody() -> None:
+    store = ah.FakeStore(60)
+    assert store.get("theirs") == b""
+    store.wait(["theirs"], 60)
+    assert store.check(["theirs"])
+    assert store.queue_pop("theirs") == b""
+    store.set("mine", b"value")
+    assert store.clone().multi_get(["mine", "theirs"]) == [b"value", b""]
+    assert store.num_keys() == 1
+
+
 @pytest.mark.parametrize("make", ["file", "tcp", "hash"], indirect=True)
 def test_p097_a_store_based_barrier_names_what_it_waits_for(make: Make) -> None:
     store = make(10)

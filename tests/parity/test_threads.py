@@ -17,6 +17,7 @@ from allhands.testing import (
     run_threads,
     threads,
 )
+from harness import free_port
 
 
 def _gathered() -> list[np.ndarray]:
@@ -192,6 +193,23 @@ def test_p078_every_rank_learns_that_the_assertion_failed_on_one(rank: int):
     group = ah.new_group([1, 2])
     if rank:
         assert_equal_on_rank(rank, 2, rank=2, group=group)
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_p116_threads_may_join_worlds_as_processes_do(backend: str):
+    url = f"tcp://127.0.0.1:{free_port()}"
+
+    def body(rank: int) -> list[float]:
+        found = []
+        for _ in range(2):
+            ah.init_process_group(url, rank=rank, world_size=2, timeout=20, backend=backend)
+            x = np.full(3, rank + 1.0)
+            ah.all_reduce(x)
+            found.append(x[0])
+            ah.destroy_process_group()
+        return found
+
+    assert run_threads(2, init=False)(body) == [[3.0, 3.0]] * 2
 
 
 def test_threads_are_refused_in_a_process_that_is_in_a_world():

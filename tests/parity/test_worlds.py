@@ -120,16 +120,6 @@ def test_p103_a_message_sent_before_leaving_is_received(rank):
         np.testing.assert_array_equal(y, number)
 
 
-@on_threads(2)
-def test_p103_leaving_waits_for_functions_that_are_called_then(rank):
-    work = ah.all_reduce(np.ones(3), async_op=True)
-    ended = []
-    last = work.get_future().then(lambda done: ended.append(done.value().sum()))
-    ah.destroy_process_group()
-    last.wait(10)
-    assert ended == [6]
-
-
 @on_threads(3)
 def test_p103_aborting_ends_every_call_of_every_rank(rank):
     if rank == 0:
@@ -157,6 +147,19 @@ def test_p106_every_backend_makes_a_world(
         x = np.arange(3.0)
         ah.all_reduce(x)
         np.testing.assert_array_equal(x, [0, 1, 2])
+    finally:
+        ah.destroy_process_group()
+
+
+def test_p106_a_fake_backend_makes_a_world_of_any_size() -> None:
+    ah.init_process_group(backend="fake", rank=3, world_size=8, store=ah.FakeStore())
+    try:
+        group = ah.default_group()
+        assert (group.rank, group.size, group.name) == (3, 8, "world")
+        group.timeout = 23
+        assert group.timeout == 23
+        for work in ah.batch_isend_irecv([ah.P2POp(ah.isend, np.ones(2), 0)]):
+            assert work.wait()
     finally:
         ah.destroy_process_group()
 
@@ -215,3 +218,11 @@ def test_p107_the_label_of_every_call_is_recorded(rank):
     assert [*records] == labels
     for what, operation in (("all_reduce async", "all_reduce"), ("barrier", "barrier")):
         assert records[f"my {what}"].operation == operation
+
+
+@on_threads(2, init=False)
+def test_p106_threads_may_be_given_a_store_as_processes_are(rank):
+    ah.init_process_group(backend="threads", store=ah.HashStore(), rank=rank, world_size=2)
+    x = np.ones(2)
+    ah.all_reduce(x)
+    np.testing.assert_array_equal(x, 2)

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -214,3 +215,22 @@ def test_it_ends_while_others_borrow_it() -> None:
         over.set()
         borrower.join(PATIENCE)
         assert not borrower.is_alive()
+
+
+class PollerCompletionQueue:
+    """Named as gRPC's is, which wakes loops of worlds that are over."""
+
+    def handle_events(self, text: str) -> None:
+        raise RuntimeError(text)
+
+
+def test_what_callbacks_raise_is_told_but_for_a_poller_that_finds_a_loop_over(
+    thread: LoopThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    poller = PollerCompletionQueue()
+    thread.call(partial(poller.handle_events, "Event loop is closed"))
+    thread.run(asyncio.sleep(0))
+    assert not caplog.records
+    thread.call(partial(poller.handle_events, "something else"))
+    thread.run(asyncio.sleep(0))
+    assert "something else" in caplog.text

@@ -53,6 +53,9 @@ class _Own(threading.local):
     """Its place among them; None: it is a thread like any other."""
     world: World | None = None
 
+    def __init__(self) -> None:
+        self.attempts = itertools.count()
+
 
 _own = _Own()
 _seated = 0
@@ -121,7 +124,8 @@ def init_process_group(
         allow_pickle: let object collectives send what is not of a known type as a pickle; who
             receives one runs what it says, so all ranks must be trusted.
         store: instead of `init_method`: a store that all ranks have, with `rank` and `world_size`.
-            They meet at its coordinator, else at one that rank 0 hosts on loopback.
+            They meet at its coordinator, else at one that rank 0 hosts on loopback; `threads` and
+            `fake` need it for nothing.
 
     Raises:
         ValueError: an argument or a variable makes no sense; nothing was contacted.
@@ -138,12 +142,12 @@ def init_process_group(
                 "threads of this process are ranks, and this thread is none of them: "
                 "give it a group of the rank that has started it"
             )
+        if store is not None and init_method is not None:
+            raise ValueError("init_method and store both say where to meet: give one of them")
         if backend == "threads" and seat is not None:
             init_method, rank, world_size = seat.place(rank, world_size)
         length, attempt = seconds(timeout), next_attempt()
-        if store is not None:
-            if init_method is not None:
-                raise ValueError("init_method and store both say where to meet: give one of them")
+        if store is not None and backend not in ("fake", "threads"):  # which meet elsewhere
             place = meet_through(store, rank, world_size, length)
             init_method, token, tls, attempt = place.init_method, place.token, place.tls_ca, 0
         settled = config.settle(
@@ -788,8 +792,8 @@ def finished(work: Work, async_op: bool) -> Work | None:
 
 
 def next_attempt() -> int:
-    """Count the worlds that this process has tried to join, from 0."""
-    return next(_attempts)
+    """Count the worlds that this process has tried to join, from 0; or this thread, as a rank."""
+    return next(_attempts if _own.seat is None else _own.attempts)
 
 
 def parent() -> str:

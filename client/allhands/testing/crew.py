@@ -28,7 +28,7 @@ from allhands.testing.faults import Plan
 from allhands.testing.faulty_session import FaultySession
 from allhands.testing.faulty_wire import Wires
 from allhands.transport.inproc import InprocFabric, Switchboard
-from allhands.transport.ports import Ports
+from allhands.transport.ports import NoPorts
 from allhands.worker import WORLD, Worker
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -157,7 +157,7 @@ class Crew:
             raise
         finally:
             self._joining.discard(joining)
-        worker = Worker(config, Meeting(_NOWHERE), Ports("grpc"), joined)
+        worker = Worker(config, Meeting(_NOWHERE), NoPorts(), joined)
         hall = self._halls[config.job]
         worker._mesh.attach(InprocFabric(hall, rank, worker._mesh))
         worker.world = await worker.open_group(WORLD, range(self.size))

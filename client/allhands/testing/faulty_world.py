@@ -18,7 +18,7 @@ from allhands.testing.faults import COORDINATOR, Plan
 from allhands.testing.faulty_link import FaultyBoard, FaultyFabric
 from allhands.testing.faulty_session import FaultySession
 from allhands.testing.faulty_wire import Wires
-from allhands.transport.ports import Ports
+from allhands.transport.ports import NoPorts
 from allhands.worker import WORLD, Worker
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -186,7 +186,7 @@ class FaultyWorld:
                 heartbeat_window=self._config.heartbeat_window,
             )
         )
-        worker = Worker(self._config, Meeting(endpoint), Ports("grpc"), session)
+        worker = Worker(self._config, Meeting(endpoint), NoPorts(), session)
         worker._mesh.attach(FaultyFabric(board, rank, worker._mesh))
         worker.world = await worker.open_group(WORLD, range(self._config.world_size))
         session.start(worker)

@@ -122,10 +122,12 @@ class _Run:
             raise
         finally:
             self._crew.close()
+        with self._changed:  # a thread that is left behind may still fail
+            errors = dict(self._errors)
         if stuck:
-            raise ended_late(stuck, self._errors, self._size, self._deadline)
-        if self._errors:
-            surface(self._errors, self._size)
+            raise ended_late(stuck, errors, self._size, self._deadline)
+        if errors:
+            surface(errors, self._size)
         return [self._given[rank] for rank in range(self._size)]
 
     # ------------------------------------------------------------ on the rank's thread

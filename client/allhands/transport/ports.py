@@ -99,6 +99,30 @@ class Ports:
         await self._grpc.aclose()
 
 
+class NoPorts(Ports):
+    """Those of a worker that needs none: its peers are in its process, or nowhere."""
+
+    def __init__(self) -> None:
+        pass  # nothing listens
+
+    @property
+    def port(self) -> int:
+        return 0
+
+    @property
+    def data_port(self) -> int:
+        return 0
+
+    def introduce(self, identity: Identity, members: Sequence[Introduced]) -> None:
+        pass
+
+    async def deserted(self, timeout: float) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
 def _addresses(members: Sequence[Introduced]) -> dict[int, str]:
     return {member.rank: member.address for member in members}
 

@@ -1,0 +1,35 @@
+"""A store of a rank that is alone, though its world has many: what nobody set is there."""
+
+from collections.abc import Sequence
+
+from allhands.errors import NotFound
+from allhands.stores.hash import HashStore
+from allhands.timeout import Timeout, seconds
+
+
+class FakeStore(HashStore):
+    """A `HashStore` that waits for nobody: a key that the others would set is there, and empty."""
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
+        if timeout is not None:
+            seconds(timeout)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        with self._contents.changed:
+            return [self._contents.values.get(key, b"") for key in keys]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return True
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        try:
+            return super().queue_pop(key, block=False)
+        except NotFound:
+            if block:
+                return b""
+            raise
+
+    def clone(self) -> "FakeStore":
+        other = FakeStore(self.timeout)
+        other._contents = self._contents
+        return other
