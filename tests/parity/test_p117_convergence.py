@@ -1,4 +1,8 @@
-"""Every compressing hook on the digits example: what it learns, and what it sends for that."""
+"""Every compressing hook on the digits example: what it learns, and what it sends for that.
+
+The trainings are as long as the example's, in which every hook is within a point for each of five
+seeds that were tried. Shorter ones are not: `top_k` learns later.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +17,6 @@ from allhands.testing import run_threads
 pytest.importorskip("sklearn")
 
 SIZE = 3
-EPOCHS = 12
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,7 @@ def compression() -> Iterator[Any]:
 @cache
 def trained(compression: Any, name: str) -> tuple[float, float]:
     """Train on threads as ranks; return the accuracy, and the bytes sent by all in a step."""
-    found = run_threads(SIZE)(lambda: compression.train(compression.WAYS[name](), EPOCHS))
+    found = run_threads(SIZE)(lambda: compression.train(compression.WAYS[name]()))
     assert len({one.weights for one in found}) == 1, "the ranks hold different weights"
     return found[0].accuracy, sum(one.sent for one in found)
 
