@@ -71,7 +71,7 @@ class Reducer(Joinable):
             compute into `view(key)`. Else they are copied there and back.
         static_graph: every step uses the parameters that the first one used on this rank. What
             `find_unused_parameters` costs is then paid once; and unless gradients live in the
-            buckets, these are filled anew in the order in which the first step's came on rank 0.
+            buckets, these are filled anew in the order in which the first rank's came in that step.
         ignore: names or places of parameters that are left alone.
         sparse: those whose gradients are `ah.SparseArray`s of whole rows, as of a table from which
             each rank uses some. Each has a bucket of its own, and is never a view of it.
