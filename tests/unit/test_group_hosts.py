@@ -285,3 +285,18 @@ async def test_operations_with_a_factor_or_a_function_know_hosts(hosts: str) -> 
             assert_equal(xs, [3 * fold(np.add, given)] * size)
             await world.everywhere(lambda group, ys=ys: group.all_reduce(ys[group.rank], last))
             assert_equal(ys, [given[-1]] * size)
+
+
+@on_all_hosts
+async def test_calls_of_several_steps_know_hosts(hosts: str) -> None:
+    size = len(hosts)
+    async with inproc_world(size, hosts=hosts) as world:
+        for length in (3, 3000):
+            xs = [numbers(rank, length) for rank in range(size)]
+            wanted = np.cumsum(xs, axis=0)
+            work = [group.scan(x) for group, x in zip(world.groups, xs, strict=True)]
+            parts = [group.all_gather_v(np.full(group.rank, length)) for group in world.groups]
+            await results(work)
+            assert_equal(xs, list(wanted))
+            for found in await results(parts):
+                assert_equal(found, [np.full(rank, length) for rank in range(size)])
