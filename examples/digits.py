@@ -69,8 +69,8 @@ class Network:
         count = sum(rows * columns + columns for rows, columns in sizes)
         self.parameters = np.zeros(count, np.float32)
         self.gradients = np.zeros(count, np.float32)
-        self._layers = list(_layer_views(self.parameters))
-        self._layer_gradients = list(_layer_views(self.gradients))
+        self._layers = list(layer_views(self.parameters))
+        self._layer_gradients = list(layer_views(self.gradients))
         for weights, _ in self._layers:
             weights[:] = random.normal(0, 1 / np.sqrt(len(weights)), weights.shape)
 
@@ -104,7 +104,7 @@ class Network:
         return float((self.predict(digits.pixels)[-1].argmax(axis=1) == digits.labels).mean())
 
 
-def _layer_views(flat: Floats) -> "Iterator[tuple[Floats, Floats]]":
+def layer_views(flat: Floats) -> "Iterator[tuple[Floats, Floats]]":
     """Cut the flat array into the weights (inputs, outputs) and biases of each layer."""
     start = 0
     for inputs, outputs in pairwise(LAYERS):

@@ -1,6 +1,7 @@
 from . import aio as aio
 from . import functional as functional
 from . import futures as futures
+from . import hooks as hooks
 from . import testing as testing
 from .api.coalesced import all_gather_coalesced as all_gather_coalesced
 from .api.coalesced import all_gather_into_tensor_coalesced as all_gather_into_tensor_coalesced
@@ -92,8 +93,13 @@ from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
 from .job_status import JobStatus as JobStatus
+from .parallel.grad_bucket import GradBucket as GradBucket
+from .parallel.join import Join as Join
+from .parallel.join import Joinable as Joinable
+from .parallel.join import JoinHook as JoinHook
 from .parallel.mesh import DeviceMesh as DeviceMesh
 from .parallel.mesh import init_device_mesh as init_device_mesh
+from .parallel.reducer import Reducer as Reducer
 from .recorder.diagnosis import Diagnosis as Diagnosis
 from .recorder.record import OperationRecord as OperationRecord
 from .recovery.retry import retry as retry

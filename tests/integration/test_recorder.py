@@ -169,8 +169,9 @@ def step():
 if me == 0:
     busy()
 elif me == 3:
+    pair = ah.new_group([0, 3])
     tell("in place")
-    ah.barrier(label="odd")
+    ah.barrier(pair, label="odd")
 else:
     tell("in place")
     step()
@@ -222,6 +223,8 @@ def test_diagnose_names_who_is_silent_and_who_is_in_another_operation(
 ) -> None:
     ranks = job(4, STUCK.replace("ASYNC", "False"))
     in_place(ranks)
+    while not diagnosis(cluster)["ranks"][3]["waits"]:
+        pass  # nothing tells when a call that never ends has begun
     ranks[1].child.send_signal(signal.SIGSTOP)
     found = diagnosis(cluster)
     assert found["ranks"][1]["absence"] == "it did not answer within 2 s"

@@ -56,6 +56,25 @@ def test_p004_a_timeout_that_was_set_counts_for_calls_and_messages(rank):
     assert x[0] == 2
 
 
+@on_threads(2, timeout=50, retryable=True)
+def test_p004_a_timeout_that_was_set_counts_where_calls_are_made_again(rank):
+    group = ah.default_group()
+    group.timeout = 0.2
+    if rank == 0:
+        with pytest.raises(ah.CollectiveTimeout):
+            ah.recv(np.ones(1), 1, tag=5)
+        with pytest.raises(ah.AllhandsError):
+            ah.all_reduce(np.ones(1))
+    else:
+        ah.recv(np.ones(1), 0, timeout=50)
+        with contextlib.suppress(ah.AllhandsError):
+            ah.all_reduce(np.ones(1))
+    group.timeout = 40
+    assert group.timeout == 40
+    if rank == 0:
+        ah.send(np.ones(1), 1)
+
+
 @on_threads(2)
 def test_p005_futures_of_two_groups_overlap(rank):
     """Here a device is a group with an order of its own: calls of one wait for none of another."""

@@ -1,0 +1,94 @@
+"""What a communication hook must be: checked when it is registered, and when it has answered."""
+
+import concurrent.futures
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias, get_origin
+
+import numpy as np
+
+from allhands.parallel.grad_bucket import GradBucket, Gradient
+from allhands.sparse import SparseArray
+
+CommHook: TypeAlias = Callable[[Any, GradBucket], "concurrent.futures.Future[Any]"]
+"""Gets the state it was registered with and a bucket; answers with the future of its average."""
+
+
+def check(hook: object) -> None:
+    """Refuse what cannot be a hook, as far as its signature says.
+
+    Raises:
+        TypeError: it cannot be called.
+        ValueError: it does not take a state and a bucket, or its annotations say something else.
+    """
+    if not callable(hook):
+        raise TypeError("Communication hook must be callable.")
+    try:
+        signature = inspect.signature(hook, eval_str=True)
+    except NameError:  # annotations that have a meaning to type checkers only
+        signature = inspect.signature(hook)
+    try:
+        bound = signature.bind(None, None)
+    except TypeError:
+        raise ValueError(
+            f"Communication hook: it is called as hook(state, bucket), not as {signature}"
+        ) from None
+    bucket = signature.parameters[[*bound.arguments][-1]].annotation
+    if bucket not in (inspect.Parameter.empty, GradBucket, Any, object, "GradBucket"):
+        raise ValueError(
+            f"Communication hook: bucket annotation should be ah.GradBucket. It is {bucket!r}"
+        )
+    if not _is_future(signature.return_annotation):
+        raise ValueError(
+            "Communication hook: return annotation should be Future[numpy.ndarray]. "
+            f"It is {signature.return_annotation!r}"
+        )
+
+
+def answered(future: object) -> "concurrent.futures.Future[Any]":
+    """Return what a hook has answered with, if that is a future.
+
+    Raises:
+        RuntimeError: it is something else.
+    """
+    if not isinstance(future, concurrent.futures.Future):
+        raise RuntimeError(f"callback must return a Future object, but got {type(future).__name__}")
+    return future
+
+
+def averaged(given: object, like: Gradient) -> Any:
+    """Return what the future of a hook has given, as the buffer of a bucket has it.
+
+    It may be a list of one array; one that is not sparse may have any shape.
+
+    Raises:
+        RuntimeError: no array, or of another dtype or number of elements than the buffer.
+    """
+    if isinstance(given, list | tuple) and len(given) == 1:
+        given = given[0]
+    match like, given:
+        case SparseArray(), SparseArray():
+            is_like = (given.dtype, given.shape) == (like.dtype, like.shape)
+        case np.ndarray(), np.ndarray():
+            is_like = (given.dtype, given.size) == (like.dtype, like.size)
+            given = given.reshape(like.shape) if is_like else given
+        case _:
+            raise RuntimeError(
+                f"the future of a communication hook gives a {type(like).__name__}, as the buffer "
+                f"of its bucket is, not {type(given).__name__}"
+            )
+    if not is_like:
+        raise RuntimeError(
+            f"the future of a communication hook gives {like.dtype} of shape {like.shape}, as the "
+            f"buffer of its bucket has, not {given.dtype} of {given.shape}"
+        )
+    return given
+
+
+def _is_future(annotation: Any) -> bool:
+    if annotation in (inspect.Parameter.empty, Any, object):
+        return True
+    if isinstance(annotation, str):
+        return "Future" in annotation
+    found = get_origin(annotation) or annotation
+    return isinstance(found, type) and issubclass(found, concurrent.futures.Future)

@@ -1,0 +1,56 @@
+"""Deferred: a future that is completed by whoever asks for it."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from allhands.futures import Future
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Deferred(Future[T]):
+    """What a hook still has to do when its first collective has ended, as a future.
+
+    The rest runs on the thread that asks first, by `result` or `exception`; until then the future
+    is not done. So a reducer that asks bucket by bucket makes the further collectives of all its
+    buckets in an order that is the same on all ranks, and no thread that carries data computes.
+    """
+
+    def __init__(self, finish: Callable[[], T]) -> None:
+        super().__init__()
+        self._finish = finish
+        self._running = threading.Lock()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Do what is left, unless somebody has, and return what it gives."""
+        self._complete()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Do what is left, unless somebody has, and return what went wrong with it."""
+        self._complete()
+        return super().exception(timeout)
+
+    def then(self, function: "Callable[[Future[T]], S]") -> Future[S]:
+        """Return the future of `function(self)`, which is as deferred as this one."""
+
+        def follow() -> S:
+            self.exception()
+            return function(self)
+
+        return Deferred(follow)
+
+    def _complete(self) -> None:
+        with self._running:
+            if self.done():
+                return
+            try:
+                given = self._finish()
+            except BaseException as error:
+                self.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                self.set_result(given)

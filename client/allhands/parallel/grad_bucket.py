@@ -1,0 +1,91 @@
+"""GradBucket: gradients that travel together, as a communication hook gets them."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from allhands.engine.arguments import AnyArray
+from allhands.group import Group
+from allhands.parallel.buckets import Layout
+from allhands.sparse import SparseArray
+
+Gradient: TypeAlias = AnyArray | SparseArray
+
+
+class GradBucket:
+    """One bucket of one step. Its buffer is the reducer's, and the hook's until its future is done.
+
+    Buckets come to a hook by their index, the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        layout: Layout,
+        buffer: Gradient,
+        parameters: Sequence[AnyArray],
+        is_last: bool,
+        group: Group,
+    ) -> None:
+        self._index = index
+        self._layout = layout
+        self._buffer = buffer
+        self._parameters = list(parameters)
+        self._is_last = is_last
+        self._group = group
+
+    def index(self) -> int:
+        """Return the place among the buckets of a step, from 0."""
+        return self._index
+
+    def is_last(self) -> bool:
+        """Say whether this is the last bucket of the step."""
+        return self._is_last
+
+    def buffer(self) -> Any:
+        """Return this rank's gradients, one after the other, as one flat array; not averaged.
+
+        A sparse gradient is alone in its bucket: the buffer is a `SparseArray`.
+        """
+        return self._buffer
+
+    def is_sparse(self) -> bool:
+        """Say whether it holds a sparse gradient."""
+        return isinstance(self._buffer, SparseArray)
+
+    def set_buffer(self, buffer: Gradient) -> None:
+        """Let `buffer` and `gradients` give another array from now on, flat or as sparse.
+
+        Raises:
+            ValueError: it has another dtype or shape.
+        """
+        wanted = (self._layout.dtype, self._buffer.shape)
+        if (buffer.dtype, buffer.shape) != wanted:
+            raise ValueError(
+                f"bucket {self._index} is {wanted[0]} of shape {wanted[1]}, "
+                f"not {buffer.dtype} of {buffer.shape}"
+            )
+        self._buffer = buffer
+
+    def gradients(self) -> list[Any]:
+        """Return the gradient of each parameter, in its shape: views of the buffer."""
+        if isinstance(self._buffer, SparseArray):
+            return [self._buffer]
+        flat = self._buffer
+        shapes = (one.shape for one in self._parameters)
+        parts = (flat[span] for span in self._layout.spans)
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def parameters(self) -> list[AnyArray]:
+        """Return the parameters that the gradients belong to."""
+        return list(self._parameters)
+
+    def indices(self) -> tuple[int, ...]:
+        """Return the place of each parameter among those of the reducer; no bucket shares any."""
+        return self._layout.parameters
+
+    def group(self) -> Group:
+        """Return the ranks that the gradients are averaged over."""
+        return self._group
+
+    def __repr__(self) -> str:
+        return f"GradBucket({self._index}, {self._layout.dtype} x {self._layout.count})"

@@ -1,0 +1,43 @@
+"""Collectives as hooks begin them: of a bucket, named after it, without waiting."""
+
+from typing import Any
+
+from allhands.api import sync
+from allhands.engine.arguments import AnyArray
+from allhands.engine.work import Work
+from allhands.group import Group
+from allhands.parallel.grad_bucket import GradBucket
+from allhands.reduction import ReduceOp
+
+
+class Calls:
+    """Makes the collectives of one bucket on one group."""
+
+    def __init__(self, group: Group | None, bucket: GradBucket) -> None:
+        """Take the group of the hook's state; None: the reducer's."""
+        self.group = group or bucket.group()
+        self._label = f"bucket {bucket.index()}"
+
+    @property
+    def size(self) -> int:
+        return self.group.size
+
+    def all_reduce(self, x: Any, op: ReduceOp = ReduceOp.SUM) -> Work:
+        """Combine an array, or a sparse one."""
+        return _begun(sync.all_reduce(x, op, self.group, async_op=True, label=self._label))
+
+    def all_gather(self, output: AnyArray, x: AnyArray) -> Work:
+        return _begun(
+            sync.all_gather_into_tensor(output, x, self.group, async_op=True, label=self._label)
+        )
+
+    def all_to_all(self, output: AnyArray, x: AnyArray) -> Work:
+        """Give each rank its row of `x`."""
+        return _begun(
+            sync.all_to_all_single(output, x, group=self.group, async_op=True, label=self._label)
+        )
+
+
+def _begun(work: Work | None) -> Work:
+    assert work is not None, "this rank is in the group"
+    return work

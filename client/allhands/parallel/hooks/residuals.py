@@ -1,0 +1,48 @@
+"""Residuals: what compression has left out, to be sent later; the error feedback of all hooks.
+
+Without it, compression that always errs the same way never learns what it leaves out; with it,
+gradient descent converges as without compression (Karimireddy et al. 2019, "Error Feedback Fixes
+SignSGD and other Gradient Compression Schemes").
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from allhands.engine.arguments import AnyArray
+
+Owner = tuple[int, ...]
+"""The parameters of a bucket, by place. A bucket that is filled anew has residuals of its own."""
+
+
+class Residuals:
+    """What this rank has left out of each bucket so far."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Owner, AnyArray] = {}
+
+    def added(self, owner: Owner, values: AnyArray) -> AnyArray:
+        """Return values to be compressed, 1-D: those given and what was left out before."""
+        kept = self._kept.get(owner)
+        return values.copy() if kept is None else values + kept
+
+    def keep(self, owner: Owner, left_out: AnyArray) -> None:
+        """Remember what was left out in place of what was before.
+
+        What is infinite, or no number, is forgotten: one such gradient would stay forever.
+        """
+        left_out[~np.isfinite(left_out)] = 0
+        self._kept[owner] = left_out
+
+    def state_dict(self) -> dict[Owner, AnyArray]:
+        """Return all, as it is now; other ranks have theirs. The arrays are only to be read."""
+        return dict(self._kept)
+
+    def load_state_dict(self, saved: Mapping[Owner, AnyArray]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._kept = {tuple(owner): kept for owner, kept in saved.items()}
+
+
+def widened(values: AnyArray) -> AnyArray:
+    """Return values in a dtype to compute with: float32, or wider if they are."""
+    return values.astype(np.result_type(values.dtype, np.float32), copy=False)

@@ -1,0 +1,433 @@
+"""Reducer: averages the gradients of a step over the ranks while the step computes others still.
+
+    reducer = ah.Reducer(parameters)
+    for batch in batches:
+        for index, gradient in backward(parameters, batch):  # that of the last parameter first
+            reducer.mark_ready(index, gradient)
+        gradients = reducer.wait()
+
+Gradients travel in buckets. A bucket is under way as soon as all its gradients are there, and
+buckets begin in the same order on all ranks.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from allhands.api import sync
+from allhands.api.sync import AnyGroup
+from allhands.api.world import NonMember
+from allhands.deadlines import deadline
+from allhands.engine.arguments import AnyArray
+from allhands.engine.work import Work
+from allhands.parallel import comm_hook, likeness
+from allhands.parallel.bucket import Bucket, DenseBucket, SparseBucket
+from allhands.parallel.buckets import Layout, in_order, lay_out
+from allhands.parallel.comm_hook import CommHook
+from allhands.parallel.grad_bucket import Gradient
+from allhands.parallel.hooks.elementary import allreduce
+from allhands.parallel.join import Join, Joinable, JoinHook
+from allhands.parallel.parameters import Key, Parameters
+from allhands.reduction import ReduceOp
+
+_MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step, its gradients by the place of their parameters."""
+
+    order: list[int] = field(default_factory=list)
+    """Those that were marked ready, the first one first."""
+    unused: set[int] = field(default_factory=set)
+    given: dict[int, Gradient] = field(default_factory=dict)
+    """Arrays that averages are to be written to."""
+    kept: dict[int, AnyArray] = field(default_factory=dict)
+    """Gradients that unused parameters had, where their memory is needed."""
+    launched: int = 0
+    """How many buckets are under way."""
+
+
+class Reducer(Joinable):
+    """Averages gradients over a group, bucket by bucket; for one thread at a time.
+
+    Every rank makes one, with parameters of the same shapes and dtypes, and marks the same ones
+    ready in each step, in any order; which ones may differ with `find_unused_parameters`.
+
+    Args:
+        parameters: the parameters, by name or by place. Of them only shapes and dtypes count,
+            except at the end of a `Join`: ranks that joined early then get the last joiner's.
+        bucket_indices: the places of the parameters in each bucket; None: buckets of about
+            `bucket_cap_mb` MiB each, the first one smaller so that it begins early, filled from
+            the last parameter on, whose gradient backpropagation finds first.
+        process_group: to average over; None: the world.
+        find_unused_parameters: let ranks use different parameters in a step. Who did not use one
+            counts with a gradient of zeros; what no rank has used keeps the gradient it had. It
+            costs an all_reduce of a byte for each parameter.
+        gradient_as_bucket_view: gradients live in the buckets, where collectives copy least:
+            compute into `view(key)`. Else they are copied there and back.
+        static_graph: every step uses the parameters that the first one used on this rank. What
+            `find_unused_parameters` costs is then paid once; and unless gradients live in the
+            buckets, these are filled anew in the order in which the first rank's came in that step.
+        ignore: names or places of parameters that are left alone.
+        sparse: those whose gradients are `ah.SparseArray`s of whole rows, as of a table from which
+            each rank uses some. Each has a bucket of its own, and is never a view of it.
+
+    Raises:
+        TypeError: parameters of which there is no average.
+        ValueError: no parameters, buckets that are not theirs; the ranks do not agree on them.
+        RuntimeError: a bucket of several dtypes.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, AnyArray] | Sequence[AnyArray],
+        bucket_indices: Sequence[Sequence[int]] | None = None,
+        *,
+        process_group: AnyGroup = None,
+        bucket_cap_mb: float = 25.0,
+        first_bucket_mb: float = 1.0,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        ignore: Collection[Key] = (),
+        sparse: Collection[Key] = (),
+    ) -> None:
+        self._parameters = Parameters(parameters, ignore, sparse)
+        if isinstance(process_group, NonMember):
+            raise ValueError(f"this rank is not in {process_group}: it has nothing to average")
+        self._group = process_group or sync.default_group()
+        self._finds_unused = find_unused_parameters
+        self._views_stay = gradient_as_bucket_view
+        self._is_static = static_graph
+        self._may_rebuild = static_graph and bucket_indices is None and not gradient_as_bucket_view
+        self._limits = [max(int(mb * _MIB), 1) for mb in (first_bucket_mb, bucket_cap_mb)]
+        places = self._parameters.places
+        if bucket_indices is None:
+            bucket_indices = self._buckets_of(places[::-1])
+        layouts = self._laid_out(bucket_indices)
+        options = (find_unused_parameters, static_graph, self._may_rebuild)
+        described = (self._parameters.described(), [one.parameters for one in layouts], options)
+        likeness.check(self._group, "the parameters, buckets and options of a Reducer", described)
+        self._build(layouts)
+        self._hook: CommHook = allreduce
+        self._state: Any = None
+        self._has_hook = False
+        self._step: _Step | None = None
+        self._always_unused: set[int] | None = None
+        """What this rank leaves out in every step of a static graph; None: not known yet."""
+        self._nowhere_used: set[int] | None = None
+        """What all ranks leave out in every step of a static graph; None: not known yet."""
+        self.gradients: list[Gradient | None] = [None] * len(self._parameters.arrays)
+        """The latest average of each parameter's gradient; None: there was none yet."""
+
+    # ------------------------------------------------------------ a step
+
+    def view(self, key: Key) -> AnyArray:
+        """Return the memory for the gradient of a parameter, the same in every step.
+
+        Raises:
+            RuntimeError: gradients do not live in buckets.
+        """
+        if not self._views_stay:
+            raise RuntimeError("only with gradient_as_bucket_view=True gradients live in buckets")
+        place = self._parameters.place(key)
+        if (view := self._view(place)) is None:
+            raise RuntimeError(f"the gradient of {self._parameters.named([place])} is sparse")
+        return view
+
+    def prepare_for_forward(self) -> None:
+        """Check that the step before is over; nothing follows from a call that is left out.
+
+        Raises:
+            RuntimeError: gradients were marked ready and not waited for.
+        """
+        if self._step is not None:
+            raise RuntimeError(
+                "Expected to have finished reduction in the prior iteration before starting a new "
+                f"one: {len(self._step.order)} gradients are marked ready, wait() for their average"
+            )
+
+    def prepare_for_backward(self, unused: Iterable[Key] = ()) -> None:
+        """Say which parameters this step will not use here, so that no bucket waits for them.
+
+        Without this call `wait` finds them.
+
+        Raises:
+            RuntimeError: there must be none: `find_unused_parameters` is off.
+        """
+        places = {self._parameters.place(key) for key in unused} - self._left_out
+        if places and not self._may_leave_out:
+            raise RuntimeError(
+                f"{self._parameters.named(places)} cannot be left out: make the Reducer with "
+                "find_unused_parameters=True, so that the ranks agree on what is unused"
+            )
+        if self._step is not None and (ready := places.intersection(self._step.order)):
+            raise RuntimeError(f"{self._parameters.named(ready)} is not unused: it is ready")
+        step = self._begin()
+        self._leave_out(step, places)
+        self._launch(step)
+
+    def mark_ready(self, key: Key, gradient: Gradient | None = None) -> None:
+        """Say that the gradient of a parameter is there; its bucket may be under way afterwards.
+
+        Args:
+            key: the parameter.
+            gradient: this rank's gradient; `wait` overwrites it with the average, except where
+                gradients live in buckets: then it is copied there, and None says it is there.
+
+        Raises:
+            TypeError, ValueError: it is not like the parameter, or cannot be written.
+            RuntimeError: this step has it already; or what the hook raises, which ends the step.
+        """
+        place = self._parameters.place(key)
+        bucket = self._bucket_of[place]
+        if gradient is not None:
+            self._parameters.check_gradient(place, gradient, is_written=not self._views_stay)
+        elif not self._views_stay or place in self._parameters.sparse:
+            raise TypeError("gradient must be an array unless gradient_as_bucket_view=True")
+        if self._step is not None and place in self._step.order:
+            raise RuntimeError(
+                "Expected to mark a variable ready only once: "
+                f"{self._parameters.named([place])} is ready in this step already"
+            )
+        if place in self._left_out:
+            raise RuntimeError(
+                f"{self._parameters.named([place])} was said to be unused in this step, or was not "
+                "used in the first one of a static graph"
+            )
+        step = self._begin()
+        if gradient is not None:
+            bucket.fill(place, gradient)
+            step.given[place] = gradient
+        step.order.append(place)
+        bucket.missing -= 1
+        self._launch(step)
+
+    def wait(self) -> list[Gradient | None]:
+        """End the step; return the average of every parameter's gradient, by place.
+
+        What no rank has used keeps the array that it had, None at first.
+
+        Raises:
+            RuntimeError: parameters are missing that every rank has to use. The step goes on then.
+            AllhandsError: a collective failed; gradients given are as they were, those that live in
+                buckets are undefined. The step is over.
+        """
+        missing = self._missing(self._step)
+        if missing and not self._may_leave_out:
+            raise RuntimeError(
+                "Expected to have finished reduction in this iteration: "
+                f"{self._parameters.named(missing)} have no gradient yet. Mark them ready, or make "
+                "the Reducer with find_unused_parameters=True"
+            )
+        self._finish(self._begin(), is_own=True)
+        return list(self.gradients)
+
+    def register_comm_hook(self, state: Any, hook: CommHook) -> None:
+        """Let `hook(state, bucket)` average each bucket; it returns the future of an array.
+
+        It is called on the thread that marks gradients ready, bucket by bucket in the same order on
+        all ranks, and returns without waiting. See `ah.hooks`.
+
+        Raises:
+            TypeError: it cannot be called.
+            ValueError: its annotations are not those of a hook.
+            RuntimeError: there is one already, or gradients are under way.
+        """
+        comm_hook.check(hook)
+        if self._has_hook:
+            raise RuntimeError(
+                "register_comm_hook or register_builtin_comm_hook can only be called once."
+            )
+        self.prepare_for_forward()
+        self._hook, self._state, self._has_hook = hook, state, True
+
+    # ------------------------------------------------------------ inside a Join
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Return what stands in for this rank: gradients of zeros, then the last joiner's values.
+
+        Averages are over all ranks, those that have joined included.
+        """
+        return _Shadow(self)
+
+    @property
+    def join_process_group(self) -> AnyGroup:
+        return self._group
+
+    def shadow(self) -> None:
+        """Make the collectives of one step with gradients of zeros; those there are stay."""
+        self._finish(self._started(), is_own=False)
+
+    def take_over(self, is_source: bool) -> None:
+        """Overwrite the parameters with those of the highest rank that is a source."""
+        source = np.array([self._group.rank if is_source else -1])
+        sync.all_reduce(source, ReduceOp.MAX, self._group)
+        root = self._group.ranks[int(source[0])]
+        for place in self._parameters.places:
+            sync.broadcast(self._parameters.arrays[place], root, self._group)
+
+    # ------------------------------------------------------------ inside
+
+    def _build(self, layouts: Sequence[Layout]) -> None:
+        """Make the buckets."""
+        last = len(layouts) - 1
+        self._buckets: list[Bucket] = []
+        for index, layout in enumerate(layouts):
+            is_sparse = layout.parameters[0] in self._parameters.sparse
+            make = SparseBucket if is_sparse else DenseBucket
+            arrays = self._parameters.arrays
+            self._buckets.append(make(index, layout, arrays, index == last, self._group))
+        self._bucket_of = {
+            place: bucket for bucket in self._buckets for place in bucket.layout.parameters
+        }
+
+    def _buckets_of(self, order: Sequence[int]) -> list[list[int]]:
+        parameters = self._parameters
+        return in_order(order, parameters.arrays, self._limits, parameters.sparse)
+
+    def _laid_out(self, buckets: Sequence[Sequence[int]]) -> list[Layout]:
+        parameters = self._parameters
+        return lay_out(buckets, parameters.arrays, parameters.places, parameters.sparse)
+
+    def _view(self, place: int) -> AnyArray | None:
+        """Return the memory of a gradient that lives in its bucket."""
+        bucket = self._bucket_of[place]
+        if not self._views_stay or not isinstance(bucket, DenseBucket):
+            return None
+        return bucket.views[place]
+
+    @property
+    def _left_out(self) -> set[int]:
+        """What cannot be marked ready in this step."""
+        now = set() if self._step is None else self._step.unused
+        return now | (self._always_unused or set()) | (self._nowhere_used or set())
+
+    @property
+    def _may_leave_out(self) -> bool:
+        """Whether parameters may be missing at the end of this step."""
+        return self._always_unused is None if self._is_static else self._finds_unused
+
+    @property
+    def _asks(self) -> bool:
+        """Whether the ranks have to agree in this step on what is unused."""
+        return self._nowhere_used is None if self._is_static else self._finds_unused
+
+    def _begin(self) -> _Step:
+        """Return the step that goes on, or begin one."""
+        if self._step is None:
+            Join.notify_join_context(self)
+            left_out = self._left_out
+            self._step = self._started()
+            self._leave_out(self._step, left_out)
+        return self._step
+
+    def _started(self) -> _Step:
+        for bucket in self._buckets:
+            bucket.reset()
+        return _Step()
+
+    def _missing(self, step: _Step | None) -> set[int]:
+        ready = set() if step is None else set(step.order)
+        return set(self._parameters.places) - ready - self._left_out
+
+    def _leave_out(self, step: _Step, places: Collection[int]) -> None:
+        """Count with zeros where this rank does not use parameters."""
+        for place in places:
+            if (view := self._view(place)) is not None and self.gradients[place] is view:
+                step.kept[place] = view.copy()
+            self._bucket_of[place].clear(place)
+            self._bucket_of[place].missing -= 1
+        step.unused.update(places)
+
+    def _launch(self, step: _Step) -> None:
+        """Begin to average buckets that are full, unless one before them is not."""
+        while step.launched < len(self._buckets) and not self._buckets[step.launched].missing:
+            try:
+                self._buckets[step.launched].launch(self._hook, self._state)
+            except BaseException:
+                self._collect(step, None, is_over=True)
+                self._step = None
+                raise
+            step.launched += 1
+
+    def _finish(self, step: _Step, is_own: bool) -> None:
+        """Launch what is left, wait for all averages, and put them where they belong."""
+        places = set(self._parameters.places)
+        self._leave_out(step, places - set(step.order) - step.unused)
+        self._launch(step)
+        used, agreement = np.zeros(len(self.gradients), np.uint8), None
+        if self._asks:
+            used[step.order] = 1
+            agreement = sync.all_reduce(
+                used, ReduceOp.MAX, self._group, async_op=True, label="used parameters"
+            )
+        error = self._collect(step, agreement, is_over=False)
+        self._step = None
+        if error is not None:
+            raise error
+        nowhere = self._nowhere_used or set()
+        if agreement is not None:
+            nowhere = {place for place in places if not used[place]}
+        for place in places:
+            view = self._view(place)
+            if is_own and place not in nowhere:
+                wanted = step.given.get(place)
+                self.gradients[place] = (
+                    self._bucket_of[place].hand_out(place, wanted) if view is None else view
+                )
+            elif place in step.kept and view is not None:
+                view[...] = step.kept[place]
+        if self._is_static:
+            if is_own:
+                self._always_unused = step.unused
+            if agreement is not None:
+                self._nowhere_used = nowhere
+                self._rebuild(step.order)
+
+    def _collect(self, step: _Step, agreement: Work | None, is_over: bool) -> Exception | None:
+        """Wait until no call of a step is under way; return what went wrong first.
+
+        Once something has, or where the step `is_over`, what would come next is not begun.
+        """
+        waits: list[Callable[[], object]] = [
+            bucket.collect for bucket in self._buckets[: step.launched]
+        ]
+        if agreement is not None:
+            waits.append(agreement.wait)
+        error: Exception | None = None
+        for wait in waits:
+            try:
+                with deadline(0) if is_over or error else nullcontext():
+                    wait()
+            except Exception as raised:
+                error = error or raised
+        return error
+
+    def _rebuild(self, order: Sequence[int]) -> None:
+        """Fill the buckets in the order in which gradients came on the first rank."""
+        if not self._may_rebuild:
+            return
+        places = self._parameters.places
+        agreed = np.array([*order, *(one for one in places[::-1] if one not in order)])
+        sync.broadcast(agreed, self._group.ranks[0], self._group, label="order of gradients")
+        buckets = self._buckets_of(agreed.tolist())
+        if buckets != [list(one.layout.parameters) for one in self._buckets]:
+            self._build(self._laid_out(buckets))
+
+
+class _Shadow(JoinHook):
+    """Stands in for the reducer of a rank that has no inputs left."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer = reducer
+
+    def main_hook(self) -> None:
+        self._reducer.shadow()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        self._reducer.take_over(is_last_joiner)
