@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 ARGS ?=
+# Tests wait more than they compute: one worker more than there are processors.
+JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 
 # The native core is compiled into the package. Where there is a compiler, the tests want it.
 NATIVE := hatch_build.py $(wildcard client/allhands/native/*.[ch])
@@ -28,11 +30,11 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
-.PHONY: matrix
-matrix: $(VENV)/.has-dev ## Write docs/matrix.md: which operation takes which dtype
-	ALLHANDS_WRITE_MATRIX=1 $(BIN)/python -m pytest tests/parity/test_matrix.py $(ARGS)
+.PHONY: tables
+tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run of their tests
+	ALLHANDS_WRITE_TABLES=1 $(BIN)/python -m pytest -k "test_p0 or test_p1 or test_matrix" $(ARGS)
 
 .PHONY: sanitize
 sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also under sanitizers

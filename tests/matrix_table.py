@@ -42,7 +42,7 @@ def table(found: dict[Cell, str]) -> str:
         [
             "# Every operation on every dtype",
             "",
-            "Made by `make matrix` from what `tests/parity/test_matrix.py` sees: each cell is run",
+            "Made by `make tables` from what `tests/parity/test_matrix.py` sees: each cell is run",
             "on 2 and 3 ranks, over links and over shared memory, and compared bit by bit with",
             "what NumPy and ml_dtypes give. A letter is a refusal: on every rank, before a byte",
             "moves, and with every buffer as it was.",

@@ -14,8 +14,8 @@ from matrix import CELLS, WORKS, Cell
 from matrix_table import table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "matrix.md"
-WRITE = "ALLHANDS_WRITE_MATRIX"
-"""Set by `make matrix`: the table is written, not compared."""
+WRITE = "ALLHANDS_WRITE_TABLES"
+"""Set by `make tables`: the table is written, not compared."""
 
 SCRIPT = """
 import matrix
@@ -76,4 +76,4 @@ def test_the_table_in_the_documents_is_what_was_seen() -> None:
     assert seen == table(agreed(over_links(3)))
     if os.environ.get(WRITE):
         DOCUMENT.write_text(seen)
-    assert DOCUMENT.read_text() == seen, "run `make matrix`, and look at what has changed"
+    assert DOCUMENT.read_text() == seen, "run `make tables`, and look at what has changed"
