@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from allhands.reduction import OPS, ReduceOp, check, combine, finish
+from allhands.reduction import OPS, ReduceOp, check, combine, finish, name_of
 
 BOOL = ["bool"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -80,6 +80,17 @@ def test_a_refusal_says_what_to_do(op: ReduceOp, dtype: object, text: str) -> No
     with pytest.raises(TypeError) as refusal:
         check(op, np.dtype(dtype))  # type: ignore[call-overload]
     assert text in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", BOOL + INTEGERS + FLOATS + COMPLEX)
+def test_equal_dtypes_are_reduced_alike(name: str) -> None:
+    described = np.dtype(name, metadata={"unit": "m"})  # type: ignore[call-overload]
+    for dtype in (described, np.dtype(name).newbyteorder("="), np.dtype(name)):
+        check(ReduceOp.SUM, dtype)
+        assert name_of(dtype) == name
+    assert name_of(np.dtype(np.longlong)) == "int64"
+    swapped = np.dtype(name).newbyteorder()
+    assert name_of(swapped) == (name if swapped == np.dtype(name) else None)
 
 
 def test_an_operation_must_be_a_reduce_op() -> None:

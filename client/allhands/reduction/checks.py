@@ -5,7 +5,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from allhands.reduction.dtypes import Dtype, Kind, is_narrow, is_pair, kind_of, name_of
+from allhands.reduction.dtypes import Dtype, Kind, Traits, is_pair, traits
 from allhands.reduction.op import Premul, ReduceOp, User
 
 _WHOLE: Final = frozenset(
@@ -22,7 +22,8 @@ def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
     if not isinstance(op, ReduceOp):
         raise TypeError(f"op must be a ReduceOp such as ReduceOp.SUM, not {op!r}")
     found: Dtype = np.dtype(dtype)
-    if isinstance(op.value, User):
+    value = op._value_  # `value` itself takes a fifth of all this
+    if isinstance(value, User):
         if found.hasobject:
             _refuse(found)
         return
@@ -33,15 +34,15 @@ def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
                 'such as np.dtype([("value", np.float32), ("index", np.int64)])'
             )
         return
-    if (name := name_of(found)) is None:
+    if (known := traits(found)) is None:
         _refuse(found)
-    _check_arithmetic(op, name, kind_of(name))
-    if isinstance(op.value, Premul):
-        _check_factor(op.value.factor, op, found, kind_of(name))
+    _check_arithmetic(op, known.name, known.kind)
+    if isinstance(value, Premul):
+        _check_factor(value.factor, op, found, known)
 
 
 def _check_arithmetic(op: ReduceOp, name: str, kind: Kind) -> None:
-    if op in _WHOLE and kind in ("float", "complex"):
+    if kind in ("float", "complex") and op in _WHOLE:
         instead = (
             "use a view of it as unsigned integers if its bits are meant"
             if op.name.startswith("B")
@@ -57,17 +58,17 @@ def _check_arithmetic(op: ReduceOp, name: str, kind: Kind) -> None:
         )
 
 
-def _check_factor(factor: int | float, op: ReduceOp, dtype: np.dtype[Any], kind: Kind) -> None:
-    if kind == "bool":
+def _check_factor(factor: int | float, op: ReduceOp, dtype: np.dtype[Any], known: Traits) -> None:
+    if known.kind == "bool":
         raise TypeError(f"{op.name} of bool is not defined; use an integer dtype")
-    if kind == "integer":
+    if known.kind == "integer":
         limits = np.iinfo(dtype)
         if factor != int(factor):
             raise TypeError(f"{op.name} of {dtype} is not defined: its factor is no whole number")
         if not limits.min <= factor <= limits.max:
             raise TypeError(f"{op.name} of {dtype} is not defined: it cannot hold the factor")
         return
-    wide = np.finfo(np.float32 if is_narrow(dtype) else dtype)
+    wide = np.finfo(np.float32 if known.is_narrow else dtype)
     if abs(factor) > float(wide.max):
         raise TypeError(f"{op.name} of {dtype} is not defined: its factor would be infinite")
 

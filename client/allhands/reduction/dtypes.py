@@ -1,9 +1,10 @@
 """What a dtype is to reductions."""
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 Dtype = np.dtype[np.generic]
 Kind = Literal["bool", "integer", "float", "complex"]
@@ -18,24 +19,48 @@ TYPES: Final = (
 _ADDED: Final = frozenset({("bfloat16", 2), ("float8_e4m3fn", 1), ("float8_e5m2", 1)})
 """Those that ml_dtypes adds to NumPy, and their size."""
 _BUILT_IN: Final = {
-    np.dtype(name): name for name in TYPES if (name, 2) not in _ADDED and (name, 1) not in _ADDED
+    np.dtype(name): name for name in TYPES if name not in {added for added, _ in _ADDED}
 }
 _NARROW: Final = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 
-def name_of(dtype: npt.DTypeLike) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """One of `TYPES`."""
+
+    name: str
+    kind: Kind
+    """What arithmetic is defined for it."""
+    is_narrow: bool
+    """Whether it is a float that is combined in float32."""
+
+
+@lru_cache(maxsize=256)
+def traits(dtype: Dtype) -> Traits | None:
+    """Return what is known of a dtype; None: it is not of `TYPES`, or of another byte order."""
+    # Dtypes may be equal and not the same, as with metadata. Those that were added NumPy counts
+    # among no kind, or among floats: by version.
+    name = _BUILT_IN.get(dtype)
+    if name is None and dtype.isnative and (dtype.name, dtype.itemsize) in _ADDED:
+        name = dtype.name
+    if name is None:
+        return None
+    return Traits(name, _kind_of(name), name in _NARROW)
+
+
+def name_of(dtype: Dtype) -> str | None:
     """Return the name of a dtype among `TYPES`; None: it is another, or of another byte order."""
-    found = np.dtype(dtype)
-    if (name := _BUILT_IN.get(found)) is not None:
-        return name
-    # NumPy counts those that were added among no kind, or among floats: by version.
-    if found.isbuiltin == 2 and (found.name, found.itemsize) in _ADDED:
-        return found.name
-    return None
+    found = traits(dtype)
+    return None if found is None else found.name
 
 
-def kind_of(name: str) -> Kind:
-    """Return what arithmetic is defined for one of `TYPES`."""
+def is_narrow(dtype: Dtype) -> bool:
+    """Say whether it is a float that is combined in float32."""
+    found = traits(dtype)
+    return found is not None and found.is_narrow
+
+
+def _kind_of(name: str) -> Kind:
     if name == "bool":
         return "bool"
     if "float" in name:
@@ -43,19 +68,11 @@ def kind_of(name: str) -> Kind:
     return "complex" if name.startswith("complex") else "integer"
 
 
-def is_narrow(dtype: Dtype) -> bool:
-    """Say whether it is a float that is combined in float32."""
-    return name_of(dtype) in _NARROW
-
-
 def is_pair(dtype: np.dtype[Any]) -> bool:
     """Say whether it has two fields: a real number, and an integer that says where it was."""
     if dtype.names is None or len(dtype.names) != 2:
         return False
-    value, index = (name_of(dtype[name]) for name in dtype.names)
-    return (
-        value is not None
-        and kind_of(value) != "complex"
-        and index is not None
-        and kind_of(index) == "integer"
-    )
+    value, index = (traits(dtype[name]) for name in dtype.names)
+    if value is None or index is None:
+        return False
+    return value.kind != "complex" and index.kind == "integer"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands import native_core
-from allhands.reduction.dtypes import TYPES, Dtype, is_narrow, kind_of, name_of
+from allhands.reduction.dtypes import TYPES, Dtype, is_narrow, name_of, traits
 from allhands.reduction.op import OPS, Premul, ReduceOp, User
 
 Array = npt.NDArray[np.generic]
@@ -49,13 +49,13 @@ def combine(op: ReduceOp, left: Array, right: Array, out: Array) -> None:
 
     All are of one dtype, which has passed `check`, and of one length; the operation is of `OPS`.
     """
-    name = name_of(out.dtype)
-    if name is None or kind_of(name) in ("bool", "integer"):
+    known = traits(out.dtype)
+    if known is None or known.kind in ("bool", "integer"):
         _UFUNCS[op](left, right, out=out)  # arrays of integers never warn
         return
-    if is_narrow(out.dtype) and (core := _core()) is not None:  # NumPy takes 20 times as long
+    if known.is_narrow and (core := _core()) is not None:  # NumPy takes 20 times as long
         pairwise = ReduceOp.SUM if op is ReduceOp.AVG else op
-        core.fold(OPS.index(pairwise), TYPES.index(name), out, (left, right), 1)
+        core.fold(OPS.index(pairwise), TYPES.index(known.name), out, (left, right), 1)
         return
     # 1 us a call. A shared errstate as decorator takes half, but before NumPy 2 threads that
     # share one restore each other's settings.
@@ -103,8 +103,8 @@ def finish(op: ReduceOp, array: Array, world_size: int) -> None:
 def scaled(factor: int | float, array: Array) -> Array:
     """Return the products with a factor, in the array's dtype or, if that is narrow, float32."""
     wide: Any = array.astype(np.float32) if is_narrow(array.dtype) else array
-    name = name_of(wide.dtype)
-    number = int(factor) if name is not None and kind_of(name) == "integer" else float(factor)
+    known = traits(wide.dtype)
+    number = int(factor) if known is not None and known.kind == "integer" else float(factor)
     with np.errstate(all="ignore"):
         return np.asarray(np.multiply(wide, wide.dtype.type(number)))
 
