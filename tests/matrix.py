@@ -235,8 +235,8 @@ def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
             out = blank(size * length)
             return Call((out, mine), [out], [_joined(own(peer) for peer in ranks)])
         case "all_gather_coalesced":
-            lists = [[blank() for _ in ranks] for _ in range(2)]
-            wanted = [own(peer, block) for block in range(2) for peer in ranks]
+            lists = [[blank(), blank()] for _ in ranks]
+            wanted = [own(peer, block) for peer in ranks for block in range(2)]
             both = [mine, own(rank, 1).copy()]
             return Call((lists, both), [out for one in lists for out in one], wanted)
         case "all_gather_into_tensor_coalesced":
@@ -246,7 +246,7 @@ def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
         case "all_to_all":
             # Rank i gives rank j as many as i + j: each pair has a size of its own.
             ins = [own(rank, block)[: rank + block].copy() for block in ranks]
-            outs = [blank(rank + peer) for peer in ranks]
+            outs = [blank(min(rank + peer, length)) for peer in ranks]
             wanted = [own(peer, rank)[: rank + peer] for peer in ranks]
             return Call((outs, ins), outs, wanted)
         case "all_to_all_single":

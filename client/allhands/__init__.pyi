@@ -1,4 +1,5 @@
 from . import aio as aio
+from . import c10d as c10d
 from . import functional as functional
 from . import futures as futures
 from . import hooks as hooks
@@ -32,6 +33,7 @@ from .api.objects import recv_object_list as recv_object_list
 from .api.objects import register_dataclass as register_dataclass
 from .api.objects import scatter_object_list as scatter_object_list
 from .api.objects import send_object_list as send_object_list
+from .api.process_groups import process_group as process_group
 from .api.ragged import all_gather_v as all_gather_v
 from .api.ragged import all_to_all_v as all_to_all_v
 from .api.ragged import gather_v as gather_v
@@ -74,6 +76,7 @@ from .api.sync import set_timeout as set_timeout
 from .api.sync import status as status
 from .api.sync import store as store
 from .api.world import NonMember as NonMember
+from .c10d import ProcessGroup as ProcessGroup
 from .control import Control as Control
 from .deadlines import deadline as deadline
 from .engine.work import Work as Work
@@ -83,6 +86,8 @@ from .errors import CollectiveTimeout as CollectiveTimeout
 from .errors import CoordinatorUnavailable as CoordinatorUnavailable
 from .errors import DataCorrupted as DataCorrupted
 from .errors import GroupAborted as GroupAborted
+from .errors import InvalidArgument as InvalidArgument
+from .errors import InvalidType as InvalidType
 from .errors import JoinRefused as JoinRefused
 from .errors import MembershipChanged as MembershipChanged
 from .errors import NotFound as NotFound

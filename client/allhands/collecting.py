@@ -8,7 +8,6 @@ from datetime import timedelta
 from itertools import groupby
 
 from allhands.engine import coalesced
-from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.chain import Chain
 from allhands.engine.collectives import Build, Timeout
@@ -140,7 +139,7 @@ class Collecting(Group):
         self,
         operation: str,
         array: Array,
-        result: AnyArray,
+        result: Result,
         peer: int | None,
         tag: int,
         timeout: Timeout,

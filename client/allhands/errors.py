@@ -13,9 +13,12 @@
     ├── StoreTimeout             also a TimeoutError: keys nobody set            DEADLINE_EXCEEDED
     ├── CoordinatorUnavailable   nobody answers at the coordinator's address     UNAVAILABLE
     ├── Unauthenticated          no token, or a wrong one                        UNAUTHENTICATED
-    └── PermissionDenied         the token does not allow this                   PERMISSION_DENIED
+    ├── PermissionDenied         the token does not allow this                   PERMISSION_DENIED
+    ├── InvalidArgument          also a ValueError: c10d's texts                 INVALID_ARGUMENT
+    └── InvalidType              also a TypeError: c10d's texts                  INVALID_ARGUMENT
 
-Wrong arguments are plain `ValueError` and `TypeError`, raised before any I/O.
+Wrong arguments are plain `ValueError` and `TypeError`, raised before any I/O; but for the methods
+of `ProcessGroup`, whose callers expect a RuntimeError, as c10d raises.
 
 Where ranks were missing, `.verdict` says which and why, the same on all ranks that hear of it; the
 text of the error has its paragraph. See `verdicts`.
@@ -225,3 +228,17 @@ class PermissionDenied(AllhandsError):
     """The token is good, but not for this."""
 
     code = "PERMISSION_DENIED"
+
+
+class InvalidArgument(AllhandsError, ValueError):
+    """A method of a process group cannot take these arrays or options; nothing has happened."""
+
+    code = "INVALID_ARGUMENT"
+    outputs_intact = True
+
+
+class InvalidType(AllhandsError, TypeError):
+    """A method of a process group cannot take elements of this dtype; nothing has happened."""
+
+    code = "INVALID_ARGUMENT"
+    outputs_intact = True

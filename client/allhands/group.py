@@ -421,7 +421,7 @@ class Group(Collectives[Work], Composed):
         self,
         operation: str,
         array: Array,
-        result: AnyArray,
+        result: Result,
         peer: int | None,
         tag: int,
         timeout: Timeout,

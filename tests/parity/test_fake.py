@@ -235,7 +235,7 @@ def test_p095_calls_of_several_steps(place: tuple[int, int]):
     if size < 100:  # all ranks tell all others the shape of each block
         assert ah.reduce_scatter_v([x] * size).tolist() == (x * size).tolist()
     assert ah.scatter_v([x] * size, src=rank).tolist() == x.tolist()
-    pair = [x.copy(), np.ones(2, np.int32)]
+    pair = [x.copy(), np.ones(2)]
     ah.all_reduce_coalesced(pair)
     assert [one.tolist() for one in pair] == [(x * size).tolist(), [size] * 2]
     sparse = ah.SparseArray([[0, 2]], np.array([1.0, 2.0]), [4])

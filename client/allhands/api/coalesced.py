@@ -6,6 +6,8 @@ A call that fails leaves the arrays as they were.
 from collections.abc import Sequence
 
 from allhands.api.sync import AnyGroup, finished, member, within
+from allhands.c10d import AllgatherOptions, ProcessGroup
+from allhands.engine import arguments
 from allhands.engine.arguments import AnyArray
 from allhands.engine.composed import BROADCAST_BYTES
 from allhands.engine.work import Work
@@ -21,9 +23,10 @@ def all_reduce_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
+    """Overwrite each of the arrays, of one dtype, with the combination of all ranks'."""
     if (found := member(group, True, "all_reduce_coalesced")) is None:
         return None
+    _one_dtype(arrays, "arrays")
     work = found.all_reduce_coalesced(arrays, op, timeout=timeout, label=label)
     return finished(work, async_op)
 
@@ -58,11 +61,16 @@ def all_gather_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Fill `output_lists[i]`, one array for each rank, with every rank's `inputs[i]`."""
+    """Fill `output_lists[j]`, arrays like the inputs, with those of the j-th rank; one dtype."""
     if (found := member(group, True, "all_gather_coalesced")) is None:
         return None
-    work = found.all_gather_coalesced(output_lists, inputs, timeout=timeout, label=label)
-    return finished(work, async_op)
+    _one_dtype(inputs, "inputs")
+    for at, one in enumerate(_list(output_lists, "output_tensor_lists")):
+        _one_dtype(one, f"output_tensor_lists[{at}]")
+    options = AllgatherOptions(timeout, async_op, label)
+    return finished(
+        ProcessGroup(found).allgather_coalesced(output_lists, inputs, options), async_op
+    )
 
 
 def all_gather_into_tensor_coalesced(
@@ -96,3 +104,18 @@ def reduce_scatter_tensor_coalesced(
         return None
     work = found.reduce_scatter_tensor_coalesced(outputs, inputs, op, timeout=timeout, label=label)
     return finished(work, async_op)
+
+
+def _one_dtype(arrays: object, name: str) -> None:
+    """Check a list of arrays that travel together, as c10d wants them."""
+    found = [arguments.checked(one, f"{name}[{at}]") for at, one in enumerate(_list(arrays, name))]
+    for at, one in enumerate(found):
+        arguments.same_dtype(found[0], f"{name}[0]", one, f"{name}[{at}]")
+
+
+def _list(arrays: object, name: str) -> Sequence[object]:
+    if not isinstance(arrays, list | tuple):
+        raise TypeError(
+            f"Invalid function argument. {name} must be a list, not {type(arrays).__name__}"
+        )
+    return arrays

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Sequence
 
 from allhands.api.world import NonMember
-from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain
@@ -114,7 +113,7 @@ class RoundRobin(Group):
         self,
         operation: str,
         array: Array,
-        result: AnyArray,
+        result: Result,
         peer: int | None,
         tag: int,
         timeout: Timeout,

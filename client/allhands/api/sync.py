@@ -29,6 +29,7 @@ from allhands.control import connect as _connect
 from allhands.engine.arguments import AnyArray
 from allhands.engine.persistent import PersistentCall
 from allhands.engine.work import Work
+from allhands.errors import InvalidArgument
 from allhands.group import Group
 from allhands.job_status import JobStatus
 from allhands.recorder.record import OperationRecord
@@ -749,7 +750,7 @@ def place(group: Group | NonMember, rank: int) -> int:
 def within(group: Group, rank: int, name: str) -> int:
     """Turn a rank of the world into one of the group."""
     if rank not in group.ranks:
-        raise ValueError(
+        raise InvalidArgument(
             f"invalid root rank: {name}={rank} is not part of group {group.name!r}, "
             f"whose ranks are {list(group.ranks)}"
         )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allhands.engine.buffer import Array
+from allhands.errors import InvalidArgument
 
 AnyArray = NDArray[Any]
 
@@ -124,9 +125,9 @@ def alike(arrays: Sequence[Array], names: Sequence[str]) -> None:
     for array, name in zip(arrays, names, strict=True):
         same_dtype(arrays[0], names[0], array, name)
         if len(array) != len(arrays[0]):
-            raise ValueError(
-                f"{name} has {len(array)} elements, {names[0]} has {len(arrays[0])}: "
-                "they must be equal"
+            raise InvalidArgument(
+                f"invalid tensor size: {name} has {len(array)} elements, {names[0]} has "
+                f"{len(arrays[0])}: they must be equal"
             )
 
 
@@ -145,7 +146,7 @@ def in_common(arrays: Sequence[Array]) -> list[Array]:
 def same_dtype(first: Array, first_name: str, second: Array, second_name: str) -> None:
     """Raise ValueError if the dtypes differ."""
     if first.dtype != second.dtype:
-        raise ValueError(
+        raise InvalidArgument(
             f"tensors with different dtypes: {first_name} is {first.dtype}, "
             f"{second_name} is {second.dtype}"
         )
@@ -159,18 +160,18 @@ def splits(given: Sequence[int] | None, name: str, rows: int, size: int) -> list
     """
     if given is None:
         if rows % size:
-            raise ValueError(
+            raise InvalidArgument(
                 f"dimension 0 has {rows} rows, which {size} ranks cannot share equally: pass {name}"
             )
         return [rows // size] * size
     numbers = [int(number) for number in given]
     if len(numbers) != size:
-        raise ValueError(
+        raise InvalidArgument(
             f"Number of tensor splits not equal to group size: {name} has {len(numbers)}, "
             f"the group {size} ranks"
         )
     if any(number < 0 for number in numbers) or sum(numbers) != rows:
-        raise ValueError(
+        raise InvalidArgument(
             f"Split sizes doesn't match total dim 0 size: {name} is {numbers}, "
             f"dimension 0 has {rows} rows"
         )

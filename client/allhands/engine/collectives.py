@@ -22,6 +22,7 @@ from allhands.engine.buffer import Array
 from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.work import Result
+from allhands.errors import InvalidArgument
 from allhands.reduction import OPS, ReduceOp, check
 
 T_co = TypeVar("T_co", covariant=True)
@@ -144,7 +145,7 @@ class Collectives(ABC, Generic[T_co]):
     ) -> T_co:
         """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
         root = self._member(dst, "dst")
-        targets = self._only_at(root, gather_list, "gather_list", arguments.targets)
+        targets = self._only_at(root, gather_list, "gather_list", x, arguments.targets)
         source = arguments.source(x, "x", targets)
         self._blocks(targets, "gather_list", source, "x")
         native = Native("gather", source.dtype, source.size, [source], targets, root=root)
@@ -172,6 +173,7 @@ class Collectives(ABC, Generic[T_co]):
             root,
             scatter_list,
             "scatter_list",
+            x,
             lambda given, name, size: arguments.sources(given, name, size, [target]),
         )
         self._blocks(sources, "scatter_list", target, "x")
@@ -294,7 +296,7 @@ class Collectives(ABC, Generic[T_co]):
             input_split_sizes: rows that go to each rank; None: equal shares.
         """
         if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
-            raise ValueError("Tensors must be contiguous: x is not C-contiguous")
+            raise InvalidArgument("Tensors must be contiguous: x is not C-contiguous")
         target = arguments.target(output, "output")
         source = arguments.source(x, "x", [target])
         arguments.same_dtype(target, "output", source, "x")
@@ -370,7 +372,7 @@ class Collectives(ABC, Generic[T_co]):
 
     def _member(self, rank: int, name: str) -> int:
         if not 0 <= rank < self.size:
-            raise ValueError(
+            raise InvalidArgument(
                 f"invalid root rank: {name}={rank} is not in {self.name!r}, "
                 f"whose ranks go from 0 to {self.size - 1}"
             )
@@ -381,14 +383,18 @@ class Collectives(ABC, Generic[T_co]):
         root: int,
         given: list[AnyArray] | None,
         name: str,
+        x: AnyArray,
         check_list: Callable[[object, str, int], list[Array]],
     ) -> list[Array]:
-        """Check a list of arrays that only the root gives."""
+        """Check a list of arrays that only the root gives, and each rank `x`."""
         if root == self.rank:
             if given is None:
                 raise ValueError(f"{name} is needed on rank {root}, where it is used")
             return check_list(given, name, self.size)
         if given:
+            for at, one in enumerate(given):  # as c10d does, whichever rank it is
+                other = arguments.checked(one, f"{name}[{at}]")
+                arguments.same_dtype(arguments.checked(x, "x"), "x", other, f"{name}[{at}]")
             raise ValueError(f"{name} is for rank {root} alone: pass None on rank {self.rank}")
         return []
 
@@ -400,9 +406,9 @@ class Collectives(ABC, Generic[T_co]):
     def _whole(self, long: Array, long_name: str, short: Array, short_name: str) -> None:
         arguments.same_dtype(long, long_name, short, short_name)
         if long.size != short.size * self.size:
-            raise ValueError(
-                f"{long_name} has {long.size} elements; {self.size} ranks times the "
-                f"{short.size} of {short_name} are {short.size * self.size}"
+            raise InvalidArgument(
+                f"invalid tensor size: {long_name} has {long.size} elements; {self.size} ranks "
+                f"times the {short.size} of {short_name} are {short.size * self.size}"
             )
 
     def _own_block(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:

@@ -162,17 +162,18 @@ class Composed(ABC):
         timeout: Timeout = None,
         label: str | None = None,
     ) -> Work:
-        """Fill `output_lists[i]`, one array for each rank, with every rank's `inputs[i]`."""
-        lists = coalesced.listed(output_lists, "output_lists")
-        _as_many(lists, "output_lists", inputs)
+        """Fill `output_lists[j]`, arrays like the inputs, with those that rank j gives."""
         places = [
-            arguments.listed(one, f"output_lists[{at}]", self.size) for at, one in enumerate(lists)
+            coalesced.listed(one, f"output_lists[{rank}]")
+            for rank, one in enumerate(arguments.listed(output_lists, "output_lists", self.size))
         ]
+        for rank, one in enumerate(places):
+            _as_many(one, f"output_lists[{rank}]", inputs)
         flat = coalesced.targets([place for one in places for place in one], "output_lists")
-        outputs = [flat[at : at + self.size] for at in range(0, len(flat), self.size)]
         sources = _sources(inputs, "inputs", flat)
+        outputs = [flat[at :: len(sources)] for at in range(len(sources))]
         for at, (blocks, source) in enumerate(zip(outputs, sources, strict=True)):
-            names = [f"inputs[{at}]", *(f"output_lists[{at}][{to}]" for to in range(self.size))]
+            names = [f"inputs[{at}]", *(f"output_lists[{to}][{at}]" for to in range(self.size))]
             arguments.alike([source, *blocks], names)
         chain = coalesced.all_gather(outputs, sources, "all_gather_coalesced", output_lists)
         return self._chain(chain, timeout, label)

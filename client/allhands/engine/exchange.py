@@ -9,7 +9,7 @@ import numpy as np
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.verdict import Failure
-from allhands.engine.work import Work
+from allhands.engine.work import Result, Work
 
 if TYPE_CHECKING:
     from allhands._native import Message
@@ -23,7 +23,8 @@ class Exchange:
     call: Call
     array: Array
     """1-D and contiguous."""
-    result: Array
+    result: Result
+    """What its work gives."""
     peer: int | None
     """A rank of the world; None: whoever sends."""
     tag: int

@@ -100,7 +100,9 @@ def failed_to_pass(
     ranks: Sequence[int],
 ) -> CollectiveTimeout:
     """Word a monitored barrier that failed; `ranks` are those to name."""
-    text = f"{what}: {listed(ranks)} failed to pass it within {timeout:g} s. {found}"
+    # As c10d says it, so that who looks for that finds it.
+    named = listed(ranks).capitalize()
+    text = f"{what}: {named} failed to pass monitoredBarrier within {timeout:g} s. {found}"
     return CollectiveTimeout(
         text,
         op=operation,

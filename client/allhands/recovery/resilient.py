@@ -17,7 +17,6 @@ from types import CodeType
 import numpy as np
 
 from allhands.engine import plan
-from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain
@@ -216,7 +215,7 @@ class ResilientGroup(Group):
         self,
         operation: str,
         array: Array,
-        result: AnyArray,
+        result: Result,
         peer: int | None,
         tag: int,
         timeout: Timeout,

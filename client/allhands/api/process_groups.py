@@ -1,0 +1,17 @@
+"""Process groups of this process's world, with the methods of c10d."""
+
+from allhands.api import sync
+from allhands.api.world import NonMember
+from allhands.c10d import ProcessGroup
+
+
+def process_group(group: sync.AnyGroup = None) -> ProcessGroup:
+    """Return a group, or the world, with the methods of c10d: lists of arrays, and options.
+
+    Raises:
+        ValueError: this rank is not in the group.
+        RuntimeError: `init_process_group` has not been called.
+    """
+    if isinstance(group, NonMember):
+        raise ValueError(f"this rank does not belong to group {group.name!r}")
+    return ProcessGroup(group or sync.current_world().group)

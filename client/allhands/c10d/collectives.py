@@ -1,0 +1,379 @@
+"""The collectives of c10d: on lists of arrays, several of them a rank, with options."""
+
+from collections.abc import Sequence
+
+from allhands.c10d import checks, forms, several
+from allhands.c10d.forms import Arrays
+from allhands.c10d.giving import Giving
+from allhands.c10d.options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BroadcastOptions,
+    GatherOptions,
+    Options,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+    settled,
+)
+from allhands.engine import arguments
+from allhands.engine.arguments import AnyArray
+from allhands.engine.chain import Chain
+from allhands.engine.work import Result, Work
+from allhands.group import Group
+from allhands.reduction import ReduceOp
+from allhands.sparse import SparseArray
+from allhands.timeout import Timeout
+
+
+class Collectives:
+    """The calls of a group that all its ranks make; see `process_group` for what they raise."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def rank(self) -> int:
+        """Return this process's place in the group."""
+        return self.group.rank
+
+    def size(self) -> int:
+        return self.group.size
+
+    # ------------------------------------------------------------ whole arrays
+
+    def broadcast(
+        self,
+        tensors: AnyArray | Arrays,
+        opts: BroadcastOptions | int | None = None,
+        *,
+        root: int | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Overwrite all arrays, here and on all ranks, with the root's array at `rootTensor`.
+
+        They are alike. One array alone, with `root`, is a list of one.
+        """
+        opts, root = forms.rooted(opts, root)
+        options = settled(BroadcastOptions, opts, rootRank=root, timeout=timeout)
+        arrays = checks.broadcast(
+            forms.several(tensors), options.rootRank, options.rootTensor, self.size()
+        )
+        views = arguments.targets(arrays, "tensors", len(arrays))
+        if len(views) > 1:
+            chain = several.broadcast(views, options.rootRank, options.rootTensor, arrays)
+            return self._chain(options, chain)
+        return self._giving(options, arrays).broadcast(
+            views[0], options.rootRank, timeout=options.seconds, label=options.label
+        )
+
+    def allreduce(
+        self,
+        tensors: AnyArray | SparseArray | Sequence[AnyArray | SparseArray],
+        opts: AllreduceOptions | ReduceOp | None = None,
+        *,
+        op: ReduceOp | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Overwrite all arrays, here and on all ranks, with the combination of all of them.
+
+        They are alike, and all dense or all sparse: those have new indices and values then. AVG
+        divides by how many there are on all ranks together.
+        """
+        opts, op = forms.combined(opts, op)
+        options = settled(AllreduceOptions, opts, reduceOp=op, timeout=timeout)
+        arrays = checks.allreduce(forms.several(tensors), options.reduceOp)
+        if isinstance(arrays[0], SparseArray):
+            sparse = [array for array in arrays if isinstance(array, SparseArray)]
+            return self._chain(options, several.all_reduce_sparse(sparse, options.reduceOp))
+        views = arguments.targets(arrays, "tensors", len(arrays))
+        if len(views) > 1:
+            return self._chain(options, several.all_reduce(views, options.reduceOp, arrays))
+        return self._giving(options, arrays).all_reduce(
+            views[0], options.reduceOp, timeout=options.seconds, label=options.label
+        )
+
+    def allreduce_coalesced(
+        self,
+        tensors: Arrays,
+        opts: AllreduceCoalescedOptions | ReduceOp | None = None,
+        *,
+        op: ReduceOp | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Overwrite every array with the combination of all ranks' arrays in its place.
+
+        They may differ in their shapes, not in their dtype.
+        """
+        opts, op = forms.combined(opts, op)
+        options = settled(AllreduceCoalescedOptions, opts, reduceOp=op, timeout=timeout)
+        arrays = checks.allreduce_coalesced(tensors, options.reduceOp)
+        return self._on(options).all_reduce_coalesced(
+            arrays, options.reduceOp, timeout=options.seconds, label=options.label
+        )
+
+    def reduce(
+        self,
+        tensors: AnyArray | Arrays,
+        opts: ReduceOptions | int | None = None,
+        op: ReduceOp | None = None,
+        *,
+        root: int | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Overwrite the root's one array with the combination of all; others are only read."""
+        opts, root = forms.rooted(opts, root)
+        options = settled(ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
+        array = checks.reduce(
+            forms.several(tensors),
+            options.reduceOp,
+            options.rootRank,
+            options.rootTensor,
+            self.size(),
+        )
+        return self._giving(options, [array]).reduce(
+            array,
+            options.rootRank,
+            options.reduceOp,
+            timeout=options.seconds,
+            label=options.label,
+        )
+
+    # ------------------------------------------------------------ blocks
+
+    def allgather(
+        self,
+        output_tensors: Arrays | Sequence[Arrays],
+        input_tensors: AnyArray | Arrays,
+        opts: AllgatherOptions | None = None,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Fill each of n lists with all arrays of all ranks, where each rank gives n alike.
+
+        The result is the one list where n is 1, else all lists. One array alone comes with one
+        list of arrays.
+        """
+        options = settled(AllgatherOptions, opts, timeout=timeout)
+        given, into = forms.nested(input_tensors, output_tensors)
+        lists, inputs = checks.allgather(into, given, self.size())
+        if len(lists) == 1:
+            return self._giving(options, lists[0]).all_gather(
+                lists[0], inputs[0], timeout=options.seconds, label=options.label
+            )
+        everywhere = [array for one in lists for array in one]
+        views = arguments.targets(everywhere, "output_tensors", len(everywhere))
+        read = arguments.sources(inputs, "input_tensors", len(inputs), views)
+        return self._chain(options, several.all_gather(views, read, lists))
+
+    def all_gather_single(
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        opts: AllgatherOptions | None = None,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Fill `output`, `size` times as long as `x`, with every rank's `x`, by rank."""
+        options = settled(AllgatherOptions, opts, timeout=timeout)
+        checks.whole("_allgather_base", [output], [x], self.size(), ("output", "input"))
+        return self._giving(options, [output]).all_gather_into_tensor(
+            output, x, timeout=options.seconds, label=options.label
+        )
+
+    _allgather_base = all_gather_single
+
+    def allgather_coalesced(
+        self,
+        output_tensor_lists: Sequence[Arrays],
+        input_tensor_list: Arrays,
+        opts: AllgatherOptions | None = None,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Fill the list of each rank with the arrays that it gives, of any shapes and dtypes."""
+        options = settled(AllgatherOptions, opts, timeout=timeout)
+        lists, inputs = checks.allgather_coalesced(
+            output_tensor_lists, input_tensor_list, self.size()
+        )
+        return self._on(options).all_gather_coalesced(
+            lists, inputs, timeout=options.seconds, label=options.label
+        )
+
+    def all_gather_single_coalesced(
+        self,
+        outputs: Arrays,
+        inputs: Arrays,
+        opts: AllgatherOptions | None = None,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Fill every output, `size` times as long as its input, with all ranks' inputs there."""
+        options = settled(AllgatherOptions, opts, timeout=timeout)
+        name = "allgather_into_tensor_coalesced"
+        filled, given = checks.whole(name, outputs, inputs, self.size(), ("outputs", "inputs"))
+        return self._on(options).all_gather_into_tensor_coalesced(
+            filled, given, timeout=options.seconds, label=options.label
+        )
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(
+        self,
+        output_tensors: Arrays | Sequence[Arrays] | None,
+        input_tensors: AnyArray | Arrays,
+        opts: GatherOptions | int | None = None,
+        *,
+        root: int | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Fill the root's list with every rank's one array; others give no list, and get none.
+
+        One array alone comes with the root's list of arrays.
+        """
+        opts, root = forms.rooted(opts, root)
+        options = settled(GatherOptions, opts, rootRank=root, timeout=timeout)
+        given, into = forms.nested(input_tensors, output_tensors)
+        filled, array = checks.gather(into, given, options.rootRank, self.rank(), self.size())
+        return self._giving(options, filled).gather(
+            array, filled, options.rootRank, timeout=options.seconds, label=options.label
+        )
+
+    def scatter(
+        self,
+        output_tensors: AnyArray | Arrays,
+        input_tensors: Arrays | Sequence[Arrays] | None,
+        opts: ScatterOptions | int | None = None,
+        *,
+        root: int | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Overwrite the one output with this rank's array of the root's list; others give none.
+
+        One array alone comes with the root's list of arrays.
+        """
+        opts, root = forms.rooted(opts, root)
+        options = settled(ScatterOptions, opts, rootRank=root, timeout=timeout)
+        into, given = forms.nested(output_tensors, input_tensors)
+        array, read = checks.scatter(into, given, options.rootRank, self.rank(), self.size())
+        return self._giving(options, [array]).scatter(
+            array, read, options.rootRank, timeout=options.seconds, label=options.label
+        )
+
+    def reduce_scatter(
+        self,
+        output_tensors: AnyArray | Arrays,
+        input_tensors: Arrays | Sequence[Arrays],
+        opts: ReduceScatterOptions | ReduceOp | None = None,
+        *,
+        op: ReduceOp | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Overwrite the one output with the combination of all ranks' arrays for this rank.
+
+        One array alone comes with a list of arrays, one for each rank.
+        """
+        opts, op = forms.combined(opts, op)
+        options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
+        into, given = forms.nested(output_tensors, input_tensors)
+        array, read = checks.reduce_scatter(into, given, options.reduceOp, self.size())
+        return self._giving(options, [array]).reduce_scatter(
+            array, read, options.reduceOp, timeout=options.seconds, label=options.label
+        )
+
+    def reduce_scatter_single(
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        opts: ReduceScatterOptions | ReduceOp | None = None,
+        *,
+        op: ReduceOp | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
+        opts, op = forms.combined(opts, op)
+        options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
+        checks.whole("_reduce_scatter_base", [x], [output], self.size(), ("input", "output"))
+        checks.reducible("_reduce_scatter_base", options.reduceOp, output)
+        return self._giving(options, [output]).reduce_scatter_tensor(
+            output, x, options.reduceOp, timeout=options.seconds, label=options.label
+        )
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self,
+        outputs: Arrays,
+        inputs: Arrays,
+        opts: ReduceScatterOptions | ReduceOp | None = None,
+        *,
+        op: ReduceOp | None = None,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Overwrite every output with this rank's share of the combination of all its inputs."""
+        opts, op = forms.combined(opts, op)
+        options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
+        name = "reduce_scatter_tensor_coalesced"
+        given, filled = checks.whole(name, inputs, outputs, self.size(), ("inputs", "outputs"))
+        for array in filled:
+            checks.reducible(name, options.reduceOp, array)
+        return self._on(options).reduce_scatter_tensor_coalesced(
+            filled, given, options.reduceOp, timeout=options.seconds, label=options.label
+        )
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(
+        self,
+        output_tensors: Arrays,
+        input_tensors: Arrays,
+        opts: AllToAllOptions | None = None,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Give each rank its input and fill its output with what it gives; sizes may differ."""
+        options = settled(AllToAllOptions, opts, timeout=timeout)
+        outputs = checks.listed("alltoall", output_tensors, "output_tensors")
+        inputs = checks.listed("alltoall", input_tensors, "input_tensors")
+        return self._giving(options, outputs).all_to_all(
+            outputs, inputs, timeout=options.seconds, label=options.label
+        )
+
+    def all_to_all_single(
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        opts: AllToAllOptions | None = None,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Work:
+        """Give rank j its rows of `x` and fill this rank's rows of `output`; no sizes: equal."""
+        options = settled(AllToAllOptions, opts, timeout=timeout)
+        return self._giving(options, [output]).all_to_all_single(
+            output,
+            x,
+            forms.sizes(output_split_sizes),
+            forms.sizes(input_split_sizes),
+            timeout=options.seconds,
+            label=options.label,
+        )
+
+    alltoall_base = all_to_all_single
+
+    # ------------------------------------------------------------ inside
+
+    def _on(self, options: Options) -> Group:
+        """Return what a call is made on: the group, or what collects its calls just now."""
+        group = self.group
+        if group.collecting is not None and (instead := group.collecting.instead()) is not None:
+            return instead
+        return group if options.asyncOp else group.here
+
+    def _giving(self, options: Options, result: Result) -> Giving:
+        return Giving(self._on(options), result)
+
+    def _chain(self, options: Options, chain: Chain) -> Work:
+        return self._on(options)._chain(chain, options.seconds, options.label)

@@ -1,0 +1,105 @@
+"""What a method of a process group may be told beside its arrays, as c10d has it.
+
+Plain values that programs make and then change: `opts = BroadcastOptions(); opts.rootRank = 1`.
+Ranks are ranks of the group. A `timeout` of None is the group's; `asyncOp=False` says that the
+caller waits at once, so that the call may run on the caller's thread before the method returns.
+"""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from allhands import timeout as timeouts
+from allhands.reduction import ReduceOp
+from allhands.timeout import Timeout
+
+
+@dataclass(slots=True)
+class Options:
+    """What every method may be told."""
+
+    timeout: Timeout | None = None
+    asyncOp: bool = True
+    label: str | None = None
+    """A name of yours for the call, for people who look."""
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.timeout is None else timeouts.seconds(self.timeout)
+
+
+@dataclass(slots=True)
+class BroadcastOptions(Options):
+    rootRank: int = 0
+    rootTensor: int = 0
+    """Which of the root's arrays is given to all."""
+
+
+@dataclass(slots=True)
+class AllreduceOptions(Options):
+    reduceOp: ReduceOp = ReduceOp.SUM
+
+
+@dataclass(slots=True)
+class AllreduceCoalescedOptions(AllreduceOptions):
+    pass
+
+
+@dataclass(slots=True)
+class ReduceOptions(Options):
+    reduceOp: ReduceOp = ReduceOp.SUM
+    rootRank: int = 0
+    rootTensor: int = 0
+
+
+@dataclass(slots=True)
+class AllgatherOptions(Options):
+    pass
+
+
+@dataclass(slots=True)
+class GatherOptions(Options):
+    rootRank: int = 0
+
+
+@dataclass(slots=True)
+class ScatterOptions(Options):
+    rootRank: int = 0
+
+
+@dataclass(slots=True)
+class ReduceScatterOptions(Options):
+    reduceOp: ReduceOp = ReduceOp.SUM
+
+
+@dataclass(slots=True)
+class AllToAllOptions(Options):
+    pass
+
+
+@dataclass(slots=True)
+class BarrierOptions(Options):
+    device_ids: list[int] = field(default_factory=list)
+    """c10d's, for devices that need one; not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """What a process group was told, as `ProcessGroup.options` has it."""
+
+    _timeout: timedelta
+
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
+
+
+def settled(kind: type[AnyOptions], given: AnyOptions | None, **more: object) -> AnyOptions:
+    """Return the options of one call; what is said in `more`, unless None, counts first.
+
+    Raises:
+        TypeError: `given` is something else.
+    """
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(f"opts must be {kind.__name__}, not {type(given).__name__}")
+    said: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
+    return replace(given or kind(), **said)

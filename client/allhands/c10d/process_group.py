@@ -1,0 +1,117 @@
+"""ProcessGroup: a group with the methods of c10d, on lists of arrays, with options.
+
+Every method checks all that it is given before anything happens, with c10d's texts, and returns a
+`Work` whose result is a list of arrays as c10d's is. Ranks are ranks of the group. Arrays that are
+written must be C-contiguous, and belong to the call until its work has ended; what is only read
+may have any layout. A refused call has changed nothing and has taken no number.
+
+Raises, all methods:
+    InvalidArgument: also a ValueError: what the lists hold does not fit.
+    InvalidType: also a TypeError: the operation is not defined for the dtype.
+    TypeError: no array, or no list, where one is wanted.
+    ValueError: an array to be written is not contiguous, or read-only, or shares memory.
+"""
+
+from datetime import timedelta
+
+from allhands.c10d import checks
+from allhands.c10d.collectives import Collectives
+from allhands.c10d.forms import Arrays
+from allhands.c10d.giving import Giving
+from allhands.c10d.options import BarrierOptions, GroupOptions, settled
+from allhands.c10d.passing import not_passed
+from allhands.engine.work import Work
+from allhands.errors import CollectiveTimeout
+from allhands.timeout import Timeout, seconds
+
+_AT_ONCE = 0.001
+"""Seconds for a monitored barrier that may take none: the others must hear that it was made."""
+
+
+class ProcessGroup(Collectives):
+    """A `Group` as c10d has it; any number of them may stand for one group."""
+
+    def name(self) -> str:
+        """Return the name of the backend; `group_name` is that of the group."""
+        return "allhands"
+
+    @property
+    def group_name(self) -> str:
+        return self.group.name
+
+    @property
+    def options(self) -> GroupOptions:
+        return GroupOptions(timedelta(seconds=self.group.timeout))
+
+    def _set_default_timeout(self, timeout: Timeout) -> None:
+        """Say how long calls of the group may take from now on that do not say it themselves."""
+        self.group.timeout = seconds(timeout)
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.group.sequence
+
+    def __repr__(self) -> str:
+        return f"ProcessGroup({self.group!r})"
+
+    # ------------------------------------------------------------ messages
+
+    def send(
+        self, tensors: Arrays, dstRank: int, tag: int = 0, *, timeout: Timeout | None = None
+    ) -> Work:
+        """Send the one array; ended when it may be changed, received or not."""
+        array = checks.message("send", tensors)
+        return Giving(self.group, [array]).send(array, dstRank, tag, _seconds(timeout))
+
+    def recv(
+        self, tensors: Arrays, srcRank: int, tag: int = 0, *, timeout: Timeout | None = None
+    ) -> Work:
+        """Overwrite the one array with the next message from that rank under `tag`."""
+        array = checks.message("recv", tensors)
+        return Giving(self.group, [array]).recv(array, srcRank, tag, _seconds(timeout))
+
+    def recv_anysource(
+        self, tensors: Arrays, tag: int = 0, *, timeout: Timeout | None = None
+    ) -> Work:
+        """Overwrite the one array with a message from whoever sends: `Work.source_rank()`."""
+        array = checks.message("recv_anysource", tensors)
+        return Giving(self.group, [array]).recv(array, None, tag, _seconds(timeout))
+
+    # ------------------------------------------------------------ barriers
+
+    def barrier(
+        self, opts: BarrierOptions | None = None, *, timeout: Timeout | None = None
+    ) -> Work:
+        """End when every rank has called it; calls before it have ended by then."""
+        options = settled(BarrierOptions, opts, timeout=timeout)
+        return self._on(options).barrier(timeout=options.seconds, label=options.label)
+
+    def monitored_barrier(
+        self,
+        timeout: Timeout | None = None,
+        wait_all_ranks: bool = False,
+        *,
+        label: str | None = None,
+    ) -> None:
+        """Return when every rank has called it; else all ranks are told who has not.
+
+        With `wait_all_ranks` the error names every rank that is missing, not only the first.
+
+        Raises:
+            CollectiveTimeout: ranks did not come in time; c10d's text is before our own.
+        """
+        limit = _seconds(timeout)
+        given = None if limit is None else max(limit, _AT_ONCE)
+        work = self.group.monitored_barrier(given, wait_all_ranks, label=label)
+        try:
+            work.wait()
+        except CollectiveTimeout as error:
+            if (told := not_passed(error, self.rank(), limit)) is error:
+                raise
+            raise told from error
+        except KeyboardInterrupt:
+            work.abandon()
+            raise
+
+
+def _seconds(timeout: Timeout | None) -> float | None:
+    return None if timeout is None else seconds(timeout)

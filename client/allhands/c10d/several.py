@@ -1,0 +1,96 @@
+"""Calls in which every rank brings several arrays that are alike, as if they were on devices.
+
+What a rank has is put together first, goes as one, and is written to all places at the end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from allhands.engine import sparsely
+from allhands.engine.buffer import Array
+from allhands.engine.call import Call
+from allhands.engine.chain import Chain, Moves, Steps
+from allhands.reduction import Premul, ReduceOp, fold
+from allhands.sparse import SparseArray, distinct, unflat
+
+
+def broadcast(views: Sequence[Array], root: int, root_tensor: int, result: object) -> Chain:
+    """Overwrite all arrays, on all ranks, with one of the root's."""
+
+    def steps(moves: Moves) -> Steps:
+        whole = views[root_tensor].copy()
+        yield moves.broadcast(whole, root)
+        _fill(views, whole)
+        return result
+
+    return Chain(_call("broadcast", views, root=root), steps, views)
+
+
+def all_reduce(views: Sequence[Array], op: ReduceOp, result: object) -> Chain:
+    """Overwrite all arrays, on all ranks, with the combination of all of them."""
+
+    def steps(moves: Moves) -> Steps:
+        whole = np.empty_like(views[0])
+        fold(_at_home(op), views, whole, len(views))
+        yield moves.all_reduce(whole, op)
+        _fill(views, whole)
+        return result
+
+    return Chain(_call("all_reduce", views, op.name), steps, views)
+
+
+def all_gather(outputs: Sequence[Array], inputs: Sequence[Array], result: object) -> Chain:
+    """Fill the outputs with all ranks' inputs, again and again: lists of them end to end."""
+
+    def steps(moves: Moves) -> Steps:
+        mine = np.stack(inputs)
+        whole = np.empty((moves.size * len(inputs), inputs[0].size), mine.dtype)
+        yield moves.all_gather_into_tensor(whole, mine)
+        for at, output in enumerate(outputs):
+            output[...] = whole[at % len(whole)]
+        return result
+
+    return Chain(_call("all_gather", inputs), steps, outputs)
+
+
+def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> Chain:
+    """Let all arrays, on all ranks, hold the combination of all of them."""
+    mine = _combined(arrays, op)
+    chain = sparsely.all_reduce(mine, op)
+
+    def steps(moves: Moves) -> Steps:
+        yield from chain.steps(moves)
+        return [array.become(mine.indices.copy(), mine.values.copy()) for array in arrays]
+
+    layout = f"{chain.call.layout}, {len(arrays)} arrays a rank"
+    return Chain(replace(chain.call, layout=layout), steps)
+
+
+def _combined(arrays: Sequence[SparseArray], op: ReduceOp) -> SparseArray:
+    """Return a new array that is the combination of these, which are alike."""
+    found = [distinct(array) for array in arrays]
+    union = np.unique(np.concatenate([places for places, _ in found]))
+    rest = found[0][1].shape[1:]
+    parts = np.zeros((len(arrays), len(union), *rest), arrays[0].dtype)
+    for part, (places, values) in zip(parts, found, strict=True):
+        part[np.searchsorted(union, places)] = values
+    whole = np.empty(parts.shape[1:], parts.dtype)
+    fold(_at_home(op), [part.reshape(-1) for part in parts], whole.reshape(-1), len(arrays))
+    return SparseArray(unflat(union, arrays[0]), whole, arrays[0].shape)
+
+
+def _at_home(op: ReduceOp) -> ReduceOp:
+    """Return what combines the arrays of a rank, so that the ranks' can be combined by `op`."""
+    return ReduceOp.SUM if isinstance(op.value, Premul) else op
+
+
+def _fill(views: Sequence[Array], whole: Array) -> None:
+    for view in views:
+        view[...] = whole
+
+
+def _call(name: str, views: Sequence[Array], reduce: str = "", root: int | None = None) -> Call:
+    dtype, count = str(views[0].dtype), views[0].size
+    return Call(name, dtype, count, reduce, root, layout=f"{len(views)} arrays a rank")
