@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 ARGS ?=
+# What is imported is compiled once, and not by each of some thousand processes of the tests.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 # Tests wait more than they compute: one worker more than there are processors.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 

@@ -1,6 +1,7 @@
 """The tests of the native core that are in C, as they are and under sanitizers.
 
-ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` gives them more time.
+ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` gives them more time, and
+looks at addresses also where ranks are threads.
 """
 
 import os
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "client" / "allhands" / "native"
 TESTS = sorted((ROOT / "tests" / "native").glob("test_*.c"))
 
-ROUNDS = os.environ.get("ALLHANDS_NATIVE_ROUNDS", "10")
+ROUNDS = os.environ.get("ALLHANDS_NATIVE_ROUNDS", "4")
+IS_THOROUGH = "ALLHANDS_NATIVE_ROUNDS" in os.environ
 RANKS_ARE = {"test_arena": ["threads", "forks"], "test_mail": ["threads", "forks"]}
 """What plays the ranks, of the tests that have any."""
 
@@ -31,7 +33,8 @@ RUNS = [
     for build in BUILDS
     for test in TESTS
     for ranks in RANKS_ARE.get(test.stem, [""])
-    if build != "thread" or ranks == "threads"
+    if (build, ranks) != ("thread", "forks")
+    if (build, ranks) != ("address", "threads") or IS_THOROUGH
 ]
 
 
