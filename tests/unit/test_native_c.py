@@ -1,7 +1,7 @@
 """The tests of the native core that are in C, as they are and under sanitizers.
 
-ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` gives them more time, and
-looks at addresses also where ranks are threads.
+ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` gives them more time,
+and looks at addresses also where ranks are threads.
 """
 
 import os

@@ -635,9 +635,9 @@ def send(
     mail = (group or _home).order.mail
     if mail is not None and group_dst is None and mail.send(x, dst, tag, timeout, label):
         return
-    work = isend(x, dst, group, tag, group_dst, timeout=timeout, label=label)
-    if work is not None:
-        finished(work, False)
+    if (found := member(group, True, "send")) is not None:
+        peer = receiver(found, dst, group_dst)
+        finished(found.send(x, peer, tag, timeout=timeout, label=label), False)
 
 
 def recv(

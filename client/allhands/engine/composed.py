@@ -44,6 +44,9 @@ class Composed(ABC):
     @abstractmethod
     def _member(self, rank: int, name: str) -> int: ...
 
+    @abstractmethod
+    def _whole(self, long: Array, long_name: str, short: Array, short_name: str) -> None: ...
+
     # ------------------------------------------------------------ sizes that others do not know
 
     def all_gather_v(
@@ -191,7 +194,7 @@ class Composed(ABC):
         _as_many(targets, "outputs", inputs)
         sources = _sources(inputs, "inputs", targets)
         for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
-            self._whole_v(target, f"outputs[{at}]", source, f"inputs[{at}]")
+            self._whole(target, f"outputs[{at}]", source, f"inputs[{at}]")
         blocks = [list(target.reshape(self.size, -1)) for target in targets]
         name = "all_gather_into_tensor_coalesced"
         return self._chain(coalesced.all_gather(blocks, sources, name, outputs), timeout, label)
@@ -210,7 +213,7 @@ class Composed(ABC):
         _as_many(targets, "outputs", inputs)
         sources = _sources(inputs, "inputs", targets)
         for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
-            self._whole_v(source, f"inputs[{at}]", target, f"outputs[{at}]")
+            self._whole(source, f"inputs[{at}]", target, f"outputs[{at}]")
         blocks = [list(source.reshape(self.size, -1)) for source in sources]
         return self._chain(coalesced.reduce_scatter(targets, blocks, op, outputs), timeout, label)
 
@@ -295,14 +298,6 @@ class Composed(ABC):
         for at, one in enumerate(found):
             arguments.same_dtype(found[0], f"{name}[0]", one, f"{name}[{at}]")
         return found
-
-    def _whole_v(self, long: Array, long_name: str, short: Array, short_name: str) -> None:
-        arguments.same_dtype(long, long_name, short, short_name)
-        if long.size != short.size * self.size:
-            raise ValueError(
-                f"{long_name} has {long.size} elements; {self.size} ranks times the "
-                f"{short.size} of {short_name} are {short.size * self.size}"
-            )
 
 
 def _source(x: object, name: str) -> AnyArray:
