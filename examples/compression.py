@@ -61,7 +61,7 @@ def post_local_sgd() -> Way:
     size = ah.get_world_size()
     halves = [range(size)] if size == 1 else [range(size // 2), range(size // 2, size)]
     groups = [ah.new_group(list(ranks)) for ranks in halves]  # every rank makes both
-    mine = next(one for one in groups if ah.get_rank(one) >= 0)
+    mine = next(one for one in groups if isinstance(one, ah.Group))
     return Way(
         ah.hooks.post_local_sgd,
         ah.hooks.PostLocalSGDState(subgroup=mine, start_iteration=100),

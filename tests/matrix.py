@@ -6,7 +6,7 @@ A rank goes through all cells in one world, so that thousands of them take secon
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -50,7 +50,9 @@ REDUCING = (
     "reduce_scatter",
     "reduce_scatter_tensor",
     "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_v",
 )
+SPARSE = ("all_reduce of sparse arrays",)
 SCANNING = ("scan", "exscan")
 MOVING = (
     "broadcast",
@@ -63,6 +65,10 @@ MOVING = (
     "all_gather_into_tensor_coalesced",
     "all_to_all",
     "all_to_all_single",
+    "all_gather_v",
+    "gather_v",
+    "scatter_v",
+    "all_to_all_v",
 )
 LENGTH = 7
 """Of what each rank brings, or of each block: no number of ranks divides it."""
@@ -78,7 +84,12 @@ class Cell:
 
 
 CELLS = [
-    *(Cell(one, op, dtype) for one in (*REDUCING, *SCANNING) for op in OPS for dtype in DTYPES),
+    *(
+        Cell(one, op, dtype)
+        for one in (*REDUCING, *SPARSE, *SCANNING)
+        for op in OPS
+        for dtype in DTYPES
+    ),
     *(Cell(one, "", dtype) for one in MOVING for dtype in DTYPES),
 ]
 
@@ -153,14 +164,24 @@ class Call:
     arguments: tuple[Any, ...]
     written: list[Array]
     wanted: list[Array]
+    returned: list[Array] = field(default_factory=list)
+    """What it must give back, of calls that do."""
+    holder: ah.SparseArray | None = None
+    """What holds that instead, in new arrays."""
 
     def __post_init__(self) -> None:
         self.buffers = list(_arrays(self.arguments))
         self.before = [_bits(buffer) for buffer in self.buffers]
 
-    def wrong(self, is_refused: bool) -> str:
+    def wrong(self, is_refused: bool, result: Any = None) -> str:
         """Say what is not as it must be afterwards; "": all is."""
         wanted = {} if is_refused else {id(x): y for x, y in zip(self.written, self.wanted)}  # noqa: B905
+        if self.returned and not is_refused:
+            have = [(x.shape, _bits(x)) for x in _arrays(self.holder or result)]
+            if have != [(x.shape, _bits(x)) for x in self.returned]:
+                return f"{self.holder or result} for {self.returned}"
+        if self.holder is not None and is_refused and self.holder.values is not self.buffers[1]:
+            return "it holds other arrays"
         for buffer, before in zip(self.buffers, self.before, strict=True):
             if id(buffer) not in wanted and _bits(buffer) != before:
                 return "a buffer was changed that should not be"
@@ -249,6 +270,25 @@ def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
             outs = [blank(min(rank + peer, length)) for peer in ranks]
             wanted = [own(peer, rank)[: rank + peer] for peer in ranks]
             return Call((outs, ins), outs, wanted)
+        case "all_reduce of sparse arrays":
+            return _sparse_call(cell, rank, size, own, op)
+        case "reduce_scatter_v":
+            # Blocks of as many as their rank and one more.
+            ins = [own(rank, block)[: block + 1].copy() for block in ranks]
+            return Call((ins, op), [], [], [result(rank)[: rank + 1]])
+        case "all_gather_v":
+            return Call((mine[:rank],), [], [], [own(peer)[:peer] for peer in ranks])
+        case "gather_v":
+            wanted = [own(peer)[:peer] for peer in ranks] if is_root else []
+            return Call((mine[:rank], root), [], [], wanted)
+        case "scatter_v":
+            if dtype == "object":  # who gives nothing has nothing to refuse: each is the root
+                return Call(([own(rank, block).copy() for block in ranks], rank), [], [])
+            ins = [own(rank, block)[:block].copy() for block in ranks] if is_root else None
+            return Call((ins, root), [], [], [own(root, rank)[:rank]])
+        case "all_to_all_v":
+            ins = [own(rank, block)[: rank + block].copy() for block in ranks]
+            return Call((ins,), [], [], [own(peer, rank)[: rank + peer] for peer in ranks])
         case "all_to_all_single":
             x = _joined(own(rank, block) for block in ranks)
             out = blank(size * length)
@@ -256,9 +296,28 @@ def call_of(cell: Cell, rank: int, size: int, length: int = LENGTH) -> Call:
     raise ValueError(cell)
 
 
+def _sparse_call(
+    cell: Cell, rank: int, size: int, own: Callable[[int], Array], op: ah.ReduceOp | None
+) -> Call:
+    """Make a call in which each rank stores its own element, and the first one."""
+    length = len(own(0))
+    places = [sorted({0, one % LENGTH}.intersection(range(length))) for one in range(size)]
+    x = ah.SparseArray(np.array([places[rank]], int), own(rank)[places[rank]], (length,))
+    wanted: list[Array] = []
+    if is_defined(cell.operation, cell.op, cell.dtype):
+        dense = [np.zeros(length, DTYPES[cell.dtype]) for _ in range(size)]
+        for one, array in enumerate(dense):
+            array[places[one]] = own(one)[places[one]]
+        stored = sorted({place for one in places for place in one})
+        wanted = [np.array([stored], int), combined(cell.op, cell.dtype, dense)[stored]]
+    return Call((x, op), [], [], wanted, x)
+
+
 def is_defined(operation: str, op: str, dtype: str) -> bool:
     """Say whether NumPy can make the result: written down apart from what is tested."""
     is_plain = dtype not in ("pair", "record", "object")
+    if operation in SPARSE and op not in ("SUM", "AVG", "MIN", "MAX"):
+        return False
     match op:
         case "user function":
             return dtype != "object"
@@ -285,18 +344,23 @@ def outcome(cell: Cell, rank: int, size: int) -> tuple[str, str]:
     call, group = call_of(cell, rank, size), ah.default_group()
     before = group.sequence
     try:
-        getattr(ah, cell.operation)(*call.arguments)
+        result = getattr(ah, named(cell.operation))(*call.arguments)
     except (TypeError, ValueError, RuntimeError) as error:
         moved = "" if group.sequence == before else "it was refused after it had taken its place"
         # Ranks name the argument that they look at first.
         text = re.sub(r"^\w+(\[\d+\])? holds", "an array holds", str(error))
         return f"{type(error).__name__}: {text}", call.wrong(True) or moved
-    return WORKS, call.wrong(False)
+    return WORKS, call.wrong(False, result)
 
 
 def outcomes(rank: int, size: int) -> list[tuple[str, str]]:
     """Go through all cells, in one order on all ranks."""
     return [outcome(cell, rank, size) for cell in CELLS]
+
+
+def named(operation: str) -> str:
+    """Return the name of the call that is an operation."""
+    return operation.partition(" ")[0]
 
 
 # ---------------------------------------------------------------- bits
@@ -309,6 +373,8 @@ def _joined(arrays: Iterable[Array]) -> Array:
 def _arrays(given: Any) -> Iterator[Array]:
     if isinstance(given, np.ndarray):
         yield given
+    elif isinstance(given, ah.SparseArray):
+        yield from (given.indices, given.values)
     elif isinstance(given, list | tuple):
         for one in given:
             yield from _arrays(one)

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from matrix import DTYPES, MOVING, OPS, REDUCING, SCANNING, WORKS, Cell
+from matrix import DTYPES, MOVING, OPS, REDUCING, SCANNING, SPARSE, WORKS, Cell
 
 RULES = """\
 - Results keep the dtype. Integers wrap around; floats overflow to infinity, `float8_e4m3fn`,
@@ -31,6 +31,7 @@ def table(found: dict[Cell, str]) -> str:
     scans = [
         [dtype, *(_shown(found, SCANNING, op, dtype, notes) for op in OPS)] for dtype in DTYPES
     ]
+    sparse = [[dtype, *(_shown(found, SPARSE, op, dtype, notes) for op in OPS)] for dtype in DTYPES]
     movements = [
         [dtype, *(_shown(found, [one], "", dtype, notes) for one in MOVING)] for dtype in DTYPES
     ]
@@ -61,6 +62,12 @@ def table(found: dict[Cell, str]) -> str:
             "The same for `scan` and `exscan`.",
             "",
             *_markdown(["dtype", *OPS], scans),
+            "",
+            "## Sparse arrays",
+            "",
+            "`all_reduce` of `ah.SparseArray`: what is not stored counts as zero.",
+            "",
+            *_markdown(["dtype", *OPS], sparse),
             "",
             "## Movements",
             "",

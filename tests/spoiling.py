@@ -65,11 +65,13 @@ class Spoiled:
                     )
         is_short = self.way not in ("other call", "abort")
         try:
-            getattr(ah, name)(*arguments, group=group, timeout=_SHORT if is_short else 20)
+            seconds = _SHORT if is_short else 20
+            result = getattr(ah, matrix.named(name))(*arguments, group=group, timeout=seconds)
         except (RuntimeError, TypeError, ValueError, LookupError) as error:
             wrong = call.wrong(True)
             return f"{wrong} by {type(error).__name__}: {error}" if wrong else ""
-        return call.wrong(False) and f"it ended well, but: {call.wrong(False)}"
+        wrong = call.wrong(False, result)
+        return wrong and f"it ended well, but: {wrong}"
 
 
 def spoiled(choose: Callable[[str, Any], Any], size: int) -> Spoiled:
