@@ -1,13 +1,14 @@
 """A group whose calls are collected, and made together later."""
 
+import bisect
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import groupby
 
 from allhands.engine import coalesced
+from allhands.engine.arguments import span
 from allhands.engine.buffer import Array
 from allhands.engine.chain import Chain
 from allhands.engine.collectives import Build, Timeout
@@ -33,18 +34,17 @@ class Promised(Work):
         """Return True at once where the call has not been made, else as any work does."""
         return super().wait(timeout) if self.is_made else True
 
-    def follow(self, work: Work) -> None:
-        """End as another does, which carries this call out."""
+    def made_as(self, work: Work) -> None:
+        """Learn which work carries this call out."""
         self.is_made = True
         self.own(work.cancel)
 
-        def end(future: "Future[Result]") -> None:
-            if (error := future.exception()) is not None:
-                self.fail(error)
-            else:
-                self.succeed(future.result() if self.gives is None else self.gives)
-
-        at_once(work.get_future(), end)
+    def end_as(self, future: "Future[Result]") -> None:
+        """End as that has."""
+        if (error := future.exception()) is not None:
+            self.fail(error)
+        else:
+            self.succeed(future.result() if self.gives is None else self.gives)
 
 
 @dataclass(slots=True)
@@ -108,8 +108,17 @@ class Collecting(Group):
 
     def make(self) -> Sequence[Work]:
         """Make what was collected; return a work for each of the calls."""
-        for _, alike in groupby(self._calls, lambda one: one.alike):
-            self._make(list(alike))
+        alike: list[_Collected] = []
+        written: list[tuple[int, int]] = []
+        for one in self._calls:
+            if alike and (one.alike != alike[0].alike or _touches(written, one.native)):
+                self._make(alike)
+                alike, written = [], []
+            alike.append(one)
+            for array in one.native.targets:
+                bisect.insort(written, span(array))
+        if alike:
+            self._make(alike)
         return [one.work for one in self._calls]
 
     def monitored_barrier(
@@ -158,8 +167,15 @@ class Collecting(Group):
             )
         else:
             made = self._group._chain(self._together(alike), first.timeout, first.label)
-        for one in alike:
-            one.work.follow(made)
+        works = [one.work for one in alike]
+        for work in works:
+            work.made_as(made)
+
+        def end(future: "Future[Result]") -> None:
+            for work in works:
+                work.end_as(future)
+
+        at_once(made.get_future(), end)
 
     def _together(self, alike: Sequence[_Collected]) -> Chain:
         natives = [one.native for one in alike]
@@ -174,3 +190,15 @@ class Collecting(Group):
                 blocks = [list(target.reshape(self.size, -1)) for target in targets]
                 sources = [native.sources[0] for native in natives]
                 return coalesced.all_gather(blocks, sources, f"{kind}_coalesced", None)
+
+
+def _touches(written: Sequence[tuple[int, int]], native: Native) -> bool:
+    """Say whether a call reads or writes any of the memory that others write, given in order."""
+    for array in (*native.targets, *native.sources):
+        start, stop = span(array)
+        at = bisect.bisect_left(written, (start, start))
+        if at < len(written) and written[at][0] < stop and start < stop:
+            return True
+        if at and written[at - 1][1] > start and start < stop:
+            return True
+    return False

@@ -110,6 +110,24 @@ def test_calls_of_a_block_are_made_together_at_its_end(rank):
 
 
 @on_threads(3)
+def test_calls_of_a_block_on_the_same_memory_are_made_one_after_the_other(rank):
+    x = np.full(6, float(rank + 1))
+    before = ah.default_group().sequence
+    with ah.coalescing():
+        ah.all_reduce(x)
+        ah.all_reduce(x[2:])  # of what the first one gives
+        ah.all_reduce(np.ones(3))
+        ah.all_reduce(x[:2])
+    assert x.tolist() == [18.0] * 6
+    assert ah.default_group().sequence == before + 2
+    out, more = np.zeros((3, 6)), np.zeros((3, 6))
+    with ah.coalescing():
+        ah.all_gather_into_tensor(out, x)
+        ah.all_gather_into_tensor(more, out[0])
+    assert (more == 18).all()
+
+
+@on_threads(3)
 def test_a_block_may_end_before_its_calls_do_and_one_that_raises_makes_none(rank):
     x = np.ones(2)
     with ah.coalescing(async_ops=True) as coalesced:

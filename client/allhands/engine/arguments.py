@@ -70,10 +70,9 @@ def targets(arrays: object, name: str, size: int) -> list[Array]:
         TypeError, ValueError: as `target`; a wrong number of them, or two that share memory.
     """
     views = [target(one, f"{name}[{at}]") for at, one in enumerate(listed(arrays, name, size))]
-    ordered = sorted((view for view in views if view.nbytes), key=_address)
-    for first, second in pairwise(ordered):
-        if _address(first) + first.nbytes > _address(second):
-            raise ValueError(f"two arrays of {name} share memory: one would overwrite the other")
+    spans = sorted(span(view) for view in views if view.nbytes)
+    if any(stop > start for (_, stop), (start, _) in pairwise(spans)):
+        raise ValueError(f"two arrays of {name} share memory: one would overwrite the other")
     return views
 
 
@@ -178,5 +177,7 @@ def splits(given: Sequence[int] | None, name: str, rows: int, size: int) -> list
     return numbers
 
 
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
+def span(array: Array) -> tuple[int, int]:
+    """Return where the memory of a contiguous array begins and ends."""
+    start = int(array.__array_interface__["data"][0])
+    return start, start + array.nbytes

@@ -12,6 +12,7 @@ from allhands.engine import arguments
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
+from allhands.engine.native import named
 from allhands.reduction import ReduceOp, check
 
 BUCKET_BYTES = 16 << 20
@@ -135,7 +136,7 @@ def targets(arrays: object, name: str) -> list[Array]:
 
 def _call(name: str, arrays: Sequence[Array], reduce: str = "", root: int | None = None) -> Call:
     # Ranks must agree on all of it: another cut would give other arrays.
-    layout = ",".join(f"{array.dtype}[{array.size}]" for array in arrays)
+    layout = ",".join(f"{named(array.dtype)}[{array.size}]" for array in arrays)
     return Call(name, reduce=reduce, root=root, layout=layout)
 
 

@@ -46,7 +46,7 @@ class Native:
             detail = _ragged(self.send, self.recv)
         return Call(
             self.kind,
-            "" if self.dtype is None else _name(self.dtype),
+            "" if self.dtype is None else named(self.dtype),
             self.count if self.dtype is not None and self.send is None else None,
             "" if self.op is None else self.op.name,
             self.root if self.root >= 0 else None,
@@ -129,7 +129,8 @@ def call_of(
 
 
 @lru_cache(maxsize=64)
-def _name(dtype: "np.dtype[np.generic]") -> str:
+def named(dtype: "np.dtype[np.generic]") -> str:
+    """Return how calls name a dtype."""
     return str(dtype)  # which takes NumPy some microseconds
 
 
