@@ -187,3 +187,11 @@ def called(error: ah.CollectiveMismatch) -> dict[int, str]:
     rows = {rank: row.partition(" at test_") for rank, row in error.table.items()}
     assert all(place for _, _, place in rows.values()), error.table
     return {rank: call for rank, (call, _, _) in rows.items()}
+
+
+def ranks_total(group: Any) -> float:
+    """Return the sum of the ranks of the world that are in a group, as they say it."""
+    x = np.full(3, float(ah.get_rank()))
+    ah.all_reduce(x, group=group)
+    assert (x == x[0]).all()
+    return float(x[0])

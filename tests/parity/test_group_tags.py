@@ -1,23 +1,13 @@
 """Groups by tag and ranks: the same one each time, and found again."""
 
 import threading
-from typing import Any
 
-import numpy as np
 import pytest
 
 import allhands as ah
 from allhands.api.sync import current_world
 from allhands.testing import on_threads
-
-
-def _total(group: Any) -> float:
-    """Return the sum of the ranks of the world that are in a group, as they say it."""
-    x = np.full(3, float(ah.get_rank()))
-    ah.all_reduce(x, group=group)
-    assert (x == x[0]).all()
-    return float(x[0])
-
+from collectives import ranks_total
 
 # ---------------------------------------------------------------- P60
 
@@ -36,7 +26,7 @@ def test_p060_without_a_tag_it_is_a_new_group_each_time(rank: int):
     groups = [tagged, ah.new_subgroups(2)[0], ah.new_subgroups(2, tag="")[0]]
     assert len({id(group) for group in groups}) == 3
     for group in groups:
-        assert _total(group) == (1 if rank < 2 else 5)
+        assert ranks_total(group) == (1 if rank < 2 else 5)
 
 
 @on_threads(2)
@@ -63,7 +53,7 @@ def test_p060_threads_that_ask_at_the_same_time_get_the_same_group():
         thread.join()
     assert len(found) == 4
     assert len(set(found)) == 1
-    assert _total(found[0]) == 1
+    assert ranks_total(found[0]) == 1
 
 
 @on_threads(2)
@@ -74,7 +64,7 @@ def test_p060_destroyed_group_gives_its_tag_back():
     second = ah.new_group(tag="x")
     assert second is not first
     assert second.name != first.name
-    assert _total(second) == 1
+    assert ranks_total(second) == 1
 
 
 @on_threads(2)
@@ -123,7 +113,7 @@ def test_p061_group_is_found_or_created():
     assert ah.find_or_create_group("blu", [0, 1, 2, 3], 2) is made
     whole = ah.find_or_create_group("blu", [0, 1, 2, 3])
     assert whole is not made
-    assert _total(whole) == 6
+    assert ranks_total(whole) == 6
 
 
 @on_threads(3)

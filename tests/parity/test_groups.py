@@ -12,6 +12,7 @@ import pytest
 import allhands as ah
 from allhands.api.sync import current_world
 from allhands.testing import on_threads
+from collectives import ranks_total
 
 
 def _is_call(name: str) -> bool:
@@ -25,21 +26,13 @@ def _is_call(name: str) -> bool:
 CALLS = [name for name in dir(ah) if _is_call(name)]
 
 
-def _total(group: Any) -> float:
-    """Return the sum of the ranks of the world that are in a group, as they say it."""
-    x = np.full(3, float(ah.get_rank()))
-    ah.all_reduce(x, group=group)
-    assert (x == x[0]).all()
-    return float(x[0])
-
-
 # ---------------------------------------------------------------- P53
 
 
 @on_threads(4)
 def test_p053_two_disjoint_groups_reduce_at_the_same_time(rank: int):
     low, high = ah.new_group([0, 1]), ah.new_group([2, 3])
-    assert _total(low if rank < 2 else high) == (1 if rank < 2 else 5)
+    assert ranks_total(low if rank < 2 else high) == (1 if rank < 2 else 5)
 
 
 @on_threads(4)
@@ -47,9 +40,9 @@ def test_p053_one_group_works_while_another_waits(rank: int):
     low, high = ah.new_group([0, 1]), ah.new_group([2, 3])
     if rank < 2:
         ah.recv(np.empty(1), rank + 2)  # sent once the others have done theirs
-        assert _total(low) == 1
+        assert ranks_total(low) == 1
     else:
-        assert _total(high) == 5
+        assert ranks_total(high) == 5
         ah.send(np.ones(1), rank - 2)
 
 
@@ -140,7 +133,7 @@ def test_p057_local_synchronization_needs_the_members_alone(rank: int):
         return
     group = ah.new_group([0, 1, 2], use_local_synchronization=True)
     assert ah.get_world_size(group) == 3
-    assert _total(group) == 3
+    assert ranks_total(group) == 3
 
 
 @on_threads(4)
@@ -162,7 +155,7 @@ def test_p057_groups_of_other_ranks_may_be_made_in_any_order(rank: int):
     groups = {pair: ah.new_group(pair, use_local_synchronization=True) for pair in mine}
     for pair in pairs:
         if rank in pair:
-            assert _total(groups[pair]) == sum(pair)
+            assert ranks_total(groups[pair]) == sum(pair)
 
 
 @on_threads(4)
@@ -172,7 +165,7 @@ def test_p057_duplicates_are_distinct(rank: int):
     assert groups[0] is not groups[1]
     assert len({group.name for group in groups}) == 2
     for group in groups:
-        assert _total(group) == sum(ranks)
+        assert ranks_total(group) == sum(ranks)
     assert [ah.get_sequence_number(group) for group in groups] == [1, 1]
 
 
@@ -194,7 +187,7 @@ def test_p057_group_of_wrong_ranks_is_refused():
         ah.new_group([0], 5.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="positive number of seconds"):
         ah.new_group([0], timeout=0)
-    assert _total(ah.new_group()) == 1  # nothing has been counted that was refused
+    assert ranks_total(ah.new_group()) == 1  # nothing has been counted that was refused
 
 
 def test_p057_rank_that_has_not_made_the_group_is_named():
@@ -239,7 +232,7 @@ def test_p058_numbers_of_a_new_group_begin_anew():
 def _check_counting(group: Any, through: Any) -> None:
     size = ah.get_world_size(group)
     for number in range(1, 4):
-        _total(group)
+        ranks_total(group)
         assert _numbers(group, through) == [number] * size
     here = ah.get_rank(group)
     work = None
@@ -247,7 +240,7 @@ def _check_counting(group: Any, through: Any) -> None:
         work = ah.all_reduce(np.ones(3), group=group, async_op=True)
     assert _numbers(group, through) == [3 if at in (0, 2) else 4 for at in range(size)]
     if work is None:
-        _total(group)
+        ranks_total(group)
     else:
         work.wait()
 

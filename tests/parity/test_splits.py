@@ -1,27 +1,17 @@
 """Groups cut into parts: by color, by size, by listing, by leaving ranks out."""
 
-from typing import Any
-
-import numpy as np
 import pytest
 
 import allhands as ah
 from allhands.testing import on_threads
-
-
-def _total(group: Any) -> float:
-    """Return the sum of the ranks of the world that are in a group, as they say it."""
-    x = np.full(3, float(ah.get_rank()))
-    ah.all_reduce(x, group=group)
-    assert (x == x[0]).all()
-    return float(x[0])
+from collectives import ranks_total
 
 
 @on_threads(5)
 def test_p112_split_by_color_and_key(rank: int):
     group = ah.split_group(color=rank % 2, key=-rank)
     assert ah.get_process_group_ranks(group) == ([4, 2, 0] if rank % 2 == 0 else [3, 1])
-    assert _total(group) == (6 if rank % 2 == 0 else 4)
+    assert ranks_total(group) == (6 if rank % 2 == 0 else 4)
 
 
 @on_threads(4)
@@ -29,7 +19,7 @@ def test_p112_equal_keys_keep_the_order_of_the_group(rank: int):
     backwards = ah.new_group([3, 2, 1, 0])
     group = ah.split_group(color=rank // 2, group=backwards)
     assert ah.get_process_group_ranks(group) == ([1, 0] if rank < 2 else [3, 2])
-    assert _total(group) == (1 if rank < 2 else 5)
+    assert ranks_total(group) == (1 if rank < 2 else 5)
 
 
 @on_threads(4)
@@ -37,7 +27,7 @@ def test_p112_rank_without_a_color_is_in_no_group(rank: int):
     group = ah.split_group([None, -1, 7, 7][rank])
     assert isinstance(group, ah.NonMember) == (rank < 2)
     if rank >= 2:
-        assert _total(group) == 5
+        assert ranks_total(group) == 5
 
 
 @on_threads(6)
@@ -45,7 +35,7 @@ def test_p112_parts_are_split_again(rank: int):
     half = ah.split_group(rank // 3)
     part = ah.split_group(ah.get_rank(half) % 2, group=half)
     last = ah.split_group(0, key=-rank, group=part)
-    assert _total(last) == {0: 2, 1: 1, 2: 2, 3: 8, 4: 4, 5: 8}[rank]
+    assert ranks_total(last) == {0: 2, 1: 1, 2: 2, 3: 8, 4: 4, 5: 8}[rank]
 
 
 @on_threads(2)
@@ -64,13 +54,13 @@ def test_p112_shrunk_group_has_all_but_the_excluded(rank: int):
         return  # the excluded need not call
     group = ah.shrink_group([1])
     assert ah.get_process_group_ranks(group) == [0, 2, 3]
-    assert _total(group) == 5
+    assert ranks_total(group) == 5
     with pytest.raises(ValueError, match="ranks_to_exclude"):
         ah.shrink_group([1], group)
     with pytest.raises(ValueError, match="ranks_to_exclude"):
         ah.shrink_group([])
     if rank != 3:
-        assert _total(ah.shrink_group([3], group)) == 2
+        assert ranks_total(ah.shrink_group([3], group)) == 2
 
 
 @on_threads(4)
@@ -92,7 +82,7 @@ def test_p112_subgroups_are_listed(rank: int):
     assert [ah.get_process_group_ranks(one) for one in every] == [[0, 3], [1]]
     assert isinstance(mine, ah.NonMember) == (rank == 2)
     if rank != 2:
-        assert _total(mine) == {0: 3, 1: 1, 3: 3}[rank]
+        assert ranks_total(mine) == {0: 3, 1: 1, 3: 3}[rank]
     with pytest.raises(ValueError, match="rank 1 is in subgroups 0 and 1"):
         ah.new_subgroups_by_enumeration([[0, 1], [1, 2]])
     with pytest.raises(ValueError, match="cannot be empty"):
