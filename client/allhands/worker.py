@@ -63,6 +63,9 @@ _LAST_WORDS = 0.5
 _PARTING_SECONDS = 0.5
 """How long a rank that has left waits for the others to close their links to it."""
 _RETRY_SECONDS = 0.1
+_ENDING_SECONDS = 0.3
+"""How long a process that ends may still be there when its links are closed."""
+_LOOK_SECONDS = 0.01
 
 
 class Worker:
@@ -481,7 +484,13 @@ class Worker:
         """Let the coordinator say what became of a peer; decide alone where it has gone."""
         await self._session.report_broken_link(peer, reason, self.shares_memory(peer))
         await self._coordinator_gone.wait()  # cancelled by the coordinator's word
-        found = sight.of_broken_link(self.members[peer], reason, self._space)
+        member, until = self.members[peer], time.monotonic() + _ENDING_SECONDS
+        found = sight.of_broken_link(member, reason, self._space)
+        while found.absent[0].state == "unreachable" and member.space == self._space != "":
+            if time.monotonic() > until:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)  # nothing tells of the end of a process
+            found = sight.of_broken_link(member, reason, self._space)
         if found.absent[0].state == "dead" or not self.shares_memory(peer):
             self.member_lost(peer, reason, found)
 
