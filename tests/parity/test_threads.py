@@ -64,16 +64,19 @@ def test_p076_exception_before_joining_releases_who_joins():
 
 def test_p076_hanging_rank_is_named_with_its_stack(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(threads, "_LAST_SECONDS", 0.1)
-    release = threading.Event()
+    release, held_up = threading.Event(), []
 
     def body(rank: int) -> None:
         if rank == 1:
+            held_up.append(threading.current_thread())
             release.wait(30)
         ah.barrier()
 
     with pytest.raises(RanksStuck, match=r"did not end within 0.5 s") as it:
         run_threads(3, deadline=0.5)(body)
     release.set()
+    held_up[0].join(30)  # it is a rank until then, and the process in no other world
+    assert not held_up[0].is_alive()
     assert "release.wait(30)" in str(it.value)
     assert isinstance(it.value.errors[0], ah.GroupAborted)
 
