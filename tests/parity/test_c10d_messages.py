@@ -141,3 +141,14 @@ def test_p047_a_monitored_barrier_that_may_take_no_time_says_so() -> None:
         pg.barrier().wait(20)
 
     run_threads(2)(body)
+
+
+@on_threads(2)
+def test_tags_are_checked_before_anything_moves(rank: int) -> None:
+    pg, x = ah.process_group(), np.ones(2)
+    for call in (pg.send, pg.recv):
+        with pytest.raises(ValueError, match="tag must be from 0"):
+            call([x], 1 - rank, -1)
+    with pytest.raises(ValueError, match="tag must be from 0"):
+        pg.recv_anysource([x], 1 << 31)
+    pg.barrier().wait()

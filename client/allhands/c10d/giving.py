@@ -1,8 +1,8 @@
 """The calls of a group, whose works give what the caller says: lists, where c10d has lists."""
 
 from allhands.algorithms.cost import Wire
-from allhands.engine import arguments
 from allhands.engine.arguments import AnyArray
+from allhands.engine.buffer import Array
 from allhands.engine.collectives import Build, Collectives, Timeout
 from allhands.engine.native import Native
 from allhands.engine.work import Result, Work
@@ -35,16 +35,14 @@ class Giving(Collectives[Work]):
 
     def send(self, x: AnyArray, dst: int, tag: int, timeout: Timeout) -> Work:
         """Send `x` to rank `dst`; see `Group.send`."""
-        peer = self._group._peer(dst, "dst")
-        return self._message("send", arguments.source(x, "x"), peer, tag, timeout)
+        return self._message("send", *self._group.check_send(x, dst, tag), tag, timeout)
 
     def recv(self, x: AnyArray, src: int | None, tag: int, timeout: Timeout) -> Work:
         """Overwrite `x` with a message; see `Group.recv`."""
-        peer = None if src is None else self._group._peer(src, "src")
-        return self._message("recv", arguments.target(x, "x"), peer, tag, timeout)
+        return self._message("recv", *self._group.check_recv(x, src, tag), tag, timeout)
 
     def _message(
-        self, operation: str, array: AnyArray, peer: int | None, tag: int, timeout: Timeout
+        self, operation: str, array: Array, peer: int | None, tag: int, timeout: Timeout
     ) -> Work:
         return self._group._exchange(operation, array, self._result, peer, tag, timeout, None)
 

@@ -70,14 +70,8 @@ def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> Chain:
 
 def _combined(arrays: Sequence[SparseArray], op: ReduceOp) -> SparseArray:
     """Return a new array that is the combination of these, which are alike."""
-    found = [distinct(array) for array in arrays]
-    union = np.unique(np.concatenate([places for places, _ in found]))
-    rest = found[0][1].shape[1:]
-    parts = np.zeros((len(arrays), len(union), *rest), arrays[0].dtype)
-    for part, (places, values) in zip(parts, found, strict=True):
-        part[np.searchsorted(union, places)] = values
-    whole = np.empty(parts.shape[1:], parts.dtype)
-    fold(_at_home(op), [part.reshape(-1) for part in parts], whole.reshape(-1), len(arrays))
+    stored = [distinct(array) for array in arrays]
+    union, whole = sparsely.combined(_at_home(op), stored, len(arrays))
     return SparseArray(unflat(union, arrays[0]), whole, arrays[0].shape)
 
 

@@ -1,14 +1,35 @@
 """The all_reduce of sparse arrays: every rank is given what all store, and combines it."""
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import numpy as np
 
+from allhands.engine.arguments import AnyArray
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
 from allhands.reduction import ReduceOp, check, fold
-from allhands.sparse import SparseArray, distinct, unflat
+from allhands.sparse import Indices, SparseArray, distinct, unflat
 
+Stored: TypeAlias = tuple[Indices, AnyArray]
+"""The numbers of some indices, each once, and the values there."""
 OPS = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN, ReduceOp.MAX)
 """Of which the combination of zeros is zero, and which need not be told of them."""
+
+
+def combined(op: ReduceOp, stored: Sequence[Stored], divisor: int) -> Stored:
+    """Return the combination of what is stored, where it is stored at all: zero where it is not.
+
+    AVG is divided by `divisor`.
+    """
+    union = np.unique(np.concatenate([places for places, _ in stored]))
+    like = stored[0][1]
+    parts = np.zeros((len(stored), len(union), *like.shape[1:]), like.dtype)
+    for part, (places, values) in zip(parts, stored, strict=True):
+        part[np.searchsorted(union, places)] = values
+    whole = np.empty(parts.shape[1:], parts.dtype)
+    fold(op, [part.reshape(-1) for part in parts], whole.reshape(-1), divisor)
+    return union, whole
 
 
 def all_reduce(array: SparseArray, op: ReduceOp) -> Chain:
@@ -37,12 +58,7 @@ def all_reduce(array: SparseArray, op: ReduceOp) -> Chain:
         yield moves.all_to_all(all_places, [places] * size)
         all_values = [np.empty((count, *rest), dtype) for count in counts]
         yield moves.all_to_all(all_values, [values] * size)
-        union = np.unique(np.concatenate(all_places))
-        parts = [np.zeros((len(union), *rest), dtype) for _ in range(size)]
-        for part, theirs, brought in zip(parts, all_places, all_values, strict=True):
-            part[np.searchsorted(union, theirs)] = brought
-        found = np.empty((len(union), *rest), dtype)
-        fold(op, [part.reshape(-1) for part in parts], found.reshape(-1), size)
+        union, found = combined(op, list(zip(all_places, all_values, strict=True)), size)
         return array.become(unflat(union, array), found)
 
     layout = f"{dtype}{list(shape)}, {dims} dimensions sparse"
