@@ -31,8 +31,17 @@ class Promised(Work):
     """Its result; None: that of the work that carries it out."""
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
-        """Return True at once where the call has not been made, else as any work does."""
-        return super().wait(timeout) if self.is_made else True
+        """Wait as for any work, once the call has been made.
+
+        Raises:
+            RuntimeError: it has not been made, and would not be while this waits.
+        """
+        if not self.is_made:
+            raise RuntimeError(
+                f"{self.operation} of group {self.group!r} is made at the end of the block of "
+                "coalescing(): wait, or call what gives something back, outside of it"
+            )
+        return super().wait(timeout)
 
     def made_as(self, work: Work) -> None:
         """Learn which work carries this call out."""

@@ -5,7 +5,7 @@ import pytest
 
 import allhands as ah
 from allhands.engine.coalesced import buckets
-from allhands.testing import on_threads
+from allhands.testing import assert_equal_on_rank, on_threads, run_threads
 
 
 def arrays(rank: int) -> list[np.ndarray]:
@@ -125,6 +125,44 @@ def test_calls_of_a_block_on_the_same_memory_are_made_one_after_the_other(rank):
         ah.all_gather_into_tensor(out, x)
         ah.all_gather_into_tensor(more, out[0])
     assert (more == 18).all()
+
+
+NEEDS_RESULTS = {
+    "wait": lambda: ah.all_reduce(np.ones(2), async_op=True).wait(),
+    "result": lambda: ah.all_reduce(np.ones(2), async_op=True).result(),
+    "all_gather_v": lambda: ah.all_gather_v(np.ones(2)),
+    "all_gather_object": lambda: ah.all_gather_object([None] * 2, 1),
+    "split_group": lambda: ah.split_group(0),
+    "functional": lambda: ah.functional.all_gather_tensor(np.ones((2, 2)), 1),
+    "functional, coalesced": lambda: ah.functional.all_reduce_coalesced([np.ones(2)]),
+    "Reducer": lambda: ah.Reducer([np.ones(2)]),
+    "compare": lambda: assert_equal_on_rank(1, 1),
+    "average": lambda: ah.hooks.PeriodicModelAverager(1, 0).average_parameters([np.ones(2)]),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_RESULTS)
+def test_what_needs_its_results_at_once_is_refused_in_a_block_and_none_is_made(name):
+    def body():
+        x, before = np.ones(2), ah.default_group().sequence
+        with pytest.raises(RuntimeError, match="outside of"), ah.coalescing():
+            ah.all_reduce(x) or NEEDS_RESULTS[name]()
+        assert ah.default_group().sequence == before
+        assert (x == 1).all()
+        NEEDS_RESULTS[name]()  # and works there
+
+    run_threads(2)(body)
+
+
+@on_threads(2)
+def test_a_step_of_a_reducer_and_a_join_do_not_begin_in_a_block(rank):
+    reducer = ah.Reducer([np.ones(2)])
+    with pytest.raises(RuntimeError, match="a step of a Reducer needs"), ah.coalescing():
+        reducer.mark_ready(0, np.ones(2))
+    with pytest.raises(RuntimeError, match="Join needs"), ah.coalescing(), ah.Join([reducer]):
+        pass
+    reducer.mark_ready(0, np.full(2, float(rank)))
+    assert (reducer.wait()[0] == 0.5).all()
 
 
 @on_threads(3)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import numpy as np
 
-from allhands.api.sync import AnyGroup, current_world, finished, member
+from allhands.api.sync import AnyGroup, current_world, finished, member, uncollected
 from allhands.api.world import GroupOptions, NonMember
 from allhands.group import Group
 
@@ -69,6 +69,7 @@ def split_group(
     Raises:
         TypeError: a color or key that is no whole number of 64 bits.
     """
+    uncollected(group, "split_group")
     told = np.array([-1 if color is None else _whole(color, "color"), _whole(key, "key")], np.int64)
     world, parent = current_world(), member(group, True, "split_group")
     if parent is None:

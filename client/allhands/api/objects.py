@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from allhands.api.ragged import given
 from allhands.api.sync import AnyGroup, current_world, finished, member, within
 from allhands.objects import checked_size
 
@@ -44,7 +45,7 @@ def all_gather_object(
     if (found := member(group, True, "all_gather_object")) is None:
         return
     _check_length(object_list, "object_list", found.size)
-    object_list[:] = _result(found.all_gather_object(obj, timeout=timeout, label=label))
+    object_list[:] = given(found.all_gather_object(obj, timeout=timeout, label=label), False)
 
 
 def gather_object(
@@ -67,7 +68,7 @@ def gather_object(
         _check_length(object_gather_list, "object_gather_list", found.size)
     elif object_gather_list is not None:
         raise ValueError(f"object_gather_list is for rank {dst} alone: pass None on the others")
-    gathered = _result(found.gather_object(obj, root, timeout=timeout, label=label))
+    gathered = given(found.gather_object(obj, root, timeout=timeout, label=label), False)
     if object_gather_list is not None:
         object_gather_list[:] = gathered
 
@@ -90,9 +91,9 @@ def scatter_object_list(
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("scatter_object_output_list must be a list of at least one item")
     root = within(found, src, "src")
-    given = scatter_object_input_list if root == found.rank else None
-    work = found.scatter_object(given, root, timeout=timeout, label=label)
-    scatter_object_output_list[0] = _result(work)
+    values = scatter_object_input_list if root == found.rank else None
+    work = found.scatter_object(values, root, timeout=timeout, label=label)
+    scatter_object_output_list[0] = given(work, False)
 
 
 def broadcast_object_list(
@@ -166,13 +167,8 @@ def recv_object_list(
     return found.ranks[sender]
 
 
-def _check_length(given: object, name: str, size: int) -> None:
-    if not isinstance(given, list):
-        raise TypeError(f"{name} must be a list of {size} items, not {type(given).__name__}")
-    if len(given) != size:
-        raise ValueError(f"{name} has {len(given)} items, the group has {size} ranks")
-
-
-def _result(work: Any) -> Any:
-    finished(work, False)
-    return work.result()
+def _check_length(items: object, name: str, size: int) -> None:
+    if not isinstance(items, list):
+        raise TypeError(f"{name} must be a list of {size} items, not {type(items).__name__}")
+    if len(items) != size:
+        raise ValueError(f"{name} has {len(items)} items, the group has {size} ranks")

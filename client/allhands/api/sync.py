@@ -24,6 +24,7 @@ from allhands import config
 from allhands.api.fake import FakeWorld
 from allhands.api.rendezvous import meet_through
 from allhands.api.world import NonMember, Seat, World
+from allhands.collecting import Promised
 from allhands.control import Control
 from allhands.control import connect as _connect
 from allhands.engine.arguments import AnyArray
@@ -740,6 +741,22 @@ def member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
     return found if async_op else found.here
 
 
+def uncollected(group: AnyGroup, what: str) -> None:
+    """Refuse what goes on with the results of its calls where calls are collected.
+
+    Raises:
+        RuntimeError: this thread is in a block of `coalescing` on the group.
+    """
+    if isinstance(group, NonMember):
+        return
+    found = group or current_world().group
+    if found.collecting is not None and found.collecting.instead() is not None:
+        raise RuntimeError(
+            f"{what} needs at once what its calls give, and those on group {found.name!r} are "
+            "collected here: do it outside of the block of coalescing()"
+        )
+
+
 def place(group: Group | NonMember, rank: int) -> int:
     """Return the place of a rank of the world in a group; -1: it has none there."""
     if isinstance(group, NonMember) or rank not in group.ranks:
@@ -781,9 +798,14 @@ def sender(group: Group, src: int | None, group_src: int | None) -> int | None:
 
 
 def finished(work: Work, async_op: bool) -> Work | None:
-    """Wait for a call unless the caller wants to; Ctrl-C ends it, at once."""
+    """Wait for a call unless the caller wants to; Ctrl-C ends it, at once.
+
+    One that is collected is not waited for: it is made when its block ends.
+    """
     if async_op:
         return work
+    if isinstance(work, Promised):
+        return None
     try:
         work.wait()
     except KeyboardInterrupt:

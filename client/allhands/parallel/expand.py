@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from allhands.api.lookup import find_group, find_or_create_group, get_group, get_group_tag
-from allhands.api.sync import default_group
+from allhands.api.sync import default_group, uncollected
 from allhands.api.world import NonMember
 from allhands.group import Group
 from allhands.parallel.mesh import DeviceMesh, Dim, Ranks
@@ -82,6 +82,12 @@ def expand_group(group: GroupLike, tag: str = "") -> ExpandedGroup:
 
 def resolve(group: GroupLike, tag: str = "") -> Group:
     """Return the group that is meant; one given as ranks is made where there is none. As expand."""
+    found = _resolved(group, tag)
+    uncollected(found, "a functional call")
+    return found
+
+
+def _resolved(group: GroupLike, tag: str) -> Group:
     if not tag and (group is None or isinstance(group, Group)):
         return group or default_group()
     found = expand_group(group, tag)

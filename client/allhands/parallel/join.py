@@ -177,6 +177,7 @@ def _iterating(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
 
 def _count_iterating(group: AnyGroup, own: int) -> int:
     """Return how many ranks begin another iteration; `own` is 1 if this one does."""
+    sync.uncollected(group, "Join")
     count = _iterating(own)
     sync.all_reduce(count, group=group, label="join")
     return int(count[0])

@@ -16,6 +16,7 @@ def check(group: Group, what: str, description: object) -> None:
     Raises:
         ValueError: they differ; on every rank.
     """
+    sync.uncollected(group, "making a Reducer")
     own = hashlib.blake2b(repr(description).encode(), digest_size=_NBYTES).digest()
     digests = np.empty((group.size, _NBYTES), np.uint8)
     sync.all_gather_into_tensor(digests, np.frombuffer(own, np.uint8), group, label=what)

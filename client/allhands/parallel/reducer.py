@@ -320,6 +320,7 @@ class Reducer(Joinable):
     def _begin(self) -> _Step:
         """Return the step that goes on, or begin one."""
         if self._step is None:
+            sync.uncollected(self._group, "a step of a Reducer")
             Join.notify_join_context(self)
             left_out = self._left_out
             self._step = self._started()

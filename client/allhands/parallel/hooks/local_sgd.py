@@ -115,6 +115,7 @@ class PeriodicModelAverager:
         self.step += 1
         if since < 0 or since % self.period:
             return False
+        sync.uncollected(self.group, "averaging parameters")
         for dtype in dict.fromkeys(flat.dtype for flat in flats):
             alike = [flat for flat in flats if flat.dtype == dtype]
             joined = np.concatenate(alike)
