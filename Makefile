@@ -33,7 +33,11 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch $(ARGS)
+
+.PHONY: test-torch
+test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among them (ARGS= go to pytest)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/pytorch $(ARGS)
 
 .PHONY: tables
 tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run of their tests
@@ -132,3 +136,7 @@ $(VENV)/.has-dev: $(BIN)/python pyproject.toml $(NATIVE)
 	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --editable '.[dev]'
 	$(tell_of_native_core)
 	@touch $@ $(VENV)/.has-examples
+
+$(VENV)/.has-torch: $(VENV)/.has-dev
+	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --editable '.[dev-torch]'
+	@touch $@

@@ -2,10 +2,13 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from allhands.errors import StoreTimeout
-from allhands.stores import CoordinatorStore, PrefixStore, Store
+from allhands.stores import CoordinatorStore, PrefixStore
+from allhands.timeout import Timeout
 from allhands_proto import notice
 
 _PREFIX = "allhands/rendezvous"
@@ -20,7 +23,19 @@ class Meeting:
     tls_ca: str | None = None
 
 
-def meet_through(store: Store, rank: int, world_size: int, timeout: float) -> Meeting:
+class Keys(Protocol):
+    """What it takes of a `Store` to meet through it."""
+
+    def add(self, key: str, amount: int) -> int: ...
+
+    def set(self, key: str, value: bytes | str) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None: ...
+
+
+def meet_through(store: Keys, rank: int, world_size: int, timeout: float) -> Meeting:
     """Agree with the other ranks on where to meet; every rank has to come, world after world.
 
     That is the coordinator of the store itself, if it has one; else one that rank 0 is going to
@@ -45,7 +60,7 @@ def meet_through(store: Store, rank: int, world_size: int, timeout: float) -> Me
             f"timeout: rank {rank} waited {timeout:g} s for rank 0 to come to the store"
         ) from error
     name = store.get(key).decode()
-    whole = store
+    whole: object = store
     while isinstance(whole, PrefixStore):
         whole = whole.underlying_store
     if isinstance(whole, CoordinatorStore):

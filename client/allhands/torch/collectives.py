@@ -1,0 +1,278 @@
+"""The collectives of c10d on tensors: lent as arrays to those of `allhands.c10d`."""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from allhands import c10d
+from allhands.c10d.options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+from allhands.torch.options import operation, settled
+from allhands.torch.tensors import Lent
+from allhands.torch.work import Work
+
+
+class Collectives:
+    """The calls of a process group that all its ranks make, in the forms that c10d has."""
+
+    native: c10d.ProcessGroup
+
+    # ------------------------------------------------------------ whole tensors
+
+    def broadcast(
+        self, tensors: Any, opts: Any = None, *, root: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        opts, more = _rooted(opts, root)
+        options = settled(BroadcastOptions, opts, timeout, **more)
+        tensors = _several(tensors)
+        lent = Lent()
+        return Work(self.native.broadcast(lent.all_written(tensors), options), lent, tensors)
+
+    def allreduce(
+        self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        opts, more = _combined(opts, op)
+        options = settled(AllreduceOptions, opts, timeout, **more)
+        tensors = _several(tensors)
+        lent = Lent()
+        return Work(self.native.allreduce(lent.all_written(tensors), options), lent, tensors)
+
+    def allreduce_coalesced(
+        self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
+    ) -> Work:
+        opts, more = _combined(opts, op)
+        options = settled(AllreduceCoalescedOptions, opts, timeout, **more)
+        lent = Lent()
+        work = self.native.allreduce_coalesced(lent.all_written(tensors), options)
+        return Work(work, lent, tensors)
+
+    def reduce(
+        self,
+        tensors: Any,
+        opts: Any = None,
+        op: Any = None,
+        *,
+        root: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        opts, more = _rooted(opts, root)
+        if op is not None:
+            more["reduceOp"] = operation(op)
+        options = settled(ReduceOptions, opts, timeout, **more)
+        tensors = _several(tensors)
+        lent = Lent()
+        is_root = options.rootRank == self.native.rank()
+        arrays = lent.all_written(tensors) if is_root else lent.all_read(tensors)
+        return Work(self.native.reduce(arrays, options), lent, tensors)
+
+    # ------------------------------------------------------------ blocks
+
+    def allgather(
+        self,
+        output_tensors: Any,
+        input_tensors: Any,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        options = settled(AllgatherOptions, opts, timeout)
+        given, into = _nested(input_tensors, output_tensors)
+        lent = Lent()
+        arrays = _lists(lent.all_written, into)
+        work = self.native.allgather(arrays, lent.all_read(given), options)
+        return Work(work, lent, into)
+
+    def all_gather_single(
+        self, output: Any, x: Any, opts: Any = None, *, timeout: timedelta | None = None
+    ) -> Work:
+        options = settled(AllgatherOptions, opts, timeout)
+        lent = Lent()
+        work = self.native.all_gather_single(lent.written(output), lent.read(x), options)
+        return Work(work, lent, [output])
+
+    _allgather_base = all_gather_single
+
+    def allgather_coalesced(
+        self,
+        output_lists: Any,
+        input_list: Any,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        options = settled(AllgatherOptions, opts, timeout)
+        lent = Lent()
+        arrays = _lists(lent.all_written, output_lists)
+        work = self.native.allgather_coalesced(arrays, lent.all_read(input_list), options)
+        return Work(work, lent, output_lists)
+
+    def all_gather_single_coalesced(
+        self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: timedelta | None = None
+    ) -> Work:
+        options = settled(AllgatherOptions, opts, timeout)
+        lent = Lent()
+        filled = lent.all_written(outputs)
+        work = self.native.all_gather_single_coalesced(filled, lent.all_read(inputs), options)
+        return Work(work, lent, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(
+        self,
+        output_tensors: Any,
+        input_tensors: Any,
+        opts: Any = None,
+        *,
+        root: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        opts, more = _rooted(opts, root)
+        options = settled(GatherOptions, opts, timeout, **more)
+        given, into = _nested(input_tensors, output_tensors)
+        lent = Lent()
+        work = self.native.gather(_lists(lent.all_written, into), lent.all_read(given), options)
+        return Work(work, lent, into)
+
+    def scatter(
+        self,
+        output_tensors: Any,
+        input_tensors: Any,
+        opts: Any = None,
+        *,
+        root: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        opts, more = _rooted(opts, root)
+        options = settled(ScatterOptions, opts, timeout, **more)
+        into, given = _nested(output_tensors, input_tensors)
+        lent = Lent()
+        filled = lent.all_written(into)
+        work = self.native.scatter(filled, _lists(lent.all_read, given), options)
+        return Work(work, lent, into)
+
+    def reduce_scatter(
+        self,
+        output_tensors: Any,
+        input_tensors: Any,
+        opts: Any = None,
+        *,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        opts, more = _combined(opts, op)
+        options = settled(ReduceScatterOptions, opts, timeout, **more)
+        into, given = _nested(output_tensors, input_tensors)
+        lent = Lent()
+        filled = lent.all_written(into)
+        work = self.native.reduce_scatter(filled, _lists(lent.all_read, given), options)
+        return Work(work, lent, into)
+
+    def reduce_scatter_single(
+        self,
+        output: Any,
+        x: Any,
+        opts: Any = None,
+        *,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        opts, more = _combined(opts, op)
+        options = settled(ReduceScatterOptions, opts, timeout, **more)
+        lent = Lent()
+        work = self.native.reduce_scatter_single(lent.written(output), lent.read(x), options)
+        return Work(work, lent, [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        *,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        opts, more = _combined(opts, op)
+        options = settled(ReduceScatterOptions, opts, timeout, **more)
+        lent = Lent()
+        filled = lent.all_written(outputs)
+        work = self.native.reduce_scatter_single_coalesced(filled, lent.all_read(inputs), options)
+        return Work(work, lent, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(
+        self,
+        output_tensors: Any,
+        input_tensors: Any,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        options = settled(AllToAllOptions, opts, timeout)
+        lent = Lent()
+        filled = lent.all_written(output_tensors)
+        work = self.native.alltoall(filled, lent.all_read(input_tensors), options)
+        return Work(work, lent, output_tensors)
+
+    def all_to_all_single(
+        self,
+        output: Any,
+        x: Any,
+        output_split_sizes: Any = None,
+        input_split_sizes: Any = None,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        options = settled(AllToAllOptions, opts, timeout)
+        lent = Lent()
+        work = self.native.all_to_all_single(
+            lent.written(output), lent.read(x), output_split_sizes, input_split_sizes, options
+        )
+        return Work(work, lent, [output])
+
+    alltoall_base = all_to_all_single
+
+
+# ---------------------------------------------------------------- forms
+
+
+def _several(tensors: Any) -> Any:
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _nested(one: Any, each: Any) -> tuple[Any, Any]:
+    """Return lists also for one tensor alone, which comes with a list of tensors for the ranks."""
+    if not isinstance(one, torch.Tensor):
+        return one, each
+    return [one], [each] if each else []
+
+
+def _lists(lend: Any, lists: Any) -> Any:
+    return [lend(one) for one in lists] if isinstance(lists, list | tuple) else lists
+
+
+def _rooted(opts: Any, root: Any) -> tuple[Any, dict[str, Any]]:
+    """Tell options from a root in their place."""
+    if isinstance(opts, int):
+        return None, {"rootRank": opts}
+    return opts, {} if root is None else {"rootRank": root}
+
+
+def _combined(opts: Any, op: Any) -> tuple[Any, dict[str, Any]]:
+    """Tell options from an operation in their place."""
+    if op is None and opts is not None and not hasattr(opts, "reduceOp"):
+        return None, {"reduceOp": operation(opts)}
+    return opts, {} if op is None else {"reduceOp": operation(op)}

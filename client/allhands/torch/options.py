@@ -1,0 +1,53 @@
+"""What PyTorch says beside the tensors of a call, in the words of this package."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import torch.distributed as dist
+
+from allhands.c10d.options import Options
+from allhands.reduction import ReduceOp
+
+_OPS: Final[Mapping[Any, ReduceOp]] = MappingProxyType(
+    {
+        dist.ReduceOp.SUM: ReduceOp.SUM,
+        dist.ReduceOp.AVG: ReduceOp.AVG,
+        dist.ReduceOp.PRODUCT: ReduceOp.PRODUCT,
+        dist.ReduceOp.MIN: ReduceOp.MIN,
+        dist.ReduceOp.MAX: ReduceOp.MAX,
+        dist.ReduceOp.BAND: ReduceOp.BAND,
+        dist.ReduceOp.BOR: ReduceOp.BOR,
+        dist.ReduceOp.BXOR: ReduceOp.BXOR,
+    }
+)
+_NONE: Final = timedelta(0)
+
+Kind = TypeVar("Kind", bound=Options)
+
+
+def operation(op: Any) -> ReduceOp:
+    """Return what a `ReduceOp` of PyTorch's means."""
+    kind = op.op if isinstance(op, dist.ReduceOp) else op
+    if (found := _OPS.get(kind)) is not None:
+        return found
+    _, factor = op.__getstate__()  # the way that PyTorch pickles it; there is no other to ask
+    return ReduceOp.premul_sum(factor)
+
+
+def limit(timeout: timedelta | None) -> timedelta | None:
+    """Return how long a call may take; None: as the group says, which PyTorch has two ways for."""
+    return timeout if timeout is not None and timeout > _NONE else None
+
+
+def settled(kind: type[Kind], opts: Any, timeout: timedelta | None = None, **more: Any) -> Kind:
+    """Return the options of one call, of PyTorch's or None; what is in `more` counts first."""
+    if opts is None:
+        return kind(limit(timeout), **more)
+    if hasattr(opts, "reduceOp"):
+        more.setdefault("reduceOp", operation(opts.reduceOp))
+    for name in ("rootRank", "rootTensor"):
+        if hasattr(opts, name):
+            more.setdefault(name, getattr(opts, name))
+    return kind(limit(opts.timeout), opts.asyncOp, **more)

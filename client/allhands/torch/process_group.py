@@ -1,0 +1,153 @@
+"""ProcessGroup: a group of this package as torch.distributed knows one.
+
+PyTorch's C++ reaches its methods too, so they bear c10d's names, the old ones and the new. It
+stands on `allhands.c10d.ProcessGroup`, which checks what it is given, and has the same texts.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from allhands import c10d
+from allhands.api.world import World
+from allhands.c10d.options import BarrierOptions, GroupOptions
+from allhands.group import Group
+from allhands.torch.collectives import Collectives
+from allhands.torch.options import settled
+from allhands.torch.tensors import Lent
+from allhands.torch.work import Work
+
+
+class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
+    """A process group of the backend "allhands"; see `allhands.c10d.ProcessGroup` for errors."""
+
+    def __init__(
+        self, group: Group, world: World, name: str, store: Any, *, is_world: bool
+    ) -> None:
+        """Stand for a group; with `is_world` its end is that of the world that it is."""
+        dist.ProcessGroup.__init__(self, group.rank, group.size)
+        self.native = c10d.ProcessGroup(group)
+        self.group = group
+        self.world = world
+        self._is_world = is_world
+        self._store = store
+        self._name = name
+        self._described = "undefined"
+
+    # ------------------------------------------------------------ what it is
+
+    def name(self) -> str:
+        return "allhands"
+
+    def rank(self) -> int:
+        return self.group.rank
+
+    def size(self) -> int:
+        return self.group.size
+
+    getBackendName = _get_backend_name = name
+    getRank = rank
+    getSize = size
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    _set_group_name = setGroupName
+
+    @property
+    def group_desc(self) -> str:
+        return self._described
+
+    def getGroupDesc(self) -> str:
+        return self._described
+
+    def setGroupDesc(self, description: str) -> None:
+        self._described = description
+
+    _set_group_desc = setGroupDesc
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    @property
+    def _device_types(self) -> list[Any]:
+        return [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
+
+    def _get_backend(self, device: Any) -> "ProcessGroup":
+        return self
+
+    @property
+    def options(self) -> GroupOptions:
+        return self.native.options
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return False
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    @property
+    def bound_device_id(self) -> None:
+        return None
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.group.timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing: numbers are equal from the beginning."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.group.sequence
+
+    def __repr__(self) -> str:
+        return f"ProcessGroup({self.group!r})"
+
+    # ------------------------------------------------------------ its end
+
+    def shutdown(self) -> None:
+        """End the group when its calls have ended; of a world, leave it. Idempotent."""
+        if self._is_world:
+            self.world.close()
+        elif self.world.is_open(self.group):
+            self.world.close_group(self.group)
+
+    def abort(self) -> None:
+        """End the group on all its ranks: calls raise GroupAborted, also those to come."""
+        self.group.abort("its process group was aborted")
+
+    # ------------------------------------------------------------ messages and barriers
+
+    def send(self, tensors: list[Any], dstRank: int, tag: int = 0) -> Work:
+        lent = Lent()
+        return Work(self.native.send(lent.all_read(tensors), dstRank, tag), lent, tensors)
+
+    def recv(self, tensors: list[Any], srcRank: int, tag: int = 0) -> Work:
+        lent = Lent()
+        return Work(self.native.recv(lent.all_written(tensors), srcRank, tag), lent, tensors)
+
+    def recv_anysource(self, tensors: list[Any], tag: int = 0) -> Work:
+        lent = Lent()
+        return Work(self.native.recv_anysource(lent.all_written(tensors), tag), lent, tensors)
+
+    def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Work:
+        options = settled(BarrierOptions, opts, timeout)
+        return Work(self.native.barrier(options), Lent(), None)
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return when every rank has called it; else every rank is told who has not."""
+        self.native.monitored_barrier(timeout, wait_all_ranks)

@@ -1,0 +1,104 @@
+"""Work: a call in flight, as PyTorch's Python and C++ wait for it."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from allhands.engine.work import Work as NativeWork
+from allhands.torch.options import limit
+from allhands.torch.tensors import Lent
+
+
+class Work(dist.Work):  # type: ignore[misc]
+    """A call on a process group; safe from any thread.
+
+    Its tensors belong to it until it has ended. Where they were copied, the copies go back when
+    somebody first asks for its end.
+    """
+
+    def __init__(self, work: NativeWork, lent: Lent, result: Any) -> None:
+        super().__init__()
+        self.native = work
+        self._lent = lent
+        self._result = result
+        self._lock = threading.Lock()
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the call has ended; return True.
+
+        Raises:
+            CollectiveTimeout: it has not ended within `timeout`; it goes on.
+            AllhandsError: it failed; what the error says.
+        """
+        try:
+            self.native.wait(limit(timeout))
+        except KeyboardInterrupt:
+            self.native.abandon()
+            raise
+        self._settle()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self.native.is_completed()
+
+    def is_success(self) -> bool:
+        return self.native.is_success()
+
+    def exception(self) -> BaseException | None:
+        return self.native.exception()
+
+    def result(self) -> Any:
+        """Wait, then return the tensors of the call that hold its result."""
+        self.wait()
+        return self._result
+
+    def source_rank(self) -> int:
+        return self.native.source_rank()
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """Return the future of `result()`, always the same one."""
+        with self._lock:
+            if self._future is None:
+                self._future = self._made_future()
+            return self._future
+
+    def abort(self) -> None:
+        """End the call early; its peers get GroupAborted for it."""
+        self.native.cancel()
+
+    def __repr__(self) -> str:
+        return f"Work({self.native!r})"
+
+    # ------------------------------------------------------------ inside
+
+    def _settle(self) -> None:
+        """Give the tensors of a call that has ended well what it gave them; once."""
+        if self._lent.gives_back:
+            with self._lock:
+                self._lent.give_back()
+
+    def _made_future(self) -> Any:
+        ended: Any = torch.futures.Future()
+
+        def end(_: object) -> None:
+            ended.set_result(None)
+
+        def outcome(_: Any) -> Any:
+            if (error := self.native.exception()) is not None:
+                raise error
+            self._settle()
+            return self._result
+
+        # C++ sees what `then` raises, not what `set_exception` was given.
+        future = ended.then(outcome)
+        self.native.get_future().add_done_callback(end)
+        return future
