@@ -15,8 +15,8 @@ from allhands.torch.tensors import Lent
 class Work(dist.Work):  # type: ignore[misc]
     """A call on a process group; safe from any thread.
 
-    Its tensors belong to it until it has ended. Where they were copied, the copies go back when
-    somebody first asks for its end.
+    Its tensors belong to it until it has ended. Where they were copied, the copies go back as soon
+    as it has, and before anybody is told so.
     """
 
     def __init__(self, work: NativeWork, lent: Lent, result: Any) -> None:
@@ -26,6 +26,9 @@ class Work(dist.Work):  # type: ignore[misc]
         self._result = result
         self._lock = threading.Lock()
         self._future: Any = None
+        if lent.gives_back:
+            # Also if nobody ever waits. It is not for the thread that ends calls to do.
+            work.get_future().add_done_callback(lambda _: self._settle())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the call has ended; return True.
@@ -46,10 +49,13 @@ class Work(dist.Work):  # type: ignore[misc]
         self.wait()
 
     def is_completed(self) -> bool:
-        return self.native.is_completed()
+        if not self.native.is_completed():
+            return False
+        self._settle()
+        return True
 
     def is_success(self) -> bool:
-        return self.native.is_success()
+        return self.is_completed() and self.native.is_success()
 
     def exception(self) -> BaseException | None:
         return self.native.exception()
@@ -82,7 +88,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _settle(self) -> None:
         """Give the tensors of a call that has ended well what it gave them; once."""
-        if self._lent.gives_back:
+        if self._lent.gives_back and self.native.is_success():
             with self._lock:
                 self._lent.give_back()
 
