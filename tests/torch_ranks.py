@@ -122,6 +122,7 @@ def on_ranks(size: int, **options: Any) -> Callable[[Callable[..., Any]], Callab
 
     Its parameter `rank`, if it has one, is given to it; others are pytest's to give.
     """
+
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         signature = inspect.signature(test)
         wants_rank = "rank" in signature.parameters
