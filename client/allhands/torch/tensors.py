@@ -10,6 +10,7 @@ import torch
 
 from allhands.engine.arguments import AnyArray
 from allhands.sparse import SparseArray
+from allhands.torch.memory import shared
 
 _VIEWED: Final[Mapping[Any, tuple[Any, Any]]] = MappingProxyType(
     {
@@ -73,7 +74,7 @@ class Lent:
     def _sparsely(self, tensor: Any) -> SparseArray:
         own = tensor.detach()
         values = own._values().cpu().contiguous()
-        array = SparseArray(own._indices().cpu().numpy(), _array(values), tensor.shape)
+        array = SparseArray(shared(own._indices().cpu().contiguous()), _array(values), tensor.shape)
         self._sparse.append((tensor, array))
         return array
 
@@ -95,10 +96,9 @@ def _is_plain(tensor: Any) -> bool:
 def _array(tensor: Any) -> AnyArray:
     """Return the memory of a plain tensor without history."""
     if (viewed := _VIEWED.get(tensor.dtype)) is None:
-        found: AnyArray = tensor.numpy()
-        return found
+        return shared(tensor)
     through, dtype = viewed
-    same: AnyArray = tensor.view(through).numpy().view(np.dtype(dtype))
+    same: AnyArray = shared(tensor.view(through)).view(np.dtype(dtype))
     return same
 
 
