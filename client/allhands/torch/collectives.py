@@ -17,6 +17,7 @@ from allhands.c10d.options import (
     ReduceScatterOptions,
     ScatterOptions,
 )
+from allhands.torch.events import recorded
 from allhands.torch.options import operation, settled
 from allhands.torch.tensors import Lent
 from allhands.torch.work import Work
@@ -29,6 +30,7 @@ class Collectives:
 
     # ------------------------------------------------------------ whole tensors
 
+    @recorded("broadcast", "tensors")
     def broadcast(
         self, tensors: Any, opts: Any = None, *, root: Any = None, timeout: timedelta | None = None
     ) -> Work:
@@ -38,6 +40,7 @@ class Collectives:
         lent = Lent()
         return Work(self.native.broadcast(lent.all_written(tensors), options), lent, tensors)
 
+    @recorded("all_reduce", "tensors")
     def allreduce(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
@@ -47,6 +50,7 @@ class Collectives:
         lent = Lent()
         return Work(self.native.allreduce(lent.all_written(tensors), options), lent, tensors)
 
+    @recorded("all_reduce", "tensors")
     def allreduce_coalesced(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
@@ -56,6 +60,7 @@ class Collectives:
         work = self.native.allreduce_coalesced(lent.all_written(tensors), options)
         return Work(work, lent, tensors)
 
+    @recorded("reduce", "tensors")
     def reduce(
         self,
         tensors: Any,
@@ -77,6 +82,7 @@ class Collectives:
 
     # ------------------------------------------------------------ blocks
 
+    @recorded("all_gather", "input_tensors")
     def allgather(
         self,
         output_tensors: Any,
@@ -92,6 +98,7 @@ class Collectives:
         work = self.native.allgather(arrays, lent.all_read(given), options)
         return Work(work, lent, into)
 
+    @recorded("all_gather_into_tensor", "x")
     def all_gather_single(
         self, output: Any, x: Any, opts: Any = None, *, timeout: timedelta | None = None
     ) -> Work:
@@ -102,6 +109,7 @@ class Collectives:
 
     _allgather_base = all_gather_single
 
+    @recorded("all_gather", "input_list")
     def allgather_coalesced(
         self,
         output_lists: Any,
@@ -116,6 +124,7 @@ class Collectives:
         work = self.native.allgather_coalesced(arrays, lent.all_read(input_list), options)
         return Work(work, lent, output_lists)
 
+    @recorded("all_gather_into_tensor_coalesced", "inputs")
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: timedelta | None = None
     ) -> Work:
@@ -127,6 +136,7 @@ class Collectives:
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @recorded("gather", "input_tensors")
     def gather(
         self,
         output_tensors: Any,
@@ -143,6 +153,7 @@ class Collectives:
         work = self.native.gather(_lists(lent.all_written, into), lent.all_read(given), options)
         return Work(work, lent, into)
 
+    @recorded("scatter", "input_tensors")
     def scatter(
         self,
         output_tensors: Any,
@@ -160,6 +171,7 @@ class Collectives:
         work = self.native.scatter(filled, _lists(lent.all_read, given), options)
         return Work(work, lent, into)
 
+    @recorded("reduce_scatter", "input_tensors")
     def reduce_scatter(
         self,
         output_tensors: Any,
@@ -177,6 +189,7 @@ class Collectives:
         work = self.native.reduce_scatter(filled, _lists(lent.all_read, given), options)
         return Work(work, lent, into)
 
+    @recorded("reduce_scatter_tensor", "x")
     def reduce_scatter_single(
         self,
         output: Any,
@@ -194,6 +207,7 @@ class Collectives:
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @recorded("reduce_scatter_tensor_coalesced", "inputs")
     def reduce_scatter_single_coalesced(
         self,
         outputs: Any,
@@ -212,6 +226,7 @@ class Collectives:
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @recorded("all_to_all", "input_tensors")
     def alltoall(
         self,
         output_tensors: Any,
@@ -226,6 +241,7 @@ class Collectives:
         work = self.native.alltoall(filled, lent.all_read(input_tensors), options)
         return Work(work, lent, output_tensors)
 
+    @recorded("all_to_all", "x")
     def all_to_all_single(
         self,
         output: Any,
