@@ -133,17 +133,17 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
 
     @recorded("send", "tensors")
     def send(self, tensors: list[Any], dstRank: int, tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("send")
         return Work(self.native.send(lent.all_read(tensors), dstRank, tag), lent, tensors)
 
     @recorded("recv", "tensors")
     def recv(self, tensors: list[Any], srcRank: int, tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("recv")
         return Work(self.native.recv(lent.all_written(tensors), srcRank, tag), lent, tensors)
 
     @recorded("recvAnySource", "tensors")
     def recv_anysource(self, tensors: list[Any], tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("recv_anysource")
         return Work(self.native.recv_anysource(lent.all_written(tensors), tag), lent, tensors)
 
     @recorded("barrier", "opts")
