@@ -3,8 +3,10 @@
 Rank 0 says under one key how its meeting is called, all others leave a word under that name, and
 rank 0 answers with the words that it has read and where to go. So nobody goes by what an earlier
 world left in the store, be it complete or not: such an answer does not have the own word in it.
+Whoever waits there is sent on by the next rank 0.
 """
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -26,9 +28,7 @@ from allhands_proto import notice, process
 
 _PREFIX = "allhands/rendezvous"
 _NOW = f"{_PREFIX}/now"
-_LOOK_SECONDS = 0.05
-_PATIENCE = 0.25
-"""Seconds until a rank looks whether it has left its word with a rank 0 that is no more."""
+_HEARING_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,12 @@ def _called(
     store: Keys, world_size: int, timeout: float, until: float, grounds: Grounds
 ) -> Meeting:
     name = secrets.token_hex(8)
+    before = store.get(_NOW).decode() if store.check([_NOW]) else None
     store.set(_NOW, name)
+    if before is not None:  # perhaps somebody has left a word with it, or has missed it
+        if not store.check([_answer_key(before)]):
+            _answer(store, before, [])
+        store.set(_over_key(before), b"")
     keys = [_word_key(name, rank) for rank in range(1, world_size)]
     try:
         store.wait(keys, max(until - time.monotonic(), 0))
@@ -195,6 +200,11 @@ def _answer(
 ) -> None:
     told = {"words": words, "url": url, "token": token, "error": error}
     store.set(_answer_key(name), json.dumps({**told, "host": socket.gethostname()}))
+    if error:
+        # The store may end with this process, which is about to.
+        heard = [_heard_key(name, rank) for rank in range(1, len(words) + 1)]
+        with contextlib.suppress(StoreTimeout):
+            store.wait(heard, _HEARING_SECONDS)
 
 
 # ---------------------------------------------------------------- the others
@@ -205,31 +215,28 @@ def _come(store: Keys, rank: int, timeout: float, until: float) -> Meeting:
     said = json.dumps(
         {"word": word, "here": _here(), "network": process.network(), "host": socket.gethostname()}
     )
-    told_to = ""
+
+    def wait(key: str) -> None:
+        store.wait([key], max(until - time.monotonic(), 0))
+
+    met = "nobody"
     try:
         while True:
-            store.wait([_NOW], max(until - time.monotonic(), 0))
+            wait(_NOW)
             name = store.get(_NOW).decode()
-            if name != told_to:
-                store.set(_word_key(name, rank), said)
-                told_to = name
-            try:
-                left = max(until - time.monotonic(), 0)
-                store.wait([_answer_key(name)], min(left, _PATIENCE))
-            except StoreTimeout:
-                if left <= _PATIENCE:
-                    raise
-                continue  # perhaps rank 0 was started again
+            store.set(_word_key(name, rank), said)
+            wait(_answer_key(name))
             told = json.loads(store.get(_answer_key(name)))
             if word in told["words"]:
+                if told["error"]:
+                    store.set(_heard_key(name, rank), b"")
                 return _told(told, name, _coordinator_of(store))
-            if time.monotonic() > until:
-                raise StoreTimeout("another process has come as this rank")
-            # Of an earlier world. Nothing tells when its rank 0 begins the next one.
-            time.sleep(_LOOK_SECONDS)
+            met = f"others, with another process as rank {rank}"
+            wait(_over_key(name))
     except StoreTimeout as error:
         raise StoreTimeout(
-            f"timeout: rank {rank} waited {timeout:g} s for rank 0 to come to the store: {error}"
+            f"timeout: rank {rank} waited {timeout:g} s for rank 0 to come to the store, which "
+            f"has met with {met}: {error}"
         ) from error
 
 
@@ -253,6 +260,14 @@ def _word_key(name: str, rank: int) -> str:
 
 def _answer_key(name: str) -> str:
     return f"{_PREFIX}/{name}/place"
+
+
+def _heard_key(name: str, rank: int) -> str:
+    return f"{_PREFIX}/{name}/{rank}/heard"
+
+
+def _over_key(name: str) -> str:
+    return f"{_PREFIX}/{name}/over"
 
 
 def _whole(store: object) -> object:
