@@ -10,8 +10,10 @@ import torch.distributed as dist
 from allhands.engine.work import Work as NativeWork
 from allhands.torch.options import limit
 from allhands.torch.tensors import Lent
+from allhands.torch.untraced import untraced
 
 
+@untraced
 class Work(dist.Work):  # type: ignore[misc]
     """A call on a process group; safe from any thread.
 
