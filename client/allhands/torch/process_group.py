@@ -16,6 +16,7 @@ from allhands.c10d.options import BarrierOptions, GroupOptions
 from allhands.engine.verdict import Failure
 from allhands.group import Group
 from allhands.torch.collectives import Collectives
+from allhands.torch.events import recorded
 from allhands.torch.options import settled
 from allhands.torch.tensors import Lent
 from allhands.torch.work import Work
@@ -144,18 +145,22 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
 
     # ------------------------------------------------------------ messages and barriers
 
+    @recorded("send", "tensors")
     def send(self, tensors: list[Any], dstRank: int, tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("send")
         return Work(self.native.send(lent.all_read(tensors), dstRank, tag), lent, tensors)
 
+    @recorded("recv", "tensors")
     def recv(self, tensors: list[Any], srcRank: int, tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("recv")
         return Work(self.native.recv(lent.all_written(tensors), srcRank, tag), lent, tensors)
 
+    @recorded("recvAnySource", "tensors")
     def recv_anysource(self, tensors: list[Any], tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("recv_anysource")
         return Work(self.native.recv_anysource(lent.all_written(tensors), tag), lent, tensors)
 
+    @recorded("barrier", "opts")
     def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Work:
         options = settled(BarrierOptions, opts, timeout)
         return Work(self.native.barrier(options), Lent(), None)

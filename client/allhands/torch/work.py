@@ -1,6 +1,7 @@
 """Work: a call in flight, as PyTorch's Python and C++ wait for it."""
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +27,8 @@ class Work(dist.Work):  # type: ignore[misc]
         self._result = result
         self._lock = threading.Lock()
         self._future: Any = None
+        self.before_return: Callable[[], None] | None = None
+        """What `wait` awaits besides the end of the call."""
         if lent.gives_back:
             # Also if nobody ever waits. It is not for the thread that ends calls to do.
             work.get_future().add_done_callback(lambda _: self._settle())
@@ -43,6 +46,8 @@ class Work(dist.Work):  # type: ignore[misc]
             self.native.abandon()
             raise
         self._settle()
+        if self.before_return is not None:
+            self.before_return()
         return True
 
     def synchronize(self) -> None:
