@@ -9,12 +9,12 @@ import os
 import time
 from typing import Any
 
-from torch.distributed import distributed_c10d
-
 from allhands import config
 from allhands.api.rendezvous import Grounds, meet_through
 from allhands.api.sync import parent
 from allhands.api.world import GroupOptions, NonMember, World
+from allhands.group import Group
+from allhands.torch.bookkeeping import default_group
 from allhands.torch.process_group import ProcessGroup
 from allhands.torch.rendezvous import world_of
 from allhands.torch.through import Through
@@ -24,20 +24,23 @@ def open_group(opts: Any) -> ProcessGroup:
     """Make the process group that `opts` describe, on each rank of it."""
     ranks = list(opts.global_ranks_in_group)
     timeout = opts.timeout.total_seconds()
-    home = (_home() if ranks else None) or world_of(opts.store)
-    if ranks and home is not None:
-        group = home.new_group(ranks, options=GroupOptions(timeout=timeout))
+    if ranks and (home := _home(opts.store)) is not None:
+        world, whole = home
+        group = world.part(whole, ranks, None, GroupOptions(timeout=timeout))
         assert not isinstance(group, NonMember)  # PyTorch makes groups on their members alone
-        return ProcessGroup(group, home, opts.group_id, opts.store, is_world=False)
-    world = home or _join(opts.store, opts.group_rank, opts.group_size, timeout, not ranks)
+        return ProcessGroup(group, world, opts.group_id, opts.store, is_world=False)
+    met = None if ranks else world_of(opts.store)
+    world = met or _join(opts.store, opts.group_rank, opts.group_size, timeout, not ranks)
     world.group.timeout = timeout
     return ProcessGroup(world.group, world, opts.group_id, opts.store, is_world=True)
 
 
-def _home() -> World | None:
-    """Return the world of the default group; None: that is of another backend."""
-    default = distributed_c10d._get_default_group()
-    return default.world if isinstance(default, ProcessGroup) else None
+def _home(store: Any) -> tuple[World, Group] | None:
+    """Return the world of the default group, and its ranks there; None: each group has its own."""
+    if (default := default_group()) is not None:
+        return default.world, default.group
+    met = world_of(store)
+    return None if met is None else (met, met.group)
 
 
 def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bool) -> World:
