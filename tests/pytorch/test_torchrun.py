@@ -181,6 +181,7 @@ while time.monotonic() < until:
 """
 
 
+@pytest.mark.timeout(240)  # six times somebody imports PyTorch, after one another
 def test_a_world_grows_with_a_node_and_goes_on_when_that_is_lost(
     torchrun: Callable[..., _Agent], daemon: Daemon, tmp_path: Path
 ) -> None:
