@@ -47,6 +47,7 @@ def main() -> None:
 def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
     """Return PyTorch's class of tests, for a backend and with its ranks forked."""
     import torch
+    from torch.testing._internal import common_distributed
 
     from parity.pytorch.gates import WIDENED, open_tests
     from parity.pytorch.processor import pretend
@@ -56,6 +57,8 @@ def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
         importlib.import_module(once)
 
     module = open_tests(backend, gates)
+    for one in common_distributed.TIMEOUT_OVERRIDE:
+        common_distributed.TIMEOUT_OVERRIDE[one] = timeout
     torch.set_num_threads(1)
 
     class Judged(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
