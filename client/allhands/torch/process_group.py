@@ -14,6 +14,7 @@ from allhands import c10d
 from allhands.api.world import World
 from allhands.c10d.options import BarrierOptions, GroupOptions
 from allhands.group import Group
+from allhands.torch import strands
 from allhands.torch.collectives import Collectives
 from allhands.torch.options import settled
 from allhands.torch.tensors import Lent
@@ -28,15 +29,22 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     ) -> None:
         """Stand for a group; with `is_world` its end is that of the world that it is."""
         dist.ProcessGroup.__init__(self, group.rank, group.size)
-        self.native = c10d.ProcessGroup(group)
+        self._native = c10d.ProcessGroup(group)
         self.group = group
         self.world = world
+        self.strands = strands.Strands(group, world)
         self._is_world = is_world
         self._store = store
         self._name = name
         self._described = "undefined"
 
     # ------------------------------------------------------------ what it is
+
+    @property
+    def native(self) -> c10d.ProcessGroup:
+        """What the caller's calls are made on: the group, or the strand that the caller is in."""
+        strand = strands.current()
+        return self._native if strand is None else self.strands.native(strand)
 
     def name(self) -> str:
         return "allhands"
@@ -121,12 +129,16 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         """End the group when its calls have ended; of a world, leave it. Idempotent."""
         if self._is_world:
             self.world.close()
-        elif self.world.is_open(self.group):
+            return
+        self.strands.close()
+        if self.world.is_open(self.group):
             self.world.close_group(self.group)
 
     def abort(self) -> None:
         """End the group on all its ranks: calls raise GroupAborted, also those to come."""
-        self.group.abort("its process group was aborted")
+        why = "its process group was aborted"
+        self.group.abort(why)
+        self.strands.abort(why)
 
     # ------------------------------------------------------------ messages and barriers
 

@@ -121,7 +121,11 @@ def _tensor(array: AnyArray) -> Any:
 
 def _sparse_tensor(like: Any, array: SparseArray) -> Any:
     return torch.sparse_coo_tensor(
-        torch.from_numpy(array.indices), _tensor(array.values), like.shape, device=like.device
+        torch.from_numpy(array.indices),
+        _tensor(array.values),
+        like.shape,
+        device=like.device,
+        check_invariants=False,
     )
 
 

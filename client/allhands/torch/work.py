@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from allhands.engine.work import Work as NativeWork
+from allhands.torch import strands
 from allhands.torch.options import limit
 from allhands.torch.tensors import Lent
 
@@ -88,9 +89,11 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _made_future(self) -> Any:
         ended: Any = torch.futures.Future()
+        strand = strands.current()
 
         def end(_: object) -> None:
-            ended.set_result(None)
+            with strands.within(strand):
+                ended.set_result(None)
 
         def outcome(_: Any) -> Any:
             if (error := self.native.exception()) is not None:
