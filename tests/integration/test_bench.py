@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from allhands.bench import netns, tcp
-from allhands.bench.cell import CONVENTIONS, Cell
+from allhands.bench.cell import COLLECTIVES, Cell
 from allhands.bench.crew import Crew, CrewFailed
 from allhands.bench.driver import Bench, bench
 from allhands.bench.launches import Host, Missing, Process, Pythons, find
@@ -45,7 +45,7 @@ def test_each_operation_size_and_number_of_ranks_gets_a_row_of_checked_times(
     said = json.loads(done.stdout)
     assert json.loads(saved.read_text()) == said
     cells = [(row["operation"], row["bytes"]) for row in said["rows"]]
-    with_data = [name for name in CONVENTIONS if name != "barrier"]
+    with_data = [name for name in COLLECTIVES if name != "barrier"]
     expected = [(name, size) for name in with_data for size in (8, 65536)] + [("barrier", 0)]
     assert cells == expected
     assert all(0 < row["low"] <= row["median"] <= row["high"] for row in said["rows"])
@@ -89,7 +89,7 @@ def _peer(name: str) -> Any:
         return pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("peer", ["gloo", "openmpi", "mpich"])
+@pytest.mark.parametrize("peer", ["gloo", "openmpi", "mpich", "allhands-torch"])
 def test_a_peer_takes_turns_with_allhands(peer: str) -> None:
     launchers = [find("allhands", Pythons()), _peer(peer)]
     with bench(launchers, 2) as running:
@@ -101,6 +101,16 @@ def test_a_peer_takes_turns_with_allhands(peer: str) -> None:
         assert one.summary is not None
         assert one.summary.samples >= 3
     assert set(about) == {"allhands", peer}
+
+
+def test_a_step_of_training_is_measured_with_both_backends_of_pytorch() -> None:
+    launchers = [_peer("allhands-torch"), _peer("gloo"), find("allhands", Pythons())]
+    with bench(launchers, 2) as running:
+        ours, gloos, without = running.measure(Cell("ddp_step", 2, 64 << 10), 0.0)
+    for one in (ours, gloos):
+        assert one.failed is None
+        assert one.summary is not None
+    assert without.refused == "allhands is not measured on ddp_step"
 
 
 # ---------------------------------------------------------------- contenders that go wrong
@@ -119,7 +129,7 @@ class Alone:
     empty = staticmethod(lambda elements, dtype: np.empty(elements, dtype))
     barrier = variant = close = lambda self: None
 
-    def bind(self, cell, x, out):
+    def bind(self, cell, x, out, seed):
         def call():
             %s
         return call

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from allhands.testing.until import until
 from torch_ranks import on_ranks, run_ranks
 
 
@@ -21,3 +22,18 @@ def test_the_backend_can_be_named_for_the_processor_alone() -> None:
         return list(x.tolist())
 
     assert run_ranks(3, body, backend="cpu:allhands") == [[6.0, 6.0]] * 3
+
+
+@on_ranks(2)
+def test_a_copied_tensor_has_its_result_when_its_work_is_said_to_be_completed(rank: int) -> None:
+    x = torch.arange(6.0).reshape(2, 3).t()
+    work = dist.all_reduce(x, async_op=True)
+    until(work.is_completed)
+    assert x.tolist() == [[0.0, 6.0], [2.0, 8.0], [4.0, 10.0]]
+
+
+@on_ranks(2)
+def test_a_copied_tensor_has_its_result_though_nobody_keeps_its_work(rank: int) -> None:
+    x = torch.arange(6.0).reshape(2, 3).t()
+    dist.all_reduce(x, async_op=True)
+    until(lambda: x[2, 1] == 10.0)

@@ -181,9 +181,9 @@ def test_p086_hooks_are_checked_when_they_are_registered(rank: int) -> None:
     model = DistributedDataParallel(Task())
     with pytest.raises(TypeError, match=re.escape("Communication hook must be callable.")):
         model.register_comm_hook(None, 1)
-    with pytest.raises(ValueError, match="bucket annotation should be dist.GradBucket"):
+    with pytest.raises(ValueError, match=r"bucket annotation should be dist.GradBucket"):
         model.register_comm_hook(None, bucket_is_int)
-    with pytest.raises(ValueError, match="return annotation should be torch.futures.Future"):
+    with pytest.raises(ValueError, match=r"return annotation should be torch.futures.Future"):
         model.register_comm_hook(None, gives_int)
 
 

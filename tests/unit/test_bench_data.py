@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from allhands.bench.cell import CONVENTIONS, DTYPES, Cell, cells_of, most_ranks
+from allhands.bench import training
+from allhands.bench.cell import BATCH, COLLECTIVES, DTYPES, Cell, cells_of, most_ranks
 from allhands.bench.data import Array, Data, carrier, scale_of
+from allhands.bench.training import Gradients
 
 SEED = 7
 
@@ -39,7 +41,7 @@ def result(cell: Cell, rank: int, scale: int) -> Array:
     return due.astype(carrier(cell.dtype))
 
 
-WITH_DATA = sorted(set(CONVENTIONS) - {"barrier"})
+WITH_DATA = sorted(set(COLLECTIVES) - {"barrier"})
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -96,3 +98,65 @@ def test_sizes_are_what_each_rank_brings_with_equal_shares_for_all() -> None:
 def test_a_table_has_one_barrier_and_no_partner_for_a_single_rank() -> None:
     cells = cells_of(["sendrecv", "barrier", "broadcast"], 1, [8, 16], ["float32", "int8"])
     assert [cell.operation for cell in cells] == ["barrier"] + ["broadcast"] * 4
+
+
+# ---------------------------------------------------------------- a step of training
+
+STEP = Cell("ddp_step", 3, 1 << 20)
+
+
+def gradients(scale: int, seed: int = SEED) -> Array:
+    """Find them from the loss alone: it is linear in each layer's weights."""
+    width = STEP.width
+    layers = [weights.astype(np.float64) for weights in training.weights(STEP, seed)]
+    x = np.zeros((BATCH, width))
+    for rank in range(STEP.ranks):
+        x += brought_to_step(rank, scale).reshape(BATCH, width) / STEP.ranks
+    due = np.empty((STEP.layers, width, width))
+    for at in range(STEP.layers):
+        before = np.linalg.multi_dot([x, *(one.T for one in layers[:at])]) if at else x
+        after = np.eye(width)
+        for one in layers[at + 1 :]:
+            after = one @ after
+        # The loss is the sum of before @ W.T @ after.T: of each weight, what stands beside it.
+        due[at] = np.outer(after.sum(0), before.sum(0))
+    return due.astype(np.float32).reshape(-1)
+
+
+def brought_to_step(rank: int, scale: int) -> Array:
+    x = np.empty(STEP.elements, np.float32)
+    Gradients(STEP, rank, SEED).fill(x, scale)
+    return x
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_the_mean_of_gradients_passes(rank: int) -> None:
+    assert Gradients(STEP, rank, SEED).wrong(gradients(2), 2) is None
+
+
+def test_gradients_that_were_not_averaged_or_are_of_the_call_before_do_not_pass() -> None:
+    check = Gradients(STEP, 0, SEED)
+    for got in (gradients(2) * STEP.ranks, gradients(1), np.full(STEP.output_elements, np.nan)):
+        said = check.wrong(got.astype(np.float32), 2)
+        assert said is not None
+        assert "a gradient of layer 0 of 4" in said
+
+
+def test_a_gradient_that_is_wrong_alone_does_not_pass() -> None:
+    got = gradients(1)
+    got[-1] += np.abs(got[-(STEP.width**2) :]).max() / 1000
+    said = Gradients(STEP, 0, SEED).wrong(got, 1)
+    assert said is not None
+    assert "layer 3 of 4" in said
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "width", "layers"),
+    [(8, 64, 1), (64 << 10, 64, 4), (1 << 20, 256, 4), (16 << 20, 1024, 4), (100 << 20, 1024, 25)],
+)
+def test_a_model_has_the_gradients_that_were_asked_for(
+    nbytes: int, width: int, layers: int
+) -> None:
+    cell = Cell("ddp_step", 2, nbytes)
+    assert (cell.width, cell.layers) == (width, layers)
+    assert cell.output_elements * 4 == max(nbytes, 64 * 64 * 4)

@@ -10,8 +10,13 @@ CONVENTIONS = {
     "all_to_all": "bytes: the array that each rank brings, in equal shares for all ranks",
     "sendrecv": "one way from rank to rank: half a round trip between ranks 0 and 1",
     "barrier": "no array",
+    "ddp_step": "forward and backward of a model in PyTorch's DistributedDataParallel; bytes: its "
+    "gradients, of linear layers alone, 16 samples a rank",
 }
 """The operations, each with what it does and what its bytes are."""
+
+COLLECTIVES = tuple(name for name in CONVENTIONS if name != "ddp_step")
+"""Those that every contender has."""
 
 TIMES = (
     "seconds of the rank for which the call took longest; below 64 KiB the mean of a batch of "
@@ -34,6 +39,12 @@ _BYTES = {
 }
 DTYPES = tuple(_BYTES)
 
+BATCH = 16
+"""Samples that each rank brings to a step."""
+_WIDTHS = (1024, 256, 64)
+_FEWEST_LAYERS = 4
+"""Of all widths but the least."""
+
 LARGEST_VALUE = 3
 LARGEST_SCALE = 3
 _EXACT_UP_TO = {"int8": 127, "uint8": 255, "bfloat16": 256, "float16": 2048}
@@ -51,7 +62,9 @@ class Cell:
     operation: str
     ranks: int
     nbytes: int
-    """What was asked for; `elements` has at least one element, and equal shares for all ranks."""
+    """What was asked for; `elements` has at least one element, and equal shares for all ranks.
+
+    Of a step of training: what its gradients take, which are as long as the output."""
     dtype: str = "float32"
 
     @property
@@ -59,6 +72,8 @@ class Cell:
         """Length of the array that each rank brings."""
         if self.operation == "barrier":
             return 0
+        if self.operation == "ddp_step":
+            return BATCH * self.width
         elements = max(self.nbytes // _BYTES[self.dtype], 1)
         if self.operation in ("reduce_scatter", "all_to_all"):
             elements = -(-elements // self.ranks) * self.ranks
@@ -74,7 +89,23 @@ class Cell:
                 return self.elements // self.ranks
             case "all_to_all" | "sendrecv":
                 return self.elements
+            case "ddp_step":
+                return self.layers * self.width**2
         return 0
+
+    @property
+    def width(self) -> int:
+        """Inputs and outputs of each layer of the model that is trained."""
+        enough = (one for one in _WIDTHS if _FEWEST_LAYERS * self._layer(one) <= self.nbytes)
+        return next(enough, _WIDTHS[-1])
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model that is trained: at least one, whatever `nbytes`."""
+        return max(self.nbytes // self._layer(self.width), 1)
+
+    def _layer(self, width: int) -> int:
+        return width**2 * _BYTES[self.dtype]
 
     @property
     def participants(self) -> range:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from allhands.bench import training
 from allhands.bench.cell import Cell
 from allhands.bench.data import Array, carrier
 
@@ -19,9 +20,10 @@ Call = Callable[[], object]
 
 _BACKENDS = {"allhands-socket": "socket", "allhands-grpc": "grpc"}
 UNRECORDED = "allhands-unrecorded"
-ALLHANDS = ("allhands", "allhands-arena", "allhands-persistent", UNRECORDED, *_BACKENDS)
+TORCH = "allhands-torch"
+ALLHANDS = ("allhands", "allhands-arena", "allhands-persistent", UNRECORDED, *_BACKENDS, TORCH)
 """allhands on any arrays; on its own; with calls made ready once; without the flight recorder; over
-each kind of links alone."""
+each kind of links alone; as the backend of torch.distributed."""
 MPI = ("openmpi", "mpich")
 PEERS = ("gloo", *MPI)
 
@@ -41,8 +43,10 @@ class Contender(Protocol):
     def empty(self, elements: int, dtype: str) -> Array:
         """Allocate as its users would."""
 
-    def bind(self, cell: Cell, x: Array, out: Array) -> Call:
+    def bind(self, cell: Cell, x: Array, out: Array, seed: int) -> Call:
         """Return the call that does the cell's operation, a round trip for sendrecv.
+
+        A model that is trained has the weights of that `seed`.
 
         Raises:
             Refused: it has no such operation, or no such dtype.
@@ -77,7 +81,7 @@ class Allhands:
             return array
         return np.empty(elements, carrier(dtype))
 
-    def bind(self, cell: Cell, x: Array, out: Array) -> Call:
+    def bind(self, cell: Cell, x: Array, out: Array, seed: int) -> Call:
         ah, own_type = self._ah, _numpy_type(cell.dtype)
         x, out = x.view(own_type), out.view(own_type)
         if self._persistent:
@@ -133,25 +137,26 @@ class Allhands:
         self._ah.destroy_process_group()
 
 
-class Gloo:
-    """torch.distributed with Gloo, on tensors that share the arrays' memory."""
+class Torch:
+    """torch.distributed with one of its backends, on tensors that share the arrays' memory."""
 
-    def __init__(self, meeting: Path) -> None:
+    def __init__(self, backend: str, meeting: Path) -> None:
         import torch
         import torch.distributed as dist
 
         torch.set_num_threads(1)
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=size)
+        dist.init_process_group(backend, f"file://{meeting}", rank=rank, world_size=size)
         self._torch: Any = torch
         self._dist: Any = dist
+        self._backend = backend
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.about = {"torch": str(torch.__version__), "python": platform.python_version()}
 
     def empty(self, elements: int, dtype: str) -> Array:
         return np.empty(elements, carrier(dtype))
 
-    def bind(self, cell: Cell, x: Array, out: Array) -> Call:
+    def bind(self, cell: Cell, x: Array, out: Array, seed: int) -> Call:
         dist, mine, theirs = self._dist, self._tensor(x, cell), self._tensor(out, cell)
         match cell.operation:
             case "all_reduce":
@@ -172,7 +177,11 @@ class Gloo:
                 )
             case "barrier":
                 return lambda: dist.barrier()
-        raise Refused(f"gloo is not measured on {cell.operation}")
+            case "ddp_step":
+                if cell.dtype != "float32":
+                    raise Refused("models are measured in float32")
+                return training.step(cell, x, out, seed)
+        raise Refused(f"{self._backend} is not measured on {cell.operation}")
 
     def _tensor(self, array: Array, cell: Cell) -> Any:
         # torch has no unsigned type of two bytes that it could share with NumPy everywhere.
@@ -215,7 +224,7 @@ class Mpi:
     def empty(self, elements: int, dtype: str) -> Array:
         return np.empty(elements, carrier(dtype))
 
-    def bind(self, cell: Cell, x: Array, out: Array) -> Call:
+    def bind(self, cell: Cell, x: Array, out: Array, seed: int) -> Call:
         world, in_place = self._world, self._mpi.IN_PLACE
         if cell.operation != "barrier":
             self._refuse_unknown(cell.dtype)
@@ -260,10 +269,12 @@ class Mpi:
 
 
 def contender(name: str, meeting: Path) -> Contender:
-    """Join the world of this process's contender; Gloo's ranks find each other in a file."""
+    """Join the world of this process's contender; those of PyTorch find each other in a file."""
+    if name == TORCH:
+        return Torch("allhands", meeting)
     if name in ALLHANDS:
         return Allhands(name)
-    return Gloo(meeting) if name == "gloo" else Mpi()
+    return Torch(name, meeting) if name == "gloo" else Mpi()
 
 
 def _numpy_type(dtype: str) -> Any:

@@ -29,7 +29,7 @@ class Data:
 
     def __init__(self, cell: Cell, rank: int, seed: int) -> None:
         self._cell = cell
-        self._mine = _values(cell, rank, seed)
+        self._mine = values(cell, rank, seed)
         self._due = self._expected(rank, seed)
 
     def fill(self, x: Array, scale: int) -> None:
@@ -52,7 +52,7 @@ class Data:
 
     def _expected(self, rank: int, seed: int) -> NDArray[np.int16]:
         cell = self._cell
-        brought = (_values(cell, other, seed) for other in range(cell.ranks))
+        brought = (values(cell, other, seed) for other in range(cell.ranks))
         share = cell.elements // cell.ranks
         mine = slice(rank * share, (rank + 1) * share)
         match cell.operation:
@@ -65,8 +65,8 @@ class Data:
             case "all_to_all":
                 return np.concatenate([values[mine] for values in brought])
             case "sendrecv":
-                return _values(cell, 1 - rank, seed) if rank < 2 else self._mine
-        return _values(cell, 0, seed)
+                return values(cell, 1 - rank, seed) if rank < 2 else self._mine
+        return values(cell, 0, seed)
 
 
 def _sum(arrays: Iterator[NDArray[np.int16]], part: slice) -> NDArray[np.int16]:
@@ -76,7 +76,7 @@ def _sum(arrays: Iterator[NDArray[np.int16]], part: slice) -> NDArray[np.int16]:
     return total
 
 
-def _values(cell: Cell, rank: int, seed: int) -> NDArray[np.int16]:
+def values(cell: Cell, rank: int, seed: int) -> NDArray[np.int16]:
     """Draw what a rank brings at scale 1; never 0, which a scale would not change."""
     random = np.random.default_rng((seed, rank))
     values = random.integers(1, LARGEST_VALUE, cell.elements, np.int8, endpoint=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from allhands.bench.contenders import ALLHANDS, MPI
+from allhands.bench.contenders import ALLHANDS, MPI, TORCH
 
 # A peer's Python needs NumPy and the peer. To import allhands proper would need more, so that
 # name is given to a package that is found in the same place and has no code of its own.
@@ -29,6 +29,7 @@ from mpi4py import MPI
 print(MPI.Get_library_version())
 """
 
+_NEEDED_BY_TORCH = {"torch": "torch==2.13.0", "numpy": "numpy"}
 _FOREIGN = ("OMPI_", "PMI", "PMIX_", "MPI_LOCAL", "HYDI_", "SLURM_", "MASTER_", "TORCHELASTIC_")
 _OWN = {"ALLHANDS_URL", "ALLHANDS_JOB", "ALLHANDS_TOKEN", "ALLHANDS_TLS_CA"}
 _PLACE = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
@@ -91,7 +92,7 @@ def find(contender: str, pythons: Pythons) -> "Launcher":
         return _find_allhands(contender)
     if contender in MPI:
         return _find_mpi(contender, python)
-    _need_modules(contender, python, {"torch": "torch==2.13.0", "numpy": "numpy"})
+    _need_modules(contender, python, _NEEDED_BY_TORCH)
     return Launcher(contender, python)
 
 
@@ -123,7 +124,7 @@ class Launcher:
             rank = (self.python, "-c", _AS_RANK, _HERE, *job)
         if self.mpirun:
             return [Process((*self.mpirun, "-n", str(ranks), *rank), base)]
-        if own and len(hosts) == 1:
+        if own and len(hosts) == 1 and self.contender != TORCH:
             launcher = (self.python, "-m", "allhands.cli.main", "run", "-n", str(ranks), "-m")
             return [Process((*hosts[0].enter, *launcher, *rank[2:]), base)]
         return [
@@ -154,6 +155,8 @@ def _place(hosts: Sequence[Host], host: Host, rank: int, ranks: int, port: int) 
 def _find_allhands(contender: str) -> Launcher:
     import allhands as ah
 
+    if contender == TORCH:
+        _need_modules(contender, sys.executable, {**_NEEDED_BY_TORCH, "ml_dtypes": "ml_dtypes"})
     needs = {"allhands-arena": "empty", "allhands-persistent": "all_reduce_init"}
     name = needs.get(contender)
     if name is not None and not hasattr(ah, name):
@@ -219,9 +222,10 @@ def _need_modules(contender: str, python: str, modules: Mapping[str, str]) -> No
     missing = _output([python, "-c", ask, *modules]).split()
     if missing:
         wanted = " ".join(modules.get(name, name) for name in missing)
+        other = f", or another Python that has it: --{contender}-python"
         raise Missing(
-            f"{contender} needs `{python} -m pip install {wanted}`, or another Python that has "
-            f"it: --{contender}-python"
+            f"{contender} needs `{python} -m pip install {wanted}`"
+            f"{'' if contender in ALLHANDS else other}"
         )
 
 

@@ -15,6 +15,7 @@ from allhands.bench.cell import Cell
 from allhands.bench.contenders import Call, Contender, Refused, contender
 from allhands.bench.data import Array, Data, scale_of
 from allhands.bench.gate import Gate
+from allhands.bench.training import Gradients
 from allhands.bench.wire import Line, Message
 
 _CHECKED_ALWAYS_UP_TO = 4 << 20
@@ -29,7 +30,8 @@ class Seat:
         self.cell = cell
         self._one, self._gate = one, gate
         self._takes_part = one.rank in cell.participants
-        self._data = Data(cell, one.rank, seed)
+        kind = Gradients if cell.operation == "ddp_step" else Data
+        self._data = kind(cell, one.rank, seed)
         self._x = one.empty(cell.elements, cell.dtype)
         self._out = one.empty(cell.output_elements, cell.dtype)
         self._fresh = np.empty(0 if cell.rewritten else cell.elements, self._x.dtype)
@@ -37,7 +39,7 @@ class Seat:
         self._x.fill(0)
         self._out.fill(0)
         self._calls = 0
-        self._call = self._ready()
+        self._call = self._ready(seed)
 
     def turn(self, warm: int, batches: int, calls: int) -> tuple[list[float], str | None]:
         """Make `warm` calls, then the timed ones; return their seconds, and what was wrong.
@@ -58,14 +60,14 @@ class Seat:
             wrong = wrong or said
         return times, wrong
 
-    def _ready(self) -> Call:
+    def _ready(self, seed: int) -> Call:
         """Make one call, to see whether the contender takes arguments like these.
 
         Raises:
             Refused: it does not, on any rank.
         """
         try:
-            call = self._one.bind(self.cell, self._x, self._out)
+            call = self._one.bind(self.cell, self._x, self._out, seed)
             if self._takes_part:
                 call()
         except (TypeError, ValueError) as error:
@@ -153,6 +155,7 @@ class Rank:
 
     def _prepare(self, cell: Cell, seed: int) -> Message:
         self._seat = None  # its memory first
+        gc.collect()  # a model refers to itself
         try:
             self._seat = Seat(self._one, self._gate, cell, seed)
         except Refused as refusal:

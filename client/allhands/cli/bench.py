@@ -25,7 +25,11 @@ _ALL_SIZES = "8B,1KiB,64KiB,1MiB,16MiB,64MiB"
 
 def bench_command(
     ops: Annotated[
-        str, typer.Option(help=f"Operations, comma-separated: {', '.join(cells.CONVENTIONS)}; all.")
+        str,
+        typer.Option(
+            help=f"Operations, comma-separated: {', '.join(cells.CONVENTIONS)}; all: those "
+            "that every contender has."
+        ),
     ] = "all_reduce",
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, comma-separated.")] = "2,4",
     sizes: Annotated[
@@ -125,7 +129,7 @@ def bench_command(
                     param_hint="--vs",
                 )
         table = _Table(
-            list(cells.CONVENTIONS) if ops == "all" else _listed(ops, _operation),
+            list(cells.COLLECTIVES) if ops == "all" else _listed(ops, _operation),
             counts,
             _listed(_ALL_SIZES if sizes == "all" else sizes, _nbytes),
             _listed(dtypes, _dtype),

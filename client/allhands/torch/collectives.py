@@ -17,6 +17,9 @@ from allhands.c10d.options import (
     ReduceScatterOptions,
     ScatterOptions,
 )
+from allhands.errors import InvalidArgument
+from allhands.reduction import ReduceOp
+from allhands.torch.events import recorded
 from allhands.torch.options import operation, settled
 from allhands.torch.tensors import Lent
 from allhands.torch.work import Work
@@ -32,33 +35,44 @@ class Collectives:
 
     # ------------------------------------------------------------ whole tensors
 
+    @recorded("broadcast", "tensors")
     def broadcast(
         self, tensors: Any, opts: Any = None, *, root: Any = None, timeout: timedelta | None = None
     ) -> Work:
         opts, more = _rooted(opts, root)
         options = settled(BroadcastOptions, opts, timeout, **more)
         tensors = _several(tensors)
-        lent = Lent()
+        lent = Lent("broadcast")
         return Work(self.native.broadcast(lent.all_written(tensors), options), lent, tensors)
 
+    @recorded("all_reduce", "tensors")
     def allreduce(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
         opts, more = _combined(opts, op)
         options = settled(AllreduceOptions, opts, timeout, **more)
         tensors = _several(tensors)
-        lent = Lent()
-        return Work(self.native.allreduce(lent.all_written(tensors), options), lent, tensors)
+        lent = Lent("allreduce")
+        arrays = lent.all_written(tensors)
+        if lent.holds_sparse and options.reduceOp in (ReduceOp.MIN, ReduceOp.MAX):
+            # PyTorch's backends leave open whether what is not stored counts as zero.
+            raise InvalidArgument(
+                f"allreduce: unsupported reduction operation: {options.reduceOp} of sparse "
+                "tensors; use SUM or AVG, or to_dense()"
+            )
+        return Work(self.native.allreduce(arrays, options), lent, tensors)
 
+    @recorded("all_reduce", "tensors")
     def allreduce_coalesced(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
         opts, more = _combined(opts, op)
         options = settled(AllreduceCoalescedOptions, opts, timeout, **more)
-        lent = Lent()
+        lent = Lent("allreduce_coalesced")
         work = self.native.allreduce_coalesced(lent.all_written(tensors), options)
         return Work(work, lent, tensors)
 
+    @recorded("reduce", "tensors")
     def reduce(
         self,
         tensors: Any,
@@ -73,13 +87,14 @@ class Collectives:
             more["reduceOp"] = operation(op)
         options = settled(ReduceOptions, opts, timeout, **more)
         tensors = _several(tensors)
-        lent = Lent()
+        lent = Lent("reduce")
         is_root = options.rootRank == self.native.rank()
         arrays = lent.all_written(tensors) if is_root else lent.all_read(tensors)
         return Work(self.native.reduce(arrays, options), lent, tensors)
 
     # ------------------------------------------------------------ blocks
 
+    @recorded("all_gather", "input_tensors")
     def allgather(
         self,
         output_tensors: Any,
@@ -90,21 +105,23 @@ class Collectives:
     ) -> Work:
         options = settled(AllgatherOptions, opts, timeout)
         given, into = _nested(input_tensors, output_tensors)
-        lent = Lent()
+        lent = Lent("allgather")
         arrays = _lists(lent.all_written, into)
         work = self.native.allgather(arrays, lent.all_read(given), options)
         return Work(work, lent, into)
 
+    @recorded("all_gather_into_tensor", "x")
     def all_gather_single(
         self, output: Any, x: Any, opts: Any = None, *, timeout: timedelta | None = None
     ) -> Work:
         options = settled(AllgatherOptions, opts, timeout)
-        lent = Lent()
+        lent = Lent("all_gather_single")
         work = self.native.all_gather_single(lent.written(output), lent.read(x), options)
         return Work(work, lent, [output])
 
     _allgather_base = all_gather_single
 
+    @recorded("all_gather", "input_list")
     def allgather_coalesced(
         self,
         output_lists: Any,
@@ -114,22 +131,24 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> Work:
         options = settled(AllgatherOptions, opts, timeout)
-        lent = Lent()
+        lent = Lent("allgather_coalesced")
         arrays = _lists(lent.all_written, output_lists)
         work = self.native.allgather_coalesced(arrays, lent.all_read(input_list), options)
         return Work(work, lent, output_lists)
 
+    @recorded("all_gather_into_tensor_coalesced", "inputs")
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: timedelta | None = None
     ) -> Work:
         options = settled(AllgatherOptions, opts, timeout)
-        lent = Lent()
+        lent = Lent("all_gather_single_coalesced")
         filled = lent.all_written(outputs)
         work = self.native.all_gather_single_coalesced(filled, lent.all_read(inputs), options)
         return Work(work, lent, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @recorded("gather", "input_tensors")
     def gather(
         self,
         output_tensors: Any,
@@ -142,10 +161,11 @@ class Collectives:
         opts, more = _rooted(opts, root)
         options = settled(GatherOptions, opts, timeout, **more)
         given, into = _nested(input_tensors, output_tensors)
-        lent = Lent()
+        lent = Lent("gather")
         work = self.native.gather(_lists(lent.all_written, into), lent.all_read(given), options)
         return Work(work, lent, into)
 
+    @recorded("scatter", "input_tensors")
     def scatter(
         self,
         output_tensors: Any,
@@ -158,11 +178,12 @@ class Collectives:
         opts, more = _rooted(opts, root)
         options = settled(ScatterOptions, opts, timeout, **more)
         into, given = _nested(output_tensors, input_tensors)
-        lent = Lent()
+        lent = Lent("scatter")
         filled = lent.all_written(into)
         work = self.native.scatter(filled, _lists(lent.all_read, given), options)
         return Work(work, lent, into)
 
+    @recorded("reduce_scatter", "input_tensors")
     def reduce_scatter(
         self,
         output_tensors: Any,
@@ -175,11 +196,12 @@ class Collectives:
         opts, more = _combined(opts, op)
         options = settled(ReduceScatterOptions, opts, timeout, **more)
         into, given = _nested(output_tensors, input_tensors)
-        lent = Lent()
+        lent = Lent("reduce_scatter")
         filled = lent.all_written(into)
         work = self.native.reduce_scatter(filled, _lists(lent.all_read, given), options)
         return Work(work, lent, into)
 
+    @recorded("reduce_scatter_tensor", "x")
     def reduce_scatter_single(
         self,
         output: Any,
@@ -191,12 +213,13 @@ class Collectives:
     ) -> Work:
         opts, more = _combined(opts, op)
         options = settled(ReduceScatterOptions, opts, timeout, **more)
-        lent = Lent()
+        lent = Lent("reduce_scatter_single")
         work = self.native.reduce_scatter_single(lent.written(output), lent.read(x), options)
         return Work(work, lent, [output])
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @recorded("reduce_scatter_tensor_coalesced", "inputs")
     def reduce_scatter_single_coalesced(
         self,
         outputs: Any,
@@ -208,13 +231,14 @@ class Collectives:
     ) -> Work:
         opts, more = _combined(opts, op)
         options = settled(ReduceScatterOptions, opts, timeout, **more)
-        lent = Lent()
+        lent = Lent("reduce_scatter_single_coalesced")
         filled = lent.all_written(outputs)
         work = self.native.reduce_scatter_single_coalesced(filled, lent.all_read(inputs), options)
         return Work(work, lent, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @recorded("all_to_all", "input_tensors")
     def alltoall(
         self,
         output_tensors: Any,
@@ -224,11 +248,12 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> Work:
         options = settled(AllToAllOptions, opts, timeout)
-        lent = Lent()
+        lent = Lent("alltoall")
         filled = lent.all_written(output_tensors)
         work = self.native.alltoall(filled, lent.all_read(input_tensors), options)
         return Work(work, lent, output_tensors)
 
+    @recorded("all_to_all", "x")
     def all_to_all_single(
         self,
         output: Any,
@@ -240,7 +265,8 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> Work:
         options = settled(AllToAllOptions, opts, timeout)
-        lent = Lent()
+        _contiguous("all_to_all_single", output, x)
+        lent = Lent("all_to_all_single")
         work = self.native.all_to_all_single(
             lent.written(output), lent.read(x), output_split_sizes, input_split_sizes, options
         )
@@ -265,6 +291,16 @@ def _nested(one: Any, each: Any) -> tuple[Any, Any]:
 
 def _lists(lend: Any, lists: Any) -> Any:
     return [lend(one) for one in lists] if isinstance(lists, list | tuple) else lists
+
+
+def _contiguous(operation: str, *tensors: Any) -> None:
+    """Check tensors of which rows are given to ranks, as PyTorch does."""
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
+            raise InvalidArgument(
+                f"{operation}: Tensors must be contiguous: one of size {list(tensor.shape)} has "
+                f"strides {list(tensor.stride())}"
+            )
 
 
 def _rooted(opts: Any, root: Any) -> tuple[Any, dict[str, Any]]:

@@ -13,14 +13,20 @@ import torch.distributed as dist
 from allhands import c10d
 from allhands.api.world import World
 from allhands.c10d.options import BarrierOptions, GroupOptions
+from allhands.engine.verdict import Failure
 from allhands.group import Group
 from allhands.torch import strands
 from allhands.torch.collectives import Collectives
+from allhands.torch.dispatch import dispatched
+from allhands.torch.events import recorded
 from allhands.torch.options import settled
 from allhands.torch.tensors import Lent
+from allhands.torch.untraced import untraced
 from allhands.torch.work import Work
 
 
+@untraced
+@dispatched
 class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     """A process group of the backend "allhands"; see `allhands.c10d.ProcessGroup` for errors."""
 
@@ -37,6 +43,8 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self._store = store
         self._name = name
         self._described = "undefined"
+        self.generation = 0
+        """How often the default group has been replaced, up to this one."""
 
     # ------------------------------------------------------------ what it is
 
@@ -134,26 +142,41 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         if self.world.is_open(self.group):
             self.world.close_group(self.group)
 
-    def abort(self) -> None:
-        """End the group on all its ranks: calls raise GroupAborted, also those to come."""
-        why = "its process group was aborted"
-        self.group.abort(why)
-        self.strands.abort(why)
+    def abort(self, reason: str = "its process group was aborted") -> None:
+        """End the group on all its ranks: calls raise GroupAborted, also those to come.
+
+        The rank stays in its world, for `recover`, until the default group is shut down. A no-op
+        where that is over.
+        """
+        if self.world.is_open(self.group):
+            self.group.abort(reason)
+        self.strands.abort(reason)
+
+    def retire(self, why: Failure) -> None:
+        """End the group here, in favour of others of its world: calls to come say `why`."""
+        self._is_world = False
+        self.strands.close()
+        if self.world.is_open(self.group):
+            self.world.close_group(self.group, why)
 
     # ------------------------------------------------------------ messages and barriers
 
+    @recorded("send", "tensors")
     def send(self, tensors: list[Any], dstRank: int, tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("send")
         return Work(self.native.send(lent.all_read(tensors), dstRank, tag), lent, tensors)
 
+    @recorded("recv", "tensors")
     def recv(self, tensors: list[Any], srcRank: int, tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("recv")
         return Work(self.native.recv(lent.all_written(tensors), srcRank, tag), lent, tensors)
 
+    @recorded("recvAnySource", "tensors")
     def recv_anysource(self, tensors: list[Any], tag: int = 0) -> Work:
-        lent = Lent()
+        lent = Lent("recv_anysource")
         return Work(self.native.recv_anysource(lent.all_written(tensors), tag), lent, tensors)
 
+    @recorded("barrier", "opts")
     def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Work:
         options = settled(BarrierOptions, opts, timeout)
         return Work(self.native.barrier(options), Lent(), None)

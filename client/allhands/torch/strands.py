@@ -72,7 +72,8 @@ class Strands:
         with self._lock:
             natives = list(self._natives.values())
         for native in natives:
-            native.group.abort(why)
+            if self._world.is_open(native.group):
+                native.group.abort(why)
 
     def _made(self, strand: Strand) -> Group:
         group = self._group

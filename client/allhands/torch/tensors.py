@@ -1,6 +1,6 @@
 """Tensors as arrays: the same memory where that can be, else a copy that goes back at the end."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -9,46 +9,78 @@ import numpy as np
 import torch
 
 from allhands.engine.arguments import AnyArray
+from allhands.errors import InvalidArgument, InvalidType
 from allhands.sparse import SparseArray
 from allhands.torch.memory import shared
 
-_VIEWED: Final[Mapping[Any, tuple[Any, Any]]] = MappingProxyType(
+_VIEWED: Final[Mapping[Any, tuple[Any, "np.dtype[Any]"]]] = MappingProxyType(
     {
-        torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
-        torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
-        torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
+        torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
+        torch.complex32: (torch.int32, np.dtype([("real", np.float16), ("imag", np.float16)])),
     }
+    | {
+        getattr(torch, name): (torch.uint8, np.dtype(getattr(ml_dtypes, name)))
+        for name in (
+            *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+            "float8_e8m0fnu",
+        )
+    }
+    | {torch.float4_e2m1fn_x2: (torch.uint8, np.dtype([("float4_e2m1fn_x2", np.uint8)]))}
 )
-"""Types that `Tensor.numpy` does not know: as what it is taken through, and what they are."""
+"""Types that `Tensor.numpy` does not know: as what it is taken through, and what they are.
+
+What NumPy has no numbers for is a record: it travels, and is not combined.
+"""
+
+_DEVICES: Final = ("cpu", "cuda")
+_LAYOUTS: Final = (torch.strided, torch.sparse_coo)
+_OVERLAPS: Final = 1
+"""What PyTorch says of a tensor of which it is sure that elements share memory."""
 
 
 class Lent:
     """The tensors of one call, lent to it as arrays; not safe from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, operation: str = "") -> None:
+        """Hold nothing yet; `operation` is what a refusal begins with."""
+        self._operation = operation
         self._staged: list[tuple[Any, Any]] = []
         self._sparse: list[tuple[Any, SparseArray]] = []
 
     def read(self, tensor: Any) -> Any:
-        """Return an array of what a tensor holds, to be read alone."""
-        if not isinstance(tensor, torch.Tensor):
-            return tensor  # to be refused with all that is wrong
+        """Return an array of what a tensor holds, to be read alone.
+
+        Raises:
+            InvalidArgument: its memory is out of reach, or of an unknown layout.
+            InvalidType: its elements are, or it is no tensor.
+        """
+        if _is_plain(tensor):
+            return self._array(tensor.detach())
+        self._check(tensor)
         if tensor.layout is torch.sparse_coo:
             return self._sparsely(tensor)
-        own = tensor.detach().resolve_conj().resolve_neg()
-        return _array(own.cpu().contiguous())
+        return self._array(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
 
     def written(self, tensor: Any) -> Any:
-        """Return an array that stands for a tensor, to be read and written."""
-        if not isinstance(tensor, torch.Tensor):
-            return tensor
+        """Return an array that stands for a tensor, to be read and written.
+
+        Raises:
+            InvalidArgument: as `read`; or elements of it share their memory.
+            InvalidType: as `read`.
+        """
+        if _is_plain(tensor):
+            return self._array(tensor.detach())
+        self._check(tensor)
         if tensor.layout is torch.sparse_coo:
             return self._sparsely(tensor)
-        if _is_plain(tensor):
-            return _array(tensor.detach())
+        if torch._debug_has_internal_overlap(tensor) == _OVERLAPS:
+            raise InvalidArgument(
+                f"{self._operation}: elements of a tensor of size {list(tensor.shape)} and strides "
+                f"{list(tensor.stride())} share memory: clone() it before it is written"
+            )
         stage = _stage(tensor)
         self._staged.append((tensor, stage))
-        return _array(stage)
+        return self._array(stage)
 
     def all_read(self, tensors: Any) -> Any:
         return [self.read(one) for one in tensors] if _is_list(tensors) else tensors
@@ -61,22 +93,58 @@ class Lent:
         """Whether there is anything to do when the call has ended."""
         return bool(self._staged or self._sparse)
 
+    @property
+    def holds_sparse(self) -> bool:
+        return bool(self._sparse)
+
     def give_back(self) -> None:
         """Write to the tensors what the call has left in their copies."""
-        with torch.no_grad():
-            for tensor, stage in self._staged:
-                tensor.copy_(stage)
-            for tensor, array in self._sparse:
-                tensor.copy_(_sparse_tensor(tensor, array))
+        for tensor, stage in self._staged:
+            _overwrite(tensor, stage)
+        for tensor, array in self._sparse:
+            _overwrite(tensor, _sparse_tensor(tensor, array))
         self._staged.clear()
         self._sparse.clear()
 
     def _sparsely(self, tensor: Any) -> SparseArray:
         own = tensor.detach()
-        values = own._values().cpu().contiguous()
-        array = SparseArray(shared(own._indices().cpu().contiguous()), _array(values), tensor.shape)
+        values = self._array(own._values().cpu().contiguous())
+        array = SparseArray(shared(own._indices().cpu().contiguous()), values, tensor.shape)
         self._sparse.append((tensor, array))
         return array
+
+    def _check(self, tensor: Any) -> None:
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidType(
+                f"{self._operation}: Invalid function argument. A torch.Tensor is expected, "
+                f"not {type(tensor).__name__}"
+            )
+        if tensor.device.type not in _DEVICES:
+            raise InvalidArgument(
+                f"{self._operation}: unsupported device type {tensor.device.type}: tensors of "
+                f"{' and '.join(_DEVICES)} are taken"
+            )
+        if tensor.layout not in _LAYOUTS or tensor.is_nested:
+            raise InvalidArgument(
+                f"{self._operation}: unsupported layout {tensor.layout}"
+                f"{', nested' * tensor.is_nested}: pass dense tensors, or sparse ones as "
+                "to_sparse_coo() gives them"
+            )
+
+    def _array(self, tensor: Any) -> AnyArray:
+        """Return the memory of a plain tensor without history."""
+        if (viewed := _VIEWED.get(tensor.dtype)) is not None:
+            through, dtype = viewed
+            same: AnyArray = shared(tensor.view(through)).view(dtype)
+            return same
+        try:
+            found: AnyArray = shared(tensor)
+        except TypeError as error:
+            raise InvalidType(
+                f"{self._operation}: no array has elements of {tensor.dtype}: "
+                "view(torch.uint8) moves them as bytes"
+            ) from error
+        return found
 
 
 def _is_list(tensors: Any) -> bool:
@@ -86,20 +154,14 @@ def _is_list(tensors: Any) -> bool:
 def _is_plain(tensor: Any) -> bool:
     """Say whether the memory of a tensor is that of an array."""
     return (
-        tensor.device.type == "cpu"
+        isinstance(tensor, torch.Tensor)
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.is_contiguous()
         and not tensor.is_conj()
         and not tensor.is_neg()
     )
-
-
-def _array(tensor: Any) -> AnyArray:
-    """Return the memory of a plain tensor without history."""
-    if (viewed := _VIEWED.get(tensor.dtype)) is None:
-        return shared(tensor)
-    through, dtype = viewed
-    same: AnyArray = shared(tensor.view(through)).view(np.dtype(dtype))
-    return same
 
 
 def _stage(tensor: Any) -> Any:
@@ -111,24 +173,26 @@ def _stage(tensor: Any) -> Any:
     return stage
 
 
+def _overwrite(tensor: Any, result: Any) -> None:
+    """Write a result, also to a leaf, and to what only inference mode may write to."""
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        tensor.copy_(result)
+
+
 def _tensor(array: AnyArray) -> Any:
-    for dtype, (through, known) in _VIEWED.items():
-        if array.dtype == np.dtype(known):
-            width = np.dtype(f"i{array.itemsize}") if through is torch.int16 else np.dtype("u1")
-            return torch.from_numpy(array.view(width)).view(dtype)
+    for dtype, (_, known) in _VIEWED.items():
+        if array.dtype == known:
+            return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
     return torch.from_numpy(array)
 
 
 def _sparse_tensor(like: Any, array: SparseArray) -> Any:
+    """Return a tensor of what an array holds, each element once, in the order of the indices."""
     return torch.sparse_coo_tensor(
         torch.from_numpy(array.indices),
         _tensor(array.values),
         like.shape,
         device=like.device,
         check_invariants=False,
+        is_coalesced=True,
     )
-
-
-def flat(lists: Iterable[Iterable[Any]]) -> list[Any]:
-    """Return what several lists hold, end to end."""
-    return [one for some in lists for one in some]

@@ -80,7 +80,7 @@ def _in_strands(hook: Any, name: str) -> Any:
 
 
 def _in_python(original: Any) -> Callable[..., Any]:
-    """Take the hook in Python for that in C++, which wants futures of a type that we cannot make."""
+    """Take the hook in Python for that in C++, which wants futures of a type we cannot make."""
 
     def instead(module: Any, kind: Any) -> None:
         is_half = kind == dist.BuiltinCommHookType.FP16_COMPRESS

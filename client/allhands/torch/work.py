@@ -1,6 +1,7 @@
 """Work: a call in flight, as PyTorch's Python and C++ wait for it."""
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -8,16 +9,20 @@ import torch
 import torch.distributed as dist
 
 from allhands.engine.work import Work as NativeWork
+from allhands.errors import CollectiveTimeout
 from allhands.torch import strands
 from allhands.torch.options import limit
 from allhands.torch.tensors import Lent
+from allhands.torch.texts import worded
+from allhands.torch.untraced import untraced
 
 
+@untraced
 class Work(dist.Work):  # type: ignore[misc]
     """A call on a process group; safe from any thread.
 
-    Its tensors belong to it until it has ended. Where they were copied, the copies go back when
-    somebody first asks for its end.
+    Its tensors belong to it until it has ended. Where they were copied, the copies go back as soon
+    as it has, and before anybody is told so.
     """
 
     def __init__(self, work: NativeWork, lent: Lent, result: Any) -> None:
@@ -27,6 +32,11 @@ class Work(dist.Work):  # type: ignore[misc]
         self._result = result
         self._lock = threading.Lock()
         self._future: Any = None
+        self.before_return: Callable[[], None] | None = None
+        """What `wait` awaits besides the end of the call."""
+        if lent.gives_back:
+            # Also if nobody ever waits. It is not for the thread that ends calls to do.
+            work.get_future().add_done_callback(lambda _: self._settle())
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the call has ended; return True.
@@ -40,20 +50,29 @@ class Work(dist.Work):  # type: ignore[misc]
         except KeyboardInterrupt:
             self.native.abandon()
             raise
+        except CollectiveTimeout as error:
+            worded(error)
+            raise
         self._settle()
+        if self.before_return is not None:
+            self.before_return()
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        return self.native.is_completed()
+        if not self.native.is_completed():
+            return False
+        self._settle()
+        return True
 
     def is_success(self) -> bool:
-        return self.native.is_success()
+        return self.is_completed() and self.native.is_success()
 
     def exception(self) -> BaseException | None:
-        return self.native.exception()
+        error = self.native.exception()
+        return None if error is None else worded(error)
 
     def result(self) -> Any:
         """Wait, then return the tensors of the call that hold its result."""
@@ -83,7 +102,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _settle(self) -> None:
         """Give the tensors of a call that has ended well what it gave them; once."""
-        if self._lent.gives_back:
+        if self._lent.gives_back and self.native.is_success():
             with self._lock:
                 self._lent.give_back()
 
@@ -92,11 +111,13 @@ class Work(dist.Work):  # type: ignore[misc]
         strand = strands.current()
 
         def end(_: object) -> None:
+            if self.before_return is not None:
+                self.before_return()
             with strands.within(strand):
                 ended.set_result(None)
 
         def outcome(_: Any) -> Any:
-            if (error := self.native.exception()) is not None:
+            if (error := self.exception()) is not None:
                 raise error
             self._settle()
             return self._result

@@ -1,0 +1,76 @@
+"""Events for profilers of PyTorch: a call from its beginning until it ends, on another thread."""
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from allhands.torch.work import Work
+
+Method = Callable[..., Work]
+
+_END_SECONDS = 1.0
+"""What an event of a call that has ended may still take: a turn of a thread."""
+
+
+def recorded(name: str, given: str) -> Callable[[Method], Method]:
+    """Decorate a call of a process group: while a profiler runs, it is an event of that name.
+
+    Its shapes are those of the tensors in the parameter `given`.
+    """
+
+    def decorate(method: Method) -> Method:
+        at = list(inspect.signature(method).parameters).index(given) - 1
+
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **named: Any) -> Work:
+            if not torch.autograd._profiler_enabled():
+                return method(self, *args, **named)
+            event = _Event(name, args[at] if at < len(args) else named.get(given))
+            try:
+                work = method(self, *args, **named)
+            except BaseException:
+                event.end()
+                raise
+            work.native.get_future().add_done_callback(event.end_elsewhere)
+            work.before_return = event.await_end
+            return work
+
+        return call
+
+    return decorate
+
+
+class _Event:
+    def __init__(self, name: str, tensors: Any) -> None:
+        self._thread = threading.get_ident()
+        self._ended = threading.Event()
+        self._handle = torch.autograd._record_function_with_args_enter(
+            f"allhands:{name}", *_flat(tensors)
+        )
+
+    def end(self) -> None:
+        torch.autograd._record_function_with_args_exit(self._handle)
+        self._ended.set()
+
+    def end_elsewhere(self, _: object) -> None:
+        """End on another thread: that tells profilers what was asynchronous."""
+        if threading.get_ident() != self._thread:
+            self.end()
+        else:
+            threading.Thread(target=self.end, name="end of an event").start()
+
+    def await_end(self) -> None:
+        """Return when the event is there for whoever ends the profiler next."""
+        self._ended.wait(_END_SECONDS)
+
+
+def _flat(tensors: Any) -> Iterator[Any]:
+    if isinstance(tensors, torch.Tensor):
+        yield tensors
+    elif isinstance(tensors, list | tuple):
+        for one in tensors:
+            yield from _flat(one)
