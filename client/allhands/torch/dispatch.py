@@ -131,7 +131,7 @@ def _is_watched() -> bool:
 
 def _is_special(given: Any) -> bool:
     """Say whether there is a tensor in it whose memory alone does not make it."""
-    kind = type(given)
+    kind: Any = type(given)
     if kind in _PLAIN:
         return bool(given.is_meta)
     if kind is list or kind is tuple:
