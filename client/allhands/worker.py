@@ -258,12 +258,17 @@ class Worker:
         """Return a share of memory under that name to ranks of this host; None: there is none."""
         return None if self._arena is None else self._arena.open(group_hash(name), ranks)
 
-    async def close_group(self, name: str) -> None:
-        """Forget a group once its calls have ended."""
+    async def failure(self, name: str) -> AllhandsError | None:
+        """Return why calls on a group fail from now on; None: nothing is known."""
+        engine = self._engines.get(name)
+        return _destroyed(f"a call of group {name!r}") if engine is None else engine.failure()
+
+    async def close_group(self, name: str, why: Failure | None = None) -> None:
+        """Forget a group once its calls have ended; those to come say `why`, whatever befell it."""
         engine = self._engines.get(name)
         if engine is not None:
             await engine.idle()
-            engine.fail(lambda what: AllhandsError(f"{what} cannot run: the group was destroyed"))
+            engine.end(why) if why is not None else engine.fail(_destroyed)
             gone = self._gone.keys() | self._left.keys()
             engine.close(gone)
             del self._engines[name]
@@ -698,3 +703,7 @@ async def _join(
         if meeting.is_guess:
             remaining = max(deadline - time.monotonic(), _RETRY_SECONDS)
             meeting.endpoint = (await meet(replace(config, timeout=remaining))).endpoint
+
+
+def _destroyed(what: str) -> AllhandsError:
+    return AllhandsError(f"{what} cannot run: the group was destroyed")

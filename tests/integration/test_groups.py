@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import allhands as ah
+from allhands.api.sync import current_world
+from allhands.group import Group
 from allhands.testing import on_threads
 from harness import BACKENDS, Job
 
@@ -125,5 +127,35 @@ def test_groups_that_are_dealt_to_shrink_together() -> None:
         assert [part.sequence for part in left.parts] == [2, 1]
         with pytest.raises(RuntimeError, match="cannot grow as one"):
             left.grow(1)
+
+    body()
+
+
+def test_a_group_says_why_calls_on_it_fail_and_its_end_may_say_another_thing() -> None:
+    def why(what: str) -> ah.AllhandsError:
+        return ah.AllhandsError(f"{what} cannot run: another took its place")
+
+    @on_threads(2)
+    def body(rank: int) -> None:
+        world, group = current_world(), ah.new_group([0, 1])
+        assert isinstance(group, Group)
+        ah.barrier(group)
+        assert world.failure(group) is None
+        if rank == 1:
+            ah.destroy_process_group()
+            assert not world.is_open(group)
+            return
+        with pytest.raises(ah.PeerFailed):
+            ah.barrier(group)
+        found = world.failure(group)
+        assert isinstance(found, ah.PeerFailed)
+        assert found.failed_ranks == (1,)
+        assert "a call of group" in str(found)
+        world.close_group(group, why)
+        assert not world.is_open(group)
+        for call in (ah.barrier, lambda group: ah.send(np.ones(1), 1, group)):
+            with pytest.raises(ah.AllhandsError, match="cannot run: another took its place"):
+                call(group)
+        assert "was destroyed" in str(world.failure(group))
 
     body()

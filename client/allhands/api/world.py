@@ -21,6 +21,8 @@ from allhands.codec import Types
 from allhands.config import ON_FAILURE, WorldConfig
 from allhands.engine.arguments import AnyArray
 from allhands.engine.order import Order
+from allhands.engine.verdict import Failure
+from allhands.errors import AllhandsError
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
 from allhands.objects import Objects
@@ -174,8 +176,8 @@ class World:
         return group
 
     def is_open(self, group: Group) -> bool:
-        """Say whether a group is one of this world, and has not been destroyed."""
-        return all(self._worker.is_open(part.name) for part in group.parts)
+        """Say whether a group is one of this world, and neither it nor the world is over."""
+        return not self._closed and all(self._worker.is_open(part.name) for part in group.parts)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
         """Return an array in the memory that this host's ranks share; see `ah.empty`."""
@@ -189,15 +191,20 @@ class World:
         memory = self._worker.allocate(count * found.itemsize)
         return np.frombuffer(memory, found, count).reshape(lengths)
 
+    def failure(self, group: Group) -> AllhandsError | None:
+        """Return why calls on a group fail from now on; None: for nothing that is known here."""
+        parts = [self._thread.run(self._worker.failure(part.name)) for part in group.parts]
+        return next((one for one in parts if one is not None), None)
+
     def records(self) -> list[OperationRecord]:
         """Return what this rank has recorded, oldest first."""
         return self._worker.records()
 
-    def close_group(self, group: Group) -> None:
-        """Forget a group, and its tag, when its calls have ended."""
+    def close_group(self, group: Group, why: Failure | None = None) -> None:
+        """Forget a group, and its tag, when its calls have ended; those to come say `why`."""
         for part in group.parts:
             self.register.remove(part)
-            self._thread.run(self._worker.close_group(part.name))
+            self._thread.run(self._worker.close_group(part.name, why))
 
     def abort(self, reason: str, group: str = "") -> None:
         """Release all ranks of a group, or of the world; return once they have been told."""

@@ -78,9 +78,13 @@ class Endings:
         """Take in what ends the group; say whether it is the first, which counts."""
         if self._failure is not None:
             return False
+        self.end(failure)
+        return True
+
+    def end(self, failure: Failure) -> None:
+        """Take in what calls are told from now on, instead of what was taken in before."""
         self._failure = failure
         self._heard.set()
-        return True
 
     def leave(self, rank: int, completed: int, failure: Failure) -> None:
         """Take in that a rank of the world left after call number `completed`."""

@@ -337,6 +337,18 @@ class GroupEngine:
             self._shared.fail()
             self.messages.fail(failure)
 
+    def failure(self) -> AllhandsError | None:
+        """Return why the next call would fail; None: for nothing that is known yet."""
+        reason = self._endings.reason(self.order.taken + 1)
+        return None if reason is None else reason(f"a call of group {self.name!r}")
+
+    def end(self, failure: Failure) -> None:
+        """Let all calls to come say this, also where something else has ended the group before."""
+        self._endings.end(failure)
+        self._wake(failure)
+        self._shared.fail()
+        self.messages.fail(failure)
+
     def abort(self, reason: str) -> None:
         """End the group on all its ranks."""
         self._registry.abort(self.name, reason)

@@ -3,8 +3,32 @@
 Importing it registers the backend, for "allhands" and for "cpu:allhands"; where the package is
 installed, `import torch` does so by itself. Unmodified programs run: what stands on c10d, such as
 DistributedDataParallel, is PyTorch's own, over groups of this package.
+
+    failure, recover, shrink_group    going on after a loss, see `recovery`
 """
 
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
 from allhands.torch.backend import register as register
+
+if TYPE_CHECKING:
+    from allhands.torch.recovery import failure as failure
+    from allhands.torch.recovery import recover as recover
+    from allhands.torch.recovery import shrink_group as shrink_group
+
+_WHERE: Final[Mapping[str, str]] = MappingProxyType(
+    {"failure": "recovery", "recover": "recovery", "shrink_group": "recovery"}
+)
+"""Functions by the modules that have them: `import torch` is to stay quick, and imports this."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+
 
 register()

@@ -8,12 +8,11 @@ import os
 import time
 from typing import Any
 
-from torch.distributed import distributed_c10d
-
 from allhands import config
 from allhands.api.rendezvous import meet_through
 from allhands.api.sync import parent
 from allhands.api.world import GroupOptions, NonMember, World
+from allhands.torch.bookkeeping import default_group
 from allhands.torch.process_group import ProcessGroup
 from allhands.torch.through import Through
 
@@ -22,18 +21,12 @@ def open_group(opts: Any) -> ProcessGroup:
     """Make the process group that `opts` describe, on each rank of it."""
     ranks = list(opts.global_ranks_in_group)
     timeout = opts.timeout.total_seconds()
-    if ranks and (home := _home()) is not None:
-        group = home.new_group(ranks, options=GroupOptions(timeout=timeout))
+    if ranks and (whole := default_group()) is not None:
+        group = whole.world.part(whole.group, ranks, None, GroupOptions(timeout=timeout))
         assert not isinstance(group, NonMember)  # PyTorch makes groups on their members alone
-        return ProcessGroup(group, home, opts.group_id, opts.store, is_world=False)
+        return ProcessGroup(group, whole.world, opts.group_id, opts.store, is_world=False)
     world = _join(opts.store, opts.group_rank, opts.group_size, timeout)
     return ProcessGroup(world.group, world, opts.group_id, opts.store, is_world=True)
-
-
-def _home() -> World | None:
-    """Return the world of the default group; None: that is of another backend."""
-    default = distributed_c10d._get_default_group()
-    return default.world if isinstance(default, ProcessGroup) else None
 
 
 def _join(store: Any, rank: int, world_size: int, timeout: float) -> World:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from allhands import c10d
 from allhands.api.world import World
 from allhands.c10d.options import BarrierOptions, GroupOptions
+from allhands.engine.verdict import Failure
 from allhands.group import Group
 from allhands.torch.collectives import Collectives
 from allhands.torch.dispatch import dispatched
@@ -40,6 +41,8 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self._store = store
         self._name = name
         self._described = "undefined"
+        self.generation = 0
+        """How often the default group has been replaced, up to this one."""
 
     # ------------------------------------------------------------ what it is
 
@@ -129,9 +132,20 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         elif self.world.is_open(self.group):
             self.world.close_group(self.group)
 
-    def abort(self) -> None:
-        """End the group on all its ranks: calls raise GroupAborted, also those to come."""
-        self.group.abort("its process group was aborted")
+    def abort(self, reason: str = "its process group was aborted") -> None:
+        """End the group on all its ranks: calls raise GroupAborted, also those to come.
+
+        The rank stays in its world, for `recover`, until the default group is shut down. A no-op
+        where that is over.
+        """
+        if self.world.is_open(self.group):
+            self.group.abort(reason)
+
+    def retire(self, why: Failure) -> None:
+        """End the group here, in favour of others of its world: calls to come say `why`."""
+        self._is_world = False
+        if self.world.is_open(self.group):
+            self.world.close_group(self.group, why)
 
     # ------------------------------------------------------------ messages and barriers
 

@@ -1,0 +1,87 @@
+"""What torch.distributed knows of its groups, and how one of them takes another's place.
+
+PyTorch has no public way to do that. Its own `shrink_group`, for NCCL, uses the functions that are
+used here.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from allhands.torch.process_group import ProcessGroup
+
+_NAMES_APART: Final = 1 << 20
+"""More groups than a program makes: those after a loss have names that none had before."""
+
+
+def default_group() -> ProcessGroup | None:
+    """Return the default group; None: it is of another backend.
+
+    Raises:
+        ValueError: there is none.
+    """
+    default = distributed_c10d._get_default_group()
+    return default if isinstance(default, ProcessGroup) else None
+
+
+def other_groups(default: ProcessGroup) -> list[Any]:
+    """Return the groups that there are beside the default one, of whatever backend."""
+    return [one for one in distributed_c10d._world.pg_map if one is not default]
+
+
+def ranks_of(group: Any) -> Mapping[int, int]:
+    """Return the rank in a group of each rank of the world that is in it.
+
+    Raises:
+        ValueError: torch.distributed knows no such group.
+    """
+    found: Mapping[int, int] | None = distributed_c10d._world.pg_group_ranks.get(group)
+    if found is None:
+        raise ValueError(f"{group} is not registered: it was destroyed, or has been replaced")
+    return found
+
+
+def enter(group: ProcessGroup, like: Any, ranks: Mapping[int, int], description: str) -> None:
+    """Make a group known as one that is of the same backend as another; `ranks` as `ranks_of`."""
+    backend, _ = distributed_c10d._world.pg_map[like]
+    config = distributed_c10d._world.pg_backend_config[like]
+    group.setGroupDesc(description)
+    distributed_c10d._register_pg_in_world(
+        group,
+        backend_name=backend,
+        store=group.get_group_store(),
+        group_name=group.group_name,
+        backend_config=config,
+        rank_mapping=dict(ranks),
+        add_to_default_tag=True,
+    )
+
+
+def replace_default(old: ProcessGroup, new: ProcessGroup) -> None:
+    """Let all that asks for the default group find the new one, with its own ranks of the world.
+
+    Groups that are known beside the old one are known no more.
+    """
+    gone = [*other_groups(old), old]
+    new.generation = old.generation + 1
+    enter(new, old, {rank: rank for rank in range(new.size())}, old.group_desc)
+    distributed_c10d._update_default_pg(new)
+    for one in gone:
+        leave(one)
+    distributed_c10d._world.group_count = new.generation * _NAMES_APART
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # what was compiled holds the ranks, size and names of before
+
+
+def leave(group: Any) -> None:
+    """Let torch.distributed forget a group, which is not ended by that."""
+    distributed_c10d._cleanup_process_group_global_state(group)
+
+
+def store_for(group: str, old: ProcessGroup) -> Any:
+    """Return a place for keys of a new group, which all its ranks have named alike."""
+    return dist.PrefixStore(f"{group}/", old.get_group_store())

@@ -1,0 +1,193 @@
+"""Going on with the ranks that are left, in the same processes: `recover` and `shrink_group`.
+
+Either gives a new default group in the place of the old one. All other groups end with that, as in
+PyTorch's own `shrink_group`: they name ranks of a world that has been numbered anew. Programs make
+them again, and what holds a group: DistributedDataParallel, device meshes, process group arguments.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import distributed_c10d
+
+from allhands.api.world import GroupOptions, NonMember
+from allhands.engine.verdict import Failure
+from allhands.errors import AllhandsError, CoordinatorUnavailable
+from allhands.group import Group
+from allhands.timeout import seconds
+from allhands.torch import bookkeeping
+from allhands.torch.process_group import ProcessGroup
+
+logger = logging.getLogger(__name__)
+
+
+def failure() -> AllhandsError | None:
+    """Return why calls on the default group fail from now on; None: for nothing that is known.
+
+    Where an error has come through PyTorch's C++, as from `backward()` of DistributedDataParallel,
+    its class is lost: what was raised is a RuntimeError with the text. This tells whether it is of
+    a kind that `recover` is for: `PeerFailed`, or `GroupAborted` by another rank that recovers.
+    """
+    default = _default("failure")
+    return default.world.failure(default.group)
+
+
+def recover(*, timeout: timedelta | float | None = None) -> ProcessGroup:
+    """Go on with the ranks that are left; return their group, which is the default group now.
+
+    Every rank that is left must call it, after `PeerFailed` or `GroupAborted`: those that have not
+    heard of the loss, because they call on a group without the lost rank, are released from that
+    by who calls it first. Ranks keep their order and are numbered from 0. What tensors hold is
+    theirs to settle: some ranks may have made a step that others have not.
+
+    Args:
+        timeout: how long to wait for the others, a timedelta or seconds; None: as the group says.
+
+    Raises:
+        RuntimeError: the default group is of another backend.
+        CollectiveTimeout: a rank that is there did not call it. Calls on the groups that there are
+            raise GroupAborted; it may be tried again.
+        MembershipChanged: this process is no member any more.
+        CoordinatorUnavailable: who could tell who is left is gone itself.
+    """
+    old = _default("recover")
+    others = bookkeeping.other_groups(old)
+    released = (
+        f"rank {old.rank()} calls allhands.torch.recover(): every rank that is left must, to go on"
+    )
+    for one in [*others, old]:
+        _release(one, released)
+    limit = old.group.timeout if timeout is None else seconds(timeout)
+    try:
+        shrunk = old.group.shrink(timeout=limit)
+    except CoordinatorUnavailable as error:
+        raise CoordinatorUnavailable(
+            f"nobody can tell who is left: {error}. Where a rank hosts the coordinator, as rank 0 "
+            "does if nothing else is said, a world does not outlive it: start `allhands serve` "
+            "beside the ranks, and set ALLHANDS_URL for them"
+        ) from error
+    shrunk.timeout = old.group.timeout
+    return _go_on(old, shrunk, others, "allhands.torch.recover()")
+
+
+def shrink_group(
+    ranks_to_exclude: Sequence[int], group: ProcessGroup | None = None
+) -> ProcessGroup:
+    """Leave ranks out of a group; return one of the others, which takes its place.
+
+    It is `torch.distributed.shrink_group` for this backend: the others must call it with the same
+    ranks, the excluded must not. Where it is the default group, the new one is the default group,
+    and all other groups end; else the group alone ends.
+
+    Args:
+        ranks_to_exclude: ranks of the group.
+        group: None: the default group.
+
+    Raises:
+        TypeError: no list of ints; or the group is of another backend.
+        ValueError: no ranks, one twice, one that the group does not have, or nobody would be left.
+        RuntimeError: this rank is one of them.
+    """
+    default = _default("shrink_group")
+    old = default if group is None else group
+    if not isinstance(old, ProcessGroup):
+        raise TypeError(f"shrink_group works on groups of backend 'allhands', not on {old!r}")
+    ranks = bookkeeping.ranks_of(old)
+    excluded = _excluded(ranks_to_exclude, old)
+    places = [place for place in range(old.size()) if place not in excluded]
+    part = old.world.part(old.group, places, None, GroupOptions(timeout=old.group.timeout))
+    assert not isinstance(part, NonMember)
+    if old is default:
+        return _go_on(old, part, bookkeeping.other_groups(old), "allhands.torch.shrink_group()")
+    new = _wrapped(old, part, is_world=False)
+    left = [rank for rank, place in ranks.items() if place not in excluded]
+    mapping = {rank: place for place, rank in enumerate(left)}
+    bookkeeping.enter(new, old, mapping, f"{old.group_desc}:shrunk")
+    bookkeeping.leave(old)
+    old.retire(_replaced(old, new, "allhands.torch.shrink_group()"))
+    return new
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _go_on(old: ProcessGroup, group: Group, others: Sequence[Any], call: str) -> ProcessGroup:
+    """Put a group in the place of the default one; nothing here depends on other ranks."""
+    new = _wrapped(old, group, is_world=True)
+    bookkeeping.replace_default(old, new)
+    why = _replaced(old, new, call)
+    ended = sorted(one.group_name for one in others)
+    lost = _lost(old, new)
+    for one in others:
+        if isinstance(one, ProcessGroup):
+            one.retire(why)
+    old.retire(why)
+    logger.warning(
+        "%s: rank %d of %d goes on as rank %d of %d, without ranks %s; other groups that ended: %s",
+        call,
+        old.rank(),
+        old.size(),
+        new.rank(),
+        new.size(),
+        lost,
+        ", ".join(ended) or "none",
+    )
+    return new
+
+
+def _wrapped(old: ProcessGroup, group: Group, *, is_world: bool) -> ProcessGroup:
+    store = bookkeeping.store_for(group.name, old)
+    return ProcessGroup(group, old.world, group.name, store, is_world=is_world)
+
+
+def _replaced(old: ProcessGroup, new: ProcessGroup, call: str) -> Failure:
+    """Word what calls on a group are told from now on that has been replaced."""
+    text = (
+        f"{call} has put group {new.group_name!r} of {new.size()} ranks in the place of the one of "
+        f"{old.size()}, and groups made before have ended: make them anew, and what holds one, "
+        "such as DistributedDataParallel or a DeviceMesh"
+    )
+    return lambda what: AllhandsError(f"{what} cannot run: {text}")
+
+
+def _lost(old: ProcessGroup, new: ProcessGroup) -> list[int]:
+    left = set(new.group.members)
+    return [rank for rank, member in enumerate(old.group.members) if member not in left]
+
+
+def _release(group: Any, reason: str) -> None:
+    """End a group on all its ranks."""
+    if isinstance(group, ProcessGroup):
+        group.abort(reason)
+        return
+    try:
+        group.abort()
+    except RuntimeError as error:  # not every backend can
+        logger.warning("group %s could not be aborted: %s", group.group_name, error)
+
+
+def _default(caller: str) -> ProcessGroup:
+    if (default := bookkeeping.default_group()) is None:
+        name = distributed_c10d.get_backend()
+        raise RuntimeError(f"{caller} needs a default group of backend 'allhands', not of {name!r}")
+    return default
+
+
+def _excluded(ranks: Iterable[int], group: ProcessGroup) -> set[int]:
+    """Return checked ranks of a group."""
+    if not isinstance(ranks, list | tuple) or not all(isinstance(one, int) for one in ranks):
+        raise TypeError(f"ranks_to_exclude must be a list of ints, not {ranks!r}")
+    chosen = set(ranks)
+    strangers = sorted(one for one in chosen if not 0 <= one < group.size())
+    if not chosen or len(chosen) != len(list(ranks)) or strangers or len(chosen) == group.size():
+        raise ValueError(
+            f"ranks_to_exclude must name some, not all, ranks of group {group.group_name!r}, which "
+            f"go from 0 to {group.size() - 1}, each once, not {ranks}"
+        )
+    if group.rank() in chosen:
+        raise RuntimeError(
+            f"rank {group.rank()} is in ranks_to_exclude {ranks}: only the others call shrink_group"
+        )
+    return chosen

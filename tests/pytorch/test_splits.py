@@ -1,0 +1,73 @@
+"""Groups cut into parts, and groups that some ranks are left out of."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import allhands as ah
+import allhands.torch
+from torch_ranks import on_ranks, run_ranks
+
+
+def total(group: Any = None) -> float:
+    """Return the sum of the default group's ranks that are in the group."""
+    x = torch.full((3,), float(dist.get_rank()))
+    dist.all_reduce(x, group=group)
+    return float(x[0])
+
+
+def test_p112_a_shrunk_default_group_is_that_of_the_others() -> None:
+    def body(rank: int) -> Any:
+        pair = dist.new_group([1, 2])
+        if rank == 1:
+            return None
+        group = allhands.torch.shrink_group([1])
+        assert group is dist.group.WORLD
+        if rank == 2:
+            with pytest.raises(ah.AllhandsError, match=r"shrink_group\(\) has put group"):
+                pair.allreduce(torch.ones(1)).wait()
+        part = dist.new_group([2, 0])
+        return (
+            dist.get_rank(),
+            dist.get_process_group_ranks(None),
+            total() if rank == 2 else total() + total(part),
+        )
+
+    assert run_ranks(4, body) == [
+        (0, [0, 1, 2], 5.0),
+        None,
+        (1, [0, 1, 2], 3.0),
+        (2, [0, 1, 2], 5.0),
+    ]
+
+
+@on_ranks(4)
+def test_p112_a_shrunk_part_keeps_the_ranks_of_the_world(rank: int) -> None:
+    part = dist.new_group([1, 2, 3])
+    if rank == 1:
+        shrunk = allhands.torch.shrink_group([1], part)
+        assert dist.get_process_group_ranks(shrunk) == [1, 3]
+        assert dist.get_group_rank(shrunk, 3) == 1
+        assert total(shrunk) == 4
+        with pytest.raises(ValueError, match="is not registered"):
+            allhands.torch.shrink_group([1], part)
+    elif rank == 3:
+        assert total(allhands.torch.shrink_group([1], part)) == 4
+    assert total() == 6  # the world is as it was
+
+
+@on_ranks(2)
+def test_p112_what_shrink_group_refuses(rank: int) -> None:
+    for wrong in ([], [2], [-1], [0, 0], [0, 1]):
+        with pytest.raises(ValueError, match="ranks_to_exclude must name some, not all"):
+            allhands.torch.shrink_group(wrong)
+    for wrong in (1, "1", [1.0]):  # type: ignore[assignment]
+        with pytest.raises(TypeError, match="must be a list of ints"):
+            allhands.torch.shrink_group(wrong)
+    with pytest.raises(RuntimeError, match="only the others call"):
+        allhands.torch.shrink_group([rank])
+    with pytest.raises(TypeError, match="groups of backend 'allhands'"):
+        allhands.torch.shrink_group([0], dist.new_group(backend="gloo"))
+    assert total() == 1
