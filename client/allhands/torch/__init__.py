@@ -6,6 +6,7 @@ DistributedDataParallel, is PyTorch's own, over groups of this package.
 
     failure, recover, shrink_group    going on after a loss, see `recovery`
     Store                             a store of this package as PyTorch knows one, see `store`
+    round_robin                       several groups of the same ranks as one
 """
 
 import importlib
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from allhands.torch.recovery import recover as recover
     from allhands.torch.recovery import shrink_group as shrink_group
     from allhands.torch.store import Store as Store
+    from allhands.torch.turns import round_robin as round_robin
 
 _WHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "failure": "recovery",
         "recover": "recovery",
+        "round_robin": "turns",
         "shrink_group": "recovery",
         "Store": "store",
     }
