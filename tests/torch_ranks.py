@@ -33,7 +33,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import allhands.torch  # noqa: F401
+# Read once, and not by each of the forked ranks: half a second of every one of them.
+import allhands.torch.places  # noqa: F401
+import allhands_server.embedded  # noqa: F401
 
 BACKEND = "allhands"
 DEADLINE = 60.0

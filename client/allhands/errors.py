@@ -93,6 +93,7 @@ class CollectiveTimeout(AllhandsError, TimeoutError):
         missing_ranks: tuple[int, ...] = (),
         label: str | None = None,
         verdict: Verdict | None = None,
+        timeout: float | None = None,
     ) -> None:
         super().__init__(text)
         self.op = op
@@ -100,6 +101,8 @@ class CollectiveTimeout(AllhandsError, TimeoutError):
         self.missing_ranks = missing_ranks
         self.label = label
         self.verdict = verdict
+        self.timeout = timeout
+        """Seconds that the call had, if that is known."""
 
 
 class CollectiveMismatch(AllhandsError):

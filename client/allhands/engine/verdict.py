@@ -86,7 +86,13 @@ def timed_out(
         if found is not None:
             text += f"; {found}"
     return CollectiveTimeout(
-        text, op=operation, seq=sequence, missing_ranks=ranks, label=label, verdict=found
+        text,
+        op=operation,
+        seq=sequence,
+        missing_ranks=ranks,
+        label=label,
+        verdict=found,
+        timeout=timeout,
     )
 
 

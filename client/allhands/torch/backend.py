@@ -20,8 +20,9 @@ def register() -> None:
 
 def create(opts: Any, pg_options: Any = None) -> "ProcessGroup":
     """Make a process group as torch.distributed asks for one; see `places`."""
-    from allhands.torch import places
+    from allhands.torch import operators, places
 
     if pg_options is not None:
         raise ValueError("allhands takes no pg_options: pass None, and timeouts by timeout=")
+    operators.install()
     return places.open_group(opts)

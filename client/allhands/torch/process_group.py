@@ -16,12 +16,16 @@ from allhands.c10d.options import BarrierOptions, GroupOptions
 from allhands.engine.verdict import Failure
 from allhands.group import Group
 from allhands.torch.collectives import Collectives
+from allhands.torch.dispatch import dispatched
 from allhands.torch.events import recorded
 from allhands.torch.options import settled
 from allhands.torch.tensors import Lent
+from allhands.torch.untraced import untraced
 from allhands.torch.work import Work
 
 
+@untraced
+@dispatched
 class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     """A process group of the backend "allhands"; see `allhands.c10d.ProcessGroup` for errors."""
 

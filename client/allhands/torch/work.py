@@ -9,10 +9,14 @@ import torch
 import torch.distributed as dist
 
 from allhands.engine.work import Work as NativeWork
+from allhands.errors import CollectiveTimeout
 from allhands.torch.options import limit
 from allhands.torch.tensors import Lent
+from allhands.torch.texts import worded
+from allhands.torch.untraced import untraced
 
 
+@untraced
 class Work(dist.Work):  # type: ignore[misc]
     """A call on a process group; safe from any thread.
 
@@ -45,6 +49,9 @@ class Work(dist.Work):  # type: ignore[misc]
         except KeyboardInterrupt:
             self.native.abandon()
             raise
+        except CollectiveTimeout as error:
+            worded(error)
+            raise
         self._settle()
         if self.before_return is not None:
             self.before_return()
@@ -63,7 +70,8 @@ class Work(dist.Work):  # type: ignore[misc]
         return self.is_completed() and self.native.is_success()
 
     def exception(self) -> BaseException | None:
-        return self.native.exception()
+        error = self.native.exception()
+        return None if error is None else worded(error)
 
     def result(self) -> Any:
         """Wait, then return the tensors of the call that hold its result."""
@@ -104,7 +112,7 @@ class Work(dist.Work):  # type: ignore[misc]
             ended.set_result(None)
 
         def outcome(_: Any) -> Any:
-            if (error := self.native.exception()) is not None:
+            if (error := self.exception()) is not None:
                 raise error
             self._settle()
             return self._result

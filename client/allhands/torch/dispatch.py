@@ -1,0 +1,200 @@
+"""Calls that go by PyTorch's dispatcher, where somebody there wants to see them.
+
+A group in Python stands in for PyTorch's own, which hands every collective to the dispatcher; a
+group in Python would pass by it. So a call goes there first where a mode is on (it traces, counts,
+or gives shapes alone), where a tensor is of a type that has its own ways, or is nowhere, and where
+PyTorch wants to know what is in flight. From there it comes back to a kernel of ours. Every other
+call is made at once. What a trace has recorded comes to the kernel too, on its own: it ends before
+it returns, as nobody waits for it.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Final, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    PythonCallbackWork,
+    _allow_inflight_collective_as_graph_input,
+)
+
+from allhands.torch import kernels
+
+METHODS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "_allgather_base_": "all_gather_single",
+        "_reduce_scatter_base_": "reduce_scatter_single",
+        "allgather_": "allgather",
+        "allgather_coalesced_": "allgather_coalesced",
+        "allgather_into_tensor_coalesced_": "all_gather_single_coalesced",
+        "allreduce_": "allreduce",
+        "allreduce_coalesced_": "allreduce_coalesced",
+        "alltoall_": "alltoall",
+        "alltoall_base_": "all_to_all_single",
+        "broadcast_": "broadcast",
+        "gather_": "gather",
+        "recv_": "recv",
+        "recv_any_source_": "recv_anysource",
+        "reduce_": "reduce",
+        "reduce_scatter_": "reduce_scatter",
+        "reduce_scatter_tensor_coalesced_": "reduce_scatter_single_coalesced",
+        "scatter_": "scatter",
+        "send": "send",
+    }
+)
+"""What the dispatcher calls an operation, and what a process group does."""
+
+_MODES: Final = torch._C._len_torch_dispatch_stack
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {"reduce_op": "reduceOp", "root_rank": "rootRank", "root_tensor": "rootTensor"}
+)
+_APART: Final = frozenset({*_OPTIONS, "process_group", "async_op", "timeout", "sparse_indices"})
+"""Arguments of operations that are no arguments of methods."""
+
+
+@dataclass
+class _Passage:
+    """One call on its way through the dispatcher."""
+
+    reduce: Any
+    """The operation: the dispatcher does not hand on the factor of PREMUL_SUM."""
+    work: Any = None
+
+
+_PASSAGE: ContextVar[_Passage | None] = ContextVar("passage", default=None)
+
+Group = TypeVar("Group")
+
+
+def dispatched(cls: type[Group]) -> type[Group]:
+    """Decorate a class of process groups so that its calls go by the dispatcher where that matters.
+
+    `direct` of each of its methods is the call itself.
+    """
+    installed = _Kernels(cls)
+    for method in METHODS.values():
+        called = _where_it_matters(method, getattr(cls, method), installed)
+        for name, found in [(name, getattr(cls, name)) for name in dir(cls)]:
+            if found is called.direct:  # type: ignore[attr-defined]
+                setattr(cls, name, called)
+    return cls
+
+
+def _where_it_matters(
+    name: str, direct: Callable[..., Any], installed: "_Kernels"
+) -> Callable[..., Any]:
+    base = getattr(dist.ProcessGroup, name)
+
+    def up(self: Any, *arguments: Any, **named: Any) -> Any:
+        return base(self, *arguments, **named)
+
+    # The base calls the method of that name, which is ours, unless that is who calls it.
+    up.__code__ = up.__code__.replace(co_name=name)
+
+    @functools.wraps(direct)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not (_is_watched() or _is_special(arguments) or _is_special([*named.values()])):
+            return direct(self, *arguments, **named)
+        installed.install()
+        passage = _Passage(_operation((*arguments, *named.values())))
+        before = _PASSAGE.set(passage)
+        try:
+            made = up(self, *arguments, **named)
+        finally:
+            _PASSAGE.reset(before)
+        return made if passage.work is None else passage.work
+
+    call.direct = direct  # type: ignore[attr-defined]
+    return call
+
+
+def _operation(said: Iterable[Any]) -> Any:
+    """Return the operation of a reduction; None: there is none, or it is SUM by default."""
+    for one in said:
+        if isinstance(one, dist.ReduceOp | dist.ReduceOp.RedOpType):
+            return one
+        if hasattr(one, "reduceOp"):
+            return one.reduceOp
+    return None
+
+
+def _is_watched() -> bool:
+    return _MODES() > 0 or _allow_inflight_collective_as_graph_input()
+
+
+def _is_special(given: Any) -> bool:
+    """Say whether there is a tensor in it whose memory alone does not make it."""
+    kind = type(given)
+    if kind in _PLAIN:
+        return bool(given.is_meta)
+    if kind is list or kind is tuple:
+        return any(map(_is_special, given))
+    return _has_ways(kind) and torch._C._dispatch_keys(given).has(torch._C.DispatchKey.Python)
+
+
+@functools.cache
+def _has_ways(kind: Any) -> bool:
+    """Say whether it is a type of tensors; asking PyTorch each time costs more than a call may."""
+    return issubclass(kind, torch.Tensor)
+
+
+# ---------------------------------------------------------------- from the dispatcher
+
+
+class _Kernels:
+    """What hands to groups of a class the calls that are theirs; others get what was there."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+        self._lock = threading.Lock()
+        self._library: Any = None
+
+    def install(self) -> None:
+        """Idempotent; safe from any thread. Until then PyTorch is as it was."""
+        with self._lock:
+            if self._library is not None:
+                return
+            self._library = torch.library.Library("c10d", "IMPL")
+            for operation, method in METHODS.items():
+                direct = getattr(self._cls, method).direct
+                keys = kernels.DENSE + kernels.SPARSE * (operation == "allreduce_")
+                kernels.serve(self._library, operation, _act(operation, direct), self._cls, keys)
+
+
+def _act(operation: str, direct: Callable[..., Any]) -> kernels.Act:
+    schema = getattr(torch.ops.c10d, operation).default._schema
+    has_options = any(argument.name == "async_op" for argument in schema.arguments)
+
+    def act(group: Any, said: Mapping[str, Any]) -> Any:
+        passage = _PASSAGE.get()
+        given = [one for name, one in said.items() if name not in _APART]
+        work = direct(group, *given, *[_options(said, passage)] * has_options)
+        if passage is None:
+            work.wait()
+        else:
+            passage.work = work
+        ended = PythonCallbackWork(work.wait).boxed()
+        return ended if len(schema.returns) == 1 else (given[0], ended)
+
+    return act
+
+
+def _options(said: Mapping[str, Any], passage: _Passage | None) -> Any:
+    options = SimpleNamespace(
+        asyncOp=said.get("async_op", True),
+        timeout=timedelta(milliseconds=said.get("timeout", -1)),
+    )
+    for name, option in _OPTIONS.items():
+        if name in said:
+            setattr(options, option, said[name])
+    if "reduce_op" in said:
+        known = passage is not None and passage.reduce is not None
+        options.reduceOp = passage.reduce if known and passage else said["reduce_op"].op()
+    return options

@@ -1,0 +1,30 @@
+"""What torch.compile is to leave alone: it calls it, and neither reads nor changes its code."""
+
+import types
+from typing import TypeVar
+
+from torch._C._dynamo import eval_frame
+
+Kind = TypeVar("Kind")
+
+REASON = "it does input and output of its own, as collectives written in C++ do"
+
+
+def untraced(cls: type[Kind]) -> type[Kind]:
+    """Decorate a class whose methods PyTorch calls: a graph ends before them and goes on after.
+
+    `torch.compiler.disable` would say the same, and load the compiler to say it.
+    """
+    for found in vars(cls).values():
+        if isinstance(found, types.FunctionType):
+            leave_alone(found)
+    return cls
+
+
+def leave_alone(function: types.FunctionType) -> None:
+    """Keep the compiler out of a function, and of all that it calls."""
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = REASON  # type: ignore[attr-defined]
