@@ -50,10 +50,10 @@ class Training:
         self.optimizer.step()
         self.step += 1
 
-    @torch.no_grad()
     def loss(self) -> float:
         """Return the loss of all rows."""
-        return float((self.network(self.inputs) - self.targets).square().mean())
+        with torch.no_grad():
+            return float((self.network(self.inputs) - self.targets).square().mean())
 
     def agree(self) -> None:
         """Take over what the rank has that came furthest: some may have made a step more."""
