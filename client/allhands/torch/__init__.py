@@ -5,6 +5,7 @@ installed, `import torch` does so by itself. Unmodified programs run: what stand
 DistributedDataParallel, is PyTorch's own, over groups of this package.
 
     failure, recover, shrink_group    going on after a loss, see `recovery`
+    split_group                       a group cut into several, see `splitting`
 """
 
 import importlib
@@ -18,9 +19,15 @@ if TYPE_CHECKING:
     from allhands.torch.recovery import failure as failure
     from allhands.torch.recovery import recover as recover
     from allhands.torch.recovery import shrink_group as shrink_group
+    from allhands.torch.splitting import split_group as split_group
 
 _WHERE: Final[Mapping[str, str]] = MappingProxyType(
-    {"failure": "recovery", "recover": "recovery", "shrink_group": "recovery"}
+    {
+        "failure": "recovery",
+        "recover": "recovery",
+        "shrink_group": "recovery",
+        "split_group": "splitting",
+    }
 )
 """Functions by the modules that have them: `import torch` is to stay quick, and imports this."""
 
