@@ -10,7 +10,7 @@ it returns, as nobody waits for it.
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -79,18 +79,37 @@ def dispatched(cls: type[Group]) -> type[Group]:
     `direct` of each of its methods is the call itself.
     """
     installed = _Kernels(cls)
-    for method in METHODS.values():
-        called = _where_it_matters(method, getattr(cls, method), installed)
+    for operation, method in METHODS.items():
+        called = _where_it_matters(operation, method, getattr(cls, method), installed)
         for name, found in [(name, getattr(cls, name)) for name in dir(cls)]:
             if found is called.direct:  # type: ignore[attr-defined]
-                setattr(cls, name, called)
+                setattr(cls, name, called if name == method else _OldName(name, called))
     return cls
 
 
+class _OldName:
+    """The name that a method had before, which C++ takes where it finds none of the new one.
+
+    While a call is on its way up the new one is hidden from C++, so this must be PyTorch's own.
+    """
+
+    def __init__(self, name: str, called: Callable[..., Any]) -> None:
+        self._base = getattr(dist.ProcessGroup, name)
+        self._called = called
+
+    def __get__(self, group: Any, kind: Any = None) -> Any:
+        if group is None:
+            return self._called
+        is_on_its_way = _PASSAGE.get() is not None
+        return (self._base if is_on_its_way else self._called).__get__(group, kind)
+
+
 def _where_it_matters(
-    name: str, direct: Callable[..., Any], installed: "_Kernels"
+    operation: str, name: str, direct: Callable[..., Any], installed: "_Kernels"
 ) -> Callable[..., Any]:
     base = getattr(dist.ProcessGroup, name)
+    # Where the dispatcher knows no shapes of it, tensors without memory are refused as by any call.
+    has_shapes = torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{operation}", "Meta")
 
     def up(self: Any, *arguments: Any, **named: Any) -> Any:
         return base(self, *arguments, **named)
@@ -100,10 +119,12 @@ def _where_it_matters(
 
     @functools.wraps(direct)
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
-        if not (_is_watched() or _is_special(arguments) or _is_special([*named.values()])):
+        given = (*arguments, *named.values()) if named else arguments
+        has_nowhere = has_shapes and bool(arguments) and _are_nowhere(arguments[0])
+        if not (has_nowhere or _is_watched() or _is_special(given)):
             return direct(self, *arguments, **named)
         installed.install()
-        passage = _Passage(_operation((*arguments, *named.values())))
+        passage = _Passage(_operation(given))
         before = _PASSAGE.set(passage)
         try:
             made = up(self, *arguments, **named)
@@ -129,20 +150,31 @@ def _is_watched() -> bool:
     return _MODES() > 0 or _allow_inflight_collective_as_graph_input()
 
 
-def _is_special(given: Any) -> bool:
-    """Say whether there is a tensor in it whose memory alone does not make it."""
-    kind = type(given)
-    if kind in _PLAIN:
-        return bool(given.is_meta)
-    if kind is list or kind is tuple:
-        return any(map(_is_special, given))
-    return _has_ways(kind) and torch._C._dispatch_keys(given).has(torch._C.DispatchKey.Python)
+def _is_special(given: Iterable[Any]) -> bool:
+    """Say whether there is a tensor among them that has its own ways."""
+    for one in given:
+        kind: Any = type(one)
+        if kind in _PLAIN:
+            continue
+        if kind is list or kind is tuple:
+            if _is_special(one):
+                return True
+        elif _has_ways(kind) and torch._C._dispatch_keys(one).has(torch._C.DispatchKey.Python):
+            return True
+    return False
+
+
+def _are_nowhere(given: Any) -> bool:
+    """Say whether it is tensors that have no memory, all of them."""
+    if isinstance(given, list | tuple):
+        return bool(given) and all(map(_are_nowhere, given))
+    return isinstance(given, torch.Tensor) and given.is_meta
 
 
 @functools.cache
-def _has_ways(kind: Any) -> bool:
+def _has_ways(kind: Hashable) -> bool:
     """Say whether it is a type of tensors; asking PyTorch each time costs more than a call may."""
-    return issubclass(kind, torch.Tensor)
+    return isinstance(kind, type) and issubclass(kind, torch.Tensor)
 
 
 # ---------------------------------------------------------------- from the dispatcher
