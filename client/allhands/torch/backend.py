@@ -20,9 +20,10 @@ def register() -> None:
 
 def create(opts: Any, pg_options: Any = None) -> "ProcessGroup":
     """Make a process group as torch.distributed asks for one; see `places`."""
-    from allhands.torch import operators, places
+    from allhands.torch import operators, places, ways_round
 
     if pg_options is not None:
         raise ValueError("allhands takes no pg_options: pass None, and timeouts by timeout=")
     operators.install()
+    ways_round.take()
     return places.open_group(opts)
