@@ -56,12 +56,13 @@ class Creator:
 
     def __call__(self, opts: Any, pg_options: Any = None) -> "ProcessGroup":
         """Make a process group; see `places`."""
-        from allhands.torch import operators, places
+        from allhands.torch import operators, places, ways_round
         from allhands.torch.store import whole
 
         if pg_options is not None:
             raise ValueError("allhands takes no pg_options: pass None, and timeouts by timeout=")
         operators.install()
+        ways_round.take()
         group = places.open_group(opts)
         store = whole(opts.store)
         if not opts.global_ranks_in_group:
