@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from allhands.testing.until import until
 from torch_cases import equal, given
 from torch_ranks import on_ranks, run_ranks
 
@@ -258,3 +259,13 @@ def test_a_buffer_may_be_dropped_while_its_call_runs(rank: int) -> None:
     for work, first in works:
         work.wait()
         assert first.item() == 3
+
+
+@on_ranks(1)
+def test_the_future_of_a_call_that_has_ended_gives_a_copied_tensor_its_result() -> None:
+    x = torch.arange(6.0).reshape(2, 3).t()
+    # Who settles it first, this thread or one of the world's, is a matter of luck.
+    for _ in range(50):
+        work = dist.all_reduce(x, async_op=True)
+        until(work.native.is_completed)
+        assert equal(work.get_future().wait()[0], x)
