@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +26,9 @@ def take() -> None:
     _stand_in(dist.Reducer, "_set_forward_pass_work_handle", _keeping)
     _stand_in(DistributedDataParallel, "register_comm_hook", _calling_in_strands)
     _stand_in(DistributedDataParallel, "_register_builtin_comm_hook", _in_python)
+    for owner in (dist, distributed_c10d):
+        _stand_in(owner, "monitored_barrier", _meeting)
+    _stand_in(distributed_c10d, "_set_pg_timeout", _setting)
 
 
 def _stand_in(owner: Any, name: str, way: Callable[[Any], Callable[..., Any]]) -> None:
@@ -90,5 +94,30 @@ def _in_python(original: Any) -> Callable[..., Any]:
             dist._register_comm_hook(module.reducer, module.process_group, hook)
         else:
             original(module, kind)
+
+    return instead
+
+
+def _meeting(original: Any) -> Callable[..., Any]:
+    """Let groups of this package meet, of which PyTorch says that only Gloo's can."""
+
+    def instead(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+        found = distributed_c10d._get_default_group() if group is None else group
+        if not isinstance(found, ProcessGroup):
+            return original(group, timeout, wait_all_ranks)
+        return found.monitored_barrier(timeout, wait_all_ranks)
+
+    return instead
+
+
+def _setting(original: Any) -> Callable[..., Any]:
+    """Set the timeout of a group of this package, which PyTorch would leave as it is."""
+
+    def instead(timeout: Any, group: Any = None) -> None:
+        found = distributed_c10d._get_default_group() if group is None else group
+        if isinstance(found, ProcessGroup):
+            found.set_timeout(timeout)
+        else:
+            original(timeout, group)
 
     return instead
