@@ -1,11 +1,17 @@
 """A small training with PyTorch, the same in every run: a network, rows for each rank, losses."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch scripts optimizers as it loads
+    from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook as ddp_zero_hook
+    from torch.distributed.optim import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
 
 STEPS = 6
 ROWS = 8

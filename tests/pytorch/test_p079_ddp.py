@@ -1,4 +1,4 @@
-"""DistributedDataParallel: as in one process, with parameters that are unused, sparse or left out."""
+"""DistributedDataParallel: as in one process; parameters that are unused, sparse or left out."""
 
 from typing import Any
 
