@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from allhands.c10d import checks, forms, several
 from allhands.c10d.forms import Arrays
 from allhands.c10d.giving import Giving
@@ -18,7 +20,7 @@ from allhands.c10d.options import (
     ScatterOptions,
     settled,
 )
-from allhands.engine import arguments
+from allhands.engine import arguments, ragged
 from allhands.engine.arguments import AnyArray
 from allhands.engine.chain import Chain
 from allhands.engine.work import Result, Work
@@ -272,12 +274,17 @@ class Collectives:
     ) -> Work:
         """Overwrite the one output with the combination of all ranks' arrays for this rank.
 
-        One array alone comes with a list of arrays, one for each rank.
+        One array alone comes with a list of arrays, one for each rank. They may have another shape
+        for each rank, the same on all.
         """
         opts, op = forms.combined(opts, op)
         options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         into, given = forms.nested(output_tensors, input_tensors)
-        array, read = checks.reduce_scatter(into, given, options.reduceOp, self.size())
+        array, read = checks.reduce_scatter(into, given, options.reduceOp, self.rank(), self.size())
+        if any(one.shape != array.shape for one in read):
+            blocks = [np.ascontiguousarray(one).reshape(one.shape) for one in read]
+            arguments.target(array, "output_tensors[0]")
+            return self._chain(options, ragged.reduce_scatter(blocks, options.reduceOp, array))
         return self._giving(options, [array]).reduce_scatter(
             array, read, options.reduceOp, timeout=options.seconds, label=options.label
         )
