@@ -1,13 +1,16 @@
 """The backend's place in torch.distributed: what makes process groups of that name."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch.distributed.rendezvous import _rendezvous_handlers
 
 if TYPE_CHECKING:
     from allhands.torch.process_group import ProcessGroup
 
 NAME = "allhands"
+FAKE = "fake"
 DEVICES = ("cpu", "cuda")
 
 
@@ -16,6 +19,15 @@ def register() -> None:
     if NAME.upper() not in dist.Backend._plugins:
         # Devices as a list: PyTorch takes a string, and a tuple's default, for other things.
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=list(DEVICES))
+    if FAKE not in _rendezvous_handlers:
+        dist.register_rendezvous_handler(FAKE, meet_nobody)
+
+
+def meet_nobody(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
+    """Give what `init_method="fake://"` wants; see `fakes`."""
+    from allhands.torch import fakes
+
+    return fakes.rendezvous(url)
 
 
 def create(opts: Any, pg_options: Any = None) -> "ProcessGroup":

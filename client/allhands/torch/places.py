@@ -12,6 +12,7 @@ from allhands import config
 from allhands.api.rendezvous import meet_through
 from allhands.api.sync import parent
 from allhands.api.world import GroupOptions, NonMember, World
+from allhands.torch import fakes
 from allhands.torch.bookkeeping import default_group
 from allhands.torch.process_group import ProcessGroup
 from allhands.torch.through import Through
@@ -25,7 +26,8 @@ def open_group(opts: Any) -> ProcessGroup:
         group = whole.world.part(whole.group, ranks, None, GroupOptions(timeout=timeout))
         assert not isinstance(group, NonMember)  # PyTorch makes groups on their members alone
         return ProcessGroup(group, whole.world, opts.group_id, opts.store, is_world=False)
-    world = _join(opts.store, opts.group_rank, opts.group_size, timeout)
+    alone = fakes.world(opts.store, opts.group_rank, opts.group_size, timeout)
+    world = alone or _join(opts.store, opts.group_rank, opts.group_size, timeout)
     return ProcessGroup(world.group, world, opts.group_id, opts.store, is_world=True)
 
 
