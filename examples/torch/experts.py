@@ -81,7 +81,7 @@ def mean(x: torch.Tensor) -> float:
     """Return the mean of what the ranks have."""
     total = x.clone()
     dist.all_reduce(total)
-    return float(total.item()) / dist.get_world_size()
+    return float(total.item() / dist.get_world_size())
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from allhands import config
 from allhands.api.fake import FakeWorld
+from allhands.torch.store import whole
 
 _MARK: Final = "allhands/fake"
 _FAKE_STORES: Final = "torch.testing._internal.distributed.fake_pg"
@@ -40,8 +41,7 @@ def rendezvous(url: str) -> Iterator[tuple[Any, int, int]]:
 
 def world(store: Any, rank: int, size: int, timeout: float) -> FakeWorld | None:
     """Return a fake world where the store belongs to one; None: others may be there."""
-    while isinstance(store, dist.PrefixStore):
-        store = store.underlying_store
+    store = whole(store)
     is_marked = isinstance(store, dist.HashStore) and store.check([_MARK])
     if not (is_marked or _is_fake(store)):
         return None
