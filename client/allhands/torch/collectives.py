@@ -28,7 +28,10 @@ from allhands.torch.work import Work
 class Collectives:
     """The calls of a process group that all its ranks make, in the forms that c10d has."""
 
-    native: c10d.ProcessGroup
+    @property
+    def native(self) -> c10d.ProcessGroup:
+        """What calls are made on."""
+        raise NotImplementedError
 
     # ------------------------------------------------------------ whole tensors
 
