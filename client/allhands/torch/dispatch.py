@@ -83,8 +83,25 @@ def dispatched(cls: type[Group]) -> type[Group]:
         called = _where_it_matters(operation, method, getattr(cls, method), installed)
         for name, found in [(name, getattr(cls, name)) for name in dir(cls)]:
             if found is called.direct:  # type: ignore[attr-defined]
-                setattr(cls, name, called)
+                setattr(cls, name, called if name == method else _OldName(name, called))
     return cls
+
+
+class _OldName:
+    """The name that a method had before, which C++ takes where it finds none of the new one.
+
+    While a call is on its way up the new one is hidden from C++, so this must be PyTorch's own.
+    """
+
+    def __init__(self, name: str, called: Callable[..., Any]) -> None:
+        self._base = getattr(dist.ProcessGroup, name)
+        self._called = called
+
+    def __get__(self, group: Any, kind: Any = None) -> Any:
+        if group is None:
+            return self._called
+        is_on_its_way = _PASSAGE.get() is not None
+        return (self._base if is_on_its_way else self._called).__get__(group, kind)
 
 
 def _where_it_matters(

@@ -15,10 +15,12 @@ from allhands.api.world import World
 from allhands.c10d.options import BarrierOptions, GroupOptions
 from allhands.engine.verdict import Failure
 from allhands.group import Group
+from allhands.torch import strands
 from allhands.torch.collectives import Collectives
 from allhands.torch.dispatch import dispatched
 from allhands.torch.events import recorded
 from allhands.torch.options import settled
+from allhands.torch.store import whole
 from allhands.torch.tensors import Lent
 from allhands.torch.untraced import untraced
 from allhands.torch.work import Work
@@ -34,17 +36,25 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     ) -> None:
         """Stand for a group; with `is_world` its end is that of the world that it is."""
         dist.ProcessGroup.__init__(self, group.rank, group.size)
-        self.native = c10d.ProcessGroup(group)
+        self._native = c10d.ProcessGroup(group)
         self.group = group
         self.world = world
+        self.strands = strands.Strands(group, world)
         self._is_world = is_world
         self._store = store
+        self._whole_store = whole(store)  # PyTorch's C++ does not keep one in Python
         self._name = name
         self._described = "undefined"
         self.generation = 0
         """How often the default group has been replaced, up to this one."""
 
     # ------------------------------------------------------------ what it is
+
+    @property
+    def native(self) -> c10d.ProcessGroup:
+        """What the caller's calls are made on: the group, or the strand that the caller is in."""
+        strand = strands.current()
+        return self._native if strand is None else self.strands.native(strand)
 
     def name(self) -> str:
         return "allhands"
@@ -129,7 +139,9 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         """End the group when its calls have ended; of a world, leave it. Idempotent."""
         if self._is_world:
             self.world.close()
-        elif self.world.is_open(self.group):
+            return
+        self.strands.close()
+        if self.world.is_open(self.group):
             self.world.close_group(self.group)
 
     def abort(self, reason: str = "its process group was aborted") -> None:
@@ -140,10 +152,12 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         """
         if self.world.is_open(self.group):
             self.group.abort(reason)
+        self.strands.abort(reason)
 
     def retire(self, why: Failure) -> None:
         """End the group here, in favour of others of its world: calls to come say `why`."""
         self._is_world = False
+        self.strands.close()
         if self.world.is_open(self.group):
             self.world.close_group(self.group, why)
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from allhands.engine.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout
+from allhands.torch import strands
 from allhands.torch.options import limit
 from allhands.torch.tensors import Lent
 from allhands.torch.texts import worded
@@ -107,9 +108,13 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _made_future(self) -> Any:
         ended: Any = torch.futures.Future()
+        strand = strands.current()
 
         def end(_: object) -> None:
-            ended.set_result(None)
+            if self.before_return is not None:
+                self.before_return()
+            with strands.within(strand):
+                ended.set_result(None)
 
         def outcome(_: Any) -> Any:
             if (error := self.exception()) is not None:

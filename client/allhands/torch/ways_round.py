@@ -1,0 +1,112 @@
+"""Ways round what PyTorch does not let a backend in Python do; for groups of this package alone.
+
+Each one stands in for a function of PyTorch's, which it calls itself: whatever is over another
+backend goes there as it came.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from allhands.torch import strands
+from allhands.torch.process_group import ProcessGroup
+from allhands.torch.work import Work
+
+_MARK = "__allhands_way_round__"
+
+
+def take() -> None:
+    """Take all of them. Idempotent."""
+    _stand_in(dist.Reducer, "_set_forward_pass_work_handle", _keeping)
+    _stand_in(DistributedDataParallel, "register_comm_hook", _calling_in_strands)
+    _stand_in(DistributedDataParallel, "_register_builtin_comm_hook", _in_python)
+    for owner in (dist.distributed_c10d, dist):
+        _stand_in(owner, "monitored_barrier", _monitored)
+
+
+def _stand_in(owner: Any, name: str, way: Callable[[Any], Callable[..., Any]]) -> None:
+    original = getattr(owner, name)
+    if not hasattr(original, _MARK):
+        instead = functools.wraps(original)(way(original))
+        setattr(instead, _MARK, True)
+        setattr(owner, name, instead)
+
+
+def _keeping(original: Any) -> Callable[..., Any]:
+    """Keep the work that a reducer is given: C++ holds its half of it, and would lose ours."""
+    kept: weakref.WeakKeyDictionary[Any, Work] = weakref.WeakKeyDictionary()
+
+    def instead(reducer: Any, work: Any, *more: Any) -> None:
+        if isinstance(work, Work):
+            kept[reducer] = work
+        original(reducer, work, *more)
+
+    return instead
+
+
+def _calling_in_strands(original: Any) -> Callable[..., Any]:
+    """Let a hook make its calls in strands, since nothing orders what it calls later.
+
+    Neither Gloo's threads nor ours run the callbacks of several buckets in the same order on all
+    ranks. The hooks of PyTorch's for bfloat16, which DDP refuses without NCCL, work over us.
+    """
+
+    def instead(module: Any, state: Any, hook: Any) -> None:
+        group = module.process_group
+        if callable(hook) and isinstance(group, ProcessGroup):
+            hook = _in_strands(hook, group.strands.numbered("hook"))
+        original(module, state, hook)
+
+    return instead
+
+
+def _in_strands(hook: Any, name: str) -> Any:
+    makes_one_call = hook in (
+        default_hooks.allreduce_hook,
+        default_hooks.fp16_compress_hook,
+        default_hooks.bf16_compress_hook,
+    )
+
+    @functools.wraps(hook)
+    def instead(state: Any, bucket: Any) -> Any:
+        with strands.within(None if makes_one_call else f"{name}.{bucket.index()}"):
+            return hook(state, bucket)
+
+    instead.__name__ = "hook"  # by which DDP knows those that it refuses
+    return instead
+
+
+def _in_python(original: Any) -> Callable[..., Any]:
+    """Take the hook in Python for that in C++, which wants futures of a type we cannot make."""
+
+    def instead(module: Any, kind: Any) -> None:
+        is_half = kind == dist.BuiltinCommHookType.FP16_COMPRESS
+        if is_half and isinstance(module.process_group, ProcessGroup):
+            module.logger._set_comm_hook_name(str(kind))
+            hook = default_hooks.fp16_compress_hook
+            dist._register_comm_hook(module.reducer, module.process_group, hook)
+        else:
+            original(module, kind)
+
+    return instead
+
+
+def _monitored(original: Any) -> Callable[..., Any]:
+    """Let a monitored barrier of ours be one: PyTorch asks the name of the backend, not the group.
+
+    Without a timeout that of the group counts.
+    """
+
+    def instead(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        ours = dist.group.WORLD if group is None else group
+        if isinstance(ours, ProcessGroup):
+            ours.monitored_barrier(timeout, wait_all_ranks)
+        else:
+            original(group, timeout, wait_all_ranks)
+
+    return instead

@@ -1,0 +1,223 @@
+"""Communication hooks of DDP: PyTorch's own and the user's, alone and with Gloo's beside them."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    debugging_hooks,
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+    quantization_hooks,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_ranks import on_ranks, run_ranks
+from torch_training import SMALL, assert_all_close, parallel, parameters, rows, trained
+
+SIZE = 2
+
+
+def power_sgd() -> powerSGD_hook.PowerSGDState:
+    return powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=2, start_powerSGD_iter=3, min_compression_rate=1
+    )
+
+
+def losses_with(hook: Any, state: Any = None, **options: Any) -> list[float]:
+    model = parallel(**options)
+    model.register_comm_hook(state, hook)
+    return trained(model, rows(dist.get_rank()))
+
+
+# ---------------------------------------------------------------- as over Gloo
+
+
+def like_gloo(rank: int) -> dict[str, list[float]]:
+    local = post_localSGD_hook.PostLocalSGDState(
+        None, dist.new_subgroups(1)[0], start_localSGD_iter=3
+    )
+    builtin = {}
+    for kind in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
+        model = parallel(bucket_cap_mb=SMALL)
+        model._register_builtin_comm_hook(kind)
+        builtin[str(kind)] = trained(model, rows(rank))
+    small = {"bucket_cap_mb": SMALL}
+    return builtin | {
+        "none": trained(parallel(**small), rows(rank)),
+        "allreduce": losses_with(default_hooks.allreduce_hook, **small),
+        "fp16": losses_with(default_hooks.fp16_compress_hook, **small),
+        "fp16 around": losses_with(
+            default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), **small
+        ),
+        "noop": losses_with(debugging_hooks.noop_hook),
+        "PowerSGD": losses_with(powerSGD_hook.powerSGD_hook, power_sgd()),
+        "post-local SGD": losses_with(post_localSGD_hook.post_localSGD_hook, local, **small),
+    }
+
+
+def test_p117_hooks_give_the_losses_that_they_give_over_gloo():
+    wanted = run_ranks(SIZE, like_gloo, backend="gloo")
+    found = run_ranks(SIZE, like_gloo)
+    assert found[0].keys() == wanted[0].keys()
+    for mine, theirs in zip(found, wanted, strict=True):
+        for name, losses in theirs.items():
+            assert_all_close(mine[name], losses)
+    other = [found[0][name] for name in ("fp16", "noop", "PowerSGD", "post-local SGD")]
+    assert found[0]["none"] not in other, "they do nothing"
+
+
+# ---------------------------------------------------------------- beyond Gloo
+
+
+@on_ranks(SIZE)
+def test_p117_bfloat16_and_quantisation_average_as_well_as_they_can(rank: int) -> None:
+    exact = trained(parallel(bucket_cap_mb=SMALL), rows(rank))
+    for hook in (
+        default_hooks.bf16_compress_hook,
+        default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook),
+        quantization_hooks.quantization_pertensor_hook,
+    ):
+        losses = losses_with(hook, bucket_cap_mb=SMALL)
+        assert losses != exact
+        assert_all_close(losses, exact, rtol=0.02)
+
+
+def test_p117_hooks_that_call_on_do_so_in_one_order_on_all_ranks():
+    """With many buckets: what their callbacks call would be in another order on each rank."""
+
+    def body(rank: int) -> list[float]:
+        model = parallel(bucket_cap_mb=SMALL)
+        model.register_comm_hook(power_sgd(), powerSGD_hook.powerSGD_hook)
+        trained(model, rows(rank, 10))
+        return parameters(model)
+
+    found = run_ranks(3, body)
+    assert found[0] == found[1] == found[2]
+
+
+@on_ranks(3)
+def test_p085_a_hook_may_call_on_in_callbacks_and_wait_there(rank: int) -> None:
+    group = dist.group.WORLD
+
+    def in_two(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Sum over pairs of steps: to the first rank, and back."""
+        tensor = bucket.buffer()
+        first = dist.reduce(tensor, 0, group=group, async_op=True).get_future()
+
+        def back(_: Any) -> torch.Tensor:
+            again = dist.broadcast(tensor, 0, group=group, async_op=True).get_future()
+            return again.then(lambda done: done.value()[0].div_(3)).wait()
+
+        return first.then(back)
+
+    plain, hooked = parallel(bucket_cap_mb=SMALL), parallel(bucket_cap_mb=SMALL)
+    hooked.register_comm_hook(None, in_two)
+    assert_all_close(trained(hooked, rows(rank)), trained(plain, rows(rank)))
+    assert_all_close(parameters(hooked), parameters(plain))
+
+
+# ---------------------------------------------------------------- of the user
+
+
+class Task(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = nn.Parameter(torch.ones(2, 2))
+
+    def forward(self, x: Any) -> torch.Tensor:
+        return self.p + x
+
+
+@on_ranks(SIZE)
+def test_p085_a_hook_returns_a_future_whose_value_is_the_gradient(rank: int) -> None:
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(torch.ones_like(bucket.buffer()))
+
+        def double(done: Any) -> torch.Tensor:
+            return 2 * done.value()
+
+        return future.then(double)
+
+    model = DistributedDataParallel(Task())
+    model.register_comm_hook(None, hook)
+    model(rank).mean().backward()
+    assert model.module.p.grad.eq(2).all()
+
+
+@on_ranks(SIZE)
+def test_p085_a_hook_averages_sparse_gradients(rank: int) -> None:
+    plain = nn.EmbeddingBag(10, 3, sparse=True)
+    hooked = nn.EmbeddingBag(10, 3, sparse=True)
+    hooked.load_state_dict(plain.state_dict())
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda done: done.value()[0] / SIZE)
+
+    model = DistributedDataParallel(hooked)
+    model.register_comm_hook(None, hook)
+    indices = torch.tensor([[rank, 3, 5], [rank, 3 + rank, 9]])
+    model(indices).mean().backward()
+    beside = DistributedDataParallel(plain)
+    beside(indices).mean().backward()
+    torch.testing.assert_close(hooked.weight.grad.to_dense(), plain.weight.grad.to_dense())
+    assert hooked.weight.grad.is_sparse
+
+
+@on_ranks(SIZE)
+def test_p086_hooks_are_checked_when_they_are_registered(rank: int) -> None:
+    def bucket_is_int(state: object, bucket: int) -> torch.futures.Future[torch.Tensor]:
+        raise AssertionError
+
+    def gives_int(state: object, bucket: dist.GradBucket) -> int:
+        raise AssertionError
+
+    model = DistributedDataParallel(Task())
+    with pytest.raises(TypeError, match=re.escape("Communication hook must be callable.")):
+        model.register_comm_hook(None, 1)
+    with pytest.raises(ValueError, match=r"bucket annotation should be dist.GradBucket"):
+        model.register_comm_hook(None, bucket_is_int)
+    with pytest.raises(ValueError, match=r"return annotation should be torch.futures.Future"):
+        model.register_comm_hook(None, gives_int)
+
+
+@on_ranks(SIZE)
+def test_p086_what_a_hook_returns_must_be_a_future(rank: int) -> None:
+    model = DistributedDataParallel(Task())
+    model.register_comm_hook(None, lambda state, bucket: 1)
+    text = "callback must return a torch.futures.Future object, but got"
+    with pytest.raises(RuntimeError, match=text):
+        model(rank).mean().backward()
+
+
+@on_ranks(SIZE)
+def test_p086_a_hook_can_be_registered_once(rank: int) -> None:
+    model = DistributedDataParallel(Task())
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    text = "register_comm_hook or register_builtin_comm_hook can only be called once."
+    with pytest.raises(RuntimeError, match=text):
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(RuntimeError, match=text):
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+
+
+@on_ranks(SIZE)
+def test_p085_what_a_hook_raises_is_what_the_backward_pass_raises(rank: int) -> None:
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+
+        def fail(_: Any) -> torch.Tensor:
+            raise ValueError("what the hook says")
+
+        return future.then(fail)
+
+    model = DistributedDataParallel(Task())
+    model.register_comm_hook(None, hook)
+    with pytest.raises(RuntimeError, match="what the hook says"):
+        model(rank).mean().backward()
