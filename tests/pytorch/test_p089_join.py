@@ -121,8 +121,10 @@ def test_p092_a_disabled_join_changes_nothing(rank: int) -> None:
 
 @on_ranks(SIZE)
 def test_p093_early_termination_throws_on_all_ranks(rank: int) -> None:
-    text = "Rank 0 exhausted all inputs." if rank == 0 else (
-        "Detected at least one rank that exhausted inputs. Throwing across all ranks."
+    text = (
+        "Rank 0 exhausted all inputs."
+        if rank == 0
+        else ("Detected at least one rank that exhausted inputs. Throwing across all ranks.")
     )
     for joinables in ([Summing()], [Summing(), Summing()]):
         with pytest.raises(RuntimeError) as raised:
@@ -154,7 +156,10 @@ def joined(rank: int) -> dict[str, Any]:
     found = {}
     ways: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "shared by all": ({"bucket_cap_mb": SMALL}, {}),
-        "by those there": ({"find_unused_parameters": True}, {"divide_by_initial_world_size": False}),
+        "by those there": (
+            {"find_unused_parameters": True},
+            {"divide_by_initial_world_size": False},
+        ),
         "static": ({"static_graph": True, "gradient_as_bucket_view": True}, {}),
         "zero": ({"bucket_cap_mb": SMALL}, {}),
     }

@@ -1,5 +1,6 @@
 """Groups cut into parts, and groups that some ranks are left out of."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -70,4 +71,48 @@ def test_p112_what_shrink_group_refuses(rank: int) -> None:
         allhands.torch.shrink_group([rank])
     with pytest.raises(TypeError, match="groups of backend 'allhands'"):
         allhands.torch.shrink_group([0], dist.new_group(backend="gloo"))
+    assert total() == 1
+
+
+@on_ranks(4)
+def test_p112_each_rank_gets_the_part_that_it_is_in(rank: int) -> None:
+    part = allhands.torch.split_group(split_ranks=[[2, 0], [1, 3]], group_desc="halves")
+    assert part is not None
+    assert dist.get_process_group_ranks(part) == ([2, 0] if rank % 2 == 0 else [1, 3])
+    assert dist.get_rank(part) == {0: 1, 1: 0, 2: 0, 3: 1}[rank]
+    assert total(part) == (2 if rank % 2 == 0 else 4)
+    assert part.group_desc == "halves"
+    assert part.group_name in [one.group_name for one in dist.distributed_c10d._world.pg_map]
+
+    again = allhands.torch.split_group(part, [[1], [0]], timedelta(seconds=7))
+    assert again is not None
+    assert dist.get_process_group_ranks(again) == [rank]
+    assert again.options._timeout == timedelta(seconds=7)
+    assert total(again) == rank
+    dist.destroy_process_group(part)
+    with pytest.raises(ValueError, match="is not registered"):
+        allhands.torch.split_group(part, [[0]])
+
+
+@on_ranks(3)
+def test_p112_ranks_that_no_part_names_are_in_none(rank: int) -> None:
+    part = allhands.torch.split_group(split_ranks=[[0], [2]])
+    assert (part is None) == (rank == 1)
+    if part is not None:
+        assert total(part) == rank
+
+
+@on_ranks(2)
+def test_p112_what_split_group_refuses(rank: int) -> None:
+    for wrong, text in [
+        (None, "at least one part"),
+        ([], "at least one part"),
+        ([[0], []], "a part without ranks"),
+        ([[0, 2]], r"names \[2\], and ranks .* go from 0 to 1"),
+        ([[0], [1, 0]], "names a rank twice"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            allhands.torch.split_group(split_ranks=wrong)
+    with pytest.raises(TypeError, match="groups of backend 'allhands'"):
+        allhands.torch.split_group(dist.new_group(backend="gloo"), [[0]])
     assert total() == 1

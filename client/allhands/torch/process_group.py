@@ -41,6 +41,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self.world = world
         self.strands = strands.Strands(group, world)
         self._is_world = is_world
+        self._is_retired = False
         self._store = store
         self._whole_store = whole(store)  # PyTorch's C++ does not keep one in Python
         self._name = name
@@ -53,7 +54,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     @property
     def native(self) -> c10d.ProcessGroup:
         """What the caller's calls are made on: the group, or the strand that the caller is in."""
-        strand = strands.current()
+        strand = None if self._is_retired else strands.current()
         return self._native if strand is None else self.strands.native(strand)
 
     def name(self) -> str:
@@ -156,7 +157,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
 
     def retire(self, why: Failure) -> None:
         """End the group here, in favour of others of its world: calls to come say `why`."""
-        self._is_world = False
+        self._is_world, self._is_retired = False, True
         self.strands.close()
         if self.world.is_open(self.group):
             self.world.close_group(self.group, why)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,8 +26,9 @@ def take() -> None:
     _stand_in(dist.Reducer, "_set_forward_pass_work_handle", _keeping)
     _stand_in(DistributedDataParallel, "register_comm_hook", _calling_in_strands)
     _stand_in(DistributedDataParallel, "_register_builtin_comm_hook", _in_python)
-    for owner in (dist.distributed_c10d, dist):
-        _stand_in(owner, "monitored_barrier", _monitored)
+    for owner in (dist, distributed_c10d):
+        _stand_in(owner, "monitored_barrier", _meeting)
+    _stand_in(distributed_c10d, "_set_pg_timeout", _setting)
 
 
 def _stand_in(owner: Any, name: str, way: Callable[[Any], Callable[..., Any]]) -> None:
@@ -96,17 +98,26 @@ def _in_python(original: Any) -> Callable[..., Any]:
     return instead
 
 
-def _monitored(original: Any) -> Callable[..., Any]:
-    """Let a monitored barrier of ours be one: PyTorch asks the name of the backend, not the group.
+def _meeting(original: Any) -> Callable[..., Any]:
+    """Let groups of this package meet, of which PyTorch says that only Gloo's can."""
 
-    Without a timeout that of the group counts.
-    """
+    def instead(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+        found = distributed_c10d._get_default_group() if group is None else group
+        if not isinstance(found, ProcessGroup):
+            return original(group, timeout, wait_all_ranks)
+        return found.monitored_barrier(timeout, wait_all_ranks)
 
-    def instead(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        ours = dist.group.WORLD if group is None else group
-        if isinstance(ours, ProcessGroup):
-            ours.monitored_barrier(timeout, wait_all_ranks)
+    return instead
+
+
+def _setting(original: Any) -> Callable[..., Any]:
+    """Set the timeout of a group of this package, which PyTorch would leave as it is."""
+
+    def instead(timeout: Any, group: Any = None) -> None:
+        found = distributed_c10d._get_default_group() if group is None else group
+        if isinstance(found, ProcessGroup):
+            found.set_timeout(timeout)
         else:
-            original(group, timeout, wait_all_ranks)
+            original(timeout, group)
 
     return instead
