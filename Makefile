@@ -33,15 +33,19 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch $(ARGS)
 
 .PHONY: test-torch
 test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among them (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/pytorch $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/pytorch tests/parity/pytorch $(ARGS)
 
 .PHONY: tables
 tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run of their tests
 	ALLHANDS_WRITE_TABLES=1 $(BIN)/python -m pytest -k "test_p0 or test_p1 or test_matrix" $(ARGS)
+
+.PHONY: table-torch
+table-torch: $(VENV)/.has-torch ## Write docs/pytorch_suite.md from a run of PyTorch's own tests over Gloo and allhands
+	PYTHONPATH=tests $(BIN)/python -m parity.pytorch.compare $(ARGS)
 
 .PHONY: sanitize
 sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also under sanitizers

@@ -9,7 +9,7 @@ Pure: the environment comes as a mapping, nothing is opened. Places to meet:
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeAlias
@@ -42,6 +42,9 @@ class Daemon:
 class Hosted:
     host: str
     port: int
+    """0: any free one, which `announce` tells."""
+    announce: Callable[[str, str], None] | None = field(default=None, compare=False)
+    """Called in rank 0 with `ah://host:port` once it listens there, or with "" and why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +167,11 @@ def settle(
     allow_pickle: bool = False,
     parent: str = "",
     attempt: int = 0,
+    place: Place | None = None,
 ) -> WorldConfig:
     """Turn arguments, then environment, into a `WorldConfig`.
 
+    `place` is where to meet, if that is settled already; then `init_method` counts for nothing.
     `parent` names the process that started this one, so that the ranks of one launch find each
     other; `attempt` counts the worlds that this process has joined.
 
@@ -184,8 +189,8 @@ def settle(
     if backend == "fake":
         if rank == -1 or world_size == -1:
             raise ValueError("backend='fake' wants rank and world_size: any rank of any world")
-        place: Place = Alone()
-    else:
+        place = Alone()
+    elif place is None:
         place = _place(environ, init_method, launcher[0], rank, world_size, parent, attempt)
         if isinstance(place, Alone):
             rank, world_size = 0, 1

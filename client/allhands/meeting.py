@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.02
 _DRAIN_SECONDS = 30.0
+_ANY_PORT = 1
 
 
 @dataclass(slots=True)
@@ -57,8 +59,8 @@ async def meet(config: WorldConfig) -> Meeting:
             address = parse_url(url)
             token = find_token(address, config.token, None)
             return Meeting(Endpoint(address, token, config.tls_ca))
-        case Hosted(host, port):
-            return await _hosted(config, await _resolve(host), port)
+        case Hosted(host, port, announce):
+            return await _hosted(config, await _resolve(host), port, announce)
         case Gathering(name):
             path = Path(name) if os.path.isabs(name) else notice.directory() / name
             if config.rank != 0:
@@ -72,9 +74,24 @@ async def meet(config: WorldConfig) -> Meeting:
             return await _host(config, "127.0.0.1", 0)
 
 
-async def _hosted(config: WorldConfig, host: str, port: int) -> Meeting:
+async def _hosted(
+    config: WorldConfig, host: str, port: int, announce: Callable[[str, str], None] | None
+) -> Meeting:
     if config.rank == 0:
-        return await _host(config, host, port)
+        if announce is None:
+            return await _host(config, host, port)
+        try:
+            meeting = await _host(config, host, port)
+        except (OSError, ValueError) as error:
+            await asyncio.to_thread(announce, "", str(error))
+            raise
+        try:
+            await asyncio.to_thread(announce, meeting.endpoint.address.url, "")
+        except BaseException:
+            assert meeting.hosted is not None
+            await meeting.hosted.stop(0)
+            raise
+        return meeting
     address = Address(host, port)
     token = config.token
     deadline = time.monotonic() + config.timeout
@@ -152,11 +169,23 @@ async def _resolve(host: str) -> str:
 
 async def own_address(endpoint: Endpoint) -> str:
     """Return the address of this host on the way to the coordinator: where peers reach it."""
-    target = await _resolve(endpoint.address.host)
-    family = socket.AF_INET6 if ":" in target else socket.AF_INET
+    return address_towards(await _resolve(endpoint.address.host))
+
+
+def address_towards(host: str) -> str:
+    """Return the address of this host on the way to another one, given by name or address.
+
+    Raises:
+        CoordinatorUnavailable: it has no address, or there is no way to it.
+    """
+    try:
+        found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        raise CoordinatorUnavailable(f"the host {host!r} has no address: {error}") from error
+    family, _, _, _, target = min(found, key=lambda one: one[0] != socket.AF_INET)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting sends nothing
         try:
-            probe.connect((target, endpoint.address.port))
+            probe.connect(target)
         except OSError as error:
-            raise CoordinatorUnavailable(f"no way to {endpoint.address.target}: {error}") from error
+            raise CoordinatorUnavailable(f"no way to {host}: {error}") from error
         return str(probe.getsockname()[0])

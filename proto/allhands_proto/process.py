@@ -9,9 +9,18 @@ _STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "gone", "x": "gon
 
 def space() -> str:
     """Name the processes that see the same process ids as this one; "" where that is unknown."""
+    return _namespace("pid")
+
+
+def network() -> str:
+    """Name the processes that reach each other over loopback; "" where that is unknown."""
+    return _namespace("net")
+
+
+def _namespace(kind: str) -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        name = f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+        name = f"{boot}/{os.readlink(f'/proc/self/ns/{kind}')}"
     except OSError:
         return ""
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()

@@ -253,8 +253,8 @@ class Coordinator:
             case Look(job, member_id, pid, born):
                 seen = Looked(job, member_id, process.look(pid, born))
                 self._loop.call_soon(self._handle, seen)
-            case Report(text):
-                logger.info("%s", text)
+            case Report(text, of_failure):
+                logger.info("%s", text, extra={"of_failure": of_failure})
             case JobEnded(job):
                 logger.info("job %s: ended", job)
             case Drained():

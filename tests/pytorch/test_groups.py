@@ -1,7 +1,6 @@
-"""Groups of some ranks through torch.distributed: who is in them, their names, their numbers."""
+"""Groups beside the default one: used at the same time, from other threads, in turn, and ended."""
 
-import contextlib
-from collections.abc import Callable
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -9,208 +8,172 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import allhands as ah
-from torch_ranks import BACKEND, on_ranks, run_ranks
+import allhands.torch
+from torch_cases import equal
+from torch_ranks import on_ranks, run_ranks
 
-
-def total(group: Any = None) -> float:
-    """Return the sum of the default group's ranks that are in the group."""
-    x = torch.full((3,), float(dist.get_rank()))
-    dist.all_reduce(x, group=group)
-    return float(x[0])
-
-
-# ---------------------------------------------------------------- P55
-
-
-def _calls(group: Any) -> dict[str, Callable[[], Any]]:
-    """Return calls by what PyTorch names them when it warns."""
-    x = torch.ones(2)
-    return {
-        "all_reduce": lambda: dist.all_reduce(x, group=group),
-        "all_gather": lambda: dist.all_gather([x, x], x, group=group),
-        "all_gather_object": lambda: dist.all_gather_object([None, None], 1, group=group),
-        "all_to_all": lambda: dist.all_to_all([x], [x], group=group),
-        "barrier": lambda: dist.barrier(group=group),
-        "broadcast": lambda: dist.broadcast(x, 0, group=group),
-        "broadcast_object_list": lambda: dist.broadcast_object_list([1], 0, group=group),
-        "gather": lambda: dist.gather(x, dst=0, group=group),
-        "gather_object": lambda: dist.gather_object(1, dst=0, group=group),
-        "isend": lambda: dist.isend(x, 0, group=group),
-        "irecv": lambda: dist.irecv(x, 0, group=group),
-        "monitored_barrier": lambda: dist.monitored_barrier(group=group),
-        "reduce": lambda: dist.reduce(x, 0, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter(x, [x], group=group),
-        "scatter": lambda: dist.scatter(x, src=0, group=group),
-        "scatter_object_list": lambda: dist.scatter_object_list([None], [1], group=group),
-    }
-
-
-def test_p055_a_call_of_a_rank_that_is_not_in_the_group_warns_as_over_gloo() -> None:
-    def body(rank: int) -> dict[str, str]:
-        group = dist.new_group([0])
-        said = {}
-        if rank == 1:
-            for name, call in _calls(group).items():
-                with pytest.warns(UserWarning, match="does not belong to") as caught:
-                    assert call() is None
-                assert name in str(caught[0].message)
-                said[name] = str(caught[0].message)
-            assert (dist.get_rank(group), dist.get_world_size(group)) == (-1, -1)
-        return said
-
-    ours, its = (run_ranks(2, body, backend=name)[1] for name in (BACKEND, "gloo"))
-    assert ours == its
-    assert len(ours) == 16
-
-
-# ---------------------------------------------------------------- P56
-
-
-@on_ranks(3)
-def test_p056_ranks_of_a_group_and_of_the_world() -> None:
-    group = dist.new_group([2, 1])
-    if group is not dist.GroupMember.NON_GROUP_MEMBER:
-        assert dist.get_process_group_ranks(group) == [1, 2]  # PyTorch sorts them
-        assert [dist.get_group_rank(group, rank) for rank in (1, 2)] == [0, 1]
-        assert [dist.get_global_rank(group, rank) for rank in (0, 1)] == [1, 2]
-        with pytest.raises(ValueError, match="is not part of group"):
-            dist.get_group_rank(group, 0)
-        with pytest.raises(ValueError, match="is not part of group"):
-            dist.get_global_rank(group, 2)
-        assert total(group) == 3
-    assert dist.get_process_group_ranks(None) == [0, 1, 2]
-    assert dist.get_global_rank(dist.group.WORLD, 1) == 1
+SIZE = 4
 
 
 @on_ranks(2)
-def test_p056_a_group_that_is_over_is_not_registered() -> None:
-    group = dist.new_group()
-    dist.destroy_process_group(group)
-    for ask in (dist.get_group_rank, dist.get_global_rank):
-        with pytest.raises(ValueError, match="is not registered"):
-            ask(group, 0)
-    assert total() == 1
+def test_p004_the_default_timeout_of_a_group_is_read_and_set() -> None:
+    pg = dist.new_group(timeout=timedelta(seconds=50))
+    backend = pg._get_backend(torch.device("cpu"))
+    assert backend.options._timeout == timedelta(seconds=50)
+    backend._set_default_timeout(timedelta(seconds=23))
+    assert backend.options._timeout == timedelta(seconds=23)
+    dist.all_reduce(torch.zeros(1), group=pg)
+    assert dist.group.WORLD.options._timeout == timedelta(seconds=30)
 
 
-# ---------------------------------------------------------------- P57
+@on_ranks(SIZE)
+def test_p053_two_groups_without_a_common_rank_reduce_at_the_same_time(rank: int) -> None:
+    low, high = dist.new_group([0, 1]), dist.new_group([2, 3])
+    x = torch.full((3, 3), float(rank))
+    dist.all_reduce(x, group=low if rank < 2 else high)
+    equal(x, torch.full((3, 3), 1.0 if rank < 2 else 5.0))
+    x = torch.full((2,), float(rank))
+    dist.broadcast(x, src=1 if rank < 2 else 3, group=low if rank < 2 else high)
+    equal(x, torch.full((2,), 1.0 if rank < 2 else 3.0))
 
 
-@on_ranks(4)
-def test_p057_local_synchronization_needs_the_members_alone(rank: int) -> None:
-    ranks = [0, 1, 2]
-    if rank < 3:
-        group = dist.new_group(ranks, use_local_synchronization=True)
-        assert total(group) == 3
-    assert dist.new_group([3 - rank], use_local_synchronization=True) is None
+@on_ranks(2)
+def test_p054_a_group_is_used_from_another_thread(rank: int) -> None:
+    found: list[Any] = []
+
+    def use(pg: Any) -> None:
+        x = torch.full((4,), rank + 1.0, requires_grad=True)
+        dist.all_reduce(x, group=pg)
+        found.append(x)
+
+    thread = threading.Thread(target=use, args=(dist.group.WORLD,))
+    thread.start()
+    thread.join(20)
+    assert found[0].tolist() == [3.0] * 4
+    assert found[0].is_leaf
 
 
-@on_ranks(3)
-def test_p057_groups_of_other_ranks_may_be_made_in_any_order(rank: int) -> None:
-    pairs = [(0, 1), (1, 2), (0, 2)]
-    mine = [pair for pair in pairs if rank in pair]
+@on_ranks(2)
+def test_p048_groups_that_take_turns(rank: int) -> None:
+    """Made and destroyed again and again."""
+    for _ in range(2):
+        parts = [dist.new_group() for _ in range(2)]
+        pg = allhands.torch.round_robin(parts)
+        for root in (0, 1, 0):
+            x = torch.full((100, 100), float(rank))
+            pg.broadcast(x, root=root).wait()
+            equal(x, torch.full((100, 100), float(root)))
+        for _ in range(3):
+            x = torch.ones(10, 10)
+            dist.all_reduce(x, group=pg)
+            equal(x, torch.full((10, 10), 2.0))
+        assert sum(part._get_sequence_number_for_group() for part in parts) == 6
+        assert {part._get_sequence_number_for_group() for part in parts} == {3}
+        pg.barrier().wait()
+        assert pg.size() == 2
+        for part in parts:
+            dist.destroy_process_group(part)
+        with pytest.raises(RuntimeError, match="the group was destroyed"):
+            pg.allreduce(torch.ones(1)).wait()
+
+
+@on_ranks(2)
+def test_p048_groups_that_cannot_take_turns_are_refused(rank: int) -> None:
+    whole, alone = dist.new_group(), dist.new_group([0])
+    other = dist.new_group(backend="gloo")
+    with pytest.raises(ValueError, match="needs groups, each of them once"):
+        allhands.torch.round_robin([])
+    with pytest.raises(ValueError, match="each of them once"):
+        allhands.torch.round_robin([whole, whole])
+    with pytest.raises(ValueError, match="must have the same ranks"):
+        allhands.torch.round_robin([whole, alone])
+    with pytest.raises(TypeError, match="groups of the backend allhands, not "):
+        allhands.torch.round_robin([other])
     if rank == 1:
-        mine.reverse()
-    groups = {pair: dist.new_group(list(pair), use_local_synchronization=True) for pair in mine}
-    for pair in pairs:
-        if rank in pair:
-            assert total(groups[pair]) == sum(pair)
-
-
-@on_ranks(2)
-def test_p057_duplicates_are_distinct() -> None:
-    groups = [dist.new_group([0, 1], use_local_synchronization=True) for _ in range(2)]
-    assert groups[0] is not groups[1]
-    assert len({group.group_name for group in groups}) == 2
-    assert len({group.group.name for group in groups}) == 2
-    assert [total(group) for group in groups] == [1, 1]
-    assert [group._get_sequence_number_for_group() for group in groups] == [1, 1]
-
-
-def test_p057_a_rank_that_has_not_made_the_group_is_named() -> None:
-    def body(rank: int) -> None:
-        store = dist.distributed_c10d._get_default_store()
-        if rank == 0:
-            group = dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
-            with pytest.raises(ah.CollectiveTimeout, match="has not made this group") as it:
-                dist.all_reduce(torch.ones(1), group=group)
-            assert it.value.missing_ranks == (1,)
-            store.set("told", "")
-        else:
-            store.wait(["told"])
-        assert total() == 1
-
-    run_ranks(2, body)
-
-
-# ---------------------------------------------------------------- P58
-
-
-def _number(group: Any) -> int:
-    return int(group._get_sequence_number_for_group())
-
-
-def _numbers(group: Any, through: Any) -> list[int]:
-    """Return what every rank says of its number of calls, told on another group."""
-    told = [torch.zeros((), dtype=torch.int64) for _ in range(dist.get_world_size(through))]
-    dist.all_gather(told, torch.tensor(_number(group)), group=through)
-    return [int(one) for one in told]
-
-
-def test_p058_numbers_grow_by_one_with_each_call_as_over_gloo() -> None:
-    def body(rank: int) -> list[int]:
-        world, part = dist.group.WORLD, dist.new_group([1, 0])
-        x = [torch.ones(2), torch.ones(2)]
-        found = [_number(world), _number(part)]
-        for call in (
-            lambda: dist.all_reduce(x[0]),
-            lambda: dist.broadcast(x[0], 0),
-            lambda: dist.all_gather(x, x[0]),
-            lambda: dist.reduce(x[0], 1),
-        ):
-            before = _number(world)
-            call()
-            found.append(_number(world) - before)
-        return [*found, _number(part)]
-
-    ours, its = (run_ranks(2, body, backend=name) for name in (BACKEND, "gloo"))
-    assert ours == its == [[0, 0, 1, 1, 1, 1, 0]] * 2
-
-
-@on_ranks(3)
-def test_p058_ranks_that_lag_are_seen_by_their_numbers(rank: int) -> None:
-    group, through = dist.group.WORLD, dist.new_group()
-    for number in range(1, 4):
-        total()
-        assert _numbers(group, through) == [number] * 3
-    work = dist.all_reduce(torch.ones(3), async_op=True) if rank == 1 else None
-    assert _numbers(group, through) == [3, 4, 3]
-    if work is None:
-        total()
-    else:
-        work.wait()
-    assert _numbers(group, through) == [4, 4, 4]
-
-
-# ---------------------------------------------------------------- timeouts
-
-
-@on_ranks(2, timeout=25.0)
-def test_a_group_has_its_own_timeout_which_may_be_changed(rank: int) -> None:
-    world = dist.group.WORLD
-    assert world.options._timeout == timedelta(seconds=25)
-    assert dist.new_group([0, 1]).options._timeout == timedelta(minutes=30)  # as PyTorch has it
-    group = dist.new_group([0, 1], timeout=timedelta(seconds=0.4))
-    assert group.options._timeout == timedelta(seconds=0.4)
-    if rank == 0:
-        with pytest.raises(ah.CollectiveTimeout) as it:
-            dist.all_reduce(torch.ones(1), group=group)
-        assert it.value.missing_ranks == (1,)
-        assert " Timed out " in str(it.value)
-    group.set_timeout(timedelta(seconds=20))
+        assert allhands.torch.round_robin([alone]) is dist.GroupMember.NON_GROUP_MEMBER
     dist.barrier()
-    if rank == 1:
-        with contextlib.suppress(ah.AllhandsError):  # rank 0 has given this one up
-            dist.all_reduce(torch.ones(1), group=group)
-    assert group.options._timeout == timedelta(seconds=20)
-    assert total(group) == 1
+
+
+@on_ranks(3)
+def test_p050_broadcast_coalesced_of_mixed_dtypes_from_each_root(rank: int) -> None:
+    for root in range(3):
+        dtypes = (torch.float32, torch.float16, torch.int64, torch.float32)
+        shapes = ((60,), (50, 2), (25,), (2, 2))
+        xs = [
+            torch.full(shape, rank + at, dtype=dtype)
+            for at, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
+        ]
+        dist._broadcast_coalesced(dist.group.WORLD, xs, 256, root)
+        for at, x in enumerate(xs):
+            equal(x, torch.full_like(x, root + at))
+
+
+@on_ranks(2)
+def test_p103_destroying_a_group_ends_it_and_its_calls_alone(rank: int) -> None:
+    pg = dist.new_group()
+    x = torch.ones(2)
+    dist.all_reduce(x, group=pg)
+    dist.destroy_process_group(pg)
+    with pytest.raises(ValueError, match="Invalid process group specified"):
+        dist.destroy_process_group(pg)
+    with pytest.raises(RuntimeError):
+        pg.allreduce([x]).wait()
+    dist.all_reduce(x)
+    assert x.tolist() == [4.0, 4.0]
+
+
+@on_ranks(2)
+def test_p103_aborting_a_group_releases_who_waits_in_it(rank: int) -> None:
+    pg = dist.new_group()
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(1), group=pg, async_op=True)
+        with pytest.raises(RuntimeError, match="abort"):
+            work.wait()
+    else:
+        dist.distributed_c10d._abort_process_group(pg)
+    dist.barrier()
+
+
+def test_p103_groups_end_their_backends() -> None:
+    """PyTorch calls `shutdown` of every group that it destroys, the default one last."""
+
+    def body(rank: int) -> list[str]:
+        ended: list[str] = []
+        pg = dist.new_group(group_desc="one of two")
+        for one in (dist.group.WORLD, pg):
+
+            def shutdown(one: Any = one, do: Any = one.shutdown) -> None:
+                do()
+                ended.append(one.group_desc)
+
+            one.shutdown = shutdown
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+        return ended
+
+    assert run_ranks(2, body)[0] == ["one of two", "default_pg"]
+
+
+@on_ranks(2)
+def test_p105_a_group_is_made_as_its_options_say(rank: int) -> None:
+    """PyTorch's own `new_group` makes it: tags and descriptions are known to PyTorch."""
+    pg = dist.new_group([1, 0], group_desc="backwards")
+    assert pg.group_desc == "backwards"
+    assert pg.group_name == dist.distributed_c10d._get_process_group_name(pg)
+    assert dist.get_process_group_ranks(pg) == [0, 1]
+    assert (dist.get_rank(pg), dist.get_world_size(pg)) == (rank, 2)
+    assert dist.distributed_c10d._resolve_process_group(pg.group_name) is pg
+    assert not hasattr(pg, "new_group") or "new_group" not in vars(type(pg))
+
+
+@pytest.mark.parametrize("backend", ["allhands", "cpu:allhands", "cpu:allhands,cuda:allhands"])
+def test_p106_a_group_says_what_it_is(backend: str) -> None:
+    def body(rank: int) -> None:
+        pg = dist.distributed_c10d._get_default_group()
+        assert (pg.rank(), pg.size(), pg.name()) == (rank, 2, "allhands")
+        assert pg is dist.group.WORLD
+        assert dist.get_backend(pg) == backend
+        assert str(pg.group_name) == "0"
+        dist.barrier()
+
+    run_ranks(2, body, backend=backend)

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch_ranks import run_ranks
 
 SIZE = 3
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.all_:FutureWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.:FutureWarning")
+
 Tensors = dict[str, Any]
 
 

@@ -149,9 +149,11 @@ def init_process_group(
         if backend == "threads" and seat is not None:
             init_method, rank, world_size = seat.place(rank, world_size)
         length, attempt = seconds(timeout), next_attempt()
+        place = None
         if store is not None and backend not in ("fake", "threads"):  # which meet elsewhere
-            place = meet_through(store, rank, world_size, length)
-            init_method, token, tls, attempt = place.init_method, place.token, place.tls_ca, 0
+            meeting = meet_through(store, rank, world_size, length)
+            place, attempt, job = meeting.place, 0, job or meeting.job
+            token, tls = meeting.token, meeting.tls_ca
         settled = config.settle(
             os.environ,
             init_method=init_method,
@@ -174,6 +176,7 @@ def init_process_group(
             allow_pickle=allow_pickle,
             parent=parent(),
             attempt=attempt,
+            place=place,
         )
         joined = _place_of(settled.backend, seat).join(settled)
         if seat is not None:

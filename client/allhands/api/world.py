@@ -117,6 +117,11 @@ class World:
         return self._worker.config.job
 
     @property
+    def is_closed(self) -> bool:
+        """Whether this process has left it."""
+        return self._closed
+
+    @property
     def endpoint(self) -> Endpoint:
         """The coordinator of this world."""
         return self._worker.meeting.endpoint

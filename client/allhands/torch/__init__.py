@@ -5,6 +5,8 @@ installed, `import torch` does so by itself. Unmodified programs run: what stand
 DistributedDataParallel, is PyTorch's own, over groups of this package.
 
     failure, recover, shrink_group    going on after a loss, see `recovery`
+    Store                             a store of this package as PyTorch knows one, see `store`
+    round_robin                       several groups of the same ranks as one
     split_group                       a group cut into several, see `splitting`
 """
 
@@ -20,16 +22,20 @@ if TYPE_CHECKING:
     from allhands.torch.recovery import recover as recover
     from allhands.torch.recovery import shrink_group as shrink_group
     from allhands.torch.splitting import split_group as split_group
+    from allhands.torch.store import Store as Store
+    from allhands.torch.turns import round_robin as round_robin
 
 _WHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "failure": "recovery",
         "recover": "recovery",
+        "round_robin": "turns",
         "shrink_group": "recovery",
         "split_group": "splitting",
+        "Store": "store",
     }
 )
-"""Functions by the modules that have them: `import torch` is to stay quick, and imports this."""
+"""Names by the modules that have them: `import torch` is to stay quick, and imports this."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,29 +1,70 @@
 """The backend's place in torch.distributed: what makes process groups of that name."""
 
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch.distributed.rendezvous import _rendezvous_handlers
 
 if TYPE_CHECKING:
     from allhands.torch.process_group import ProcessGroup
+    from allhands.torch.rendezvous import Given
+    from allhands.torch.store import Store
 
 NAME = "allhands"
+SCHEME = "ah"
 DEVICES = ("cpu", "cuda")
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed. Idempotent."""
+    """Make the backend and `ah://` known to torch.distributed. Idempotent."""
+    if SCHEME not in _rendezvous_handlers:
+        dist.register_rendezvous_handler(SCHEME, Rendezvous())
     if NAME.upper() not in dist.Backend._plugins:
         # Devices as a list: PyTorch takes a string, and a tuple's default, for other things.
-        dist.Backend.register_backend(NAME, create, extended_api=True, devices=list(DEVICES))
+        dist.Backend.register_backend(NAME, Creator(), extended_api=True, devices=list(DEVICES))
 
 
-def create(opts: Any, pg_options: Any = None) -> "ProcessGroup":
-    """Make a process group as torch.distributed asks for one; see `places`."""
-    from allhands.torch import operators, places, ways_round
+class Rendezvous:
+    """What PyTorch calls with an `ah://` URL, and keeps for as long as the process."""
 
-    if pg_options is not None:
-        raise ValueError("allhands takes no pg_options: pass None, and timeouts by timeout=")
-    operators.install()
-    ways_round.take()
-    return places.open_group(opts)
+    def __init__(self) -> None:
+        self._given: Given | None = None
+
+    def __call__(
+        self, url: str, timeout: timedelta | None = None, **_: Any
+    ) -> "Iterator[tuple[Store, int, int]]":
+        """Give a store, this process's rank and how many there are, once; see `rendezvous`."""
+        from allhands.torch.rendezvous import Given
+
+        if self._given is None:
+            self._given = Given()
+        store = self._given.join(url, timeout)
+        yield store, store.world.group.rank, store.world.group.size
+
+
+class Creator:
+    """What PyTorch calls for a process group, and keeps for as long as the process.
+
+    It keeps the TCPStore of the last default group alive: rank 0 hosts that, and the others, who
+    leave a world before rank 0 does, may be on their way to the next one by then.
+    """
+
+    def __init__(self) -> None:
+        self._last: Any = None
+
+    def __call__(self, opts: Any, pg_options: Any = None) -> "ProcessGroup":
+        """Make a process group; see `places`."""
+        from allhands.torch import operators, places, ways_round
+        from allhands.torch.store import whole
+
+        if pg_options is not None:
+            raise ValueError("allhands takes no pg_options: pass None, and timeouts by timeout=")
+        operators.install()
+        ways_round.take()
+        group = places.open_group(opts)
+        store = whole(opts.store)
+        if not opts.global_ranks_in_group:
+            self._last = store if isinstance(store, dist.TCPStore) else None
+        return group

@@ -108,7 +108,7 @@ class Collectives:
         lent = Lent("allgather")
         arrays = _lists(lent.all_written, into)
         work = self.native.allgather(arrays, lent.all_read(given), options)
-        return Work(work, lent, into)
+        return Work(work, lent, _of_lists(into))
 
     @recorded("all_gather_into_tensor", "x")
     def all_gather_single(
@@ -134,7 +134,7 @@ class Collectives:
         lent = Lent("allgather_coalesced")
         arrays = _lists(lent.all_written, output_lists)
         work = self.native.allgather_coalesced(arrays, lent.all_read(input_list), options)
-        return Work(work, lent, output_lists)
+        return Work(work, lent, _of_lists(output_lists))
 
     @recorded("all_gather_into_tensor_coalesced", "inputs")
     def all_gather_single_coalesced(
@@ -163,7 +163,7 @@ class Collectives:
         given, into = _nested(input_tensors, output_tensors)
         lent = Lent("gather")
         work = self.native.gather(_lists(lent.all_written, into), lent.all_read(given), options)
-        return Work(work, lent, into)
+        return Work(work, lent, _of_lists(into))
 
     @recorded("scatter", "input_tensors")
     def scatter(
@@ -291,6 +291,11 @@ def _nested(one: Any, each: Any) -> tuple[Any, Any]:
 
 def _lists(lend: Any, lists: Any) -> Any:
     return [lend(one) for one in lists] if isinstance(lists, list | tuple) else lists
+
+
+def _of_lists(lists: Any) -> Any:
+    """Return what a call gives that fills lists: the one list of tensors, or all lists."""
+    return lists[0] if len(lists) == 1 else lists
 
 
 def _contiguous(operation: str, *tensors: Any) -> None:

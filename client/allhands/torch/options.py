@@ -29,7 +29,7 @@ Kind = TypeVar("Kind", bound=Options)
 
 def operation(op: Any) -> ReduceOp:
     """Return what a `ReduceOp` of PyTorch's means."""
-    kind = op.op if isinstance(op, dist.ReduceOp) else op
+    kind = getattr(op, "op", op)  # without it, it is a kind itself
     if (found := _OPS.get(kind)) is not None:
         return found
     _, factor = op.__getstate__()  # the way that PyTorch pickles it; there is no other to ask

@@ -1,7 +1,8 @@
 """Which world of this package a process group of torch.distributed lives in.
 
-The default group joins a world, through the store that PyTorch has met by. Further groups are parts
-of that world; where the default group is of another backend, each has a world of its own.
+The default group is the world that this process has met in by `ah://`; else it joins one, through
+the store that PyTorch has met by. Further groups are parts of that world; where the default group
+is of another backend, and has not met by `ah://`, each has a world of its own.
 """
 
 import os
@@ -9,11 +10,13 @@ import time
 from typing import Any
 
 from allhands import config
-from allhands.api.rendezvous import meet_through
+from allhands.api.rendezvous import Grounds, meet_through
 from allhands.api.sync import parent
 from allhands.api.world import GroupOptions, NonMember, World
+from allhands.group import Group
 from allhands.torch.bookkeeping import default_group
 from allhands.torch.process_group import ProcessGroup
+from allhands.torch.rendezvous import world_of
 from allhands.torch.through import Through
 
 
@@ -21,27 +24,44 @@ def open_group(opts: Any) -> ProcessGroup:
     """Make the process group that `opts` describe, on each rank of it."""
     ranks = list(opts.global_ranks_in_group)
     timeout = opts.timeout.total_seconds()
-    if ranks and (whole := default_group()) is not None:
-        group = whole.world.part(whole.group, ranks, None, GroupOptions(timeout=timeout))
+    if ranks and (home := _home(opts.store)) is not None:
+        world, whole = home
+        group = world.part(whole, ranks, None, GroupOptions(timeout=timeout))
         assert not isinstance(group, NonMember)  # PyTorch makes groups on their members alone
-        return ProcessGroup(group, whole.world, opts.group_id, opts.store, is_world=False)
-    world = _join(opts.store, opts.group_rank, opts.group_size, timeout)
+        return ProcessGroup(group, world, opts.group_id, opts.store, is_world=False)
+    met = None if ranks else world_of(opts.store)
+    world = met or _join(opts.store, opts.group_rank, opts.group_size, timeout, not ranks)
+    world.group.timeout = timeout
     return ProcessGroup(world.group, world, opts.group_id, opts.store, is_world=True)
 
 
-def _join(store: Any, rank: int, world_size: int, timeout: float) -> World:
+def _home(store: Any) -> tuple[World, Group] | None:
+    """Return the world of the default group, and its ranks there; None: each group has its own."""
+    if (default := default_group()) is not None:
+        return default.world, default.group
+    met = world_of(store)
+    return None if met is None else (met, met.group)
+
+
+def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bool) -> World:
     until = time.monotonic() + timeout
-    place = meet_through(Through(store, timeout), rank, world_size, timeout)
+    grounds = Grounds(
+        url=os.environ.get("ALLHANDS_URL") or None,
+        # A worker that torchrun starts again may come before its last world has ended.
+        shares_job=is_default and "TORCHELASTIC_RUN_ID" not in os.environ,
+        token=os.environ.get("ALLHANDS_TOKEN") or None,
+        insecure=os.environ.get("ALLHANDS_INSECURE", "") == "1",
+    )
+    meeting = meet_through(Through(store, timeout), rank, world_size, timeout, grounds)
     settled = config.settle(
         os.environ,
-        init_method=place.init_method,
         rank=rank,
         world_size=world_size,
         timeout=max(until - time.monotonic(), 1e-3),
-        token=place.token,
-        tls_ca=place.tls_ca,
+        job=meeting.job,
+        token=meeting.token,
+        tls_ca=meeting.tls_ca,
         parent=parent(),
+        place=meeting.place,
     )
-    world = World.join(settled)
-    world.group.timeout = timeout
-    return world
+    return World.join(settled)

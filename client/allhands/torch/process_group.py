@@ -20,6 +20,7 @@ from allhands.torch.collectives import Collectives
 from allhands.torch.dispatch import dispatched
 from allhands.torch.events import recorded
 from allhands.torch.options import settled
+from allhands.torch.store import whole
 from allhands.torch.tensors import Lent
 from allhands.torch.untraced import untraced
 from allhands.torch.work import Work
@@ -42,6 +43,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self._is_world = is_world
         self._is_retired = False
         self._store = store
+        self._whole_store = whole(store)  # PyTorch's C++ does not keep one in Python
         self._name = name
         self._described = "undefined"
         self.generation = 0

@@ -8,7 +8,11 @@ import torch.distributed as dist
 
 from allhands.errors import StoreTimeout
 from allhands.timeout import Timeout, seconds
+from allhands.torch.store import Store, whole
 from allhands.values import encode
+
+_LEAST = 0.001
+"""Seconds: a FileStore takes none for no end."""
 
 
 class Through:
@@ -18,8 +22,11 @@ class Through:
         self._store = store
         self._timeout = timeout
 
-    def add(self, key: str, amount: int) -> int:
-        return int(self._store.add(key, amount))
+    @property
+    def underlying_store(self) -> Any:
+        """What PrefixStores hide: a store of this package, where it is one, or one of PyTorch's."""
+        found = whole(self._store)
+        return found.native if isinstance(found, Store) else found
 
     def set(self, key: str, value: bytes | str) -> None:
         self._store.set(key, encode(value))
@@ -27,9 +34,15 @@ class Through:
     def get(self, key: str) -> bytes:
         return bytes(self._store.get(key))
 
+    def check(self, keys: Sequence[str]) -> bool:
+        return bool(self._store.check(list(keys)))
+
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         limit = self._timeout if timeout is None else seconds(timeout)
         try:
-            self._store.wait(list(keys), timedelta(seconds=limit))
-        except dist.DistStoreError as error:
+            self._store.wait(list(keys), timedelta(seconds=max(limit, _LEAST)))
+        except RuntimeError as error:
+            # A FileStore has no class for it, and only their texts have a word in common.
+            if isinstance(error, dist.DistNetworkError) or "timeout" not in str(error).lower():
+                raise
             raise StoreTimeout(f"timeout: nobody has set {list(keys)}: {error}") from error

@@ -174,6 +174,8 @@ class Report:
     """A line for the operator's log."""
 
     text: str
+    of_failure: bool = False
+    """Whether something has failed that somebody may be looking for."""
 
 
 @record

@@ -282,7 +282,9 @@ class World:
             aborts=leave.aborts,
         )
         why = f" because of {wording.short(error)}" if error else ""
-        report = Report(f"job {self.job}: {member} left{why}; epoch {self.epoch}")
+        report = Report(
+            f"job {self.job}: {member} left{why}; epoch {self.epoch}", of_failure=bool(why)
+        )
         told = self._tell(others.values(), left)
         return [*effects, *told, report, *self.on_change(now), *self._maybe_ended()]
 
@@ -381,7 +383,7 @@ class World:
         ranks = set(self.groups.ranks_of(group) or ()) if group else self.members.keys()
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {wording.short(group)} of job {self.job}" if group else f"job {self.job}"
-        report = Report(f"{what} was aborted by {by}: {wording.short(reason)}")
+        report = Report(f"{what} was aborted by {by}: {wording.short(reason)}", of_failure=True)
         return [*self._tell(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
 
     def given_up(self, given: GivenUp) -> list[Effect]:
@@ -424,7 +426,9 @@ class World:
             epoch=self.epoch,
             verdict=absence.of_no_call([member.fate]),
         )
-        report = Report(f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}")
+        report = Report(
+            f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", of_failure=True
+        )
         others = self._tell(self.present.values(), lost)
         return [*effects, *others, report, *self.on_change(now), *self._maybe_ended()]
 

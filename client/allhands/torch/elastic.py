@@ -1,0 +1,241 @@
+"""The rendezvous of torchrun's agents at a coordinator, and that of their workers' worlds.
+
+Agents agree by PyTorch's own dynamic rendezvous, whose state is a key of a job of the run; so there
+are restarts and elastic sizes. Workers find the coordinator in ALLHANDS_URL, and each world that
+they make is a job of its own, `torchrun-ID-world-...`, which outlives none of its ranks.
+"""
+
+import logging
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    RendezvousBackend,
+    create_handler,
+)
+from torch.distributed.elastic.rendezvous.utils import (
+    _matches_machine_hostname,
+    parse_rendezvous_endpoint,
+)
+
+from allhands.channel import Endpoint, find_coordinator
+from allhands.control import Control
+from allhands.errors import AllhandsError, NotFound
+from allhands.stores import CoordinatorStore, TCPStore
+from allhands.torch.store import Store
+
+logger = logging.getLogger(__name__)
+
+NAME = "allhands"
+DEFAULT_PORT = 7070
+"""That of `allhands serve`."""
+_CONNECT_SECONDS = 60
+_CALL_SECONDS = 60.0
+_KEY = "state"
+_AGENTS = "agents"
+
+
+class State(RendezvousBackend):  # type: ignore[misc]
+    """The state that torchrun's agents share, as a key; its token is the value itself."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def get_state(self) -> tuple[bytes, Any] | None:
+        try:
+            value = self._control.get(_KEY)
+        except NotFound:
+            return None
+        except AllhandsError as error:
+            raise _lost(error) from error
+        return value, value
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
+        if token is not None and not isinstance(token, bytes):  # none of ours
+            return None if (found := self.get_state()) is None else (*found, False)
+        try:
+            swap = self._control.cas(_KEY, token or b"", state)
+        except AllhandsError as error:
+            raise _lost(error) from error
+        return None if swap.value is None else (swap.value, swap.value, swap.swapped)
+
+
+class _Failures(logging.Handler):
+    """Tells torchrun's user of ranks that fail, as the coordinator hears of it: the first first."""
+
+    _SOURCE = logging.getLogger("allhands_server.coordinator")
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._level = self._SOURCE.level
+        self._SOURCE.setLevel(logging.INFO)
+        self._SOURCE.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "of_failure", False):
+            logger.warning("%s", record.getMessage())
+
+    def close(self) -> None:
+        self._SOURCE.removeHandler(self)
+        self._SOURCE.setLevel(self._level)
+        super().close()
+
+
+class Host:
+    """A coordinator of this agent's, on a thread of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._store = TCPStore(host, port, is_master=True)
+        self._failures = _Failures()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._store.endpoint
+
+    def close(self) -> None:
+        self._failures.close()
+        self._store.close()
+
+
+class Handler(RendezvousHandler):  # type: ignore[misc]
+    """PyTorch's dynamic rendezvous over a coordinator, which it may host."""
+
+    def __init__(self, inner: Any, control: Control, host: Host | None) -> None:
+        self._inner = inner
+        self._control = control
+        self._host = host
+        self._control.add(_AGENTS, 1)
+
+    def get_backend(self) -> str:
+        return NAME
+
+    @property
+    def use_agent_store(self) -> bool:
+        return bool(self._inner.use_agent_store)
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        return self._inner.next_rendezvous()
+
+    def is_closed(self) -> bool:
+        return bool(self._inner.is_closed())
+
+    def set_closed(self) -> None:
+        self._inner.set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        return int(self._inner.num_nodes_waiting())
+
+    def get_run_id(self) -> str:
+        return str(self._inner.get_run_id())
+
+    def shutdown(self) -> bool:
+        """Close the rendezvous; the last agent to do so leaves no key of it behind."""
+        is_closed = bool(self._inner.shutdown())
+        try:
+            if self._control.add(_AGENTS, -1) <= 0:
+                for key in self._control.list():
+                    self._control.delete(key)
+        except AllhandsError as error:
+            logger.warning("the coordinator has gone before the rendezvous: %s", error)
+            is_closed = False
+        self._control.close()
+        if self._host is not None:
+            self._host.close()
+        return is_closed
+
+
+def create(parameters: Any) -> Handler:
+    """Return the handler of an agent; `RendezvousParameters` say of which run, and where.
+
+    Options of --rdzv-conf: `is_host` (whether this agent hosts the coordinator; without it the
+    first one does that is at the endpoint's host, where none answers yet), `connect_timeout` in
+    seconds, and those of PyTorch's "c10d" but for `store_type` and `read_timeout`.
+
+    Raises:
+        ValueError: the endpoint is missing or makes no sense, or is open to strangers.
+        RendezvousConnectionError: there is no coordinator, or it does not let us in.
+    """
+    found = _find(parameters)
+    run = f"torchrun-{re.sub(r'[^A-Za-z0-9._:@+-]', '-', parameters.run_id)}"
+    control = Control(found.endpoint, job=f"{run}.rendezvous", timeout=_CALL_SECONDS)
+    store = Store(CoordinatorStore(control, _CALL_SECONDS))
+    try:
+        handler = Handler(create_handler(store, State(control), parameters), control, found.host)
+    except AllhandsError as error:
+        raise _lost(error) from error
+    _tell_workers(found.endpoint, run)
+    return handler
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    endpoint: Endpoint
+    host: Host | None = None
+    """Whose end is that of the coordinator; None: it is another process's."""
+
+
+def _find(parameters: Any) -> _Found:
+    """Find the coordinator, or host it."""
+    is_host = parameters.get_as_bool("is_host")
+    if not parameters.endpoint.strip():
+        if os.environ.get("ALLHANDS_URL"):
+            return _Found(find_coordinator(None, os.environ))
+        if parameters.max_nodes > 1:
+            raise ValueError(
+                "several nodes need --rdzv-endpoint=host:port, the same for all: an address of "
+                "one of them, or where `allhands serve` runs (or ALLHANDS_URL)"
+            )
+        return _hosted("127.0.0.1", 0, parameters)
+    host, port = parse_rendezvous_endpoint(parameters.endpoint, DEFAULT_PORT)
+    if is_host or (is_host is None and _matches_machine_hostname(host)):
+        try:
+            return _hosted(host, port, parameters)
+        except OSError as error:
+            if is_host:
+                raise RendezvousConnectionError(
+                    f"this agent is to host the coordinator at {host}:{port}, and cannot: {error}"
+                ) from error
+            logger.info("%s:%d is taken (%s): a coordinator should be there", host, port, error)
+    limit = parameters.get_as_int("connect_timeout", _CONNECT_SECONDS)
+    try:
+        with TCPStore(host, port, timeout=limit) as there:
+            return _Found(there.endpoint)
+    except AllhandsError as error:
+        raise _lost(error) from error
+
+
+def _hosted(address: str, port: int, parameters: Any) -> _Found:
+    try:
+        host = Host(address, port)
+    except ValueError as error:
+        raise ValueError(
+            f"this agent would host the coordinator of run {parameters.run_id!r}: {error}; start "
+            "one with `allhands serve` and name it with --rdzv-endpoint, or, if that network is "
+            "yours alone, set ALLHANDS_INSECURE=1 and the same ALLHANDS_TOKEN for all agents"
+        ) from error
+    logger.info("run %s: this agent hosts the coordinator", parameters.run_id)
+    return _Found(host.endpoint, host)
+
+
+def _tell_workers(endpoint: Endpoint, run: str) -> None:
+    """Let the workers find the coordinator: they get the environment of this process."""
+    if os.environ.get("ALLHANDS_URL"):
+        return  # the user knows a better one
+    os.environ["ALLHANDS_URL"] = f"ah://{endpoint.address.target}/{run}"
+    if endpoint.token and not endpoint.address.is_loopback:
+        os.environ["ALLHANDS_TOKEN"] = endpoint.token
+
+
+def _lost(error: AllhandsError) -> RendezvousConnectionError:
+    return RendezvousConnectionError(f"the rendezvous at the coordinator has failed: {error}")

@@ -1,0 +1,89 @@
+"""`init_method="ah://host:port/job"`: ranks of torch.distributed meet at a coordinator.
+
+Who meets there joins the job's world. The coordinator gives ranks to who brings none, and says who
+is missing; the keys of the store are those of the job.
+"""
+
+import os
+from typing import Any
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from allhands import config
+from allhands.api.sync import parent
+from allhands.api.world import World
+from allhands.control import Control
+from allhands.stores import CoordinatorStore
+from allhands.timeout import Timeout, seconds
+from allhands.torch.store import Store, whole
+
+
+class Joined(Store):
+    """The store of a job whose world this process has joined."""
+
+    def __init__(self, world: World, timeout: float) -> None:
+        self._control = Control(world.endpoint, job=world.job, timeout=timeout)
+        super().__init__(CoordinatorStore(self._control, timeout))
+        self.world = world
+
+    def close(self) -> None:
+        self._control.close()
+
+
+class Given:
+    """The stores that a process has got by `ah://`, which PyTorch's C++ does not keep, see `store`.
+
+    Those whose world has been left are let go with the next.
+    """
+
+    def __init__(self) -> None:
+        self._given: list[Joined] = []
+
+    def join(self, url: str, timeout: Timeout | None) -> Joined:
+        """Join the world of a job and return its store.
+
+        Raises:
+            ValueError: the URL is malformed.
+            JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
+        """
+        self._let_go()
+        address, asked = _parts(url)
+        limit = config.DEFAULT_TIMEOUT if timeout is None else seconds(timeout)
+        settled = config.settle(
+            os.environ,
+            init_method=address,
+            rank=asked.get("rank", -1),
+            world_size=asked.get("world_size", -1),
+            timeout=limit,
+            parent=parent(),
+        )
+        store = Joined(World.join(settled), limit)
+        self._given.append(store)
+        return store
+
+    def _let_go(self) -> None:
+        ended = [store for store in self._given if store.world.is_closed]
+        self._given = [store for store in self._given if not store.world.is_closed]
+        for store in ended:
+            store.close()
+
+
+def world_of(store: Any) -> World | None:
+    """Return the world that was joined with a store, if there was one and it goes on."""
+    found = whole(store)
+    if isinstance(found, Joined) and not found.world.is_closed:
+        return found.world
+    return None
+
+
+def _parts(url: str) -> tuple[str, dict[str, int]]:
+    """Return a URL without what PyTorch has added, and that."""
+    parts = urlsplit(url)
+    asked: dict[str, int] = {}
+    for name, values in parse_qs(parts.query, keep_blank_values=True).items():
+        if name not in ("rank", "world_size"):
+            raise ValueError(f"{url!r} has {name!r} in its query: ah://host:port/job is all of it")
+        try:
+            asked[name] = int(values[-1])
+        except ValueError:
+            raise ValueError(f"{name} must be a whole number, not {values[-1]!r}") from None
+    return urlunsplit(parts._replace(query="")), asked

@@ -1,0 +1,37 @@
+"""Several process groups of the same ranks, used as one: calls are dealt to them in turn."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from allhands.api import round_robin as native
+from allhands.api.world import NonMember
+from allhands.torch.process_group import ProcessGroup
+
+
+def round_robin(groups: Sequence[Any]) -> Any:
+    """Return groups that `torch.distributed.new_group` has made as one; see `ah.round_robin`.
+
+    It has the methods of a process group, and is one to `torch.distributed`'s functions; ranks
+    that are in none of the groups get what `new_group` gives them. Its `shutdown` ends it alone:
+    each of the groups is destroyed as any other.
+
+    Raises:
+        ValueError: no groups, one twice, or ranks that differ.
+        TypeError: groups of another backend.
+    """
+    absent = dist.GroupMember.NON_GROUP_MEMBER
+    members = [group for group in groups if group is not absent]
+    for group in members:
+        if not isinstance(group, ProcessGroup):
+            raise TypeError(f"round_robin takes groups of the backend allhands, not {group!r}")
+    if groups and not members:
+        return absent
+    if len(members) != len(groups):
+        raise ValueError(f"all groups must have the same ranks: {list(groups)}")
+    made = native.round_robin([group.group for group in members])
+    assert not isinstance(made, NonMember)  # of groups that this rank is in
+    first = members[0]
+    first = members[0]
+    return ProcessGroup(made, first.world, made.name, first.get_group_store(), is_world=False)

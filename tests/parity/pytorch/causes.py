@@ -1,0 +1,25 @@
+"""Why tests of PyTorch's do not pass: causes, by what failures say."""
+
+import re
+
+_PLACE = "looks at devices, all of which are the processor here"
+_GPU = "asks for what only a GPU has"
+
+_CAUSES = {
+    r"SyncBatchNorm layers only work with GPU": "SyncBatchNorm has no kernels for the processor",
+    r"doesn't have NCCL built in": "makes a second group over NCCL, which the wheel lacks",
+    r"Cannot access accelerator device when none is available": _GPU,
+    r"cpu backend doesn't support events": _GPU,
+    r"None mismatch: None is not 0": _PLACE,
+    r"String comparison failed: '' != '0'": _PLACE,
+}
+
+
+def cause(why: str) -> str:
+    """Return the cause of a failure; "? " and what it said last: nobody has given one."""
+    for said, found in _CAUSES.items():
+        if re.search(said, why):
+            return found
+    errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*$", why, re.MULTILINE)
+    last = next((one for one in errors if "Process " not in one), why.strip().splitlines()[-1])
+    return "? " + last.replace("|", "/")[:200]

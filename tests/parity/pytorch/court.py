@@ -1,0 +1,77 @@
+"""Runs of PyTorch's own tests, each in a process that a name, a world size and gates make."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """Under what conditions tests are run."""
+
+    gates: str
+    world_size: int
+
+    def __str__(self) -> str:
+        return f"{self.gates}, {self.world_size} ranks"
+
+
+RUNS = (Run("stock", 3), Run("stock", 4), Run("widened", 3), Run("widened", 4))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    test: str
+    outcome: str
+    """pass, skip or fail."""
+    seconds: float
+    why: str
+
+
+class Court:
+    """A process that runs tests one after the other, as it is asked to."""
+
+    def __init__(self, backend: str, run: Run) -> None:
+        self._process = subprocess.Popen(
+            _command(backend, run),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+        )
+
+    def close(self) -> None:
+        """End the process, which has nothing to do."""
+        self._process.communicate()
+
+    def judge(self, test: str) -> Outcome:
+        """Run one test, which has a deadline of its own."""
+        given, told = self._process.stdin, self._process.stdout
+        assert given is not None
+        assert told is not None
+        given.write(f"{test}\n")
+        given.flush()
+        line = told.readline()
+        assert line, f"the process of the tests ended during {test}"
+        return Outcome(**json.loads(line))
+
+
+def all_tests() -> list[str]:
+    """Return the names of the tests, in their order."""
+    listing = [*_command("gloo", RUNS[0]), "--list"]
+    return subprocess.check_output(listing, text=True, env=_environment()).split()
+
+
+def _command(backend: str, run: Run) -> list[str]:
+    asked = ["--backend", backend, "--world-size", str(run.world_size), "--gates", run.gates]
+    return [sys.executable, "-m", "parity.pytorch.judge", *asked]
+
+
+def _environment() -> dict[str, str]:
+    paths = [ROOT / one for one in ("tests", "proto", "server", "client")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}

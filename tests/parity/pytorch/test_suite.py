@@ -1,0 +1,35 @@
+"""PyTorch's own tests of its collectives pass over allhands wherever they do over Gloo."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from parity.pytorch import record
+from parity.pytorch.court import RUNS, Court, Run
+
+JUDGED = (RUNS[0], RUNS[-1])
+"""Each test is in the last; the first is as PyTorch runs them."""
+CASES = [
+    (run, test)
+    for run in JUDGED
+    for test, verdicts in record.read().items()
+    if verdicts["allhands"][RUNS.index(run)] == "pass"
+]
+
+
+@pytest.fixture(scope="module")
+def courts() -> Iterator[dict[Run, Court]]:
+    """Give the processes of the tests, which are started when they are needed."""
+    made: dict[Run, Court] = {}
+    yield made
+    for court in made.values():
+        court.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("run", "test"), CASES, ids=[f"{run}: {test}" for run, test in CASES])
+def test_what_passed_passes_again(run: Run, test: str, courts: dict[Run, Court]) -> None:
+    if run not in courts:
+        courts[run] = Court("allhands", run)
+    ended = courts[run].judge(test)
+    assert ended.outcome == "pass", ended.why

@@ -1,0 +1,22 @@
+"""What the record of PyTorch's own tests says; `make test-torch` holds allhands to it."""
+
+from parity.pytorch import record
+from parity.pytorch.court import RUNS
+
+
+def test_the_record_has_every_test_of_the_release() -> None:
+    assert len(record.read()) == 285
+
+
+def test_every_test_that_passes_over_gloo_passes_over_allhands() -> None:
+    behind = [
+        (name, str(run))
+        for name, ended in record.read().items()
+        for at, run in enumerate(RUNS)
+        if ended["gloo"][at] == "pass" != ended["allhands"][at]
+    ]
+    assert not behind
+
+
+def test_every_failure_has_a_cause() -> None:
+    assert not record.unexplained()
