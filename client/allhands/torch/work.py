@@ -31,6 +31,8 @@ class Work(dist.Work):  # type: ignore[misc]
         self._lent = lent
         self._result = result
         self._lock = threading.Lock()
+        self._settling = threading.Lock()
+        """Another one: making the future of a call that has ended settles it."""
         self._future: Any = None
         self.before_return: Callable[[], None] | None = None
         """What `wait` awaits besides the end of the call."""
@@ -103,7 +105,7 @@ class Work(dist.Work):  # type: ignore[misc]
     def _settle(self) -> None:
         """Give the tensors of a call that has ended well what it gave them; once."""
         if self._lent.gives_back and self.native.is_success():
-            with self._lock:
+            with self._settling:
                 self._lent.give_back()
 
     def _made_future(self) -> Any:
