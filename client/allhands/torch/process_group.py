@@ -43,6 +43,8 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self.copied = Copied()
         self._is_world = is_world
         self._is_retired = False
+        self.held_store: Any = None
+        """A store of its own, of which C++ would lose the Python half; closed with the world."""
         self._store = store
         self._whole_store = whole(store)  # PyTorch's C++ does not keep one in Python
         self._name = name
@@ -141,6 +143,8 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         """End the group when its calls have ended; of a world, leave it. Idempotent."""
         if self._is_world:
             self.world.close()
+            if self.held_store is not None:
+                self.held_store.close()
             return
         self.strands.close()
         if self.world.is_open(self.group):
