@@ -241,6 +241,10 @@ class Worker:
         """Say whether there is a group of this name here; any thread."""
         return name in self._engines
 
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """Return the job's ranks in each group that is open here; any thread."""
+        return {name: tuple(engine.ranks) for name, engine in list(self._engines.items())}
+
     def allocate(self, nbytes: int) -> "memoryview | bytearray":
         """Return zeroed memory that the ranks of this host share, where there is any."""
         if self._arena is None:

@@ -1,12 +1,18 @@
 """Tensors of every kind in calls: of any dtype, layout, history and place in memory."""
 
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from allhands.callbacks import Callbacks
+from allhands.engine.call import Call
+from allhands.engine.work import Work as NativeWork
+from allhands.torch.tensors import Lent
+from allhands.torch.work import Work
 from torch_cases import equal, given
 from torch_ranks import on_ranks, run_ranks
 
@@ -258,3 +264,24 @@ def test_a_buffer_may_be_dropped_while_its_call_runs(rank: int) -> None:
     for work, first in works:
         work.wait()
         assert first.item() == 3
+
+
+class _Never:
+    """Callbacks whose turn does not come."""
+
+    def run(self, act: Callable[[], object]) -> bool:
+        return True
+
+
+def test_the_future_of_a_call_that_has_ended_gives_a_copied_tensor_its_result() -> None:
+    x = torch.arange(6.0).reshape(2, 3).t()
+    native = NativeWork(Call("all_reduce"), 1, None, "world", cast(Callbacks, _Never()))
+    lent = Lent("all_reduce")
+    lent.written(x)[...] = 7.0
+    work = Work(native, lent, [x])
+    native.succeed(None)
+    found: list[Any] = []
+    asking = threading.Thread(target=lambda: found.append(work.get_future().wait()), daemon=True)
+    asking.start()
+    asking.join(10)
+    assert found[0][0].tolist() == [[7.0] * 2] * 3

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import socket
 import sys
 import threading
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import allhands as ah
 import allhands.torch
+from allhands.testing.daemon import running_daemon
 from torch_ranks import run_ranks
 
 
@@ -219,6 +223,41 @@ def test_a_thread_in_a_call_of_a_group_that_ends_is_released() -> None:
         assert len(raised) == 1
 
     run_ranks(3, body, dies=(2,))
+
+
+def test_other_backends_meet_again_though_the_store_that_all_met_by_is_gone(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 hosts PyTorch's own store, and dies."""
+    with running_daemon(tmp_path) as daemon, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        target = daemon.endpoint.address.target
+        environment = {
+            "XDG_RUNTIME_DIR": daemon.environ["XDG_RUNTIME_DIR"],  # where its token is
+            "ALLHANDS_URL": f"ah://{target}/outlives",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": "3",
+        }
+
+        def body(rank: int) -> float:
+            os.environ["RANK"] = str(rank)
+            dist.init_process_group("allhands", timeout=timedelta(seconds=30))
+            dist.barrier()
+            if rank == 0:
+                die()
+            lose()
+            for _ in range(2):  # the second time nobody has been lost
+                allhands.torch.recover()
+                assert total(dist.new_group(backend="gloo")) == total() == 1
+            dist.destroy_process_group()
+            return total_threads()
+
+        def total_threads() -> int:
+            return sum(one.name.startswith("allhands ") for one in threading.enumerate())
+
+        assert run_ranks(3, body, init=False, environment=environment, dies=(0,)) == [None, 0, 0]
 
 
 def test_where_the_coordinator_is_lost_nobody_can_tell_and_it_is_said_what_to_do() -> None:

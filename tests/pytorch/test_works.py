@@ -1,4 +1,4 @@
-"""Works and futures as PyTorch's C++ and its threads wait for them: they end, or say what failed."""
+"""Works and futures as PyTorch's C++ and threads wait for them: they end, or say what failed."""
 
 import os
 import threading
@@ -92,7 +92,7 @@ def test_p114_functions_called_at_the_end_may_wait_for_one_another(rank: int) ->
 
 @on_ranks(2)
 def test_p114_threads_hooks_and_the_main_thread_use_a_world_at_once(rank: int) -> None:
-    """Each in groups of its own, as order is only within one; hooks and main thread share theirs."""
+    """Each thread in a group of its own, as one has one order; hooks and main thread share one."""
     groups = [dist.new_group([0, 1]) for _ in range(3)]
     failed: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""ZeroRedundancyOptimizer over us: states that are shared out, saved, and stepped while DDP runs."""
+"""ZeroRedundancyOptimizer over us: states shared out, saved, and stepped while DDP runs."""
 
 from typing import Any
 

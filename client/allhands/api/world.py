@@ -201,6 +201,15 @@ class World:
         parts = [self._thread.run(self._worker.failure(part.name)) for part in group.parts]
         return next((one for one in parts if one is not None), None)
 
+    @property
+    def rank(self) -> int:
+        """This process's rank in the job, which stays the same when others are lost."""
+        return self._worker.rank
+
+    def members(self) -> dict[str, tuple[int, ...]]:
+        """Return the job's ranks in each group that is open, by its name and by rank of it."""
+        return self._worker.groups()
+
     def records(self) -> list[OperationRecord]:
         """Return what this rank has recorded, oldest first."""
         return self._worker.records()

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from allhands.torch.process_group import ProcessGroup
+from allhands.torch.rendezvous import Joined
 
 _NAMES_APART: Final = 1 << 20
 """More groups than a program makes: those after a loss have names that none had before."""
@@ -82,6 +82,9 @@ def leave(group: Any) -> None:
     distributed_c10d._cleanup_process_group_global_state(group)
 
 
-def store_for(group: str, old: ProcessGroup) -> Any:
-    """Return a place for keys of a new group, which all its ranks have named alike."""
-    return dist.PrefixStore(f"{group}/", old.get_group_store())
+def lasting_store(default: ProcessGroup) -> Any:
+    """Return the store of a default group, or else one of its job, at the coordinator.
+
+    The one that PyTorch has met by may be gone with the rank that hosted it.
+    """
+    return default.held_store or Joined(default.world, default.group.timeout)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from allhands.errors import CollectiveTimeout
+from allhands.torch.texts import worded
 from allhands.torch.work import Work
 
 Method = Callable[..., Work]
@@ -28,7 +30,11 @@ def recorded(name: str, given: str) -> Callable[[Method], Method]:
         @functools.wraps(method)
         def call(self: Any, *args: Any, **named: Any) -> Work:
             if not torch.autograd._profiler_enabled():
-                return method(self, *args, **named)
+                try:
+                    return method(self, *args, **named)
+                except CollectiveTimeout as error:  # of a call that was made on this thread
+                    worded(error)
+                    raise
             event = _Event(name, args[at] if at < len(args) else named.get(given))
             try:
                 work = method(self, *args, **named)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from allhands.api.world import GroupOptions, NonMember
@@ -101,7 +102,8 @@ def shrink_group(
     assert not isinstance(part, NonMember)
     if old is default:
         return _go_on(old, part, bookkeeping.other_groups(old), "allhands.torch.shrink_group()")
-    new = _wrapped(old, part, is_world=False)
+    store = dist.PrefixStore(f"{part.name}/", old.get_group_store())
+    new = ProcessGroup(part, old.world, part.name, store, is_world=False)
     left = [rank for rank, place in ranks.items() if place not in excluded]
     mapping = {rank: place for place, rank in enumerate(left)}
     bookkeeping.enter(new, old, mapping, f"{old.group_desc}:shrunk")
@@ -115,7 +117,10 @@ def shrink_group(
 
 def _go_on(old: ProcessGroup, group: Group, others: Sequence[Any], call: str) -> ProcessGroup:
     """Put a group in the place of the default one; nothing here depends on other ranks."""
-    new = _wrapped(old, group, is_world=True)
+    held = bookkeeping.lasting_store(old)
+    store = dist.PrefixStore(f"{group.name}/", held)
+    new = ProcessGroup(group, old.world, group.name, store, is_world=True)
+    new.held_store, old.held_store = held, None
     bookkeeping.replace_default(old, new)
     why = _replaced(old, new, call)
     ended = sorted(one.group_name for one in others)
@@ -135,11 +140,6 @@ def _go_on(old: ProcessGroup, group: Group, others: Sequence[Any], call: str) ->
         ", ".join(ended) or "none",
     )
     return new
-
-
-def _wrapped(old: ProcessGroup, group: Group, *, is_world: bool) -> ProcessGroup:
-    store = bookkeeping.store_for(group.name, old)
-    return ProcessGroup(group, old.world, group.name, store, is_world=is_world)
 
 
 def _replaced(old: ProcessGroup, new: ProcessGroup, call: str) -> Failure:

@@ -6,6 +6,8 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
+import torch.distributed as dist
+
 from allhands.api.world import GroupOptions, NonMember
 from allhands.torch import bookkeeping
 from allhands.torch.process_group import ProcessGroup
@@ -44,7 +46,7 @@ def split_group(
     limit = parent.group.timeout if timeout is None else timeout.total_seconds()
     group = parent.world.part(parent.group, mine, None, GroupOptions(timeout=limit))
     assert not isinstance(group, NonMember)
-    store = bookkeeping.store_for(group.name, parent)
+    store = dist.PrefixStore(f"{group.name}/", parent.get_group_store())
     split = ProcessGroup(group, parent.world, group.name, store, is_world=False)
     of_world = {place: rank for rank, place in known.items()}
     mapping = {of_world[place]: at for at, place in enumerate(mine)}

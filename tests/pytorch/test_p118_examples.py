@@ -1,0 +1,81 @@
+"""Examples for data-parallel and pipelined training: the losses of Gloo, and run by a launcher."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_ranks import run_ranks
+from torch_training import assert_all_close
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
+SECONDS = 120.0
+
+
+def example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's own, of its optimizers
+        spec.loader.exec_module(module)
+    return module
+
+
+def assert_same_as_gloo(size: int, body: Any) -> list[Any]:
+    found, wanted = run_ranks(size, body), run_ranks(size, body, backend="gloo")
+    for mine, theirs in zip(found, wanted, strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            assert_all_close(one, other, rtol=1e-4)
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_p118_loss_curves_of_ddp_are_those_of_gloo(size: int) -> None:
+    ddp = example("ddp")
+    found = assert_same_as_gloo(
+        size,
+        lambda rank: [ddp.train(20)[0], ddp.train(5, "allreduce")[0], ddp.train(5, "fp16")[0]],
+    )
+    assert found[0] == found[1]
+    assert found[0][0][-1] < 0.9 * found[0][0][0]
+
+
+def test_p118_loss_curves_of_join_are_those_of_gloo():
+    found = assert_same_as_gloo(3, lambda rank: list(example("uneven").train(3, 2)))
+    assert [len(losses) for losses, _ in found] == [6, 10, 14]
+    assert found[0][1] == found[1][1] == found[2][1]
+
+
+def test_p118_loss_curves_of_a_pipeline_are_those_of_gloo():
+    pipeline = example("pipeline")
+    found = assert_same_as_gloo(
+        2, lambda rank: [pipeline.train(4, kind) for kind in pipeline.SCHEDULES]
+    )
+    assert_all_close(found[1][0], found[1][1])
+    assert found[1][0][-1] < found[1][0][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ddp.py", "--steps", "8", "--hook", "power_sgd"), "512 points are on the right side"),
+        (("uneven.py", "--least", "1", "--epochs", "1"), "rank 1: 3 batches"),
+        (("pipeline.py", "--steps", "2"), "2 stages, 8 microbatches"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, tuple) else "",
+)
+def test_p118_examples_run_under_the_launcher(arguments: tuple[str, ...], said: str) -> None:
+    name, *more = arguments
+    run = [sys.executable, "-m", "allhands.cli.main", "run", "-n", "2", str(EXAMPLES / name), *more]
+    ended = subprocess.run(
+        run, capture_output=True, text=True, timeout=SECONDS, check=False, env=dict(os.environ)
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert said in ended.stdout
