@@ -221,3 +221,20 @@ def test_operators_that_write_where_they_are_told_are_waited_for_over_both_in_on
     for rank, seen in enumerate(run_ranks(2, body)):
         wanted = ([0.0, 1.0, 1.0, 2.0], [1.0 - rank, 2.0 - rank], [1.0, 3.0], 1)
         assert seen == [wanted, wanted]
+
+
+def test_groups_of_gloo_go_on_as_before_once_our_kernels_are_in_front_of_theirs() -> None:
+    def body(rank: int) -> float:
+        with CommDebugMode():
+            dist.all_reduce(torch.ones(1), group=dist.new_group(backend="allhands"))
+        total = torch.zeros(1000)
+        for _ in range(400):  # their threads want the interpreter's lock while calls are made
+            works, given = [], [torch.ones(1000) for _ in range(4)]
+            for one in given:
+                works.append(dist.all_reduce(one, async_op=True))
+            for one, work in zip(given, works, strict=True):
+                work.wait()
+                total += one
+        return total.unique().item()
+
+    assert run_ranks(2, body, backend="gloo") == [3200.0] * 2
