@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.common_distributed import MultiThreadedTestCase
 
+import allhands as ah
 from allhands.testing import RankError
 from torch_ranks import on_ranks
 from torch_threads import default_group, run_threads
@@ -44,7 +45,7 @@ def test_p076_exception_of_a_rank_surfaces_and_releases_the_others(
     assert isinstance(it.value, RankError)
     assert it.value.rank in failing
     for rank, error in it.value.errors.items():
-        assert isinstance(error, AssertionError if rank in failing else RuntimeError)
+        assert isinstance(error, AssertionError if rank in failing else ah.GroupAborted)
 
 
 @in_a_process
