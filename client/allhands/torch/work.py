@@ -132,7 +132,8 @@ class Work(dist.Work):  # type: ignore[misc]
             if (error := self.exception()) is not None:
                 raise error
             self._settle()
-            return self._result
+            given = self._result
+            return given if strand is None else strand.given(self.native.operation, given)
 
         # C++ sees what `then` raises, not what `set_exception` was given.
         future = ended.then(outcome)
