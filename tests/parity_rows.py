@@ -1,11 +1,16 @@
 """The rows of the parity table: what users of c10d count on, by number.
 
-A test that proves a row is named after it, `test_p017_...`, wherever it is. Rows that need autograd
-a compiler or a tensor hold on the PyTorch face alone.
+A test that proves a row is named after it, `test_p017_...`, wherever it is: in a folder `pytorch`
+on the PyTorch face, else on the native one. Rows that need autograd, a compiler or a tensor hold on
+the PyTorch face alone.
+
+    PYTHONPATH=tests python -m parity_rows      # where tests of the PyTorch face have come or gone
 """
 
 import ast
+import functools
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -136,39 +141,84 @@ ROWS = {
 
 TORCH_ONLY = frozenset({9, 52, 67, 68, 69, 71, 73, 74, 75, 96, 98, 118})
 """They make no sense without PyTorch's devices, autograd, compiler or registry."""
+NATIVE_ONLY = frozenset({120})
+"""They make no sense with PyTorch's tensors."""
 LATER = frozenset({120})
 """Not claimed yet."""
 
+NATIVE, TORCH = "native", "torch"
+Proofs = dict[int, list[str]]
 
-def proofs() -> dict[int, list[str]]:
-    """Return the tests of each row, as `file::name`."""
+
+@functools.cache
+def proofs(face: str = NATIVE) -> Proofs:
+    """Return the tests of each row on a face, as `file::name` or `file::class::name`.
+
+    They are read, not imported: without PyTorch too it is known what is proven with it.
+    """
     found: defaultdict[int, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            if node.name.startswith("test_p") and node.name[6:9].isdigit():
-                found[int(node.name[6:9])].append(f"{path.relative_to(TESTS)}::{node.name}")
+        if ("pytorch" in path.parent.parts) is not (face == TORCH):
+            continue
+        for name in _tests(ast.parse(path.read_text()).body, ""):
+            row = name.rpartition("::")[2][6:9]
+            if row.isdigit():
+                found[int(row)].append(f"{path.relative_to(TESTS)}::{name}")
     return dict(found)
 
 
 def table(outcomes: dict[str, str]) -> str:
-    """Return the table, given how each test ended."""
-    proven = proofs()
+    """Return the table, given how each test of the native face ended."""
+    native, torch = proofs(), proofs(TORCH)
     lines = [
         "# Parity with c10d",
         "",
-        "What users of `torch.distributed` count on, and which tests prove it. Written by a run of",
-        "the tests (`make tables`); a test fails where a row has lost its proof.",
+        "What users of `torch.distributed` count on, and which tests prove it: on NumPy arrays,",
+        "and on the PyTorch face. Written by a run of the former (`make tables`); the latter are",
+        "those of `make test-torch`. A test fails where a row has lost its proof.",
         "",
-        "| row | behaviour | result | tests |",
-        "|---|---|---|---|",
+        "| row | behaviour | result | tests | PyTorch face |",
+        "|---|---|---|---|---|",
     ]
     for row, title in ROWS.items():
-        tests = proven.get(row, [])
-        names = "<br>".join(f"`{one}`" for one in tests)
-        lines.append(f"| P{row} | {title} | {_result(row, tests, outcomes)} | {names} |")
+        tests = native.get(row, [])
+        lines.append(
+            f"| P{row} | {title} | {_result(row, tests, outcomes)} | {_names(tests)} "
+            f"| {_names(torch.get(row, []))} |"
+        )
     return "\n".join(lines) + "\n"
+
+
+def told() -> dict[int, tuple[str, list[str], list[str]]]:
+    """Return what the table says: the result of each row, and its tests on either face."""
+    found = {}
+    for line in TABLE.read_text().splitlines():
+        if line.startswith("| P"):
+            row, _, result, *faces = (cell.strip() for cell in line.split("|")[1:6])
+            names = [[one.strip("`") for one in cell.split("<br>") if one] for cell in faces]
+            found[int(row[1:])] = (result, names[0], names[1])
+    return found
+
+
+def refresh() -> None:
+    """Bring the column of the PyTorch face up to date; the others are what a run has seen."""
+    results = {test: result for result, tests, _ in told().values() for test in tests}
+    TABLE.write_text(table(results))
+
+
+def _tests(body: list[ast.stmt], within: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from _tests(node.body, f"{within}{node.name}::")
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test_p"
+        ):
+            yield within + node.name
+
+
+def _names(tests: list[str]) -> str:
+    return "<br>".join(f"`{one}`" for one in tests)
 
 
 def _result(row: int, tests: list[str], outcomes: dict[str, str]) -> str:
@@ -178,3 +228,7 @@ def _result(row: int, tests: list[str], outcomes: dict[str, str]) -> str:
         return "not yet"
     ended = {outcomes.get(one, "not run") for one in tests} or {"no test"}
     return "passed" if ended == {"passed"} else ", ".join(sorted(ended))
+
+
+if __name__ == "__main__":
+    refresh()

@@ -12,6 +12,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch scripts optimizers as it loads
     import torch._dynamo  # which DDP wants: read once for all ranks of a test, not in each
     from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook as ddp_zero_hook
+    from torch.distributed.optim import PostLocalSGDOptimizer as PostLocalSGDOptimizer
     from torch.distributed.optim import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
 
 STEPS = 6

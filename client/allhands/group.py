@@ -28,6 +28,7 @@ from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Running, foreign_chain
 from allhands.engine.collectives import Build, Collectives, Timeout
 from allhands.engine.composed import Composed
+from allhands.engine.ended import Ended
 from allhands.engine.exchange import Exchange, named
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Meeting, Operation
@@ -504,10 +505,7 @@ class _Here(Group):
             return super()._start(native, build, result, timeout, label)
         if lane is not None:
             if native.run(lane, 0, seconds, time.monotonic() + seconds, label):
-                work = Work(native.call, self.order.taken, label, self.name)
-                work.explained(self.explain())
-                work.succeed(result)
-                return work
+                return Ended.latest(lane, label, self.name, result)
         elif self._engine.goes_here(native):
             call = native.call
             begun: list[Work] = []

@@ -72,6 +72,15 @@ for length in (0, 1, 1000, 100_000):
         check("alltoall", pg.alltoall(
             empty(n), [one(me, to) for to in ranks], opts("AllToAll")),
             [one(rank, me) for rank in ranks])
+        whole = np.zeros((n, length), np.float32)
+        check("all_gather_single", pg.all_gather_single(whole, one(me), opts("Allgather")),
+            [[one(rank) for rank in ranks]])
+        shares = np.concatenate([one(me, to) for to in ranks])
+        check("reduce_scatter_single", pg.reduce_scatter_single(
+            empty(1)[0], shares, opts("ReduceScatter")), [total(me)])
+        check("all_to_all_single", pg.all_to_all_single(
+            whole, shares.reshape(n, -1), [], None, opts("AllToAll")),
+            [[one(rank, me) for rank in ranks]])
         sent = pg.send([one(me)], (me + 1) % n, 7)
         check("recv", pg.recv(empty(1), (me - 1) % n, 7), [one((me - 1) % n)])
         check("send", sent, [one(me)])
@@ -80,6 +89,55 @@ for length in (0, 1, 1000, 100_000):
 tell("done", wrong=wrong)
 ah.destroy_process_group()
 """
+
+
+WAITED_FOR = """
+ah.init_process_group(timeout=30)
+pg, group = ah.process_group(), ah.default_group()
+pg.barrier().wait(30)  # by then there is memory in common
+x = np.array([group.rank, 1.0])
+opts = ah.c10d.AllreduceOptions(asyncOp=False, label="mine")
+before = group.sequence
+work = pg.allreduce([x], opts)
+assert x.tolist() == [1.0, 2.0], x  # before anybody has waited
+assert work.is_completed() and work.is_success() and work.exception() is None
+assert (work.operation, work.sequence, work.label) == ("all_reduce", before + 1, "mine")
+assert str(work) == "all_reduce #2 of group 'world' (mine)", work
+assert work.result()[0] is x and work.wait(0.01)
+future = work.get_future()
+assert future is work.get_future() and future.done() and future.value()[0] is x
+assert future.then(lambda done: done.value()[0] is x).wait(10)
+assert "#2, 16 bytes, over shared memory" in work.explain(), work.explain()
+work.cancel()
+work.abandon()
+assert work.is_success()
+pg.barrier(ah.c10d.BarrierOptions(asyncOp=False))
+pg.barrier().wait(30)
+assert "#2, 16 bytes" in work.explain()
+refused = []
+for given, op in (([x[::-1]], "SUM"), ([x.astype(int)], "AVG"), ([x, x], "SUM"), ([], "SUM")):
+    try:
+        opts.reduceOp = ah.ReduceOp[op]
+        pg.allreduce(given, opts)
+    except (ValueError, TypeError) as error:
+        refused.append(str(error))
+assert group.sequence == before + 3
+tell("done", refused=refused)
+ah.destroy_process_group()
+"""
+
+
+def test_a_call_that_its_caller_waits_for_has_ended_when_there_is_a_work(job: Job) -> None:
+    ranks = job(2, textwrap.dedent(WAITED_FOR))
+    for rank in ranks:
+        refused = rank.expect("done")["refused"]
+        assert [text.partition(":")[0] for text in refused] == [
+            "tensors[0] must be C-contiguous, this one has shape (2,) and strides (-8,)",
+            "allreduce",
+            "two arrays of tensors share memory",
+            "allreduce",
+        ]
+        assert rank.ended() == 0, "".join(rank.errors)
 
 
 @pytest.mark.parametrize("backend", ["auto", "socket"])

@@ -514,6 +514,26 @@ def test_p038_reduce_scatter_of_lists(size: int, op: ah.ReduceOp) -> None:
     run_threads(size)(body)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_p038_reduce_scatter_of_lists_whose_arrays_have_several_shapes(size: int) -> None:
+    def body(rank: int) -> None:
+        pg = ah.process_group()
+        inputs = [np.full((one + 1, 2), one + 10.0 * rank) for one in range(size)]
+        output = np.zeros((rank + 1, 2))
+        total = rank * size + 10.0 * sum(range(size))
+        found = given(pg.reduce_scatter([output], [inputs]))
+        equal(found, [np.full((rank + 1, 2), total)])
+        assert found[0] is output
+        with pytest.raises(RuntimeError, match="invalid tensor size"):
+            pg.reduce_scatter([np.zeros((size + 1, 2))], [inputs])
+        inputs[-1] = inputs[-1].astype(np.float32)
+        with pytest.raises(RuntimeError, match="invalid tensor type"):
+            pg.reduce_scatter([output], [inputs])
+        equal([output], found)
+
+    run_threads(size)(body)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_p039_reduce_scatter_base_is_waited_for_later(size: int) -> None:
     def body(rank: int) -> None:

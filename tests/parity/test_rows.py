@@ -2,7 +2,7 @@
 
 import pytest
 
-from parity_rows import LATER, ROWS, TABLE, TORCH_ONLY, proofs
+from parity_rows import LATER, NATIVE_ONLY, ROWS, TORCH, TORCH_ONLY, proofs, told
 
 
 @pytest.mark.parametrize("row", sorted(set(ROWS) - TORCH_ONLY - LATER))
@@ -10,14 +10,16 @@ def test_every_row_has_a_test(row: int):
     assert proofs().get(row), f"no test is named test_p{row:03}_..."
 
 
+@pytest.mark.parametrize("row", sorted(set(ROWS) - NATIVE_ONLY - LATER))
+def test_every_row_has_a_test_on_the_face_of_pytorch(row: int):
+    assert proofs(TORCH).get(row), f"no test in tests/pytorch is named test_p{row:03}_..."
+
+
 def test_the_table_names_the_tests_that_there_are():
-    told = {}
-    for line in TABLE.read_text().splitlines():
-        if line.startswith("| P"):
-            row, _, result, names = (cell.strip() for cell in line.split("|")[1:5])
-            told[int(row[1:])] = (result, [one.strip("`") for one in names.split("<br>") if one])
-    assert set(told) == set(ROWS)
-    for row, tests in proofs().items():
-        assert told[row][1] == tests, f"write the table anew: make tables (P{row})"
-    for row in set(ROWS) - TORCH_ONLY - LATER:
-        assert told[row][0] == "passed", f"P{row}"
+    rows, native, torch = told(), proofs(), proofs(TORCH)
+    assert set(rows) == set(ROWS)
+    for row, (result, tests, on_torch) in rows.items():
+        assert tests == native.get(row, []), f"write the table anew: make tables (P{row})"
+        assert on_torch == torch.get(row, []), f"PYTHONPATH=tests python -m parity_rows (P{row})"
+        if row not in TORCH_ONLY | LATER:
+            assert result == "passed", f"P{row}"

@@ -1,8 +1,12 @@
 """Where the ranks of torch.distributed meet: by URL, by environment, through a store."""
 
+import ctypes
 import gc
 import logging
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from allhands.bench import netns
 from allhands.errors import StoreTimeout
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.torch.store import Store
@@ -290,24 +295,18 @@ def test_rank_0_says_which_ranks_did_not_come(tmp_path: Path) -> None:
     assert "rank 1 waited 3 s for rank 0" in second
 
 
-def test_what_an_earlier_world_left_in_the_store_leads_nobody_astray(tmp_path: Path) -> None:
-    """Of three that met some died, and not all have come again when the first looks."""
-
-    def body(rank: int) -> float:
+def test_one_world_after_another_meets_through_a_file_that_stays(tmp_path: Path) -> None:
+    def body(rank: int) -> list[float]:
         store = dist.FileStore(str(tmp_path / "store"), -1)
-        if rank == 0:
-            time.sleep(0.5)  # so that the other finds what the earlier world left
-        dist.init_process_group("allhands", store=store, rank=rank, world_size=2)
-        told = _sum(rank)
-        os._exit(told != 3.0) if rank == 5 else None
-        dist.destroy_process_group()
+        told = []
+        for _ in range(2):
+            dist.init_process_group("allhands", store=store, rank=rank, world_size=2)
+            told.append(_sum(rank))
+            dist.destroy_process_group()
         return told
 
-    left = dist.PrefixStore("default_pg", dist.FileStore(str(tmp_path / "store"), -1))
-    left.set("allhands/rendezvous/now", "before")
-    left.set("allhands/rendezvous/before/1", "{}")
-    assert run_ranks(2, body, init=False) == [3.0, 3.0]
-    assert run_ranks(2, body, init=False) == [3.0, 3.0]
+    for _ in range(2):
+        assert run_ranks(2, body, init=False) == [[3.0, 3.0]] * 2
 
 
 def _two_hosts(folder: Path, host: str, **environment: str) -> list[Any]:
@@ -352,6 +351,61 @@ def _address() -> str:
     if found.startswith("127."):
         pytest.skip("this host has no address beyond loopback")
     return found
+
+
+def test_p119_ranks_in_two_networks_meet_at_the_address_of_rank_0(tmp_path: Path) -> None:
+    port = free_port()  # of loopback here; nobody else listens in those namespaces
+
+    def body(rank: int) -> tuple[float, str, str]:
+        enter = hosts[rank].enter
+        pid = enter[enter.index("--target") + 1]
+        for kind in ("net", "uts"):
+            with open(f"/proc/{pid}/ns/{kind}") as space:
+                assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0
+        os.environ["RANK"] = str(rank)
+        dist.init_process_group("allhands", timeout=timedelta(seconds=20))
+        told = _sum(rank), dist.group.WORLD.world.endpoint.address.host, socket.gethostname()
+        dist.destroy_process_group()
+        return told
+
+    try:
+        with netns.two_hosts(None) as hosts:
+            variables = {
+                "MASTER_ADDR": hosts[0].address,
+                "MASTER_PORT": str(port),
+                "WORLD_SIZE": "2",
+                "ALLHANDS_INSECURE": "1",
+            }
+            told = run_ranks(2, body, init=False, environment=variables)
+    except netns.NoNamespaces as refusal:
+        pytest.skip(str(refusal))
+    (first, there, here), (second, same, elsewhere) = told
+    assert first == second == 3.0
+    assert there == same == hosts[0].address
+    assert here != elsewhere
+
+
+def test_p119_a_launch_of_this_package_is_the_job_that_torch_joins(tmp_path: Path) -> None:
+    script = tmp_path / "joins.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('allhands')\n"
+        "x = torch.ones(1); dist.all_reduce(x)\n"
+        "same = dist.group.WORLD.world.job == os.environ['ALLHANDS_JOB']\n"
+        "print('sum', x.item(), 'local', dist.get_node_local_rank(), 'same job', same)\n"
+        "dist.destroy_process_group()\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "allhands.cli.main", "run", "-n", "2", str(script)],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    for rank in range(2):
+        assert f"sum 2.0 local {rank} same job True" in run.stdout
 
 
 def test_beyond_loopback_rank_0_hosts_only_where_it_is_told_to(tmp_path: Path) -> None:

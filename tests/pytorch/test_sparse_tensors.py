@@ -1,11 +1,13 @@
 """Sparse tensors in COO form: added up over ranks, as Gloo does."""
 
+import threading
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from allhands.torch.work import Work
 from torch_cases import given
 from torch_ranks import on_ranks, run_ranks
 
@@ -73,3 +75,22 @@ def test_a_sparse_gradient_stays_the_gradient(rank: int) -> None:
     assert table.weight.grad is gradient
     assert gradient.to_dense()[:, 0].tolist() == [1, 1, 1, 3]
     torch.optim.SparseAdam(table.parameters()).step()  # that takes it as it is
+
+
+@on_ranks(SIZE)
+def test_p046_a_barrier_ends_after_the_results_of_calls_that_nobody_waits_for(rank: int) -> None:
+    settle = Work._settle
+
+    def late(work: Work) -> None:
+        """Do so on the thread of the caller alone, as if others had no turn yet."""
+        if threading.current_thread() is threading.main_thread():
+            settle(work)
+
+    Work._settle = late  # type: ignore[method-assign]
+    x = rows(rank, SIZE, 1, 0)
+    column = torch.full((3, 2), float(rank))[:, 1]
+    works = [dist.all_reduce(one, async_op=True) for one in (x, column)]
+    dist.barrier()
+    assert x.to_dense().tolist() == [3, 2, 1]
+    assert column.tolist() == [3, 3, 3]
+    assert all(work.is_completed() for work in works)

@@ -23,7 +23,7 @@ from torch_ranks import run_ranks
 _ROOT = Path(__file__).parents[2]
 _EXAMPLE = _ROOT / "examples" / "torch" / "restarts.py"
 _PATIENCE = 90.0
-_QUICK = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,join_timeout=60"
+_QUICK = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6,join_timeout=60"
 
 
 @pytest.fixture
@@ -97,6 +97,9 @@ class _Agent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(_PATIENCE)
+        self._reader.join(_PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -178,6 +181,7 @@ while time.monotonic() < until:
 """
 
 
+@pytest.mark.timeout(240)  # six times somebody imports PyTorch, after one another
 def test_a_world_grows_with_a_node_and_goes_on_when_that_is_lost(
     torchrun: Callable[..., _Agent], daemon: Daemon, tmp_path: Path
 ) -> None:
@@ -237,9 +241,10 @@ def test_the_state_is_set_only_by_who_knows_the_one_before() -> None:
             state = State(Control(host.endpoint, job="run"))
             told: list[Any] = [state.get_state(), state.set_state(b"early", b"some token")]
             told.append(state.set_state(b"first"))
-            assert (found := state.get_state()) is not None
-            token = found[1]
-            told += [found[0], state.set_state(b"again")]
+            found = state.get_state()
+            assert found is not None
+            value, token = found
+            told += [value, state.set_state(b"again")]
             told += [state.set_state(b"second", token), state.set_state(b"late", token)]
             told += [state.set_state(b"x", token="no token of ours"), state.name]
             return told

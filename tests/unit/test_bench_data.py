@@ -34,6 +34,9 @@ def result(cell: Cell, rank: int, scale: int) -> Array:
         "all_gather": lambda: np.concatenate(all_of_them),
         "all_to_all": lambda: np.concatenate([one[mine] for one in all_of_them]),
         "broadcast": lambda: all_of_them[0],
+        "reduce": lambda: sum(all_of_them),
+        "gather": lambda: np.concatenate(all_of_them),
+        "scatter": lambda: all_of_them[0][mine],
         "sendrecv": lambda: all_of_them[1 - rank],
     }[cell.operation]()
     if cell.dtype == "bfloat16":
@@ -55,10 +58,11 @@ def test_the_result_by_definition_passes(operation: str, dtype: str) -> None:
 @pytest.mark.parametrize("operation", WITH_DATA)
 def test_one_wrong_element_does_not_pass_wherever_it_is(operation: str) -> None:
     cell = Cell(operation, 2, 1 << 20)  # more than is compared at once
+    rank = cell.receivers[-1]
     for place in (0, 70_000, -1):
-        got = result(cell, 1, 2)
+        got = result(cell, rank, 2)
         got[place] += 1
-        said = Data(cell, 1, SEED).wrong(got, 2)
+        said = Data(cell, rank, SEED).wrong(got, 2)
         assert said is not None
         assert f"element {place % got.size} of" in said
 
@@ -68,6 +72,14 @@ def test_the_result_of_the_call_before_does_not_pass(operation: str) -> None:
     cell = Cell(operation, 2, 8)
     before = result(cell, 0, scale_of(4))
     assert Data(cell, 0, SEED).wrong(before, scale_of(5)) is not None
+
+
+@pytest.mark.parametrize("operation", ["reduce", "gather"])
+def test_who_gets_nothing_is_not_checked(operation: str) -> None:
+    cell = Cell(operation, 2, 64)
+    got = np.zeros(cell.output_elements or cell.elements, np.float32)
+    assert Data(cell, 0, SEED).wrong(got, 1) is not None
+    assert Data(cell, 1, SEED).wrong(got, 1) is None
 
 
 def test_what_a_rank_brought_itself_is_not_the_result_of_an_all_reduce() -> None:

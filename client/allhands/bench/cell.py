@@ -6,7 +6,10 @@ CONVENTIONS = {
     "all_reduce": "SUM in place; bytes: the array of each rank",
     "all_gather": "bytes: the array that each rank brings; the output has ranks times as many",
     "reduce_scatter": "SUM; bytes: the array that each rank brings; each gets 1/ranks of them",
+    "reduce": "SUM in place on rank 0; bytes: the array of each rank",
     "broadcast": "from rank 0; bytes: the array",
+    "gather": "to rank 0; bytes: the array that each rank brings",
+    "scatter": "from rank 0; bytes: its array, in equal shares for all ranks",
     "all_to_all": "bytes: the array that each rank brings, in equal shares for all ranks",
     "sendrecv": "one way from rank to rank: half a round trip between ranks 0 and 1",
     "barrier": "no array",
@@ -75,7 +78,7 @@ class Cell:
         if self.operation == "ddp_step":
             return BATCH * self.width
         elements = max(self.nbytes // _BYTES[self.dtype], 1)
-        if self.operation in ("reduce_scatter", "all_to_all"):
+        if self.operation in ("reduce_scatter", "all_to_all", "scatter"):
             elements = -(-elements // self.ranks) * self.ranks
         return elements
 
@@ -83,9 +86,9 @@ class Cell:
     def output_elements(self) -> int:
         """Length of the array that each rank gets; 0: it gets it in the one that it brought."""
         match self.operation:
-            case "all_gather":
+            case "all_gather" | "gather":
                 return self.elements * self.ranks
-            case "reduce_scatter":
+            case "reduce_scatter" | "scatter":
                 return self.elements // self.ranks
             case "all_to_all" | "sendrecv":
                 return self.elements
@@ -106,6 +109,11 @@ class Cell:
 
     def _layer(self, width: int) -> int:
         return width**2 * _BYTES[self.dtype]
+
+    @property
+    def receivers(self) -> range:
+        """The ranks that get a result, which is what is checked."""
+        return range(1) if self.operation in ("reduce", "gather") else range(self.ranks)
 
     @property
     def participants(self) -> range:

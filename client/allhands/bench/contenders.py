@@ -95,6 +95,14 @@ class Allhands:
                 return lambda: ah.reduce_scatter_tensor(out, x)
             case "broadcast":
                 return lambda: ah.broadcast(x, 0)
+            case "reduce":
+                return lambda: ah.reduce(x, 0)
+            case "gather":
+                places = self._shares(out)
+                return lambda: ah.gather(x, places, 0)
+            case "scatter":
+                shares = self._shares(x)
+                return lambda: ah.scatter(out, shares, 0)
             case "all_to_all":
                 return lambda: ah.all_to_all_single(out, x)
             case "sendrecv":
@@ -104,6 +112,9 @@ class Allhands:
             case "barrier":
                 return lambda: ah.barrier()
         raise Refused(f"allhands is not measured on {cell.operation}")
+
+    def _shares(self, array: Array) -> list[Array] | None:
+        return np.split(array, self.size) if self.rank == 0 else None
 
     def _bind_persistent(self, cell: Cell, x: Array, out: Array) -> Call:
         names = {
@@ -169,6 +180,14 @@ class Torch:
                 return lambda: scatter(theirs, mine)
             case "broadcast":
                 return lambda: dist.broadcast(mine, 0)
+            case "reduce":
+                return lambda: dist.reduce(mine, 0)
+            case "gather":
+                places = list(theirs.chunk(self.size)) if self.rank == 0 else None
+                return lambda: dist.gather(mine, places, 0)
+            case "scatter":
+                shares = list(mine.chunk(self.size)) if self.rank == 0 else None
+                return lambda: dist.scatter(theirs, shares, 0)
             case "all_to_all":
                 return lambda: dist.all_to_all_single(theirs, mine)
             case "sendrecv":
@@ -237,6 +256,16 @@ class Mpi:
                 return lambda: world.Reduce_scatter_block(x, out)
             case "broadcast":
                 return lambda: world.Bcast(x, 0)
+            case "reduce":
+                if self.rank == 0:
+                    return lambda: world.Reduce(in_place, x, root=0)
+                return lambda: world.Reduce(x, None, root=0)
+            case "gather":
+                into = out if self.rank == 0 else None
+                return lambda: world.Gather(x, into, root=0)
+            case "scatter":
+                given = x if self.rank == 0 else None
+                return lambda: world.Scatter(given, out, root=0)
             case "all_to_all":
                 return lambda: world.Alltoall(x, out)
             case "sendrecv":

@@ -29,6 +29,7 @@ class Data:
 
     def __init__(self, cell: Cell, rank: int, seed: int) -> None:
         self._cell = cell
+        self._gets = rank in cell.receivers
         self._mine = values(cell, rank, seed)
         self._due = self._expected(rank, seed)
 
@@ -38,6 +39,8 @@ class Data:
 
     def wrong(self, got: Array, scale: int) -> str | None:
         """Say what is wrong with a result; None: nothing."""
+        if not self._gets:
+            return None
         due = np.empty(min(_BLOCK, got.size), got.dtype)
         for start in range(0, got.size, _BLOCK):
             part = got[start : start + _BLOCK]
@@ -56,14 +59,16 @@ class Data:
         share = cell.elements // cell.ranks
         mine = slice(rank * share, (rank + 1) * share)
         match cell.operation:
-            case "all_reduce":
+            case "all_reduce" | "reduce":
                 return _sum(brought, slice(None))
             case "reduce_scatter":
                 return _sum(brought, mine)
-            case "all_gather":
+            case "all_gather" | "gather":
                 return np.concatenate(list(brought))
             case "all_to_all":
-                return np.concatenate([values[mine] for values in brought])
+                return np.concatenate([one[mine] for one in brought])
+            case "scatter":
+                return values(cell, 0, seed)[mine]
             case "sendrecv":
                 return values(cell, 1 - rank, seed) if rank < 2 else self._mine
         return values(cell, 0, seed)
@@ -71,8 +76,8 @@ class Data:
 
 def _sum(arrays: Iterator[NDArray[np.int16]], part: slice) -> NDArray[np.int16]:
     total = next(arrays)[part].copy()
-    for values in arrays:
-        total += values[part]
+    for one in arrays:
+        total += one[part]
     return total
 
 

@@ -170,14 +170,22 @@ def scatter(
 
 
 def reduce_scatter(
-    outputs: object, inputs: object, op: ReduceOp, size: int
+    outputs: object, inputs: object, op: ReduceOp, rank: int, size: int
 ) -> tuple[AnyArray, list[AnyArray]]:
-    """Return the one output, and the list of arrays of which each rank gets a sum."""
+    """Return the one output, and the list of arrays of which each rank gets a sum.
+
+    They may have several shapes: the output has that of this rank's.
+    """
     name = "reduce_scatter"
     filled = _listed(name, outputs, "output_tensors")
     lists = _listed(name, inputs, "input_tensors")
     array = _single(name, filled, "output_tensors", "output tensor list")
-    given = _for_each_rank(name, _only(name, lists, "input list"), "input", array, size)
+    given = _one_each(name, _only(name, lists, "input list"), "input", size)
+    if len({one.shape for one in given}) == 1:
+        _like(name, given, array)
+    else:
+        _like(name, given[rank : rank + 1], array)
+        _of_dtype(name, given, array)
     reducible(name, op, array)
     return array, given
 
@@ -298,16 +306,26 @@ def _like(
     operation: str, arrays: Sequence[AnyArray | SparseArray], wanted: AnyArray | SparseArray
 ) -> None:
     for at, array in enumerate(arrays):
-        if array.dtype != wanted.dtype:
-            refuse(
-                operation,
-                f"invalid tensor type at index {at} (expected {wanted.dtype}, got {array.dtype})",
-            )
+        _of_dtype(operation, [array], wanted, at)
         if tuple(array.shape) != tuple(wanted.shape):
             refuse(
                 operation,
                 f"invalid tensor size at index {at} "
                 f"(expected {_sized(wanted)}, got {_sized(array)})",
+            )
+
+
+def _of_dtype(
+    operation: str,
+    arrays: Sequence[AnyArray | SparseArray],
+    wanted: AnyArray | SparseArray,
+    first: int = 0,
+) -> None:
+    for at, array in enumerate(arrays, first):
+        if array.dtype != wanted.dtype:
+            refuse(
+                operation,
+                f"invalid tensor type at index {at} (expected {wanted.dtype}, got {array.dtype})",
             )
 
 
@@ -331,6 +349,13 @@ def _for_each_rank(
     operation: str, given: object, what: str, one: AnyArray, size: int
 ) -> list[AnyArray]:
     """Return a list with an array for each rank, each like the single one."""
+    arrays = _one_each(operation, given, what, size)
+    _like(operation, arrays, one)
+    return arrays
+
+
+def _one_each(operation: str, given: object, what: str, size: int) -> list[AnyArray]:
+    """Return a list with an array for each rank."""
     name = f"{what}_tensors[0]"
     found = _listed(operation, given, name)
     if len(found) != size:
@@ -339,9 +364,7 @@ def _for_each_rank(
             f"Incorrect {what} list size {len(found)}. {what.capitalize()} list size should be "
             f"{size}, same as size of the process group",
         )
-    arrays = _dense(operation, found, name)
-    _like(operation, arrays, one)
-    return arrays
+    return _dense(operation, found, name)
 
 
 def _sized(array: AnyArray | SparseArray) -> str:

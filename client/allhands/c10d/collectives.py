@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from allhands.c10d import checks, forms, several
 from allhands.c10d.forms import Arrays
 from allhands.c10d.giving import Giving
@@ -18,9 +20,10 @@ from allhands.c10d.options import (
     ScatterOptions,
     settled,
 )
-from allhands.engine import arguments
+from allhands.engine import arguments, ragged
 from allhands.engine.arguments import AnyArray
 from allhands.engine.chain import Chain
+from allhands.engine.ended import Ended
 from allhands.engine.work import Result, Work
 from allhands.group import Group
 from allhands.reduction import ReduceOp
@@ -57,9 +60,12 @@ class Collectives:
         """
         opts, root = forms.rooted(opts, root)
         options = settled(BroadcastOptions, opts, rootRank=root, timeout=timeout)
-        arrays = checks.broadcast(
-            forms.several(tensors), options.rootRank, options.rootTensor, self.size()
-        )
+        given = forms.several(tensors)
+        if len(given) == 1 and options.rootTensor == 0:
+            ended = self._tried(options, list(given), "broadcast", given[0], options.rootRank)
+            if ended is not None:
+                return ended
+        arrays = checks.broadcast(given, options.rootRank, options.rootTensor, self.size())
         views = arguments.targets(arrays, "tensors", len(arrays))
         if len(views) > 1:
             chain = several.broadcast(views, options.rootRank, options.rootTensor, arrays)
@@ -83,7 +89,12 @@ class Collectives:
         """
         opts, op = forms.combined(opts, op)
         options = settled(AllreduceOptions, opts, reduceOp=op, timeout=timeout)
-        arrays = checks.allreduce(forms.several(tensors), options.reduceOp)
+        given = forms.several(tensors)
+        if len(given) == 1:
+            ended = self._tried(options, list(given), "all_reduce", given[0], options.reduceOp)
+            if ended is not None:
+                return ended
+        arrays = checks.allreduce(given, options.reduceOp)
         if isinstance(arrays[0], SparseArray):
             sparse = [array for array in arrays if isinstance(array, SparseArray)]
             return self._chain(options, several.all_reduce_sparse(sparse, options.reduceOp))
@@ -125,8 +136,15 @@ class Collectives:
         """Overwrite the root's one array with the combination of all; others are only read."""
         opts, root = forms.rooted(opts, root)
         options = settled(ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
+        given = forms.several(tensors)
+        if len(given) == 1 and options.rootTensor == 0:
+            ended = self._tried(
+                options, list(given), "reduce", given[0], options.rootRank, options.reduceOp
+            )
+            if ended is not None:
+                return ended
         array = checks.reduce(
-            forms.several(tensors),
+            given,
             options.reduceOp,
             options.rootRank,
             options.rootTensor,
@@ -177,6 +195,9 @@ class Collectives:
     ) -> Work:
         """Fill `output`, `size` times as long as `x`, with every rank's `x`, by rank."""
         options = settled(AllgatherOptions, opts, timeout=timeout)
+        ended = self._tried(options, [output], "all_gather_into_tensor", output, x)
+        if ended is not None:
+            return ended
         checks.whole("_allgather_base", [output], [x], self.size(), ("output", "input"))
         return self._giving(options, [output]).all_gather_into_tensor(
             output, x, timeout=options.seconds, label=options.label
@@ -272,12 +293,17 @@ class Collectives:
     ) -> Work:
         """Overwrite the one output with the combination of all ranks' arrays for this rank.
 
-        One array alone comes with a list of arrays, one for each rank.
+        One array alone comes with a list of arrays, one for each rank. They may have another shape
+        for each rank, the same on all.
         """
         opts, op = forms.combined(opts, op)
         options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         into, given = forms.nested(output_tensors, input_tensors)
-        array, read = checks.reduce_scatter(into, given, options.reduceOp, self.size())
+        array, read = checks.reduce_scatter(into, given, options.reduceOp, self.rank(), self.size())
+        if any(one.shape != array.shape for one in read):
+            blocks = [np.ascontiguousarray(one).reshape(one.shape) for one in read]
+            arguments.target(array, "output_tensors[0]")
+            return self._chain(options, ragged.reduce_scatter(blocks, options.reduceOp, array))
         return self._giving(options, [array]).reduce_scatter(
             array, read, options.reduceOp, timeout=options.seconds, label=options.label
         )
@@ -294,6 +320,9 @@ class Collectives:
         """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
         opts, op = forms.combined(opts, op)
         options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
+        ended = self._tried(options, [output], "reduce_scatter_tensor", output, x, options.reduceOp)
+        if ended is not None:
+            return ended
         checks.whole("_reduce_scatter_base", [x], [output], self.size(), ("input", "output"))
         checks.reducible("_reduce_scatter_base", options.reduceOp, output)
         return self._giving(options, [output]).reduce_scatter_tensor(
@@ -352,11 +381,16 @@ class Collectives:
     ) -> Work:
         """Give rank j its rows of `x` and fill this rank's rows of `output`; no sizes: equal."""
         options = settled(AllToAllOptions, opts, timeout=timeout)
+        recv, send = forms.sizes(output_split_sizes), forms.sizes(input_split_sizes)
+        if recv is None and send is None:
+            ended = self._tried(options, [output], "all_to_all_single", output, x)
+            if ended is not None:
+                return ended
         return self._giving(options, [output]).all_to_all_single(
             output,
             x,
-            forms.sizes(output_split_sizes),
-            forms.sizes(input_split_sizes),
+            recv,
+            send,
             timeout=options.seconds,
             label=options.label,
         )
@@ -371,6 +405,20 @@ class Collectives:
         if group.collecting is not None and (instead := group.collecting.instead()) is not None:
             return instead
         return group if options.asyncOp else group.here
+
+    def _tried(
+        self, options: Options, result: Result, name: str, *arguments: object
+    ) -> Work | None:
+        """Make a call whose caller waits on its thread by the shortest way; None: it has not begun.
+
+        What goes by it is looked at there; what does not is checked, and told what is wrong.
+        """
+        group = self.group
+        if options.asyncOp or group.collecting is not None or (lane := group.order.lane) is None:
+            return None
+        if not getattr(lane, name)(*arguments, options.seconds, options.label):
+            return None
+        return Ended.latest(lane, options.label, group.name, result)
 
     def _giving(self, options: Options, result: Result) -> Giving:
         return Giving(self._on(options), result)

@@ -1,7 +1,7 @@
 """The forms in which c10d takes arguments: one array for a list of one, a root for options."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from allhands.reduction import ReduceOp
 Arrays: TypeAlias = Sequence[AnyArray]
 
 
-def several(tensors: object) -> object:
+def several(tensors: Any) -> list[Any] | tuple[Any, ...]:
     """Return a list also for one array alone."""
     return tensors if isinstance(tensors, list | tuple) else [tensors]
 

@@ -102,4 +102,6 @@ def settled(kind: type[AnyOptions], given: AnyOptions | None, **more: object) ->
     if given is not None and not isinstance(given, kind):
         raise TypeError(f"opts must be {kind.__name__}, not {type(given).__name__}")
     said: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
-    return replace(given or kind(), **said)
+    if given is None:
+        return kind(**said)
+    return replace(given, **said) if said else given

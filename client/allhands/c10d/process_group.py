@@ -83,6 +83,9 @@ class ProcessGroup(Collectives):
     ) -> Work:
         """End when every rank has called it; calls before it have ended by then."""
         options = settled(BarrierOptions, opts, timeout=timeout)
+        ended = self._tried(options, None, "barrier")
+        if ended is not None:
+            return ended
         return self._on(options).barrier(timeout=options.seconds, label=options.label)
 
     def monitored_barrier(

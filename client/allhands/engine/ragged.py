@@ -89,8 +89,11 @@ def all_to_all(arrays: Sequence[AnyArray]) -> Chain:
     return Chain(Call("all_to_all_v", str(dtype)), steps)
 
 
-def reduce_scatter(arrays: Sequence[AnyArray], op: ReduceOp) -> Chain:
-    """Return the combination of what all ranks have in `arrays[rank]`, in the order of ranks."""
+def reduce_scatter(arrays: Sequence[AnyArray], op: ReduceOp, into: AnyArray | None = None) -> Chain:
+    """Return the combination of what all ranks have in `arrays[rank]`, in the order of ranks.
+
+    With `into` it is written there when all has come, and a list of that is given back.
+    """
     dtype = arrays[0].dtype
 
     def steps(moves: Moves) -> Steps:
@@ -104,7 +107,10 @@ def reduce_scatter(arrays: Sequence[AnyArray], op: ReduceOp) -> Chain:
         yield moves.all_to_all(parts, list(arrays))
         found = np.empty(shape, dtype)
         fold(op, [part.reshape(-1) for part in parts], found.reshape(-1), moves.size)
-        return found
+        if into is None:
+            return found
+        into[...] = found
+        return [into]
 
     return Chain(Call("reduce_scatter_v", str(dtype), reduce=op.name), steps)
 

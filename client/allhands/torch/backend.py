@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 NAME = "allhands"
 SCHEME = "ah"
+FAKE = "fake"
 DEVICES = ("cpu", "cuda")
 
 
 def register() -> None:
-    """Make the backend and `ah://` known to torch.distributed. Idempotent."""
+    """Make the backend, `ah://` and `fake://` known to torch.distributed. Idempotent."""
     if SCHEME not in _rendezvous_handlers:
         dist.register_rendezvous_handler(SCHEME, Rendezvous())
+    if FAKE not in _rendezvous_handlers:
+        dist.register_rendezvous_handler(FAKE, meet_nobody)
     if NAME.upper() not in dist.Backend._plugins:
         # Devices as a list: PyTorch takes a string, and a tuple's default, for other things.
         dist.Backend.register_backend(NAME, Creator(), extended_api=True, devices=list(DEVICES))
@@ -42,6 +45,13 @@ class Rendezvous:
             self._given = Given()
         store = self._given.join(url, timeout)
         yield store, store.world.group.rank, store.world.group.size
+
+
+def meet_nobody(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
+    """Give what `init_method="fake://"` wants; see `fakes`."""
+    from allhands.torch import fakes
+
+    return fakes.rendezvous(url)
 
 
 class Creator:

@@ -17,12 +17,13 @@ from allhands.c10d.options import (
     ReduceScatterOptions,
     ScatterOptions,
 )
+from allhands.engine.work import Work as NativeWork
 from allhands.errors import InvalidArgument
 from allhands.reduction import ReduceOp
 from allhands.torch.events import recorded
 from allhands.torch.options import operation, settled
 from allhands.torch.tensors import Lent
-from allhands.torch.work import Work
+from allhands.torch.work import Copied, Work
 
 
 class Collectives:
@@ -32,6 +33,15 @@ class Collectives:
     def native(self) -> c10d.ProcessGroup:
         """What calls are made on."""
         raise NotImplementedError
+
+    copied: Copied
+    """Its works whose tensors wait for what was copied."""
+
+    def _work(self, native: NativeWork, lent: Lent, result: Any) -> Work:
+        work = Work(native, lent, result)
+        if lent.gives_back:
+            self.copied.add(work)
+        return work
 
     # ------------------------------------------------------------ whole tensors
 
@@ -43,7 +53,7 @@ class Collectives:
         options = settled(BroadcastOptions, opts, timeout, **more)
         tensors = _several(tensors)
         lent = Lent("broadcast")
-        return Work(self.native.broadcast(lent.all_written(tensors), options), lent, tensors)
+        return self._work(self.native.broadcast(lent.all_written(tensors), options), lent, tensors)
 
     @recorded("all_reduce", "tensors")
     def allreduce(
@@ -60,7 +70,7 @@ class Collectives:
                 f"allreduce: unsupported reduction operation: {options.reduceOp} of sparse "
                 "tensors; use SUM or AVG, or to_dense()"
             )
-        return Work(self.native.allreduce(arrays, options), lent, tensors)
+        return self._work(self.native.allreduce(arrays, options), lent, tensors)
 
     @recorded("all_reduce", "tensors")
     def allreduce_coalesced(
@@ -70,7 +80,7 @@ class Collectives:
         options = settled(AllreduceCoalescedOptions, opts, timeout, **more)
         lent = Lent("allreduce_coalesced")
         work = self.native.allreduce_coalesced(lent.all_written(tensors), options)
-        return Work(work, lent, tensors)
+        return self._work(work, lent, tensors)
 
     @recorded("reduce", "tensors")
     def reduce(
@@ -90,7 +100,7 @@ class Collectives:
         lent = Lent("reduce")
         is_root = options.rootRank == self.native.rank()
         arrays = lent.all_written(tensors) if is_root else lent.all_read(tensors)
-        return Work(self.native.reduce(arrays, options), lent, tensors)
+        return self._work(self.native.reduce(arrays, options), lent, tensors)
 
     # ------------------------------------------------------------ blocks
 
@@ -108,7 +118,7 @@ class Collectives:
         lent = Lent("allgather")
         arrays = _lists(lent.all_written, into)
         work = self.native.allgather(arrays, lent.all_read(given), options)
-        return Work(work, lent, _of_lists(into))
+        return self._work(work, lent, _of_lists(into))
 
     @recorded("all_gather_into_tensor", "x")
     def all_gather_single(
@@ -117,7 +127,7 @@ class Collectives:
         options = settled(AllgatherOptions, opts, timeout)
         lent = Lent("all_gather_single")
         work = self.native.all_gather_single(lent.written(output), lent.read(x), options)
-        return Work(work, lent, [output])
+        return self._work(work, lent, [output])
 
     _allgather_base = all_gather_single
 
@@ -134,7 +144,7 @@ class Collectives:
         lent = Lent("allgather_coalesced")
         arrays = _lists(lent.all_written, output_lists)
         work = self.native.allgather_coalesced(arrays, lent.all_read(input_list), options)
-        return Work(work, lent, _of_lists(output_lists))
+        return self._work(work, lent, _of_lists(output_lists))
 
     @recorded("all_gather_into_tensor_coalesced", "inputs")
     def all_gather_single_coalesced(
@@ -144,7 +154,7 @@ class Collectives:
         lent = Lent("all_gather_single_coalesced")
         filled = lent.all_written(outputs)
         work = self.native.all_gather_single_coalesced(filled, lent.all_read(inputs), options)
-        return Work(work, lent, outputs)
+        return self._work(work, lent, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -163,7 +173,7 @@ class Collectives:
         given, into = _nested(input_tensors, output_tensors)
         lent = Lent("gather")
         work = self.native.gather(_lists(lent.all_written, into), lent.all_read(given), options)
-        return Work(work, lent, _of_lists(into))
+        return self._work(work, lent, _of_lists(into))
 
     @recorded("scatter", "input_tensors")
     def scatter(
@@ -181,7 +191,7 @@ class Collectives:
         lent = Lent("scatter")
         filled = lent.all_written(into)
         work = self.native.scatter(filled, _lists(lent.all_read, given), options)
-        return Work(work, lent, into)
+        return self._work(work, lent, into)
 
     @recorded("reduce_scatter", "input_tensors")
     def reduce_scatter(
@@ -199,7 +209,7 @@ class Collectives:
         lent = Lent("reduce_scatter")
         filled = lent.all_written(into)
         work = self.native.reduce_scatter(filled, _lists(lent.all_read, given), options)
-        return Work(work, lent, into)
+        return self._work(work, lent, into)
 
     @recorded("reduce_scatter_tensor", "x")
     def reduce_scatter_single(
@@ -215,7 +225,7 @@ class Collectives:
         options = settled(ReduceScatterOptions, opts, timeout, **more)
         lent = Lent("reduce_scatter_single")
         work = self.native.reduce_scatter_single(lent.written(output), lent.read(x), options)
-        return Work(work, lent, [output])
+        return self._work(work, lent, [output])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -234,7 +244,7 @@ class Collectives:
         lent = Lent("reduce_scatter_single_coalesced")
         filled = lent.all_written(outputs)
         work = self.native.reduce_scatter_single_coalesced(filled, lent.all_read(inputs), options)
-        return Work(work, lent, outputs)
+        return self._work(work, lent, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -251,7 +261,7 @@ class Collectives:
         lent = Lent("alltoall")
         filled = lent.all_written(output_tensors)
         work = self.native.alltoall(filled, lent.all_read(input_tensors), options)
-        return Work(work, lent, output_tensors)
+        return self._work(work, lent, output_tensors)
 
     @recorded("all_to_all", "x")
     def all_to_all_single(
@@ -270,7 +280,7 @@ class Collectives:
         work = self.native.all_to_all_single(
             lent.written(output), lent.read(x), output_split_sizes, input_split_sizes, options
         )
-        return Work(work, lent, [output])
+        return self._work(work, lent, [output])
 
     alltoall_base = all_to_all_single
 

@@ -125,6 +125,10 @@ class Handler(RendezvousHandler):  # type: ignore[misc]
         return bool(self._inner.use_agent_store)
 
     def next_rendezvous(self) -> RendezvousInfo:
+        # PyTorch 2.13 tells the address of the workers' store in the first round only: a node that
+        # comes later waits for it, or has another one than the rest. So each round has a new store,
+        # in which there is nothing of the workers before.
+        self._inner._bootstrap_store_info = None
         return self._inner.next_rendezvous()
 
     def is_closed(self) -> bool:

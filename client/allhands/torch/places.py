@@ -14,6 +14,7 @@ from allhands.api.rendezvous import Grounds, meet_through
 from allhands.api.sync import parent
 from allhands.api.world import GroupOptions, NonMember, World
 from allhands.group import Group
+from allhands.torch import fakes
 from allhands.torch.bookkeeping import default_group
 from allhands.torch.process_group import ProcessGroup
 from allhands.torch.rendezvous import world_of
@@ -29,8 +30,9 @@ def open_group(opts: Any) -> ProcessGroup:
         group = world.part(whole, ranks, None, GroupOptions(timeout=timeout))
         assert not isinstance(group, NonMember)  # PyTorch makes groups on their members alone
         return ProcessGroup(group, world, opts.group_id, opts.store, is_world=False)
+    place = opts.store, opts.group_rank, opts.group_size, timeout
     met = None if ranks else world_of(opts.store)
-    world = met or _join(opts.store, opts.group_rank, opts.group_size, timeout, not ranks)
+    world = met or fakes.world(*place) or _join(*place, not ranks)
     world.group.timeout = timeout
     return ProcessGroup(world.group, world, opts.group_id, opts.store, is_world=True)
 

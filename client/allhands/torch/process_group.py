@@ -23,7 +23,7 @@ from allhands.torch.options import settled
 from allhands.torch.store import whole
 from allhands.torch.tensors import Lent
 from allhands.torch.untraced import untraced
-from allhands.torch.work import Work
+from allhands.torch.work import Copied, Work
 
 
 @untraced
@@ -40,6 +40,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self.group = group
         self.world = world
         self.strands = strands.Strands(group, world)
+        self.copied = Copied()
         self._is_world = is_world
         self._is_retired = False
         self.held_store: Any = None
@@ -171,22 +172,23 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     @recorded("send", "tensors")
     def send(self, tensors: list[Any], dstRank: int, tag: int = 0) -> Work:
         lent = Lent("send")
-        return Work(self.native.send(lent.all_read(tensors), dstRank, tag), lent, tensors)
+        return self._work(self.native.send(lent.all_read(tensors), dstRank, tag), lent, tensors)
 
     @recorded("recv", "tensors")
     def recv(self, tensors: list[Any], srcRank: int, tag: int = 0) -> Work:
         lent = Lent("recv")
-        return Work(self.native.recv(lent.all_written(tensors), srcRank, tag), lent, tensors)
+        return self._work(self.native.recv(lent.all_written(tensors), srcRank, tag), lent, tensors)
 
     @recorded("recvAnySource", "tensors")
     def recv_anysource(self, tensors: list[Any], tag: int = 0) -> Work:
         lent = Lent("recv_anysource")
-        return Work(self.native.recv_anysource(lent.all_written(tensors), tag), lent, tensors)
+        return self._work(self.native.recv_anysource(lent.all_written(tensors), tag), lent, tensors)
 
     @recorded("barrier", "opts")
     def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Work:
         options = settled(BarrierOptions, opts, timeout)
-        return Work(self.native.barrier(options), Lent(), None)
+        before = self.copied.works()
+        return Work(self.native.barrier(options), Lent(), None, after=before)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False

@@ -1,9 +1,10 @@
 """Work: a call in flight, as PyTorch's Python and C++ wait for it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -25,9 +26,16 @@ class Work(dist.Work):  # type: ignore[misc]
     as it has, and before anybody is told so.
     """
 
-    def __init__(self, work: NativeWork, lent: Lent, result: Any) -> None:
+    def __init__(
+        self, work: NativeWork, lent: Lent, result: Any, after: Sequence["Work"] = ()
+    ) -> None:
+        """Stand for a call that ends, if it does so well, when the works `after` which it is have.
+
+        What they copied has gone back then, too.
+        """
         super().__init__()
         self.native = work
+        self._after = after
         self._lent = lent
         self._result = result
         self._lock = threading.Lock()
@@ -104,6 +112,8 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _settle(self) -> None:
         """Give the tensors of a call that has ended well what it gave them; once."""
+        for one in self._after:
+            one._settle()
         if self._lent.gives_back and self.native.is_success():
             with self._settling:
                 self._lent.give_back()
@@ -128,3 +138,19 @@ class Work(dist.Work):  # type: ignore[misc]
         future = ended.then(outcome)
         self.native.get_future().add_done_callback(end)
         return future
+
+
+class Copied:
+    """Works whose tensors were copied, as long as somebody has them; safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._works: WeakSet[Work] = WeakSet()
+
+    def add(self, work: Work) -> None:
+        with self._lock:
+            self._works.add(work)
+
+    def works(self) -> list[Work]:
+        with self._lock:
+            return list(self._works)

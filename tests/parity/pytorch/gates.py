@@ -52,6 +52,7 @@ def open_tests(backend: str, gates: str) -> ModuleType:
         else:
             with _no_gpu_wanted(), _shut_for_nccl_alone_no_more(), _upstream_issues_ignored():
                 module = importlib.import_module(_TESTS)
+            _open_for_nccl(module.DistributedTest._DistTestBase)
     # Profilers are asked for the events of these alone.
     module.PROFILING_SUPPORTED_BACKENDS.append(backend)
     module.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.append(backend)
@@ -100,6 +101,13 @@ def _shut_for_nccl_alone_no_more() -> Iterator[None]:
         mock.patch.object(common_distributed, "requires_nccl_version", any_version),
     ):
         yield
+
+
+def _open_for_nccl(tests: Any) -> None:
+    """Let tests run that ask whether the backend is in a set, which no name answers for two."""
+    for test in vars(tests).values():
+        if getattr(test, "__unittest_skip_why__", "").endswith("{'nccl'}"):
+            test.__unittest_skip__ = False
 
 
 @contextmanager

@@ -32,6 +32,7 @@ def main() -> None:
         "WORLD_SIZE": str(given.world_size),
         "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(given.timeout),
         "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
         "INIT_METHOD": f"file://{tempfile.mkdtemp()}/again",  # of the one test that joins twice
     }
     tests = _subject(given.backend, given.world_size, given.gates, given.timeout)
