@@ -15,6 +15,7 @@ CLEAN = (
     "at_exit",
     "with_a_thread_in_a_call",
 )
+pytestmark = pytest.mark.timeout(300)  # an interpreter's end with PyTorch in it costs half a second
 Said = dict[str, list[tuple[int, str]]]
 
 
@@ -26,7 +27,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
         [sys.executable, str(PROGRAM), str(folder), *CLEAN, "aborted", "with_an_error"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
