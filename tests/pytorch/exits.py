@@ -23,6 +23,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import allhands.torch
+import allhands.torch.places
+import allhands.torch.ways_round
 
 SECONDS = 30
 
