@@ -3,6 +3,7 @@
 import functools
 import re
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,13 @@ import torch
 import torch._inductor
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import run_and_get_code
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from allhands.torch.work import Work
 from one_world import OneWorld
 
 on_two_ranks = OneWorld(2, "Dynamo does not know how to trace", deadline=110.0)
@@ -94,6 +97,34 @@ def test_p052_work_is_waited_for_where_a_compiled_function_has_to_stop(rank: int
 
     for step in range(3):
         assert act(torch.full((3,), rank + step + 1.0)).tolist() == [14.0 + 8 * step] * 3
+    for kind in (type(dist.group.WORLD), Work):  # the compiler has called them, and left them alone
+        for one in vars(kind).values():
+            if isinstance(one, types.FunctionType):
+                assert _debug_get_cache_entry_list(one.__code__) == [], one
+
+
+@on_two_ranks
+def test_p071_messages_compile_to_one_graph_where_pytorch_is_asked_to(rank: int) -> None:
+    def one_by_one(x: Any) -> Any:
+        got = torch.empty_like(x)
+        sent, received = dist.isend(x, 1 - rank), dist.irecv(got, 1 - rank)
+        sent.wait()
+        received.wait()
+        return got * 2
+
+    def together(x: Any) -> Any:
+        got = torch.empty_like(x)
+        calls = [dist.P2POp(dist.irecv, got, 1 - rank), dist.P2POp(dist.isend, x * 2, 1 - rank)]
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        return got
+
+    with torch._dynamo.config.patch(enable_p2p_compilation=True):
+        for act in (one_by_one, together):
+            compiled = torch.compile(act, fullgraph=True, backend="aot_eager")
+            for step in range(3):
+                x = torch.full((3,), rank + step + 1.0)
+                assert compiled(x).tolist() == [2.0 * (2 - rank + step)] * 3
 
 
 @on_two_ranks

@@ -1,5 +1,6 @@
 """Calls that PyTorch's dispatcher sees: counted, traced, without data, in flight; beside Gloo."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -179,29 +180,61 @@ def test_what_is_in_flight_is_waited_for_where_a_graph_takes_it() -> None:
     assert mine == theirs == [(1, [3.0, 3.0], 0)] * 2
 
 
-def test_operators_that_write_where_they_are_told_work_over_both_in_one_process() -> None:
+def test_operators_that_write_where_they_are_told_are_waited_for_over_both_in_one_process() -> None:
     def body(rank: int) -> list[Any]:
-        functional = torch.ops._c10d_functional
-        made = []
+        functional, store = torch.ops._c10d_functional, dist.group.WORLD.get_group_store()
+
+        def in_flight(name: str, call: Callable[[], Any]) -> Any:
+            """Make a call, that of rank 1 when that of rank 0 has been made."""
+            if rank == 1:
+                store.wait([name])
+            made = call()
+            store.set(name, "made")
+            return made
+
+        seen = []
         for backend in BACKENDS:
-            name = dist.new_group(backend=backend).group_name
-            out, x = torch.empty(4), torch.arange(2.0) + rank
-            functional.wait_tensor(functional.all_gather_into_tensor_out(x, 2, name, out=out))
-            pair, to = ["isend", "irecv"], [1 - rank] * 2
-            sent, got = functional.batch_p2p_ops(pair, to, [0, 0], [x, torch.zeros(2)], name)
+            group = dist.new_group(backend=backend)
+            name = group.group_name
+            out, x, given = torch.empty(4), torch.arange(2.0) + rank, torch.zeros(2)
+            whole = in_flight(
+                f"{backend} gather",
+                lambda out=out, x=x, name=name: functional.all_gather_into_tensor_out(
+                    x, 2, name, out=out
+                ),
+            )
+            gathered = functional.wait_tensor(whole).tolist()
+            pair, to = ["irecv", "isend"], [1 - rank] * 2
+            got, sent = in_flight(
+                f"{backend} messages",
+                lambda x=x, given=given, name=name, pair=pair, to=to: functional.batch_p2p_ops(
+                    pair, to, [0, 0], [given, x], name
+                ),
+            )
+            received = functional.wait_tensor(got).tolist()
             functional.wait_tensor(sent)
             with CommDebugMode() as counter:
-                dist.all_reduce(x, group=dist.new_group(backend=backend))
-            made.append(
-                (
-                    out.tolist(),
-                    functional.wait_tensor(got).tolist(),
-                    x.tolist(),
-                    counter.get_total_counts(),
-                )
-            )
-        return made
+                dist.all_reduce(x, group=group)
+            seen.append((gathered, received, x.tolist(), counter.get_total_counts()))
+        return seen
 
-    for rank, made in enumerate(run_ranks(2, body)):
+    for rank, seen in enumerate(run_ranks(2, body)):
         wanted = ([0.0, 1.0, 1.0, 2.0], [1.0 - rank, 2.0 - rank], [1.0, 3.0], 1)
-        assert made == [wanted, wanted]
+        assert seen == [wanted, wanted]
+
+
+def test_groups_of_gloo_go_on_as_before_once_our_kernels_are_in_front_of_theirs() -> None:
+    def body(rank: int) -> float:
+        with CommDebugMode():
+            dist.all_reduce(torch.ones(1), group=dist.new_group(backend="allhands"))
+        total = torch.zeros(1000)
+        for _ in range(400):  # their threads want the interpreter's lock while calls are made
+            works, given = [], [torch.ones(1000) for _ in range(4)]
+            for one in given:
+                works.append(dist.all_reduce(one, async_op=True))
+            for one, work in zip(given, works, strict=True):
+                work.wait()
+                total += one
+        return total.unique().item()
+
+    assert run_ranks(2, body, backend="gloo") == [3200.0] * 2

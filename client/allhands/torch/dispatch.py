@@ -196,8 +196,7 @@ class _Kernels:
             self._library = torch.library.Library("c10d", "IMPL")
             for operation, method in METHODS.items():
                 direct = getattr(self._cls, method).direct
-                keys = kernels.DENSE + kernels.SPARSE * (operation == "allreduce_")
-                kernels.serve(self._library, operation, _act(operation, direct), self._cls, keys)
+                kernels.serve(self._library, operation, _act(operation, direct), self._cls)
 
 
 def _act(operation: str, direct: Callable[..., Any]) -> kernels.Act:

@@ -1,6 +1,5 @@
 """Kernels that serve groups of ours, in front of PyTorch's own, which go on serving all others."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -8,33 +7,32 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 
-DENSE: Final = ("CPU", "CUDA")
-SPARSE: Final = ("SparseCPU", "SparseCUDA")
+_KEY: Final = "BackendSelect"
+"""Of the dispatcher: after modes and types of tensors have had their say, before any device has."""
 
 Act = Callable[[Any, Mapping[str, Any]], Any]
 """Given the group and all arguments by name, it returns what the operator does."""
 
 
-def serve(library: Any, name: str, act: Act, cls: type, keys: tuple[str, ...] = DENSE) -> None:
+def serve(library: Any, name: str, act: Act, cls: type) -> None:
     """Let `act` do what an operator does for groups of a class, while the library lives."""
     operator = getattr(getattr(torch.ops, library.ns), name).default
-    with warnings.catch_warnings():
-        # That a kernel is put before another is meant, and the other is not lost.
-        warnings.filterwarnings("ignore", "Warning only once for all operators")
-        for key in keys:
-            library.impl(name, _kernel(operator, act, cls, key), key, with_keyset=True)
+    library.impl(name, _kernel(operator, act, cls), _KEY, with_keyset=True)
 
 
-def _kernel(operator: Any, act: Act, cls: type, key: str) -> Callable[..., Any]:
-    before = torch.library.get_kernel(operator, key)
+def _kernel(operator: Any, act: Act, cls: type) -> Callable[..., Any]:
     names = [argument.name for argument in operator._schema.arguments]
+    after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
         said = dict(zip(names, arguments, strict=False)) | named
-        group = _group(said.get("process_group", said.get("group_name")))
-        if not isinstance(group, cls):
-            return before.call_boxed(keys, *arguments, **named)
-        return act(group, said)
+        if not keys.has(torch._C.DispatchKey.Meta):  # shapes alone are PyTorch's to tell
+            group = _group(said.get("process_group", said.get("group_name")))
+            if isinstance(group, cls):
+                return act(group, said)
+        # Not `torch.library.get_kernel`: that calls what was there with the interpreter's lock
+        # held, which the threads of other backends may wait for.
+        return operator.redispatch(keys & after, *arguments, **named)
 
     return kernel
 

@@ -9,6 +9,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from allhands.collecting import NotMade, Promised
 from allhands.engine.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout
 from allhands.torch import strands
@@ -47,9 +48,13 @@ class Work(dist.Work):  # type: ignore[misc]
         if lent.gives_back:
             # Also if nobody ever waits. It is not for the thread that ends calls to do.
             work.get_future().add_done_callback(lambda _: self._settle())
+            if isinstance(work, Promised):
+                work.settle = self._settle
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the call has ended; return True.
+
+        In a block of PyTorch's coalescing manager it returns at once: the call is made at its end.
 
         Raises:
             CollectiveTimeout: it has not ended within `timeout`; it goes on.
@@ -57,6 +62,8 @@ class Work(dist.Work):  # type: ignore[misc]
         """
         try:
             self.native.wait(limit(timeout))
+        except NotMade:
+            return True
         except KeyboardInterrupt:
             self.native.abandon()
             raise

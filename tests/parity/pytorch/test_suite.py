@@ -27,7 +27,9 @@ def courts() -> Iterator[dict[Run, Court]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("run", "test"), CASES, ids=[f"{run.gates}-{run.world_size}-{test}" for run, test in CASES])
+@pytest.mark.parametrize(
+    ("run", "test"), CASES, ids=[f"{run.gates}-{run.world_size}-{test}" for run, test in CASES]
+)
 def test_what_passed_passes_again(run: Run, test: str, courts: dict[Run, Court]) -> None:
     if run not in courts:
         courts[run] = Court("allhands", run)
