@@ -41,7 +41,7 @@ class Callbacks:
             if self._is_closed:
                 return False
             self._queue.append(act)
-            if self._idle:
+            if len(self._queue) <= self._idle:  # who was told to wake up takes one as well
                 self._changed.notify()
             elif len(self._threads) < _AT_ONCE:
                 self._add(self._work)

@@ -84,10 +84,13 @@ def test_p114_functions_called_at_the_end_may_wait_for_one_another(rank: int) ->
 
         return pass_on
 
-    works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(count)]
+    works = [dist.irecv(torch.zeros(1), 1 - rank, tag=at) for at in range(count)]
     futures = [one.get_future().then(waiting(at)) for at, one in enumerate(works)]
+    dist.barrier()  # of a work that has ended, the function would run here and now
+    for at in range(count):
+        dist.send(torch.ones(1), 1 - rank, tag=at)
     assert wait(torch.futures.collect_all(futures)) is not None
-    assert free[0].wait() == 2 * count
+    assert free[0].wait() == count
 
 
 @on_ranks(2)

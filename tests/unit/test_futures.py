@@ -145,3 +145,22 @@ def test_a_future_is_one_of_the_standard_library() -> None:
     future: Future[int] = Future()
     future.set_result(1)
     assert list(concurrent.futures.as_completed([future])) == [future]
+
+
+def test_a_function_given_right_after_another_has_a_thread_though_that_one_waits_for_it(
+    callbacks: Callbacks,
+) -> None:
+    """The one thread that has nothing to do is woken once, and takes one of the two."""
+    for _ in range(20):
+        ready, done = threading.Event(), threading.Event()
+        callbacks.run(ready.set)
+        assert ready.wait(PATIENCE)
+        second = threading.Event()
+
+        def wait_for(other: threading.Event = second, end: threading.Event = done) -> None:
+            if other.wait(PATIENCE):
+                end.set()
+
+        callbacks.run(wait_for)
+        callbacks.run(second.set)
+        assert done.wait(PATIENCE)
