@@ -63,6 +63,9 @@ def default_limits(size: int, /) -> Limits:
 def skip_frames_of(package: str, but: str, /) -> None:
     """Say what the files of this package begin with, and which of those are not meant."""
 
+def skip_frames_of_too(prefix: str, /) -> None:
+    """Say what other files begin with that are not meant; ValueError: there are too many."""
+
 def caller() -> tuple[CodeType | None, int]:
     """Return the code of the innermost frame outside of this package, and where it is in there."""
 

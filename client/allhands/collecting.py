@@ -3,7 +3,7 @@
 import bisect
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -23,21 +23,27 @@ _TOGETHER = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 """Calls of which many travel as one."""
 
 
+class NotMade(RuntimeError):
+    """Somebody waits for a call that is made at the end of the block of code that this is in."""
+
+
 class Promised(Work):
     """A call that is not made yet."""
 
     is_made = False
     gives: Result = None
     """Its result; None: that of the work that carries it out."""
+    settle: Callable[[], None] | None = None
+    """What is to be done when it has ended well, before anybody is told so who waits for all."""
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Wait as for any work, once the call has been made.
 
         Raises:
-            RuntimeError: it has not been made, and would not be while this waits.
+            NotMade: it would not be while this waits.
         """
         if not self.is_made:
-            raise RuntimeError(
+            raise NotMade(
                 f"{self.operation} of group {self.group!r} is made at the end of the block of "
                 "coalescing(): wait, or call what gives something back, outside of it"
             )

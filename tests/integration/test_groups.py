@@ -137,10 +137,15 @@ def test_a_group_says_why_calls_on_it_fail_and_its_end_may_say_another_thing() -
 
     @on_threads(2)
     def body(rank: int) -> None:
-        world, group = current_world(), ah.new_group([0, 1])
+        world, group, aborted = current_world(), ah.new_group([0, 1]), ah.new_group([0, 1])
         assert isinstance(group, Group)
+        assert isinstance(aborted, Group)
         ah.barrier(group)
         assert world.failure(group) is None
+        if rank == 0:
+            ah.abort("enough", aborted)
+        with pytest.raises(ah.GroupAborted):
+            ah.barrier(aborted)
         if rank == 1:
             ah.destroy_process_group()
             assert not world.is_open(group)
@@ -151,6 +156,10 @@ def test_a_group_says_why_calls_on_it_fail_and_its_end_may_say_another_thing() -
         assert isinstance(found, ah.PeerFailed)
         assert found.failed_ranks == (1,)
         assert "a call of group" in str(found)
+        assert isinstance(world.failure(aborted), ah.GroupAborted)
+        world.close_group(aborted, why)
+        with pytest.raises(ah.AllhandsError, match="cannot run: another took its place"):
+            ah.barrier(aborted)
         world.close_group(group, why)
         assert not world.is_open(group)
         for call in (ah.barrier, lambda group: ah.send(np.ones(1), 1, group)):

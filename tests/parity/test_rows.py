@@ -22,4 +22,4 @@ def test_the_table_names_the_tests_that_there_are():
         assert tests == native.get(row, []), f"write the table anew: make tables (P{row})"
         assert on_torch == torch.get(row, []), f"PYTHONPATH=tests python -m parity_rows (P{row})"
         if row not in TORCH_ONLY | LATER:
-            assert result == "passed", f"P{row}"
+            assert result == "passed", f"write the table anew: make tables (P{row})"

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -20,6 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import allhands.torch
+import allhands.torch.places
+import allhands.torch.ways_round
 
 SECONDS = 30
 
@@ -64,6 +69,16 @@ def aborted(rank: int) -> None:
         dist.all_reduce(torch.ones(4))
         return
     sys.exit(3)
+
+
+def recovered(rank: int) -> None:
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with contextlib.suppress(RuntimeError):
+        dist.barrier()
+    allhands.torch.recover()
+    dist.all_reduce(torch.ones(4), group=dist.new_group(backend="gloo"))
 
 
 def with_an_error(rank: int) -> None:

@@ -1,6 +1,7 @@
 """How programs end that do not destroy their groups: the interpreter's exit is as clean as any."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ CLEAN = (
     "at_exit",
     "with_a_thread_in_a_call",
 )
+OTHERS = ("aborted", "recovered", "with_an_error")
+pytestmark = pytest.mark.timeout(300)  # an interpreter's end with PyTorch in it costs half a second
 Said = dict[str, list[tuple[int, str]]]
 
 
@@ -23,10 +26,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
     """Exit status and errors of both ranks, by the way in which they end."""
     folder = tmp_path_factory.mktemp("exits")
     ended = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder), *CLEAN, "aborted", "with_an_error"],
+        [sys.executable, str(PROGRAM), str(folder), *CLEAN, *OTHERS],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -43,6 +46,13 @@ def test_a_program_that_just_ends_ends_well(said: Said, way: str) -> None:
 
 def test_an_aborted_program_ends_with_the_status_that_it_chooses(said: Said) -> None:
     assert [status for status, _ in said["aborted"]] == [3, 3]
+
+
+def test_a_program_that_has_recovered_ends_well(said: Said) -> None:
+    (status, errors), (its, _) = said["recovered"]
+    assert (status, its) == (0, -signal.SIGKILL), errors
+    assert "terminate called" not in errors
+    assert "Traceback" not in errors
 
 
 def test_an_exception_is_told_to_the_others_with_its_text(said: Said) -> None:

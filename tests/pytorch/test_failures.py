@@ -157,3 +157,16 @@ def test_a_wait_that_gives_up_says_so_and_the_call_goes_on(rank: int) -> None:
         store.wait(["waited"])
         dist.all_reduce(x)
     assert x.item() == 2
+
+
+@on_ranks(2)
+def test_calls_are_told_of_by_the_line_of_the_program_that_made_them(rank: int) -> None:
+    dist.all_gather_object([None, None], rank)
+    x = torch.ones(2)
+    (dist.send if rank else dist.recv)(x, 1 - rank)
+    dist.monitored_barrier()
+    found = [
+        (one.operation, one.file, one.function) for one in dist.group.WORLD.world.records()[-4:]
+    ]
+    here = (__file__, "test_calls_are_told_of_by_the_line_of_the_program_that_made_them")
+    assert [one[1:] for one in found] == [here] * 4, found

@@ -81,6 +81,7 @@ def test_p117_bfloat16_and_quantisation_average_as_well_as_they_can(rank: int) -
         default_hooks.bf16_compress_hook,
         default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook),
         quantization_hooks.quantization_pertensor_hook,
+        quantization_hooks.quantization_perchannel_hook,
     ):
         losses = losses_with(hook, bucket_cap_mb=SMALL)
         assert losses != exact

@@ -1,5 +1,6 @@
 """Going on after a loss: a new default group, what becomes of the others, and who must come."""
 
+import importlib
 import os
 import signal
 import socket
@@ -157,6 +158,8 @@ def test_a_rank_that_does_not_come_is_named_and_it_may_be_tried_again() -> None:
 
 
 def test_what_is_compiled_is_compiled_again_for_the_ranks_that_are_left() -> None:
+    importlib.import_module("torch._dynamo")  # once for all ranks
+
     def body(rank: int) -> None:
         @torch.compile(backend="eager", fullgraph=True)
         def mean(x: torch.Tensor) -> torch.Tensor:
@@ -241,7 +244,7 @@ def test_other_backends_meet_again_though_the_store_that_all_met_by_is_gone(
             "WORLD_SIZE": "3",
         }
 
-        def body(rank: int) -> float:
+        def body(rank: int) -> None:
             os.environ["RANK"] = str(rank)
             dist.init_process_group("allhands", timeout=timedelta(seconds=30))
             dist.barrier()
@@ -249,15 +252,33 @@ def test_other_backends_meet_again_though_the_store_that_all_met_by_is_gone(
                 die()
             lose()
             for _ in range(2):  # the second time nobody has been lost
-                allhands.torch.recover()
+                store = allhands.torch.recover().held_store
                 assert total(dist.new_group(backend="gloo")) == total() == 1
+            assert store.add("after", 1) > 0
             dist.destroy_process_group()
-            return total_threads()
+            with pytest.raises(RuntimeError):
+                store.add("after", 1)
 
-        def total_threads() -> int:
-            return sum(one.name.startswith("allhands ") for one in threading.enumerate())
+        run_ranks(3, body, init=False, environment=environment, dies=(0,))
 
-        assert run_ranks(3, body, init=False, environment=environment, dies=(0,)) == [None, 0, 0]
+
+def test_ranks_that_met_at_a_coordinator_outlive_rank_0(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        url = f"ah://{daemon.endpoint.address.target}/outlives"
+
+        def body(rank: int) -> tuple[int, float]:
+            dist.init_process_group("allhands", init_method=url, rank=rank, world_size=3)
+            if rank == 0:
+                die()
+            lose()
+            allhands.torch.recover()
+            found = dist.get_rank(), total(dist.new_group([1, 0]))
+            dist.destroy_process_group()
+            return found
+
+        environment = {"XDG_RUNTIME_DIR": daemon.environ["XDG_RUNTIME_DIR"]}
+        found = run_ranks(3, body, init=False, environment=environment, dies=(0,))
+        assert found == [None, (0, 1.0), (1, 1.0)]
 
 
 def test_where_the_coordinator_is_lost_nobody_can_tell_and_it_is_said_what_to_do() -> None:

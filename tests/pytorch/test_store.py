@@ -143,7 +143,7 @@ def test_p097_the_barrier_of_a_store_says_who_has_come() -> None:
     )
     for one in (store, dist.PrefixStore("part", store)):
         with pytest.raises(dist.DistError, match=expected):
-            distributed_c10d._store_based_barrier(0, one, "world", 2, _SHORT)
+            distributed_c10d._store_based_barrier(0, one, "world", 2, _SHORT, _SHORT)
 
 
 @pytest.mark.parametrize("kind", ["FileStore", "TCPStore", "HashStore", "FakeStore"])

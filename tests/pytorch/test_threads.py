@@ -10,10 +10,14 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.common_distributed import MultiThreadedTestCase
 
+import allhands as ah
 from allhands.testing import RankError
+from torch_ranks import on_ranks
 from torch_threads import default_group, run_threads
 
 SIZE = 4
+in_a_process = on_ranks(1, init=False)
+"""Of its own: the one that runs the tests is to be forked, and has no threads that call."""
 
 
 def gathered() -> list[Any]:
@@ -24,6 +28,7 @@ def gathered() -> list[Any]:
 
 
 @pytest.mark.parametrize("failing", [(0,), (1,), (1, 2, 3)])
+@in_a_process
 def test_p076_exception_of_a_rank_surfaces_and_releases_the_others(
     failing: tuple[int, ...],
 ) -> None:
@@ -40,9 +45,10 @@ def test_p076_exception_of_a_rank_surfaces_and_releases_the_others(
     assert isinstance(it.value, RankError)
     assert it.value.rank in failing
     for rank, error in it.value.errors.items():
-        assert isinstance(error, AssertionError if rank in failing else RuntimeError)
+        assert isinstance(error, AssertionError if rank in failing else ah.GroupAborted)
 
 
+@in_a_process
 def test_p077_a_skip_is_a_skip() -> None:
     def body(rank: int) -> None:
         raise unittest.SkipTest("nothing to do")
@@ -51,6 +57,7 @@ def test_p077_a_skip_is_a_skip() -> None:
         run_threads(SIZE, body)
 
 
+@in_a_process
 def test_p078_threads_have_groups_and_backward_passes_of_their_own() -> None:
     class Doubled(torch.autograd.Function):
         @staticmethod
@@ -82,6 +89,8 @@ def test_p078_threads_have_groups_and_backward_passes_of_their_own() -> None:
 class OverAWorld(MultiThreadedTestCase):
     """PyTorch's harness, in which each thread is a rank of a real world."""
 
+    __test__ = False
+
     @property
     def world_size(self) -> int:
         return SIZE
@@ -98,22 +107,27 @@ class OverAWorld(MultiThreadedTestCase):
             self.exception_queue.put((rank, sys.exc_info()))
 
 
-class TestThreadsOfPyTorch(OverAWorld):
-    def test_p078_equal_or_not_to_what_one_rank_has(self) -> None:
+class Works(OverAWorld):
+    """What tests below run, in processes of their own."""
+
+    def test_comparing(self) -> None:
         mine = torch.full((3, 3), float(self.rank))
         of_rank_0 = mine.clone()
         dist.broadcast(of_rank_0, src=0)
         self.assertEqualOnRank(of_rank_0, mine, rank=0)
         self.assertNotEqualOnRank(of_rank_0, mine, rank=1)
 
-    def test_groups_of_some_threads(self) -> None:
+    def test_comparing_what_differs(self) -> None:
+        self.assertEqualOnRank(torch.tensor(1), torch.tensor(2), rank=3)
+
+    def test_groups(self) -> None:
         low, high = dist.new_group([0, 1]), dist.new_group([2, 3])
         x = torch.full((3, 3), float(dist.get_rank()))
         dist.all_reduce(x, group=low if self.rank < 2 else high)
         assert x[0, 0].item() == (1 if self.rank < 2 else 5)
         assert dist.get_backend() == "allhands"
 
-    def test_p078_averages_and_objects(self) -> None:
+    def test_averages_and_objects(self) -> None:
         output = torch.empty(3, 3)
         each = [torch.full((3, 3), float(one)) for one in range(SIZE)]
         dist.reduce_scatter(output, each, op=dist.ReduceOp.AVG)
@@ -122,25 +136,36 @@ class TestThreadsOfPyTorch(OverAWorld):
         dist.broadcast_object_list(objects)
         assert objects[0] == 99
 
+    def test_failing(self) -> None:
+        gathered()
+        if self.rank == 2:
+            raise AssertionError("a real failure")
+        gathered()
 
-class TestFailuresOfThreads(unittest.TestCase):
-    """PyTorch's harness says what a rank has raised, or skipped."""
+    def test_skipping(self) -> None:
+        self.skipTest("nothing to do")
 
-    def test_p076_an_exception_surfaces_in_the_harness_of_pytorch(self) -> None:
-        class Failing(OverAWorld):
-            def test_it(self) -> None:
-                gathered()
-                if self.rank == 2:
-                    raise AssertionError("a real failure")
-                gathered()
 
-        with pytest.raises(RuntimeError, match="Thread 2 exited with exception"):
-            Failing("test_it").debug()
+@in_a_process
+def test_p076_an_exception_surfaces_in_the_harness_of_pytorch() -> None:
+    with pytest.raises(RuntimeError, match="Thread 2 exited with exception"):
+        Works("test_failing").debug()
 
-    def test_p077_a_skip_is_a_skip_in_the_harness_of_pytorch(self) -> None:
-        class Skipping(OverAWorld):
-            def test_it(self) -> None:
-                self.skipTest("nothing to do")
 
-        with pytest.raises(unittest.SkipTest):
-            Skipping("test_it").debug()
+@in_a_process
+def test_p077_a_skip_is_a_skip_in_the_harness_of_pytorch() -> None:
+    with pytest.raises(unittest.SkipTest):
+        Works("test_skipping").debug()
+
+
+@in_a_process
+def test_p078_equal_or_not_to_what_one_rank_has() -> None:
+    Works("test_comparing").debug()
+    with pytest.raises(RuntimeError, match="Thread 3 exited with exception"):
+        Works("test_comparing_what_differs").debug()
+
+
+@in_a_process
+def test_groups_and_calls_in_the_harness_of_pytorch() -> None:
+    Works("test_groups").debug()
+    Works("test_averages_and_objects").debug()

@@ -123,6 +123,20 @@ def test_without_the_native_core_the_line_is_the_same() -> None:
     assert first[2] == "test_without_the_native_core_the_line_is_the_same"
 
 
+def test_the_line_is_that_of_who_calls_what_is_to_be_skipped_too(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    library = tmp_path / "inside" / "library.py"
+    names: dict[str, Any] = {"source": source}
+    text = "def both():\n    return source.caller(), source.walk()\n"
+    exec(compile(text, str(library), "exec"), names)
+    assert [code.co_name for code, _ in names["both"]() if code] == ["both"] * 2
+    for _ in range(2):
+        source.skip(str(library.parent))
+    assert [code.co_name for code, _ in names["both"]() if code] == [
+        "test_the_line_is_that_of_who_calls_what_is_to_be_skipped_too"
+    ] * 2
+
+
 def test_a_place_in_code_that_has_no_line_is_that_of_its_beginning() -> None:
     code: CodeType = record.__code__
     assert place(code, 10**6) == (code.co_filename, code.co_firstlineno, "record")

@@ -136,6 +136,22 @@ def test_all_ranks_are_told_why_rank_0_cannot_host(
             one.result(_PATIENCE)
 
 
+def test_rank_0_does_not_end_before_all_have_heard_why(
+    pool: ThreadPoolExecutor, apart: Callable[[], None]
+) -> None:
+    apart()
+    store = _Elsewhere(HashStore(), "127.0.0.1")
+    heard: list[bool] = []
+    first, second = _meet(pool, [store, store])
+    first.add_done_callback(
+        lambda _: heard.append(any(key.endswith("/heard") for key in store.keys.list_keys()))
+    )
+    for one in (first, second):
+        with pytest.raises(ValueError, match="ALLHANDS_TOKEN"):
+            one.result(_PATIENCE)
+    assert heard == [True]  # the store may end with rank 0
+
+
 def test_a_host_that_cannot_listen_says_so_to_all(
     pool: ThreadPoolExecutor, apart: Callable[[], None]
 ) -> None:

@@ -82,6 +82,7 @@ struct ah_lane {
     bool crowded;      /* more ranks than processors */
     int64_t next_move; /* to another processor: not before */
     int came_from;  /* the one left last */
+    int64_t busy_until; /* others have work to do for the own processor: sleep rather than yield */
     int vain;       /* spinning was, so many waits ago; 0: it is not */
     bool attach;
 

@@ -17,6 +17,7 @@
 
 #define MOST_FRAMES 64
 #define FILES 16
+#define OTHERS 4
 
 /* Code objects of one file share its name, so that a look at the pointer mostly says it all. */
 static struct {
@@ -24,7 +25,7 @@ static struct {
     bool inside;
 } files[FILES];
 static int next_file;
-static PyObject *package, *exempt; /* what names of files begin with */
+static PyObject *package, *exempt, *others[OTHERS]; /* what names of files begin with */
 
 static bool begins(PyObject *name, PyObject *with)
 {
@@ -37,6 +38,8 @@ static bool is_inside(PyObject *name)
         if (files[at].name == name)
             return files[at].inside;
     bool inside = begins(name, package) && !begins(name, exempt);
+    for (int at = 0; at < OTHERS && !inside; at++)
+        inside = begins(name, others[at]);
     PyErr_Clear();
     int at = next_file++ % FILES;
     Py_XSETREF(files[at].name, Py_NewRef(name));
@@ -116,6 +119,12 @@ PyObject *source_told(PyObject *given, int32_t instruction)
     return Py_BuildValue("OiO", code->co_filename, line < 0 ? 0 : line, code->co_name);
 }
 
+static void forget_files(void)
+{
+    for (int at = 0; at < FILES; at++)
+        Py_CLEAR(files[at].name);
+}
+
 static PyObject *skip_frames_of(PyObject *unused, PyObject *args)
 {
     PyObject *inside, *but;
@@ -124,9 +133,25 @@ static PyObject *skip_frames_of(PyObject *unused, PyObject *args)
         return NULL;
     Py_XSETREF(package, Py_NewRef(inside));
     Py_XSETREF(exempt, Py_NewRef(but));
-    for (int at = 0; at < FILES; at++)
-        Py_CLEAR(files[at].name);
+    forget_files();
     Py_RETURN_NONE;
+}
+
+static PyObject *skip_frames_of_too(PyObject *unused, PyObject *prefix)
+{
+    (void)unused;
+    if (!PyUnicode_Check(prefix))
+        return PyErr_Format(PyExc_TypeError, "a str, not %R", prefix);
+    for (int at = 0; at < OTHERS; at++) {
+        if (others[at] == NULL) {
+            others[at] = Py_NewRef(prefix);
+            forget_files();
+            Py_RETURN_NONE;
+        }
+        if (PyUnicode_Compare(others[at], prefix) == 0)
+            Py_RETURN_NONE;
+    }
+    return PyErr_Format(PyExc_ValueError, "no more than %d others", OTHERS);
 }
 
 /* What source_here gives; None for the code: nothing. */
@@ -141,6 +166,7 @@ static PyObject *caller(PyObject *unused, PyObject *none)
 
 static PyMethodDef functions[] = {
     {"skip_frames_of", skip_frames_of, METH_VARARGS, NULL},
+    {"skip_frames_of_too", skip_frames_of_too, METH_O, NULL},
     {"caller", caller, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -23,6 +23,10 @@ enum { AWAKE, ASLEEP };
 #define SPINS 64
 #define TRY_AGAIN 64
 #define SOON 4 /* yields that show that the processor was what the other lacked */
+/* A yield that took AH_DELAY was for somebody with work to do. Who yields to that goes behind it
+ * again and again, a slice of some milliseconds each time; who sleeps goes before it when woken. So
+ * for this long afterwards nobody yields. */
+#define BUSY (20 * 1000 * MICROSECONDS)
 /* A sleeper looks by itself as often, because who publishes may be killed before it rings. */
 #define NAP (50 * 1000 * MICROSECONDS)
 
@@ -138,7 +142,8 @@ static ah_status block(ah_lane *lane, uint64_t ranks, uint64_t left, ah_goal goa
         }
     }
     ah_pause(lane);
-    int64_t start = ah_now(), now = start, awake = ah_patience(call->nbytes);
+    int64_t start = ah_now(), now = start;
+    int64_t awake = start < lane->busy_until ? 0 : ah_patience(call->nbytes);
     uint64_t looked = ranks; /* at the headers of all but these */
     if (lane->crowded) ah_spread(lane, now);
     for (int turn = 0;; turn++) {
@@ -158,7 +163,11 @@ static ah_status block(ah_lane *lane, uint64_t ranks, uint64_t left, ah_goal goa
             int64_t before = now;
             sched_yield();
             now = ah_now();
-            if (lane->crowded && now - before > AH_DELAY) ah_delayed(lane, before, now);
+            if (now - before > AH_DELAY) {
+                awake = 0;
+                lane->busy_until = now + BUSY;
+                if (lane->crowded) ah_delayed(lane, before, now);
+            }
         } else {
             int64_t until = call->deadline;
             if (call->tick && lane->next_tick < until) until = lane->next_tick;

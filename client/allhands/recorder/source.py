@@ -13,10 +13,14 @@ _PROGRAMS = os.path.join(_PACKAGE, "bench", "")
 _FILES_KNOWN = 4096
 
 _inside: dict[str, bool] = {}
+_others: list[str] = []
 
 
 def walk() -> tuple[CodeType | None, int]:
-    """Return the code of the innermost frame outside of this package, and where it is in there."""
+    """Return the code of the innermost frame of the program, and where it is in there.
+
+    That is one outside of this package, and of what is to be skipped too.
+    """
     frame = sys._getframe(1)
     while True:
         code = frame.f_code
@@ -33,6 +37,22 @@ def walk() -> tuple[CodeType | None, int]:
 _core, _ = native_core.find()
 caller: Callable[[], tuple[CodeType | None, int]] = walk if _core is None else _core.caller
 """The same, without making frame objects where that can be done without."""
+
+
+def skip(folder: str) -> None:
+    """Look further out also where code of this folder calls, for programs in their stead.
+
+    It is for libraries whose back end this package is. Idempotent.
+
+    Raises:
+        ValueError: there are too many of them.
+    """
+    prefix = os.path.join(os.path.abspath(folder), "")
+    if prefix not in _others:
+        if _core is not None:
+            _core.skip_frames_of_too(prefix)
+        _others.append(prefix)
+        _inside.clear()
 
 
 def place(code: CodeType | None, instruction: int) -> tuple[str, int, str]:
@@ -54,5 +74,6 @@ def _look(filename: str) -> bool:
     if len(_inside) >= _FILES_KNOWN:  # programs can make up names without end
         _inside.clear()
     inside = filename.startswith(_PACKAGE) and not filename.startswith(_PROGRAMS)
+    inside = inside or filename.startswith(tuple(_others))
     _inside[filename] = inside
     return inside

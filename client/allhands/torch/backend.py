@@ -1,9 +1,11 @@
 """The backend's place in torch.distributed: what makes process groups of that name."""
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers
 
@@ -66,11 +68,13 @@ class Creator:
 
     def __call__(self, opts: Any, pg_options: Any = None) -> "ProcessGroup":
         """Make a process group; see `places`."""
+        from allhands.recorder import source
         from allhands.torch import operators, places, ways_round
         from allhands.torch.store import whole
 
         if pg_options is not None:
             raise ValueError("allhands takes no pg_options: pass None, and timeouts by timeout=")
+        source.skip(os.path.dirname(torch.__file__))
         operators.install()
         ways_round.take()
         group = places.open_group(opts)

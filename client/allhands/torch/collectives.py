@@ -3,8 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-import torch
-
 from allhands import c10d
 from allhands.c10d.options import (
     AllgatherOptions,
@@ -20,6 +18,7 @@ from allhands.c10d.options import (
 from allhands.engine.work import Work as NativeWork
 from allhands.errors import InvalidArgument
 from allhands.reduction import ReduceOp
+from allhands.torch import forms
 from allhands.torch.events import recorded
 from allhands.torch.options import operation, settled
 from allhands.torch.tensors import Lent
@@ -49,9 +48,9 @@ class Collectives:
     def broadcast(
         self, tensors: Any, opts: Any = None, *, root: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = _rooted(opts, root)
+        opts, more = forms.rooted(opts, root)
         options = settled(BroadcastOptions, opts, timeout, **more)
-        tensors = _several(tensors)
+        tensors = forms.several(tensors)
         lent = Lent("broadcast")
         return self._work(self.native.broadcast(lent.all_written(tensors), options), lent, tensors)
 
@@ -59,9 +58,9 @@ class Collectives:
     def allreduce(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = _combined(opts, op)
+        opts, more = forms.combined(opts, op)
         options = settled(AllreduceOptions, opts, timeout, **more)
-        tensors = _several(tensors)
+        tensors = forms.several(tensors)
         lent = Lent("allreduce")
         arrays = lent.all_written(tensors)
         if lent.holds_sparse and options.reduceOp in (ReduceOp.MIN, ReduceOp.MAX):
@@ -76,7 +75,7 @@ class Collectives:
     def allreduce_coalesced(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = _combined(opts, op)
+        opts, more = forms.combined(opts, op)
         options = settled(AllreduceCoalescedOptions, opts, timeout, **more)
         lent = Lent("allreduce_coalesced")
         work = self.native.allreduce_coalesced(lent.all_written(tensors), options)
@@ -92,11 +91,11 @@ class Collectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = _rooted(opts, root)
+        opts, more = forms.rooted(opts, root)
         if op is not None:
             more["reduceOp"] = operation(op)
         options = settled(ReduceOptions, opts, timeout, **more)
-        tensors = _several(tensors)
+        tensors = forms.several(tensors)
         lent = Lent("reduce")
         is_root = options.rootRank == self.native.rank()
         arrays = lent.all_written(tensors) if is_root else lent.all_read(tensors)
@@ -114,11 +113,11 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> Work:
         options = settled(AllgatherOptions, opts, timeout)
-        given, into = _nested(input_tensors, output_tensors)
+        given, into = forms.nested(input_tensors, output_tensors)
         lent = Lent("allgather")
-        arrays = _lists(lent.all_written, into)
+        arrays = forms.lists(lent.all_written, into)
         work = self.native.allgather(arrays, lent.all_read(given), options)
-        return self._work(work, lent, _of_lists(into))
+        return self._work(work, lent, forms.of_lists(into))
 
     @recorded("all_gather_into_tensor", "x")
     def all_gather_single(
@@ -142,9 +141,9 @@ class Collectives:
     ) -> Work:
         options = settled(AllgatherOptions, opts, timeout)
         lent = Lent("allgather_coalesced")
-        arrays = _lists(lent.all_written, output_lists)
+        arrays = forms.lists(lent.all_written, output_lists)
         work = self.native.allgather_coalesced(arrays, lent.all_read(input_list), options)
-        return self._work(work, lent, _of_lists(output_lists))
+        return self._work(work, lent, forms.of_lists(output_lists))
 
     @recorded("all_gather_into_tensor_coalesced", "inputs")
     def all_gather_single_coalesced(
@@ -168,12 +167,14 @@ class Collectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = _rooted(opts, root)
+        opts, more = forms.rooted(opts, root)
         options = settled(GatherOptions, opts, timeout, **more)
-        given, into = _nested(input_tensors, output_tensors)
+        given, into = forms.nested(input_tensors, output_tensors)
         lent = Lent("gather")
-        work = self.native.gather(_lists(lent.all_written, into), lent.all_read(given), options)
-        return self._work(work, lent, _of_lists(into))
+        work = self.native.gather(
+            forms.lists(lent.all_written, into), lent.all_read(given), options
+        )
+        return self._work(work, lent, forms.of_lists(into))
 
     @recorded("scatter", "input_tensors")
     def scatter(
@@ -185,12 +186,12 @@ class Collectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = _rooted(opts, root)
+        opts, more = forms.rooted(opts, root)
         options = settled(ScatterOptions, opts, timeout, **more)
-        into, given = _nested(output_tensors, input_tensors)
+        into, given = forms.nested(output_tensors, input_tensors)
         lent = Lent("scatter")
         filled = lent.all_written(into)
-        work = self.native.scatter(filled, _lists(lent.all_read, given), options)
+        work = self.native.scatter(filled, forms.lists(lent.all_read, given), options)
         return self._work(work, lent, into)
 
     @recorded("reduce_scatter", "input_tensors")
@@ -203,12 +204,12 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = _combined(opts, op)
+        opts, more = forms.combined(opts, op)
         options = settled(ReduceScatterOptions, opts, timeout, **more)
-        into, given = _nested(output_tensors, input_tensors)
+        into, given = forms.nested(output_tensors, input_tensors)
         lent = Lent("reduce_scatter")
         filled = lent.all_written(into)
-        work = self.native.reduce_scatter(filled, _lists(lent.all_read, given), options)
+        work = self.native.reduce_scatter(filled, forms.lists(lent.all_read, given), options)
         return self._work(work, lent, into)
 
     @recorded("reduce_scatter_tensor", "x")
@@ -221,7 +222,7 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = _combined(opts, op)
+        opts, more = forms.combined(opts, op)
         options = settled(ReduceScatterOptions, opts, timeout, **more)
         lent = Lent("reduce_scatter_single")
         work = self.native.reduce_scatter_single(lent.written(output), lent.read(x), options)
@@ -239,7 +240,7 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = _combined(opts, op)
+        opts, more = forms.combined(opts, op)
         options = settled(ReduceScatterOptions, opts, timeout, **more)
         lent = Lent("reduce_scatter_single_coalesced")
         filled = lent.all_written(outputs)
@@ -275,7 +276,7 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> Work:
         options = settled(AllToAllOptions, opts, timeout)
-        _contiguous("all_to_all_single", output, x)
+        forms.contiguous("all_to_all_single", output, x)
         lent = Lent("all_to_all_single")
         work = self.native.all_to_all_single(
             lent.written(output), lent.read(x), output_split_sizes, input_split_sizes, options
@@ -283,50 +284,3 @@ class Collectives:
         return self._work(work, lent, [output])
 
     alltoall_base = all_to_all_single
-
-
-# ---------------------------------------------------------------- forms
-
-
-def _several(tensors: Any) -> Any:
-    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
-
-
-def _nested(one: Any, each: Any) -> tuple[Any, Any]:
-    """Return lists also for one tensor alone, which comes with a list of tensors for the ranks."""
-    if not isinstance(one, torch.Tensor):
-        return one, each
-    return [one], [each] if each else []
-
-
-def _lists(lend: Any, lists: Any) -> Any:
-    return [lend(one) for one in lists] if isinstance(lists, list | tuple) else lists
-
-
-def _of_lists(lists: Any) -> Any:
-    """Return what a call gives that fills lists: the one list of tensors, or all lists."""
-    return lists[0] if len(lists) == 1 else lists
-
-
-def _contiguous(operation: str, *tensors: Any) -> None:
-    """Check tensors of which rows are given to ranks, as PyTorch does."""
-    for tensor in tensors:
-        if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
-            raise InvalidArgument(
-                f"{operation}: Tensors must be contiguous: one of size {list(tensor.shape)} has "
-                f"strides {list(tensor.stride())}"
-            )
-
-
-def _rooted(opts: Any, root: Any) -> tuple[Any, dict[str, Any]]:
-    """Tell options from a root in their place."""
-    if isinstance(opts, int):
-        return None, {"rootRank": opts}
-    return opts, {} if root is None else {"rootRank": root}
-
-
-def _combined(opts: Any, op: Any) -> tuple[Any, dict[str, Any]]:
-    """Tell options from an operation in their place."""
-    if op is None and opts is not None and not hasattr(opts, "reduceOp"):
-        return None, {"reduceOp": operation(opts)}
-    return opts, {} if op is None else {"reduceOp": operation(op)}

@@ -16,6 +16,7 @@ from allhands.c10d.options import BarrierOptions, GroupOptions
 from allhands.engine.verdict import Failure
 from allhands.group import Group
 from allhands.torch import strands
+from allhands.torch.coalescing import Block, Together
 from allhands.torch.collectives import Collectives
 from allhands.torch.dispatch import dispatched
 from allhands.torch.events import recorded
@@ -43,6 +44,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self.copied = Copied()
         self._is_world = is_world
         self._is_retired = False
+        self._block: Block | None = None
         self.held_store: Any = None
         """A store of its own, of which C++ would lose the Python half; closed with the world."""
         self._store = store
@@ -136,6 +138,23 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"ProcessGroup({self.group!r})"
+
+    # ------------------------------------------------------------ calls made together
+
+    def _start_coalescing(self, device: Any) -> None:
+        """Let this thread's collectives be made together, by `_end_coalescing`.
+
+        Raises:
+            RuntimeError: they are already.
+        """
+        self._block = Block(self.native.group)
+
+    def _end_coalescing(self, device: Any) -> Together:
+        """Make what was called since `_start_coalescing`; return what waits for all of it."""
+        block, self._block = self._block, None
+        if block is None:
+            raise RuntimeError(f"no calls of group {self._name!r} are being collected")
+        return block.end()
 
     # ------------------------------------------------------------ its end
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from allhands import stores
 from allhands.control import connect
-from allhands.errors import AllhandsError, CoordinatorUnavailable, NotFound, StoreTimeout
+from allhands.errors import AllhandsError, CoordinatorUnavailable, NotFound
 from allhands.timeout import Timeout, seconds
 
 _TIMEOUT = 30.0
@@ -174,8 +174,6 @@ class _Translated:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         match error:
-            case StoreTimeout():
-                raise dist.DistStoreError(str(error)) from error
             case NotFound():
                 raise dist.QueueEmptyError(str(error)) from error
             case CoordinatorUnavailable():

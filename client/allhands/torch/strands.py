@@ -12,13 +12,29 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from allhands import c10d
 from allhands.api.world import GroupOptions, NonMember, World
 from allhands.group import Group
 
-Strand = str
-"""What names a strand: the same on all ranks."""
+
+@dataclass(frozen=True)
+class Strand:
+    """A strand, the same on all ranks."""
+
+    name: str
+    gathers_whole: bool = False
+    """Whether futures of its all_gathers give one tensor, as NCCL's do, not one of each rank."""
+
+    def given(self, operation: str, result: Any) -> Any:
+        """Return what the future of a call gives."""
+        is_whole = self.gathers_whole and operation == "all_gather"
+        return [torch.stack(result)] if is_whole else result
+
 
 _inside: ContextVar[Strand | None] = ContextVar("allhands_strand", default=None)
 
@@ -47,7 +63,7 @@ class Strands:
         self._natives: dict[Strand, c10d.ProcessGroup] = {}
         self._numbered = itertools.count(1)
 
-    def numbered(self, name: str) -> Strand:
+    def numbered(self, name: str) -> str:
         """Return a new name: the same on all ranks, where all ask for as many."""
         return f"{name} {next(self._numbered)}"
 
@@ -78,7 +94,7 @@ class Strands:
     def _made(self, strand: Strand) -> Group:
         group = self._group
         options = GroupOptions(timeout=group.timeout)
-        tag = f"{strand} of {hashlib.blake2b(group.name.encode(), digest_size=8).hexdigest()}"
+        tag = f"{strand.name} of {hashlib.blake2b(group.name.encode(), digest_size=8).hexdigest()}"
         made = self._world.part(group, range(group.size), tag, options)
         assert not isinstance(made, NonMember)  # all ranks of the group are in it
         return made

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, quantization_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from allhands.torch import strands
@@ -55,7 +55,8 @@ def _calling_in_strands(original: Any) -> Callable[..., Any]:
     """Let a hook make its calls in strands, since nothing orders what it calls later.
 
     Neither Gloo's threads nor ours run the callbacks of several buckets in the same order on all
-    ranks. The hooks of PyTorch's for bfloat16, which DDP refuses without NCCL, work over us.
+    ranks. PyTorch's hooks for bfloat16, which DDP refuses without NCCL, work over us, and those
+    that quantise, which index what NCCL gathers.
     """
 
     def instead(module: Any, state: Any, hook: Any) -> None:
@@ -74,9 +75,15 @@ def _in_strands(hook: Any, name: str) -> Any:
         default_hooks.bf16_compress_hook,
     )
 
+    gathers_whole = hook in (
+        quantization_hooks.quantization_pertensor_hook,
+        quantization_hooks.quantization_perchannel_hook,
+    )
+
     @functools.wraps(hook)
     def instead(state: Any, bucket: Any) -> Any:
-        with strands.within(None if makes_one_call else f"{name}.{bucket.index()}"):
+        strand = strands.Strand(f"{name}.{bucket.index()}", gathers_whole)
+        with strands.within(None if makes_one_call else strand):
             return hook(state, bucket)
 
     instead.__name__ = "hook"  # by which DDP knows those that it refuses

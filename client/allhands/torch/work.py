@@ -9,6 +9,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from allhands.collecting import NotMade, Promised
 from allhands.engine.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout
 from allhands.torch import strands
@@ -45,9 +46,13 @@ class Work(dist.Work):  # type: ignore[misc]
         if lent.gives_back:
             # Also if nobody ever waits. It is not for the thread that ends calls to do.
             work.get_future().add_done_callback(lambda _: self._settle())
+            if isinstance(work, Promised):
+                work.settle = self._settle
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the call has ended; return True.
+
+        In a block of PyTorch's coalescing manager it returns at once: the call is made at its end.
 
         Raises:
             CollectiveTimeout: it has not ended within `timeout`; it goes on.
@@ -55,6 +60,8 @@ class Work(dist.Work):  # type: ignore[misc]
         """
         try:
             self.native.wait(limit(timeout))
+        except NotMade:
+            return True
         except KeyboardInterrupt:
             self.native.abandon()
             raise
@@ -130,7 +137,8 @@ class Work(dist.Work):  # type: ignore[misc]
             if (error := self.exception()) is not None:
                 raise error
             self._settle()
-            return self._result
+            given = self._result
+            return given if strand is None else strand.given(self.native.operation, given)
 
         # C++ sees what `then` raises, not what `set_exception` was given.
         future = ended.then(outcome)

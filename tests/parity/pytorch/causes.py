@@ -11,6 +11,13 @@ _CAUSES = {
     r"Cannot access accelerator device when none is available": _GPU,
     r"cpu backend doesn't support events": _GPU,
     r"None mismatch: None is not 0": _PLACE,
+    r"has no attribute 'ProcessGroupNCCL'": "asks for a class of NCCL's",
+    r"is this rank itself": "sends to itself, which neither of both lets it",
+    r"Gloo::allgather: invalid tensor size": "Gloo takes no stacked output",
+    r"allgather: invalid tensor size": "wants all_gather of several shapes, which NCCL alone takes",
+    r"Gloo::alltoall: invalid tensor size": "Gloo wants equal shapes from all_to_all of lists",
+    r"Gloo.cpp.*Check failed: outputShape": "Gloo takes no stacked input",
+    r"terminated or timed out after": "takes longer than 90 s",
     r"String comparison failed: '' != '0'": _PLACE,
 }
 

@@ -32,6 +32,11 @@ class Outcome:
     seconds: float
     why: str
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether it failed, and not by taking all its time."""
+        return self.outcome == "fail" and "terminated or timed out after" not in self.why
+
 
 class Court:
     """A process that runs tests one after the other, as it is asked to."""

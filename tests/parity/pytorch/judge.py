@@ -33,7 +33,7 @@ def main() -> None:
         "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(given.timeout),
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "127.0.0.1",
-        "INIT_METHOD": f"file://{tempfile.mkdtemp()}/again",  # of the one test that joins twice
+        "INIT_METHOD": f"file://{tempfile.mkdtemp()}/again",
     }
     tests = _subject(given.backend, given.world_size, given.gates, given.timeout)
     if given.list:
@@ -77,6 +77,10 @@ def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
             logging.disable(logging.INFO)
             if gates == WIDENED:
                 pretend(world_size)
+            if test_name != "test_barrier_timeout_global":
+                # Where ranks meet in a file DDP's tests also load a model half way, and then
+                # compare numbers which on a processor come out otherwise, also over Gloo.
+                module.INIT_METHOD = "env://"
             super()._run(rank, test_name, file_name, pipe, **more)
 
     return Judged

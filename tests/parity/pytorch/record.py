@@ -110,7 +110,7 @@ _HEAD = [
     "  that tests put on a GPU are on the processor; DDP is told of no devices. Tests that PyTorch",
     "  has switched off on Linux are on.",
     "",
-    "✓ passed, ✗ failed, · skipped by the test itself.",
+    "✓ passed, ✗ failed, · skipped. Both backends were run at the same time, on one machine.",
     "",
 ]
 

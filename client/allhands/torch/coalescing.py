@@ -1,0 +1,68 @@
+"""Blocks of PyTorch's coalescing manager: what is called in them is made together at their end."""
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from allhands.collecting import Collecting, Promised
+from allhands.engine.work import Work as NativeWork
+from allhands.group import Group
+from allhands.torch.options import limit
+from allhands.torch.texts import worded
+
+
+class Block:
+    """What one thread calls on a group from now on, until the end.
+
+    Messages from point to point are made at once; what is no collective of one step is refused.
+    """
+
+    def __init__(self, group: Group) -> None:
+        """Begin.
+
+        Raises:
+            RuntimeError: calls of the group are being collected already.
+        """
+        self._open = contextlib.ExitStack()
+        self._collecting = self._open.enter_context(Collecting.on(group, threading.get_ident()))
+
+    def end(self) -> "Together":
+        """Make what was called; what is alike, one after the other, travels as one."""
+        self._open.close()
+        return Together(self._collecting.make())
+
+
+class Together(dist.Work):  # type: ignore[misc]
+    """The calls of a block in flight; safe from any thread."""
+
+    def __init__(self, works: Sequence[NativeWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until all have ended; return True. Raises what the first raises that failed."""
+        for work in self._works:
+            try:
+                work.wait(limit(timeout))
+            except TimeoutError as error:
+                worded(error)
+                raise
+            if isinstance(work, Promised) and work.settle is not None:
+                work.settle()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        errors = (work.exception() for work in self._works)
+        return next((worded(error) for error in errors if error is not None), None)

@@ -1,0 +1,58 @@
+"""The forms in which PyTorch gives arguments: one tensor for a list of one, a root for options."""
+
+from typing import Any
+
+import torch
+
+from allhands.errors import InvalidArgument
+from allhands.torch.options import operation
+
+
+def several(tensors: Any) -> Any:
+    """Return a list also for one tensor alone."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def nested(one: Any, each: Any) -> tuple[Any, Any]:
+    """Return lists also for one tensor alone, which comes with a list of tensors for the ranks."""
+    if not isinstance(one, torch.Tensor):
+        return one, each
+    return [one], [each] if each else []
+
+
+def lists(lend: Any, given: Any) -> Any:
+    """Lend each of several lists of tensors; what is no list is left to be refused."""
+    return [lend(one) for one in given] if isinstance(given, list | tuple) else given
+
+
+def of_lists(filled: Any) -> Any:
+    """Return what a call gives that fills lists: the one list of tensors, or all lists."""
+    return filled[0] if len(filled) == 1 else filled
+
+
+def contiguous(operation: str, *tensors: Any) -> None:
+    """Check tensors of which rows are given to ranks, as PyTorch does.
+
+    Raises:
+        InvalidArgument: one is not contiguous.
+    """
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
+            raise InvalidArgument(
+                f"{operation}: Tensors must be contiguous: one of size {list(tensor.shape)} has "
+                f"strides {list(tensor.stride())}"
+            )
+
+
+def rooted(opts: Any, root: Any) -> tuple[Any, dict[str, Any]]:
+    """Tell options from a root in their place."""
+    if isinstance(opts, int):
+        return None, {"rootRank": opts}
+    return opts, {} if root is None else {"rootRank": root}
+
+
+def combined(opts: Any, op: Any) -> tuple[Any, dict[str, Any]]:
+    """Tell options from an operation in their place."""
+    if op is None and opts is not None and not hasattr(opts, "reduceOp"):
+        return None, {"reduceOp": operation(opts)}
+    return opts, {} if op is None else {"reduceOp": operation(op)}
