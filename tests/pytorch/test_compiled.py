@@ -3,7 +3,6 @@
 import functools
 import re
 import threading
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +11,11 @@ import torch
 import torch._inductor
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import run_and_get_code
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from allhands.torch.work import Work
 from one_world import OneWorld
 
 on_two_ranks = OneWorld(2, "Dynamo does not know how to trace", deadline=110.0)
@@ -97,10 +94,6 @@ def test_p052_work_is_waited_for_where_a_compiled_function_has_to_stop(rank: int
 
     for step in range(3):
         assert act(torch.full((3,), rank + step + 1.0)).tolist() == [14.0 + 8 * step] * 3
-    for kind in (type(dist.group.WORLD), Work):  # the compiler has called them, and left them alone
-        for one in vars(kind).values():
-            if isinstance(one, types.FunctionType):
-                assert _debug_get_cache_entry_list(one.__code__) == [], one
 
 
 @on_two_ranks
