@@ -41,7 +41,7 @@ test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among
 
 .PHONY: tables
 tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run of their tests
-	ALLHANDS_WRITE_TABLES=1 $(BIN)/python -m pytest -k "test_p0 or test_p1 or test_matrix" $(ARGS)
+	ALLHANDS_WRITE_TABLES=1 $(BIN)/python -m pytest --ignore tests/pytorch --ignore tests/parity/pytorch -k "test_p0 or test_p1 or test_matrix" $(ARGS)
 
 .PHONY: table-torch
 table-torch: $(VENV)/.has-torch ## Write docs/pytorch_suite.md from a run of PyTorch's own tests over Gloo and allhands
