@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import pytest
+
+from allhands.meeting import address_towards
+
 Job = Callable[..., list["Process"]]
 
 BACKENDS = ("auto", "socket", "grpc")
@@ -250,6 +254,17 @@ class Cluster:
     def close(self) -> None:
         for process in reversed(self.started):
             process.close()
+
+
+def address_beyond_loopback() -> str:
+    """Return an address of this host that others reach; without one the test is skipped."""
+    try:
+        found = address_towards("192.0.2.1")
+    except RuntimeError:
+        found = "127.0.0.1"
+    if found.startswith("127."):
+        pytest.skip("this host has no address beyond loopback")
+    return found
 
 
 def free_port() -> int:

@@ -21,7 +21,7 @@ from allhands.bench import netns
 from allhands.errors import StoreTimeout
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.torch.store import Store
-from harness import free_port
+from harness import address_beyond_loopback, free_port
 from torch_ranks import RanksFailed, run_ranks
 
 _OWN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ALLHANDS_URL", "TORCHELASTIC_RUN_ID")
@@ -339,19 +339,6 @@ def test_without_a_token_they_are_told_to_give_one(tmp_path: Path) -> None:
         assert "set the same ALLHANDS_TOKEN on all ranks" in outcome.error
 
 
-def _address() -> str:
-    """Return an address of this host that is none of loopback."""
-    from allhands.meeting import address_towards
-
-    try:
-        found = address_towards("192.0.2.1")
-    except RuntimeError:
-        found = "127.0.0.1"
-    if found.startswith("127."):
-        pytest.skip("this host has no address beyond loopback")
-    return found
-
-
 def test_p119_ranks_in_two_networks_meet_at_the_address_of_rank_0(tmp_path: Path) -> None:
     port = free_port()  # of loopback here; nobody else listens in those namespaces
 
@@ -408,7 +395,7 @@ def test_p119_a_launch_of_this_package_is_the_job_that_torch_joins(tmp_path: Pat
 
 
 def test_beyond_loopback_rank_0_hosts_only_where_it_is_told_to(tmp_path: Path) -> None:
-    host = _address()
+    host = address_beyond_loopback()
     with pytest.raises(RanksFailed) as caught:
         _two_hosts(tmp_path, host)
     for outcome in caught.value.outcomes:
@@ -418,6 +405,6 @@ def test_beyond_loopback_rank_0_hosts_only_where_it_is_told_to(tmp_path: Path) -
 
 
 def test_p119_ranks_of_two_hosts_meet_where_rank_0_is_reached(tmp_path: Path) -> None:
-    host = _address()
+    host = address_beyond_loopback()
     told = _two_hosts(tmp_path, host, ALLHANDS_INSECURE="1")
     assert told == [(3.0, host)] * 2

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from allhands.testing.daemon import Daemon, running_daemon
-from harness import free_port
+from harness import address_beyond_loopback, free_port
 from torch_ranks import run_ranks
 
 _ROOT = Path(__file__).parents[2]
@@ -339,14 +339,7 @@ def test_an_agent_that_finds_no_coordinator_says_where_it_looked() -> None:
 
 
 def test_an_agent_does_not_listen_to_strangers_unasked() -> None:
-    from allhands.meeting import address_towards
-
-    try:
-        address = address_towards("192.0.2.1")
-    except RuntimeError:
-        address = "127.0.0.1"
-    if address.startswith("127."):
-        pytest.skip("this host has no address beyond loopback")
+    address = address_beyond_loopback()
     said = _refusal(_parameters(f"{address}:{free_port()}", 2, is_host="true"))
     assert said.startswith("ValueError")
     assert "ALLHANDS_INSECURE=1" in said

@@ -147,7 +147,7 @@ def _operation(said: Iterable[Any]) -> Any:
 
 
 def _is_watched() -> bool:
-    return _MODES() > 0 or _allow_inflight_collective_as_graph_input()
+    return bool(_MODES() > 0 or _allow_inflight_collective_as_graph_input())
 
 
 def _is_special(given: Iterable[Any]) -> bool:
