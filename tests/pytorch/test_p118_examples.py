@@ -79,3 +79,35 @@ def test_p118_examples_run_under_the_launcher(arguments: tuple[str, ...], said: 
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert said in ended.stdout
+
+
+def test_p118_the_example_of_calls_shows_what_they_give_and_leaves_what_can_be_compared(
+    tmp_path: Path,
+) -> None:
+    run = [sys.executable, "-m", "allhands.cli.main", "run", "-n", "3", str(EXAMPLES / "calls.py")]
+    ended = subprocess.run(
+        [*run, "--dump", f"{tmp_path}/rank_"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert [line.removeprefix("[0] ") for line in ended.stdout.splitlines()[:7]] == [
+        *(f"name and place: rank {rank} of 3" for rank in range(3)),
+        "around the ring: 2.0",
+        "shares: [0.0, 1.0, 1.0, 2.0, 2.0, 2.0]",
+        "sparse sum: [1.0, 2.0, 3.0], functional sum: [6.0, 6.0]",
+        "the profiler saw: allhands:all_gather, allhands:all_reduce, allhands:all_to_all, "
+        "allhands:broadcast, allhands:recv, allhands:send",
+    ]
+    tool = "torch.distributed.flight_recorder.fr_trace"
+    compared = subprocess.run(
+        [sys.executable, "-m", tool, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert compared.returncode == 0, compared.stderr
+    assert len(list(tmp_path.iterdir())) == 3
