@@ -33,5 +33,4 @@ def round_robin(groups: Sequence[Any]) -> Any:
     made = native.round_robin([group.group for group in members])
     assert not isinstance(made, NonMember)  # of groups that this rank is in
     first = members[0]
-    first = members[0]
     return ProcessGroup(made, first.world, made.name, first.get_group_store(), is_world=False)
