@@ -295,11 +295,14 @@ def test_a_world_meets_through_a_store_again_and_again(
             ah.destroy_process_group()
         ah.store_based_barrier(rank, store, "end", 2)
         tell("done", sums=sums, number=rank)
+        hear()
         """)
         for rank in range(2)
     ]
     for process in ranks:
         assert process.expect("done")["sums"] == [3.0, 5.0]
+    for process in ranks:  # the first has the store that the other one is about to leave
+        process.say()
         assert process.ended() == 0
 
 
