@@ -209,16 +209,21 @@ class Endings:
     ) -> AllhandsError:
         """Return the error of a call that ranks of the group gave up, of which they have told."""
         what = self.named(operation, sequence, label)
-        asking = self.ask(sequence, operation, culprits, time.monotonic())
-        try:
-            await first(asking, timeout=LATE)
-            found = asking.result() if asking.done() else None
-        finally:
-            await stop(asking)
-        if (reason := self.reason(sequence)) is not None:
-            return reason(what)
-        if isinstance(found, GivenUp):
-            return verdict.cancelled(what, found)
+        found: Verdict | None = None
+        for is_last in (False, True):
+            asking = self.ask(sequence, operation, culprits, time.monotonic())
+            try:
+                await first(asking, timeout=LATE)
+                answer = asking.result() if asking.done() else None
+            finally:
+                await stop(asking)
+            if (reason := self.reason(sequence)) is not None:
+                return reason(what)
+            if isinstance(answer, GivenUp):
+                return verdict.cancelled(what, answer)
+            found = answer
+            if not is_last:  # what they tell the coordinator may be on its way there
+                await first(self._heard.wait(), timeout=_SOON_SECONDS)
         gave_up = [self._ranks[rank] for rank in culprits]
         names = [self._registry.name(rank) for rank in gave_up]
         mine = self._ranks[self._rank]
