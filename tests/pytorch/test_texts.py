@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
 
 from torch_ranks import run_ranks
 
@@ -37,6 +38,20 @@ def test_a_future_of_a_call_that_timed_out_says_so_too() -> None:
             assert str(work.exception()).count("Timed out") == 1
             with pytest.raises(TimeoutError, match=" Timed out waiting 100ms"):
                 work.wait()
+        dist.barrier()
+
+    run_ranks(2, body)
+
+
+def test_a_call_that_timed_out_says_so_also_while_a_profiler_runs() -> None:
+    def body(rank: int) -> None:
+        late = dist.new_group(timeout=timedelta(seconds=60))
+        if rank == 0:
+            with (
+                profile(activities=[ProfilerActivity.CPU]),
+                pytest.raises(RuntimeError, match=" Timed out waiting 50ms"),
+            ):
+                dist.barrier(late, timeout=timedelta(seconds=0.05))
         dist.barrier()
 
     run_ranks(2, body)

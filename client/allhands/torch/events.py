@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from allhands.errors import CollectiveTimeout
 from allhands.torch.texts import worded
 from allhands.torch.work import Work
 
@@ -29,18 +28,18 @@ def recorded(name: str, given: str) -> Callable[[Method], Method]:
 
         @functools.wraps(method)
         def call(self: Any, *args: Any, **named: Any) -> Work:
-            if not torch.autograd._profiler_enabled():
-                try:
-                    return method(self, *args, **named)
-                except CollectiveTimeout as error:  # of a call that was made on this thread
-                    worded(error)
-                    raise
-            event = _Event(name, args[at] if at < len(args) else named.get(given))
+            event = None
+            if torch.autograd._profiler_enabled():
+                event = _Event(name, args[at] if at < len(args) else named.get(given))
             try:
                 work = method(self, *args, **named)
-            except BaseException:
-                event.end()
+            except BaseException as error:
+                if event is not None:
+                    event.end()
+                worded(error)  # where the call was made on this thread, nobody waits for it later
                 raise
+            if event is None:
+                return work
             work.native.get_future().add_done_callback(event.end_elsewhere)
             work.before_return = event.await_end
             return work
