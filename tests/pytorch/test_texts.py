@@ -46,6 +46,7 @@ def test_a_future_of_a_call_that_timed_out_says_so_too() -> None:
 def test_a_call_that_timed_out_says_so_also_while_a_profiler_runs() -> None:
     def body(rank: int) -> None:
         late = dist.new_group(timeout=timedelta(seconds=60))
+        dist.all_reduce(torch.ones(1), group=late)  # from now on calls are made on this thread
         if rank == 0:
             with (
                 profile(activities=[ProfilerActivity.CPU]),
