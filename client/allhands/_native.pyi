@@ -267,8 +267,8 @@ class Mail:
     `send` and `recv` run on the caller's thread, ranks are those of the world. They return False,
     and -1, when nothing has happened because an argument is not plain. They raise what `on_failure`
     raises, which is called as (outcome, receives, peer, source, tag, dtype, count, unlike,
-    unlike_signature, told, timeout, label) and must raise; peers are places in the group, -1:
-    anybody.
+    unlike_signature, told, timeout, label, touched) and must raise; peers are places in the group,
+    -1: anybody.
     """
 
     timeout: float
@@ -339,6 +339,8 @@ class Message:
     """"under way", "delivered", "late", "unlike", "cancelled", "gone" or "failed"."""
     source: int
     way: str
+    touched: bool
+    """Of a receive: whether some of a message lies in its array, whatever became of it."""
     unlike: int
     """Bytes of what was sent in place of what a receive was for."""
     unlike_signature: int

@@ -161,9 +161,11 @@ def test_a_cancelled_message_is_not_received_and_takes_nothing(
         work.cancel()
         tell("cancelled", **failure(work.wait))
         ah.barrier()
+        ah.barrier()
         ah.recv(z, 1)
         tell("done", right=bool((z == 1).all() and (y == 9).all()))
     else:
+        ah.barrier()  # nothing of ours may be on its way into y before it was given up
         if {length} > 8:
             work = ah.isend(array("{kind}", {length}, 3), 0)
             work.cancel()
@@ -178,6 +180,44 @@ def test_a_cancelled_message_is_not_received_and_takes_nothing(
         told = rank.expect("cancelled")
         assert told["error"] == "AllhandsError", told
         assert "was cancelled by this rank" in told["text"]
+        assert told["intact"] is (True if rank is ranks[0] else None), told
+    for rank in ranks:
+        assert rank.expect("done")["right"]
+    finished(ranks)
+
+
+@pytest.mark.parametrize(("kind", "length"), [way for way in WAYS if way[1] > 8])
+def test_a_message_that_both_give_up_says_whether_some_of_it_has_come(
+    job: Job, kind: str, length: int
+) -> None:
+    text = f"""
+    import random, time
+    meet()
+    gone, kept, got = array("{kind}", {length}), array("{kind}", {length}), array("plain", {length})
+    said, draw = [], random.Random(me)
+    for turn in range(300):
+        gone[:] = 3
+        kept[:] = 9
+        ah.barrier()
+        work = ah.irecv(kept, 1) if me == 0 else ah.isend(gone, 0)
+        until = time.perf_counter() + draw.random() * 3e-4
+        while time.perf_counter() < until:
+            pass
+        work.cancel()
+        told = failure(work.wait)
+        gone[:] = 7  # it is ours again: nobody may ever get that
+        if me == 0:
+            value = 3 if told["error"] is None else 9
+            undefined = told["error"] is not None and told["intact"] is False
+            said.append(undefined or bool((kept == value).all()))
+        ah.barrier()
+        ah.recv(got, 1) if me == 0 else ah.send(array("{kind}", {length}, 1), 0)
+        if me == 0:
+            said.append(bool((got == 1).all()))
+    tell("done", right=all(said))
+    ah.destroy_process_group()
+    """
+    ranks = job(2, script(text))
     for rank in ranks:
         assert rank.expect("done")["right"]
     finished(ranks)

@@ -10,6 +10,7 @@ from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.verdict import Failure
 from allhands.engine.work import Result, Work
+from allhands.errors import AllhandsError, CollectiveTimeout
 
 if TYPE_CHECKING:
     from allhands._native import Message
@@ -45,6 +46,12 @@ def named(operation: str, ranks: Sequence[int], peer: int | None, tag: int) -> s
     other = "any rank" if peer is None else f"rank {ranks.index(peer)}"
     direction = "to" if operation.endswith("send") else "from"
     return f"{operation} {direction} {other} (tag {tag})"
+
+
+def add_intact(error: Exception, receives: bool, touched: bool) -> None:
+    """Note what became of the array of a receive that failed."""
+    if receives and isinstance(error, AllhandsError):
+        error.add_intact(not touched, say=isinstance(error, CollectiveTimeout))
 
 
 def sent(nbytes: int, signature: int, sign: Callable[[str, int], int]) -> str:

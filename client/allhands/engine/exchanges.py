@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from allhands.engine import verdict
 from allhands.engine.buffer import octets
 from allhands.engine.call import Call
-from allhands.engine.exchange import Exchange, gone, named, sent
+from allhands.engine.exchange import Exchange, add_intact, gone, named, sent
 from allhands.engine.verdict import Failure, Registry
-from allhands.errors import AllhandsError, CollectiveTimeout
+from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.mesh import Mesh
@@ -158,8 +158,7 @@ class Exchanges:
             work.fail(AllhandsError(f"{self._what(exchange)} was cancelled: closing"))
             raise
         except Exception as error:
-            if isinstance(error, AllhandsError) and exchange.receives:
-                error.add_intact(not exchange.has_touched, isinstance(error, CollectiveTimeout))
+            add_intact(error, exchange.receives, exchange.has_touched)
             work.fail(error)
         else:
             work.succeed(exchange.result)

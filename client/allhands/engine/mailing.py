@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from allhands.engine import explain, verdict
-from allhands.engine.exchange import Exchange, gone, named, sent, signed
+from allhands.engine.exchange import Exchange, add_intact, gone, named, sent, signed
 from allhands.engine.verdict import Failure, Registry
 from allhands.errors import AllhandsError
 
@@ -131,6 +131,7 @@ class Mailing:
                 work.label,
             )
         except AllhandsError as error:
+            add_intact(error, exchange.receives, message.touched)
             work.fail(error)
 
     def _on_failure(
@@ -147,6 +148,7 @@ class Mailing:
         told: str | None,
         timeout: float,
         label: str | None,
+        touched: bool,
     ) -> None:
         """Raise what the failure of a message means; on the thread that waited for it."""
         operation = "recv" if receives else "send"
@@ -167,6 +169,7 @@ class Mailing:
                 label,
             )
         except AllhandsError as error:
+            add_intact(error, receives, touched)
             self._failed(error)
             raise
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from allhands.engine import verdict
-from allhands.engine.exchange import Exchange, gone, named
+from allhands.engine.exchange import Exchange, add_intact, gone, named
 from allhands.engine.exchanges import Exchanges
 from allhands.engine.mailing import Mailing
 from allhands.engine.order import Order
@@ -153,9 +153,10 @@ class Messages:
     def _end_held(self, exchange: Exchange, failure: Failure) -> None:
         self._held.pop(exchange).cancel()
         self._arrive()
-        exchange.work.fail(
-            failure(named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag))
-        )
+        what = named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag)
+        error = failure(what)
+        add_intact(error, exchange.receives, touched=False)
+        exchange.work.fail(error)
 
     def _shared_missing(self) -> list[int]:
         """Return the ranks of the world that have not said which way the group goes."""

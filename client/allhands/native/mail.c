@@ -470,6 +470,7 @@ static void pull(ah_mail *mail, ah_message *one) {
     size_t part = ah_min(direct ? STEP : ATTACH_STEP, one->nbytes - one->at);
     char *to = (char *)one->data + one->at;
     take_from(&mail->pulling, one);
+    one->touched = true;
     if (direct)
         ah_copy(to, mail->heap[offer->peer] + frame->where + one->at, part, one->nbytes > STEP);
     else if (!read_from(mail, offer->peer, frame->where + one->at, to, part) ||
@@ -572,6 +573,7 @@ static void hear_piece(ah_mail *mail, int peer, const ah_frame *frame) {
     ah_message *one = filled(mail, peer, frame->id);
     if (!one) return; /* of a receive that has ended early */
     if (frame->where != one->at || frame->total > one->nbytes - one->at) return; /* nonsense */
+    one->touched = true;
     ah_wire_read(&mail->with[peer].in, (char *)one->data + one->at, frame->total);
     one->at += frame->total;
     if (one->at < one->nbytes) return;
@@ -890,6 +892,7 @@ int ah_mail_start(ah_mail *mail, ah_message *one) {
     atomic_store_explicit(&one->outcome, AH_UNDER_WAY, memory_order_relaxed);
     one->source = -1;
     one->way = AH_WAY_NONE;
+    one->touched = false;
     one->unlike = one->unlike_signature = 0;
     one->told = NULL;
     one->settling = 0;

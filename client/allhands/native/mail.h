@@ -61,6 +61,7 @@ typedef struct ah_message {
     _Atomic int outcome;
     int source;
     ah_way way;
+    bool touched; /* of a receive: some of a message, whole or not, lies in its memory */
     uint64_t unlike; /* bytes of what was sent in place of this receive */
     uint64_t unlike_signature;
     char *told;      /* of an unlike send: the receiver's text, malloc'd */

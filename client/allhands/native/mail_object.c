@@ -170,11 +170,12 @@ static PyArrayObject *plain(PyObject *given, bool written)
 static void complain(MailObject *self, const ah_message *message, int64_t timeout, PyObject *label)
 {
     PyObject *done = PyObject_CallFunction(
-        self->on_failure, "sOiiIsnKKzdO", outcome_names[ah_mail_outcome(message)],
+        self->on_failure, "sOiiIsnKKzdOO", outcome_names[ah_mail_outcome(message)],
         message->receives ? Py_True : Py_False, message->peer, message->source,
         (unsigned)message->tag, message->type, (Py_ssize_t)message->count,
         (unsigned long long)message->unlike, (unsigned long long)message->unlike_signature,
-        message->told, (double)timeout / NANOSECONDS, label);
+        message->told, (double)timeout / NANOSECONDS, label,
+        message->touched ? Py_True : Py_False);
     if (done != NULL) {
         Py_DECREF(done);
         PyErr_SetString(PyExc_SystemError, "a message that failed must raise");
@@ -655,6 +656,7 @@ static PyMethodDef message_methods[] = {
 static PyMemberDef message_members[] = {
     {"exchange", T_OBJECT, offsetof(MessageObject, exchange), READONLY, NULL},
     {"source", T_INT, offsetof(MessageObject, message.source), READONLY, NULL},
+    {"touched", T_BOOL, offsetof(MessageObject, message.touched), READONLY, NULL},
     {"unlike", T_ULONGLONG, offsetof(MessageObject, message.unlike), READONLY, NULL},
     {"unlike_signature", T_ULONGLONG, offsetof(MessageObject, message.unlike_signature), READONLY,
      NULL},
