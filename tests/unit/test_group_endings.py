@@ -8,6 +8,8 @@ import pytest
 
 from allhands.deadlines import deadline
 from allhands.engine import endings, group_engine
+from allhands.engine.endings import Found
+from allhands.engine.verdict import GivenUp
 from allhands.engine.work import Work
 from allhands.errors import (
     AllhandsError,
@@ -18,7 +20,8 @@ from allhands.errors import (
 )
 from allhands.group import Group
 from allhands.reduction import ReduceOp
-from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes, results
+from allhands.testing.inproc_world import InprocRank, InprocWorld, inproc_world, outcomes, results
+from allhands.transport.inproc import Switchboard
 from allhands.verdicts import Absence, Verdict
 from collectives import called
 
@@ -617,3 +620,35 @@ async def test_an_error_says_truly_whether_outputs_were_touched(hosts: str) -> N
                 else:
                     assert (x == 4).all()
     assert said == {True, False}
+
+
+# ---------------------------------------------------------------- given up
+
+
+ELSEWHERE = Verdict("world", 7, "barrier", (Absence(1, "elsewhere", "is elsewhere"),), "elsewhere")
+
+
+async def told_why(*answers: Found) -> tuple[AllhandsError, int]:
+    """Return the error of a call that rank 1 gave up, and how often the coordinator was asked."""
+    left = list(answers)
+    me = InprocRank(Switchboard(), 0, lambda group, sequence, waiting_on: left.pop(0))
+    ending = endings.Endings("world", [0, 1], 0, 1, me.mesh, me, lambda: "is in no call")
+    return await ending.given_up("barrier", 7, None, [1]), len(answers) - len(left)
+
+
+@pytest.mark.parametrize("early", [None, ELSEWHERE])
+async def test_why_a_call_was_given_up_may_reach_the_coordinator_after_the_question(
+    early: Found,
+) -> None:
+    error, asked = await told_why(early, GivenUp(1, "rank 1 (host a, pid 17)", "Ctrl-C"))
+    assert isinstance(error, GroupAborted)
+    assert (error.by, error.reason, asked) == ("rank 1 (host a, pid 17)", "Ctrl-C", 2)
+
+
+async def test_why_a_call_was_given_up_is_asked_twice_before_it_is_taken_for_unknown() -> None:
+    error, asked = await told_why(None, ELSEWHERE)
+    assert isinstance(error, CollectiveTimeout)
+    assert error.missing_ranks == (1,)
+    assert "elsewhere" in str(error)
+    assert asked == 2
+    assert (await told_why(GivenUp(1, "rank 1", "Ctrl-C"), None))[1] == 1

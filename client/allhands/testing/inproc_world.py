@@ -25,7 +25,7 @@ WORLD = "world"
 _TURNS = 500
 """Turns of the loop in which a few ranks come to rest; a message takes about five."""
 
-Judge = Callable[[str, int, Sequence[int]], Verdict | None]
+Judge = Callable[[str, int, Sequence[int]], Verdict | GivenUp | None]
 """Given group, sequence number and who is waited for, say who is absent; None: unknown."""
 
 
