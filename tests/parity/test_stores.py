@@ -72,7 +72,7 @@ def test_p002_the_store_of_a_world_times_out_with_the_world(tmp_path: Path, meth
         begun = time.monotonic()
         with pytest.raises(ah.StoreTimeout, match=r"(?i)timeout"):
             store.get("nobody sets this")
-        assert 0.95 < time.monotonic() - begun < 3
+        assert 0.95 < time.monotonic() - begun < 20  # far from what a store has by itself
     finally:
         ah.destroy_process_group()
 
@@ -84,7 +84,7 @@ def test_p002_a_get_of_an_absent_key_waits_as_long_as_the_store_says(make: Make)
     begun = time.monotonic()
     with pytest.raises(ah.StoreTimeout, match=r"(?i)timeout.*absent"):
         store.get("absent")
-    assert 0.15 < time.monotonic() - begun < 5
+    assert 0.15 < time.monotonic() - begun < 9  # less than what it had before
 
 
 def test_p003_every_store_is_made_as_in_c10d(tmp_path: Path) -> None:
