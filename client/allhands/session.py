@@ -465,9 +465,7 @@ class Session:
 
     def say(self, request: wire.SessionRequest) -> None:
         """Tell the coordinator something, soon; in order."""
-        task = asyncio.create_task(self._say(request))
-        self._saying.add(task)
-        task.add_done_callback(self._saying.discard)
+        self._begin_to_say(request)
 
     def _begin(self, saying: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(saying)
@@ -486,6 +484,17 @@ class Session:
             await self._say(_heartbeat(listener))
 
     async def _say(self, request: wire.SessionRequest) -> None:
+        """Tell the coordinator something and wait for that, though whoever waits is cancelled."""
+        # gRPC ends the whole stream when somebody is cancelled who waits for a write.
+        await asyncio.shield(self._begin_to_say(request))
+
+    def _begin_to_say(self, request: wire.SessionRequest) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._write(request))
+        self._saying.add(task)
+        task.add_done_callback(self._saying.discard)
+        return task
+
+    async def _write(self, request: wire.SessionRequest) -> None:
         """Write to the stream; where it is over, `_listen` says so."""
         assert self._stream is not None
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
