@@ -22,7 +22,7 @@ from allhands.channel import dial
 from allhands.config import WorldConfig
 from allhands.engine import verdict
 from allhands.engine.call import group_hash
-from allhands.engine.group_engine import GroupEngine
+from allhands.engine.group_engine import GroupEngine, Position
 from allhands.engine.phases import Layout, islands
 from allhands.engine.pings import SILENT_SECONDS
 from allhands.engine.verdict import Failure, GivenUp
@@ -65,6 +65,8 @@ _PARTING_SECONDS = 0.5
 _RETRY_SECONDS = 0.1
 _ENDING_SECONDS = 0.3
 """How long a process that ends may still be there when its links are closed."""
+_ENDED_GROUPS = 256
+"""Closed groups of which a rank that leaves says what it completed there, the latest ones."""
 _LOOK_SECONDS = 0.01
 
 
@@ -85,6 +87,7 @@ class Worker:
         self._session = session
         self._mesh = Mesh(self)
         self._engines: dict[str, GroupEngine] = {}
+        self._ended: dict[str, Position] = {}  # where this rank was in groups it has closed
         self._gone: dict[int, Failure] = {}
         self._left: dict[int, tuple[dict[str, int], Failure]] = {}
         self._rulings: list[tuple[Failure, Sequence[tuple[int, int]]]] = []
@@ -221,6 +224,7 @@ class Worker:
         engine.wire = self._wire
         engine.recording.on_failure = self._dumper.failed
         self._engines[name] = engine
+        self._ended.pop(name, None)
         for rank, failure in self._gone.items():
             if rank in ranks:
                 engine.fail(failure)
@@ -272,6 +276,9 @@ class Worker:
         engine = self._engines.get(name)
         if engine is not None:
             await engine.idle()
+            self._ended[name] = replace(engine.position, since=time.monotonic())
+            while len(self._ended) > _ENDED_GROUPS:
+                del self._ended[next(iter(self._ended))]
             engine.end(why) if why is not None else engine.fail(_destroyed)
             gone = self._gone.keys() | self._left.keys()
             engine.close(gone)
@@ -362,7 +369,13 @@ class Worker:
             logger.warning("left with messages that nobody has taken in")
         announce_end(os.environ, failing=bool(error))
         await self._session.leave(
-            wire.Leave(progress=self.progress(), error=error, traceback=traceback, aborts=aborts)
+            wire.Leave(
+                # Of closed groups too: others may be in the last calls of those yet.
+                progress=[*self.progress(), *(_progress(*one) for one in self._ended.items())],
+                error=error,
+                traceback=traceback,
+                aborts=aborts,
+            )
         )
         for engine in self._engines.values():
             engine.close()
@@ -506,16 +519,10 @@ class Worker:
     # ------------------------------------------------------------ SessionListener
 
     def progress(self) -> Sequence[wire.Progress]:
-        now = time.monotonic()
         silent = self._mesh.unanswered(SILENT_SECONDS)
         return [
-            wire.Progress(
-                group=engine.name,
-                sequence=engine.position.sequence,
-                completed=engine.position.completed,
-                operation=engine.position.operation,
-                elapsed=now - engine.position.since,
-                unanswered=[rank for rank in silent if rank in engine.ranks],
+            _progress(
+                engine.name, engine.position, [rank for rank in silent if rank in engine.ranks]
             )
             for engine in self._engines.values()
         ]
@@ -658,6 +665,17 @@ class Worker:
     ) -> None:
         if any({*both} <= {*engine.ranks} for both in pairs):
             engine.fail(failure)
+
+
+def _progress(group: str, position: Position, unanswered: Sequence[int] = ()) -> wire.Progress:
+    return wire.Progress(
+        group=group,
+        sequence=position.sequence,
+        completed=position.completed,
+        operation=position.operation,
+        elapsed=time.monotonic() - position.since,
+        unanswered=unanswered,
+    )
 
 
 def _parsed(message: M, payload: bytes) -> M:

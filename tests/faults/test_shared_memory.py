@@ -546,6 +546,36 @@ def test_what_a_rank_completed_before_it_left_ends_well_on_slower_ranks(job: Job
     finished(ranks[1:])
 
 
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_what_a_rank_completed_in_a_group_that_it_closed_ends_well_on_slower_ranks(
+    job: Job,
+) -> None:
+    text = """
+    part = ah.new_group([0, 1])
+    for _ in range(2):  # all know that all make such calls: from now on the root runs ahead
+        ah.broadcast(np.ones(8), src=0, group=part)
+    if me == 1:
+        hear()
+        tell("gone", **failure(lambda: ah.all_reduce(np.ones(3))))
+    x = np.full(8, 7.0 + me)
+    tell("ended", **failure(lambda: ah.broadcast(x, src=0, group=part)))
+    if me == 1:
+        tell("got", right=bool((x == 7).all()))
+        tell("next", **failure(lambda: ah.broadcast(x, src=0, group=part)))
+    ah.destroy_process_group(part)
+    ah.destroy_process_group()
+    """
+    ranks = job(2, script(text))
+    assert ranks[0].expect("ended")["error"] is None
+    assert ranks[0].ended() == 0
+    ranks[1].say()
+    assert ranks[1].expect("gone")["error"] == "PeerFailed"
+    assert ranks[1].expect("ended")["error"] is None
+    assert ranks[1].expect("got")["right"]
+    assert ranks[1].expect("next")["error"] == "PeerFailed"
+    finished(ranks[1:])
+
+
 @pytest.mark.parametrize("length", [3, 100_000])
 def test_who_is_blocked_in_a_call_learns_that_another_leaves(job: Job, length: int) -> None:
     text = f"""
