@@ -295,6 +295,11 @@ class Mail:
     def send(
         self, x: object, dst: int | None, tag: int, timeout: float | None, label: str | None, /
     ) -> bool: ...
+    def post(
+        self, x: object, place: int, tag: int, timeout: float | None, label: str | None, /
+    ) -> bool:
+        """Send to a place in the group what can go at once; False: nothing has happened."""
+
     def recv(
         self, x: object, src: int | None, tag: int, timeout: float | None, label: str | None, /
     ) -> int:

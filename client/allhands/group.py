@@ -28,7 +28,7 @@ from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Running, foreign_chain
 from allhands.engine.collectives import Build, Collectives, Timeout
 from allhands.engine.composed import Composed
-from allhands.engine.ended import Ended
+from allhands.engine.ended import Ended, Sent
 from allhands.engine.exchange import Exchange, named
 from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Meeting, Operation
@@ -428,7 +428,12 @@ class Group(Collectives[Work], Composed):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        seconds = self._seconds(timeout)
+        given = self._given(timeout)
+        if operation == "send" and peer is not None and (mail := self.order.mail) is not None:
+            place = self._engine.ranks.index(peer)
+            if mail.post(array, place, tag, given, label):
+                return Sent(array.nbytes, label, self.name, result)
+        seconds = effective(given)
         call = Call("message", str(array.dtype), array.size)
         work = Work(Call(operation), 0, label, self.name, self._thread.callbacks)
         work.entry = self._engine.recording.message(operation, array.nbytes, call, peer, tag, label)

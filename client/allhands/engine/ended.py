@@ -63,3 +63,14 @@ class Ended(Work):
 
     def abandon(self, why: str = "Ctrl-C") -> None:
         """Nothing: it has ended."""
+
+
+class Sent(Ended):
+    """A message that had gone before its work was made."""
+
+    def __init__(self, nbytes: int, label: str | None, group: str, result: Result) -> None:
+        super().__init__((0, "send", nbytes, "eager"), label, group, result)
+
+    def explain(self) -> str:
+        _, operation, nbytes, way = self._last
+        return explain.mailed(operation, nbytes, way)

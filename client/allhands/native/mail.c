@@ -821,20 +821,28 @@ static ah_note *noted(ah_message *one, const ah_frame *frame) {
     return note;
 }
 
+static ah_frame frame_of(const ah_message *one) {
+    return (ah_frame){.tag = one->tag, .signature = one->signature, .total = one->nbytes};
+}
+
+/* Send one that is eager, if nothing is to be said before it and there is room. */
+static bool goes_at_once(ah_mail *mail, ah_message *one, ah_frame *frame) {
+    frame->kind = AH_EAGER;
+    one->way = AH_WAY_EAGER;
+    if (one->nbytes <= AH_INLINE && one->nbytes) memcpy(frame->small, one->data, one->nbytes);
+    if (mail->with[one->peer].first || !put(mail, one->peer, frame, one->data)) return false;
+    one->stage = OVER;
+    atomic_store_explicit(&one->outcome, AH_DELIVERED, memory_order_relaxed);
+    return true;
+}
+
 static bool start_send(ah_mail *mail, ah_message *one) {
     correspondent *with = &mail->with[one->peer];
-    ah_frame frame = {.tag = one->tag, .signature = one->signature, .total = one->nbytes};
+    ah_frame frame = frame_of(one);
     uint64_t where = (uint64_t)(uintptr_t)one->data;
     bool direct = in_heap(mail, one, &where);
     if (is_eager(mail, one, direct)) {
-        frame.kind = AH_EAGER;
-        one->way = AH_WAY_EAGER;
-        if (one->nbytes <= AH_INLINE && one->nbytes) memcpy(frame.small, one->data, one->nbytes);
-        if (!with->first && put(mail, one->peer, &frame, one->data)) {
-            one->stage = OVER;
-            atomic_store_explicit(&one->outcome, AH_DELIVERED, memory_order_relaxed);
-            return true;
-        }
+        if (goes_at_once(mail, one, &frame)) return true;
         if (!noted(one, &frame)) {
             with->eager -= AH_LINE + one->nbytes;
             return false;
@@ -887,7 +895,7 @@ static void hand_over(ah_mail *mail) {
     if (mail->pulling.first || mail->soonest < mail->server_until) stir_server(mail);
 }
 
-int ah_mail_start(ah_mail *mail, ah_message *one) {
+static void begin(ah_message *one) {
     one->stage = NEW;
     atomic_store_explicit(&one->outcome, AH_UNDER_WAY, memory_order_relaxed);
     one->source = -1;
@@ -902,6 +910,23 @@ int ah_mail_start(ah_mail *mail, ah_message *one) {
     one->offer = NULL;
     one->note = NULL;
     one->awaited = 1; /* what ends here needs not be told */
+}
+
+bool ah_mail_post(ah_mail *mail, ah_message *one) {
+    begin(one);
+    ah_frame frame = frame_of(one);
+    uint64_t where;
+    pthread_mutex_lock(&mail->lock);
+    bool gone = mail->failed || is_gone(mail, one);
+    bool eager = !gone && is_eager(mail, one, in_heap(mail, one, &where));
+    bool out = eager && goes_at_once(mail, one, &frame);
+    if (eager && !out) mail->with[one->peer].eager -= AH_LINE + one->nbytes;
+    pthread_mutex_unlock(&mail->lock);
+    return out;
+}
+
+int ah_mail_start(ah_mail *mail, ah_message *one) {
+    begin(one);
     bool begun = true;
     pthread_mutex_lock(&mail->lock);
     if (one->receives) start_receive(mail, one);

@@ -97,6 +97,8 @@ void ah_mail_free(ah_mail *mail);
 /* Begin. 1: it has ended already, and nobody else will be told; 0: it is under way, and may have
  * ended meanwhile; -1: out of memory, and nothing was begun. */
 int ah_mail_start(ah_mail *mail, ah_message *message);
+/* Send at once what needs not wait for anything; false: nothing has happened. */
+bool ah_mail_post(ah_mail *mail, ah_message *message);
 /* Wait until it has ended, or `until`: AH_OK, AH_TIMEOUT, or AH_INTERRUPTED by the hook. What has
  * passed its own deadline ends so here. */
 ah_status ah_mail_wait(ah_mail *mail, ah_message *message, int64_t until, const ah_hooks *hooks);

@@ -182,9 +182,9 @@ static void complain(MailObject *self, const ah_message *message, int64_t timeou
     }
 }
 
-/* 1: well, 0: not here, -1 with an exception. */
-static int exchange(MailObject *self, ah_message *message, PyArrayObject *array, PyObject *tag,
-                    PyObject *timeout, PyObject *label)
+/* Read how long a message may take, and its tag. Nanoseconds; 0: that is for the careful way. */
+static int64_t limit_of(const MailObject *self, ah_message *message, PyObject *tag,
+                        PyObject *timeout)
 {
     int64_t limit = self->timeout_ns;
     if (timeout != Py_None) {
@@ -204,11 +204,26 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
         PyErr_Clear();
         return 0;
     }
-    PyObject *text = NULL;
     message->tag = (uint32_t)number;
+    return limit;
+}
+
+static int64_t begun_at(const MailObject *self)
+{
+    return self->letters.ring != NULL ? clock_now() : now_ns();
+}
+
+/* 1: well, 0: not here, -1 with an exception. */
+static int exchange(MailObject *self, ah_message *message, PyArrayObject *array, PyObject *tag,
+                    PyObject *timeout, PyObject *label)
+{
+    int64_t limit = limit_of(self, message, tag, timeout);
+    if (limit == 0)
+        return 0;
+    PyObject *text = NULL;
     if (!describe(self, message, array, &text))
         return -1;
-    int64_t now = self->letters.ring != NULL ? clock_now() : now_ns();
+    int64_t now = begun_at(self);
     message->deadline = now + limit;
     uint64_t letter =
         letters_begin(&self->letters, message, (PyObject *)PyArray_DESCR(array), now, label);
@@ -268,6 +283,35 @@ static PyObject *mail_send(MailObject *self, PyObject *const *args, Py_ssize_t n
     if (done < 0)
         return NULL;
     return PyBool_FromLong(done);
+}
+
+static PyObject *mail_post(MailObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 5) /* x, place, tag, timeout, label */
+        return PyErr_Format(PyExc_TypeError, "wants 5 arguments, has %zd", nargs);
+    long place = PyLong_AsLong(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (place < 0 || place >= self->size || place == self->rank)
+        return PyErr_Format(PyExc_ValueError, "no such rank");
+    ah_message message;
+    PyArrayObject *array = plain(args[0], false);
+    message.receives = message.watched = false;
+    message.peer = (int)place;
+    if (array == NULL || !is_open(self) || limit_of(self, &message, args[2], args[3]) == 0)
+        Py_RETURN_FALSE;
+    PyObject *text = NULL;
+    if (!describe(self, &message, array, &text))
+        return NULL;
+    int64_t now = begun_at(self);
+    bool posted = ah_mail_post(self->mail, &message);
+    if (posted) {
+        uint64_t letter = letters_begin(&self->letters, &message,
+                                        (PyObject *)PyArray_DESCR(array), now, args[4]);
+        letters_end(&self->letters, letter, &message, AH_DELIVERED);
+    }
+    Py_DECREF(text);
+    return PyBool_FromLong(posted);
 }
 
 static PyObject *mail_recv(MailObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -508,6 +552,7 @@ static void mail_dealloc(MailObject *self)
 
 static PyMethodDef mail_methods[] = {
     {"send", (PyCFunction)(void (*)(void))mail_send, METH_FASTCALL, NULL},
+    {"post", (PyCFunction)(void (*)(void))mail_post, METH_FASTCALL, NULL},
     {"recv", (PyCFunction)(void (*)(void))mail_recv, METH_FASTCALL, NULL},
     {"start", (PyCFunction)mail_start, METH_VARARGS, NULL},
     {"serve", (PyCFunction)mail_serve, METH_NOARGS, NULL},
