@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import parity_rows
+from allhands.loop_thread import is_wake_of_a_closed_loop
 from harness import Cluster, Job, Nursery, Process
 
 
@@ -23,16 +24,12 @@ def pytest_configure() -> None:
 
 
 def _is_no_wake_of_a_closed_loop(record: logging.LogRecord) -> bool:
-    """Say whether gRPC has not tried to wake the loop of a test that is over.
+    """Say whether this is not of the loop of a test that is over.
 
-    Its poller is one for the process and knows no loop's end; a test that looks at what was logged
-    would find this whenever another came before it.
+    A test that looks at what was logged would find it whenever another came before.
     """
-    return not (
-        "PollerCompletionQueue._handle_events" in record.getMessage()
-        and record.exc_info is not None
-        and str(record.exc_info[1]) == "Event loop is closed"
-    )
+    error = record.exc_info[1] if record.exc_info else None
+    return not is_wake_of_a_closed_loop(record.getMessage(), error)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -28,14 +28,18 @@ TURN_SECONDS = 0.02
 """How long the loop may do without the thread, however often it is lent."""
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what a callback raised, but for what gRPC's poller makes of loops that are over.
+def is_wake_of_a_closed_loop(message: str, error: BaseException | None) -> bool:
+    """Say whether a loop was told this because gRPC's poller tried to wake one that is over.
 
     There is one poller for all loops of the process, which does not hear of their end.
     """
-    error = context.get("exception")
-    of_poller = "PollerCompletionQueue" in str(context.get("message"))
-    if not (of_poller and isinstance(error, RuntimeError) and "closed" in str(error)):
+    of_poller = "PollerCompletionQueue" in message
+    return of_poller and isinstance(error, RuntimeError) and "closed" in str(error)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a callback raised, but for what gRPC's poller makes of loops that are over."""
+    if not is_wake_of_a_closed_loop(str(context.get("message")), context.get("exception")):
         loop.default_exception_handler(context)
 
 

@@ -276,7 +276,7 @@ class Worker:
         engine = self._engines.get(name)
         if engine is not None:
             await engine.idle()
-            self._ended[name] = replace(engine.position, since=time.monotonic())
+            self._ended[name] = engine.position
             while len(self._ended) > _ENDED_GROUPS:
                 del self._ended[next(iter(self._ended))]
             engine.end(why) if why is not None else engine.fail(_destroyed)
