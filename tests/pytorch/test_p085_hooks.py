@@ -1,6 +1,7 @@
 """Communication hooks of DDP: PyTorch's own and the user's, alone and with Gloo's beside them."""
 
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_ranks import on_ranks, run_ranks
-from torch_training import SMALL, assert_all_close, parallel, parameters, rows, trained
+from torch_training import SMALL, assert_all_close, loss_of, parallel, parameters, rows, trained
 
 SIZE = 2
 
@@ -120,6 +121,71 @@ def test_p085_a_hook_may_call_on_in_callbacks_and_wait_there(rank: int) -> None:
     hooked.register_comm_hook(None, in_two)
     assert_all_close(trained(hooked, rows(rank)), trained(plain, rows(rank)))
     assert_all_close(parameters(hooked), parameters(plain))
+
+
+@on_ranks(2)
+def test_p085_what_follows_runs_for_one_bucket_at_a_time_and_in_their_order(rank: int) -> None:
+    """Hooks share what they keep between buckets without a lock, as ZeRO's with its steps."""
+    model = parallel(bucket_cap_mb=SMALL / 10)
+    works: list[Any] = []
+    order: list[int] = []
+    running: list[int] = []
+    are_all_called, intrudes = threading.Event(), threading.Event()
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        work = dist.all_reduce(bucket.buffer().div_(2), async_op=True)
+        works.append(work)
+        if bucket.is_last():
+            are_all_called.set()
+
+        def follow(done: Any) -> torch.Tensor:
+            order.append(bucket.index())
+            running.append(bucket.index())
+            if len(running) > 1:
+                intrudes.set()
+            if bucket.index() == 0:
+                assert are_all_called.wait(20)
+                for one in works:
+                    one.wait()
+                assert not intrudes.wait(0.2)  # the others could follow by now
+            running.remove(bucket.index())
+            return done.value()[0]
+
+        return work.get_future().then(follow)
+
+    model.register_comm_hook(None, hook)
+    for x, wanted in rows(rank, 2):  # one step to see the buckets
+        for one in (works, order):
+            one.clear()
+        are_all_called.clear()
+        loss_of(model, x, wanted).backward()
+    assert order == list(range(len(works)))
+    assert len(order) > 2
+    assert not intrudes.is_set()
+
+
+@on_ranks(2)
+def test_p085_the_hook_of_the_last_bucket_may_complete_the_others(rank: int) -> None:
+    kept: list[tuple[Any, torch.Tensor]] = []
+
+    def in_one(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        kept.append((torch.futures.Future(), bucket.buffer()))
+        mine = kept[-1][0]
+        if bucket.is_last():
+            parts, whole = list(kept), torch.cat([buffer for _, buffer in kept])
+            kept.clear()
+
+            def share(_: object) -> None:
+                pieces = whole.div_(2).split([buffer.numel() for _, buffer in parts])
+                for (future, _), piece in zip(parts, pieces, strict=True):
+                    future.set_result(piece.clone())  # DDP reads from the start of its storage
+
+            dist.all_reduce(whole, async_op=True).get_future().then(share)
+        return mine
+
+    plain, hooked = parallel(bucket_cap_mb=SMALL), parallel(bucket_cap_mb=SMALL)
+    hooked.register_comm_hook(None, in_one)
+    assert_all_close(trained(hooked, rows(rank)), trained(plain, rows(rank)))
 
 
 # ---------------------------------------------------------------- of the user

@@ -89,6 +89,8 @@ class World:
         self._lock = threading.Lock()
         self.register = Register()
         self._closed = False
+        self.callbacks = thread.callbacks
+        """What runs functions once calls have ended."""
         self._pid = os.getpid()
         self._survivors = Survivors(worker, thread)
         self._resilient: list[ResilientGroup] = []

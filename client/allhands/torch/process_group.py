@@ -59,8 +59,8 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     @property
     def native(self) -> c10d.ProcessGroup:
         """What the caller's calls are made on: the group, or the strand that the caller is in."""
-        strand = None if self._is_retired else strands.current()
-        return self._native if strand is None else self.strands.native(strand)
+        turn = None if self._is_retired else strands.current()
+        return self._native if turn is None else self.strands.native(turn.strand)
 
     def name(self) -> str:
         return "allhands"

@@ -4,13 +4,16 @@ A hook that calls on when its first call has ended does so on some thread, while
 buckets do the same: the ranks then make these calls in different orders. So each bucket has groups
 of its own, with the same ranks, on which its hook and all that follows from it call. Who calls in
 no strand calls on the group itself.
+
+What follows from the calls of a hook has its turn, bucket by bucket: hooks share what they keep
+between buckets without a lock, since NCCL's futures run what follows in the hook's own thread.
 """
 
 import contextlib
 import hashlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +22,8 @@ import torch
 
 from allhands import c10d
 from allhands.api.world import GroupOptions, NonMember, World
+from allhands.callbacks import Callbacks
+from allhands.futures import Future
 from allhands.group import Group
 
 
@@ -36,21 +41,71 @@ class Strand:
         return [torch.stack(result)] if is_whole else result
 
 
-_inside: ContextVar[Strand | None] = ContextVar("allhands_strand", default=None)
+_inside: ContextVar["Turn | None"] = ContextVar("allhands_turn", default=None)
 
 
-@contextlib.contextmanager
-def within(strand: Strand | None) -> Iterator[None]:
-    """Let calls of the block, and what follows from them, be of a strand."""
-    token = _inside.set(strand)
-    try:
-        yield
-    finally:
-        _inside.reset(token)
+class Turn:
+    """One call of a hook, in a strand, with all that follows from it; safe from any thread."""
+
+    def __init__(self, strand: Strand, begun: Future[None], callbacks: Callbacks | None) -> None:
+        """Begin when `begun` is done, which is the end of the turn before."""
+        self.strand = strand
+        self.over: Future[None] = Future(callbacks)
+        """Done when nothing is left to follow."""
+        self._begun = begun
+        self._lock = threading.Lock()
+        self._left = 2
+        """What it waits for: to begin, the hook itself, and each future of its calls."""
+        begun.add_done_callback(lambda _: self._ended())
+
+    @contextlib.contextmanager
+    def part(self) -> Iterator[None]:
+        """Let the block, for which the end of the turn waits, make its calls in this turn."""
+        token = _inside.set(self)
+        try:
+            yield
+        finally:
+            _inside.reset(token)
+            self._ended()
+
+    def follow(self, future: Future[Any], act: Callable[[], object]) -> None:
+        """Call `act` in this turn, once the future of a call of it is done."""
+        with self._lock:
+            self._left += 1
+
+        def in_turn(_: object) -> None:
+            with self.part():
+                act()
+
+        future.add_done_callback(lambda _: self._begun.add_done_callback(in_turn))
+
+    def _ended(self) -> None:
+        with self._lock:
+            self._left -= 1
+            is_over = self._left == 0
+        if is_over:
+            self.over.set_result(None)
+
+
+class Turns:
+    """The turns of a hook, one after the other as it is called; `callbacks` run what follows.
+
+    What follows in a turn may wait for whatever comes of that turn and of those before it.
+    """
+
+    def __init__(self, callbacks: Callbacks | None) -> None:
+        self._callbacks = callbacks
+        self._last_over: Future[None] = Future(callbacks)
+        self._last_over.set_result(None)
+
+    def next(self, strand: Strand) -> Turn:
+        turn = Turn(strand, self._last_over, self._callbacks)
+        self._last_over = turn.over
+        return turn
 
 
 current = _inside.get
-"""Return the strand that the caller is in; None: in none."""
+"""Return the turn that the caller is in; None: in none."""
 
 
 class Strands:

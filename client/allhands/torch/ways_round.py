@@ -52,23 +52,24 @@ def _keeping(original: Any) -> Callable[..., Any]:
 
 
 def _calling_in_strands(original: Any) -> Callable[..., Any]:
-    """Let a hook make its calls in strands, since nothing orders what it calls later.
+    """Let a hook make its calls in strands, and have its turns, since nothing else orders them.
 
-    Neither Gloo's threads nor ours run the callbacks of several buckets in the same order on all
-    ranks. PyTorch's hooks for bfloat16, which DDP refuses without NCCL, work over us, and those
-    that quantise, which index what NCCL gathers.
+    Neither Gloo's threads nor ours run the callbacks of several buckets one at a time, or in the
+    same order on all ranks. PyTorch's hooks for bfloat16, which DDP refuses without NCCL, work over
+    us, and those that quantise, which index what NCCL gathers.
     """
 
     def instead(module: Any, state: Any, hook: Any) -> None:
         group = module.process_group
         if callable(hook) and isinstance(group, ProcessGroup):
-            hook = _in_strands(hook, group.strands.numbered("hook"))
+            name = group.strands.numbered("hook")
+            hook = _in_strands(hook, name, strands.Turns(group.world.callbacks))
         original(module, state, hook)
 
     return instead
 
 
-def _in_strands(hook: Any, name: str) -> Any:
+def _in_strands(hook: Any, name: str, turns: strands.Turns) -> Any:
     makes_one_call = hook in (
         default_hooks.allreduce_hook,
         default_hooks.fp16_compress_hook,
@@ -82,8 +83,10 @@ def _in_strands(hook: Any, name: str) -> Any:
 
     @functools.wraps(hook)
     def instead(state: Any, bucket: Any) -> Any:
-        strand = strands.Strand(f"{name}.{bucket.index()}", gathers_whole)
-        with strands.within(None if makes_one_call else strand):
+        if makes_one_call:
+            return hook(state, bucket)
+        turn = turns.next(strands.Strand(f"{name}.{bucket.index()}", gathers_whole))
+        with turn.part():
             return hook(state, bucket)
 
     instead.__name__ = "hook"  # by which DDP knows those that it refuses

@@ -125,24 +125,26 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _made_future(self) -> Any:
         ended: Any = torch.futures.Future()
-        strand = strands.current()
+        turn = strands.current()
 
-        def end(_: object) -> None:
+        def end() -> None:
             if self.before_return is not None:
                 self.before_return()
-            with strands.within(strand):
-                ended.set_result(None)
+            ended.set_result(None)
 
         def outcome(_: Any) -> Any:
             if (error := self.exception()) is not None:
                 raise error
             self._settle()
             given = self._result
-            return given if strand is None else strand.given(self.native.operation, given)
+            return given if turn is None else turn.strand.given(self.native.operation, given)
 
         # C++ sees what `then` raises, not what `set_exception` was given.
         future = ended.then(outcome)
-        self.native.get_future().add_done_callback(end)
+        if turn is None:
+            self.native.get_future().add_done_callback(lambda _: end())
+        else:
+            turn.follow(self.native.get_future(), end)
         return future
 
 
