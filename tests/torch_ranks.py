@@ -20,6 +20,7 @@ import select
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -240,6 +241,7 @@ def _call(
 ) -> Outcome:
     os.environ.update(environment)
     torch.set_num_threads(1)
+    threading.excepthook = threading.__excepthook__  # pytest's is for its own process
     try:
         if init is not None:
             init(rank)

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import allhands as ah
 import allhands.torch
 from allhands.testing.daemon import running_daemon
+from allhands.testing.until import until
 from torch_ranks import run_ranks
 
 
@@ -219,6 +220,8 @@ def test_a_thread_in_a_call_of_a_group_that_ends_is_released() -> None:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
+        records = pair.world.records
+        until(lambda: any((one.operation, one.outcome) == ("recv", "running") for one in records()))
         lose()
         allhands.torch.recover()
         waiting.join(20)
