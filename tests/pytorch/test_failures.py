@@ -93,6 +93,8 @@ def test_a_rank_that_does_not_come_is_told_of_with_where_it_is() -> None:
         if rank == 1:
             store.wait(["told"], timedelta(seconds=20))
             return
+        world: Any = dist.group.WORLD
+        world.set_timeout(timedelta(seconds=0.5))
         for call in (dist.barrier, lambda: dist.all_reduce(torch.ones(1))):
             with pytest.raises(ah.CollectiveTimeout) as it:
                 call()
@@ -103,7 +105,7 @@ def test_a_rank_that_does_not_come_is_told_of_with_where_it_is() -> None:
             assert " Timed out " in said
         store.set("told", "")
 
-    run_ranks(2, body, timeout=0.5)
+    run_ranks(2, body)
 
 
 @on_ranks(2)

@@ -16,8 +16,10 @@ from allhands.torch import strands
 from allhands.torch.options import limit
 from allhands.torch.tensors import Lent
 from allhands.torch.texts import worded
+from allhands.torch.untraced import untraced
 
 
+@untraced
 class Work(dist.Work):  # type: ignore[misc]
     """A call on a process group; safe from any thread.
 
