@@ -895,6 +895,13 @@ static void hand_over(ah_mail *mail) {
     if (mail->pulling.first || mail->soonest < mail->server_until) stir_server(mail);
 }
 
+/* A caller waits: nobody needs to wake the serving thread for what it will see. */
+static void excuse_server(ah_mail *mail) {
+    if (mail->server != ASLEEP) return;
+    mail->server = DOZING;
+    if (!mail->sleeping) set_level(mail, DOZING);
+}
+
 static void begin(ah_message *one) {
     one->stage = NEW;
     atomic_store_explicit(&one->outcome, AH_UNDER_WAY, memory_order_relaxed);
@@ -1051,6 +1058,7 @@ static ah_status wait_for(waiting *wait, int64_t until) {
     ah_mail *mail = wait->mail;
     pthread_mutex_lock(&mail->lock);
     mail->callers++;
+    excuse_server(mail);
     if (wait->one) wait->one->awaited++;
     ah_status status = await(wait, until);
     if (wait->one) wait->one->awaited--;
