@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from allhands.bench import netns, tcp
-from allhands.bench.cell import COLLECTIVES, Cell
+from allhands.bench.cell import ASYNCHRONOUS, COLLECTIVES, Cell
 from allhands.bench.crew import Crew, CrewFailed
 from allhands.bench.driver import Bench, bench
 from allhands.bench.launches import Host, Missing, Process, Pythons, find
@@ -101,6 +101,16 @@ def test_a_peer_takes_turns_with_allhands(peer: str) -> None:
         assert one.summary is not None
         assert one.summary.samples >= 3
     assert set(about) == {"allhands", peer}
+
+
+@pytest.mark.parametrize("operation", ASYNCHRONOUS)
+def test_calls_that_are_begun_first_are_measured_of_all_who_have_them(operation: str) -> None:
+    launchers = [find("allhands", Pythons()), _peer("allhands-torch"), _peer("gloo")]
+    with bench(launchers, 3) as running:
+        results = running.measure(Cell(operation, 3, 64), 0.0)
+    for one in results:
+        assert one.failed is None
+        assert one.summary is not None
 
 
 def test_a_step_of_training_is_measured_with_both_backends_of_pytorch() -> None:

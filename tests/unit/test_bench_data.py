@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from allhands.bench import training
-from allhands.bench.cell import BATCH, COLLECTIVES, DTYPES, Cell, cells_of, most_ranks
+from allhands.bench.cell import ASYNCHRONOUS, BATCH, COLLECTIVES, DTYPES, Cell, cells_of, most_ranks
 from allhands.bench.data import Array, Data, carrier, scale_of
 from allhands.bench.training import Gradients
 
@@ -38,13 +38,16 @@ def result(cell: Cell, rank: int, scale: int) -> Array:
         "gather": lambda: np.concatenate(all_of_them),
         "scatter": lambda: all_of_them[0][mine],
         "sendrecv": lambda: all_of_them[1 - rank],
+        "async_all_reduce": lambda: sum(all_of_them),
+        "future_all_reduce": lambda: sum(all_of_them),
+        "exchange": lambda: all_of_them[rank - 1],
     }[cell.operation]()
     if cell.dtype == "bfloat16":
         return (due.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return due.astype(carrier(cell.dtype))
 
 
-WITH_DATA = sorted(set(COLLECTIVES) - {"barrier"})
+WITH_DATA = sorted({*COLLECTIVES, *ASYNCHRONOUS} - {"barrier"})
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

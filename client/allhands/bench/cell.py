@@ -13,12 +13,17 @@ CONVENTIONS = {
     "all_to_all": "bytes: the array that each rank brings, in equal shares for all ranks",
     "sendrecv": "one way from rank to rank: half a round trip between ranks 0 and 1",
     "barrier": "no array",
+    "async_all_reduce": "all_reduce, begun and then waited for",
+    "future_all_reduce": "all_reduce, begun and then waited for through a future",
+    "exchange": "to the next rank and from the one before in one batch; bytes: the array",
     "ddp_step": "forward and backward of a model in PyTorch's DistributedDataParallel; bytes: its "
     "gradients, of linear layers alone, 16 samples a rank",
 }
 """The operations, each with what it does and what its bytes are."""
 
-COLLECTIVES = tuple(name for name in CONVENTIONS if name != "ddp_step")
+ASYNCHRONOUS = ("async_all_reduce", "future_all_reduce", "exchange")
+"""Those that are begun first and waited for then, although at once."""
+COLLECTIVES = tuple(one for one in CONVENTIONS if one not in (*ASYNCHRONOUS, "ddp_step"))
 """Those that every contender has."""
 
 TIMES = (
@@ -90,7 +95,7 @@ class Cell:
                 return self.elements * self.ranks
             case "reduce_scatter" | "scatter":
                 return self.elements // self.ranks
-            case "all_to_all" | "sendrecv":
+            case "all_to_all" | "sendrecv" | "exchange":
                 return self.elements
             case "ddp_step":
                 return self.layers * self.width**2
@@ -130,7 +135,7 @@ def cells_of(operations: list[str], ranks: int, sizes: list[int], dtypes: list[s
     """List the cells of a table; barrier has one of no bytes, whatever the sizes."""
     cells = []
     for operation in operations:
-        if operation == "sendrecv" and ranks < 2:
+        if operation in ("sendrecv", "exchange") and ranks < 2:
             continue
         if operation == "barrier":
             cells.append(Cell("barrier", ranks, 0))

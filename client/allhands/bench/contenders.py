@@ -111,6 +111,12 @@ class Allhands:
                 )
             case "barrier":
                 return lambda: ah.barrier()
+            case "async_all_reduce":
+                return lambda: ah.all_reduce(x, async_op=True).wait()
+            case "future_all_reduce":
+                return lambda: ah.all_reduce(x, async_op=True).get_future().result()
+            case "exchange":
+                return _exchange(ah, self.rank, self.size, x, out)
         raise Refused(f"allhands is not measured on {cell.operation}")
 
     def _shares(self, array: Array) -> list[Array] | None:
@@ -196,6 +202,12 @@ class Torch:
                 )
             case "barrier":
                 return lambda: dist.barrier()
+            case "async_all_reduce":
+                return lambda: dist.all_reduce(mine, async_op=True).wait()
+            case "future_all_reduce":
+                return lambda: dist.all_reduce(mine, async_op=True).get_future().wait()
+            case "exchange":
+                return _exchange(dist, self.rank, self.size, mine, theirs)
             case "ddp_step":
                 if cell.dtype != "float32":
                     raise Refused("models are measured in float32")
@@ -274,6 +286,13 @@ class Mpi:
                 )
             case "barrier":
                 return lambda: world.Barrier()
+            case "async_all_reduce":
+                return lambda: world.Iallreduce(in_place, x).Wait()
+            case "exchange":
+                after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+                return lambda: self._mpi.Request.Waitall(
+                    [world.Irecv(out, before), world.Isend(x, after)]
+                )
         raise Refused(f"MPI is not measured on {cell.operation}")
 
     def _refuse_unknown(self, dtype: str) -> None:
@@ -326,3 +345,17 @@ def _round_trip(rank: int, send: Callable[[int], object], receive: Callable[[int
         send(0)
 
     return there_and_back if rank == 0 else back_from_there
+
+
+def _exchange(module: Any, rank: int, size: int, x: Any, out: Any) -> Call:
+    """Return the call of an exchange, with a module that has torch.distributed's names."""
+    batch = [
+        module.P2POp(module.isend, x, (rank + 1) % size),
+        module.P2POp(module.irecv, out, (rank - 1) % size),
+    ]
+
+    def call() -> None:
+        for work in module.batch_isend_irecv(batch):
+            work.wait()
+
+    return call

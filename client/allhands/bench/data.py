@@ -59,7 +59,7 @@ class Data:
         share = cell.elements // cell.ranks
         mine = slice(rank * share, (rank + 1) * share)
         match cell.operation:
-            case "all_reduce" | "reduce":
+            case "all_reduce" | "reduce" | "async_all_reduce" | "future_all_reduce":
                 return _sum(brought, slice(None))
             case "reduce_scatter":
                 return _sum(brought, mine)
@@ -69,6 +69,8 @@ class Data:
                 return np.concatenate([one[mine] for one in brought])
             case "scatter":
                 return values(cell, 0, seed)[mine]
+            case "exchange":
+                return values(cell, (rank - 1) % cell.ranks, seed)
             case "sendrecv":
                 return values(cell, 1 - rank, seed) if rank < 2 else self._mine
         return values(cell, 0, seed)
