@@ -162,6 +162,13 @@ class Lane:
     def give_back(self) -> None:
         """Say that a call that took a number has ended."""
 
+    def is_next(self, before: int, /) -> bool:
+        """Say whether the call with the latest number needs nothing but this.
+
+        So it is when nothing is known that speaks against it, and `before` calls that have numbers,
+        and not ended, are all that go before it.
+        """
+
     def run(
         self,
         *,
@@ -230,11 +237,25 @@ class Lane:
     def idle(self) -> None:
         """Return when no call runs."""
 
+    def leave(self) -> None:
+        """Say goodbye to the other ranks; nothing of this touches the memory from then on."""
+
+    def post(
+        self, x: NDArray[Any], op: object, timeout: float, label: str | None, /
+    ) -> Persistent | None:
+        """Start an all_reduce here and now, for somebody to `wait` for once; or for the next call.
+
+        None: it cannot be, because of what `x` is or of calls before it, and nothing has happened.
+        """
+
 class Persistent:
     """An all_reduce of one array, whose arguments were looked at once.
 
     A `timeout` of 0 is that of the lane when it is started.
     """
+
+    sequence: int
+    """Number of the call that was started last."""
 
     def __init__(
         self,

@@ -3,11 +3,12 @@
 Never the thread that ended a call: that one may have to carry on what the callback waits for.
 """
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +16,15 @@ _AT_ONCE = 2
 """Threads that are started as they are wanted; further ones only while these make no progress."""
 _STUCK_SECONDS = 0.01
 """Without progress for so long all threads are taken to wait for something."""
+
+
+class _Own(threading.local):
+    """What one of the threads knows."""
+
+    is_ending = False
+    """Whether what it runs is about to return."""
+    following: Callable[[], object] | None = None
+    """What it runs then."""
 
 
 class Callbacks:
@@ -29,7 +39,10 @@ class Callbacks:
         self._changed = threading.Condition()
         self._queue: deque[Callable[[], object]] = deque()
         self._threads: set[threading.Thread] = set()
+        self._own = _Own()
         self._idle = 0
+        self._carrying = 0
+        """Threads that run what was given to `carry`, at most."""
         self._progress = 0
         """Functions that have begun or ended."""
         self._is_watched = False
@@ -37,18 +50,59 @@ class Callbacks:
 
     def run(self, act: Callable[[], object]) -> bool:
         """Run a function soon; False: it is too late for that."""
+        own = self._own
+        if own.is_ending and own.following is None:
+            own.following = act
+            return True
         with self._changed:
             if self._is_closed:
                 return False
             self._queue.append(act)
             if len(self._queue) <= self._idle:  # who was told to wake up takes one as well
                 self._changed.notify()
-            elif len(self._threads) < _AT_ONCE:
+            elif len(self._threads) - self._carrying < _AT_ONCE:
                 self._add(self._work)
             elif not self._is_watched:
                 self._is_watched = True
                 self._add(self._watch)
             return True
+
+    def carry(self, act: Callable[[], object]) -> bool:
+        """Run a function that others wait for, before all else; False: it is too late for that.
+
+        However many are stuck, there is a thread for it.
+        """
+
+        def carried() -> None:
+            try:
+                act()
+            finally:
+                with self._changed:
+                    self._carrying -= 1
+
+        with self._changed:
+            if self._is_closed:
+                return False
+            self._carrying += 1
+            self._queue.appendleft(carried)
+            if len(self._queue) <= self._idle:
+                self._changed.notify()
+            else:
+                self._add(self._work)
+            return True
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Say that the caller returns after the block: what is given in it needs no other thread.
+
+        That holds on a thread that runs what was given to this; elsewhere it changes nothing.
+        """
+        own = self._own
+        own.is_ending = threading.current_thread() in self._threads
+        try:
+            yield
+        finally:
+            own.is_ending = False
 
     def close(self, timeout: float) -> bool:
         """Run what was given, then end the threads; say whether they have ended within `timeout`.
@@ -76,13 +130,18 @@ class Callbacks:
         thread.start()
 
     def _work(self) -> None:
-        while (act := self._next()) is not None:
+        own = self._own
+        act = self._next()
+        while act is not None:
             try:
                 act()
             except Exception:
                 logger.exception("a callback failed")
-            with self._changed:
-                self._progress += 1
+            act, own.following = own.following, None
+            if act is None:
+                with self._changed:
+                    self._progress += 1
+                act = self._next()
 
     def _next(self) -> Callable[[], object] | None:
         with self._changed:

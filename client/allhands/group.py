@@ -35,6 +35,7 @@ from allhands.engine.group_engine import GroupEngine, Meeting, Operation
 from allhands.engine.native import Native
 from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
+from allhands.engine.posted import Posted
 from allhands.engine.work import Result, Work
 from allhands.objects import Objects
 from allhands.reduction import OPS, ReduceOp, check
@@ -355,8 +356,31 @@ class Group(Collectives[Work], Composed):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        """Give a checked call its number and hand it to the loop, in one step."""
+        """Begin a checked call, or give it its number and its place in a queue, in one step."""
+        posted = self._post(native, result, timeout, label)
+        if posted is not None:
+            return posted
         return self._queue_call(native, native.call, build, result, timeout, label)
+
+    def _post(
+        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    ) -> Posted | None:
+        """Give this rank's part of a small all_reduce at once, if it comes next; else None.
+
+        Not on the loop, for which its failure would wait.
+        """
+        lane, callbacks = self.order.lane, self._thread.callbacks
+        if native.kind != "all_reduce" or lane is None or callbacks is None:
+            return None
+        if self._engine.is_at_home:
+            return None
+        posted = lane.post(native.targets[0], native.op, self._seconds(timeout), label)
+        if posted is None:
+            return None
+        call = native.call
+        work = Posted(call, posted, native.nbytes, result, label, self.name, callbacks)
+        work.own(lambda: self._thread.call(self._engine.give_up, work))
+        return work
 
     def _queue_call(
         self,
@@ -377,8 +401,20 @@ class Group(Collectives[Work], Composed):
                 operation.work.fail(
                     verdict.over_before(repr(operation.work), operation.work, seconds)
                 )
+            elif running is None and self._backlogged(operation):
+                return operation.work
             self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
+
+    def _backlogged(self, operation: Operation) -> bool:
+        """Let a call wait for its turn beside the loop, if it needs nothing of it."""
+        callbacks = self._thread.callbacks
+        if callbacks is None or self.order.lane is None:
+            return False
+        if not self._engine.backlog(callbacks).add(operation):
+            return False
+        operation.work.own(lambda: self._thread.call(self._engine.cancel, operation))
+        return True
 
     def _start_foreign(
         self, native: Native, result: Result, timeout: Timeout, label: str | None

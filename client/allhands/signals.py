@@ -2,9 +2,12 @@
 
 # What `signal` puts enums around, which take ten times as long.
 import _signal  # type: ignore[import-not-found]
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
+from typing import Self
 
 _RAISING = tuple(
     int(getattr(signal, name))
@@ -26,13 +29,10 @@ class Deferred:
         self._came: list[int] = []
         self._handlers: list[tuple[int, object]] = []
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            note = self._note
-            for number in _RAISING:
-                if callable(handler := _signal.getsignal(number)):
-                    self._handlers.append((number, handler))
-                    _signal.signal(number, note)
+            self._take()
+        return self
 
     def __exit__(
         self,
@@ -40,9 +40,32 @@ class Deferred:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number, handler in self._handlers:
+        self._give_back()
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Let handlers run in a block within this one; first for what has come before."""
+        deferred = bool(self._handlers)
+        try:
+            self._give_back()
+            yield
+        finally:
+            if deferred:
+                self._take()
+
+    def _take(self) -> None:
+        note = self._note
+        for number in _RAISING:
+            if callable(handler := _signal.getsignal(number)):
+                self._handlers.append((number, handler))
+                _signal.signal(number, note)
+
+    def _give_back(self) -> None:
+        handlers, self._handlers = self._handlers, []
+        for number, handler in handlers:
             _signal.signal(number, handler)
-        for number in self._came:
+        came, self._came = self._came, []
+        for number in came:
             signal.raise_signal(number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

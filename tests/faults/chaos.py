@@ -32,8 +32,8 @@ WINDOW = 2.0
 DEADLINE = 8.0
 """Of each call; a rank that is stopped just before it is lost a second later."""
 
-THREADS = 5
-"""The program's, the loop's, one beside it for the group's calls, two that copy."""
+THREADS = 6
+"""The program's, the loop's, one beside it for calls, one for callbacks, two that copy."""
 
 RANK = """
 import collections, faulthandler, gc

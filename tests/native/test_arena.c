@@ -1014,6 +1014,25 @@ static void stopped_reader(rank_state *me) {
     CHECK(me, atomic_load(&w->board[99])); /* else nothing was tried */
 }
 
+/* Who has said goodbye writes nothing more: the memory may be somebody else's by then. */
+static void left_behind(rank_state *me) {
+    if (me->rank != 0) return;
+    const ah_limits *limits = &me->world->limits;
+    size_t bytes = ah_area_bytes(2, limits);
+    char *own = shared(bytes), *other = shared(bytes);
+    void *areas[] = {own, other};
+    pid_t pids[] = {getpid(), getpid()};
+    ah_lane *lane = ah_lane_new(0, 2, areas, pids, NULL, 0, limits);
+    ah_lane_leave(lane);
+    memset(own, 0x5a, bytes);
+    memset(other, 0x5a, bytes);
+    ah_lane_leave(lane);
+    ah_lane_free(lane);
+    for (size_t i = 0; i < bytes; i++) CHECK(me, own[i] == 0x5a && other[i] == 0x5a);
+    munmap(own, bytes);
+    munmap(other, bytes);
+}
+
 /* Attach finds out that a process is not the one it should be, although it has memory there. */
 static void wrong_process(rank_state *me) {
     const world *w = me->world;
@@ -1110,6 +1129,7 @@ int main(int argc, char **argv) {
         run_world("one-way mismatches", &two, one_way_mismatches);
         run_world("interrupts", &three, interrupts);
         run_world("ticks", &two, ticks);
+        run_world("left behind", &two, left_behind);
         if (forks) run_world("wrong process", &two, wrong_process);
         two.limits = ah_default_limits(2);
         if (forks && heaps) run_world("stopped writer", &two, stopped_writer);

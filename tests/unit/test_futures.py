@@ -80,6 +80,68 @@ def test_quick_functions_do_not_get_a_thread_each(callbacks: Callbacks) -> None:
     assert len(set(wait_all(ran_on))) < 20
 
 
+def test_what_others_wait_for_runs_at_once_however_many_are_stuck(
+    callbacks: Callbacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allhands.callbacks._STUCK_SECONDS", 2 * PATIENCE)
+    may_end = threading.Event()
+    carried, again = threading.Event(), threading.Event()
+    try:
+        for _ in range(2):
+            assert callbacks.run(lambda: may_end.wait(3 * PATIENCE))
+        assert callbacks.carry(lambda: (carried.set(), may_end.wait(3 * PATIENCE)))
+        assert carried.wait(PATIENCE)
+        assert callbacks.carry(again.set)
+        assert again.wait(PATIENCE)
+    finally:
+        may_end.set()
+
+
+def test_threads_that_carry_leave_others_their_threads(
+    callbacks: Callbacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("allhands.callbacks._STUCK_SECONDS", 2 * PATIENCE)
+    may_end = threading.Event()
+    try:
+        for _ in range(5):
+            assert callbacks.carry(lambda: may_end.wait(3 * PATIENCE))
+        ran: Future[bool] = Future()
+        assert callbacks.run(lambda: ran.set_result(True))
+        assert ran.wait(PATIENCE)
+    finally:
+        may_end.set()
+
+
+def test_what_is_given_at_the_end_runs_on_the_same_thread_and_only_the_first(
+    callbacks: Callbacks,
+) -> None:
+    ran_on: Future[int] = Future()
+    others: list[Future[int]] = [Future(), Future()]
+    carrier: Future[int] = Future()
+
+    def first() -> None:
+        others[0].wait(PATIENCE)  # which would not come if it had to wait for this
+        ran_on.set_result(threading.get_ident())
+
+    def carried() -> None:
+        with callbacks.ending():
+            callbacks.run(first)
+            callbacks.run(lambda: others[0].set_result(threading.get_ident()))
+        callbacks.run(lambda: others[1].set_result(threading.get_ident()))
+        carrier.set_result(threading.get_ident())
+
+    callbacks.carry(carried)
+    assert ran_on.wait(PATIENCE) == carrier.wait(PATIENCE) != others[0].wait(PATIENCE)
+    others[1].wait(PATIENCE)
+
+
+def test_other_threads_never_run_what_is_given_at_their_end(callbacks: Callbacks) -> None:
+    ran_on: Future[int] = Future()
+    with callbacks.ending():
+        assert callbacks.run(lambda: ran_on.set_result(threading.get_ident()))
+    assert ran_on.wait(PATIENCE) != threading.get_ident()
+
+
 def test_closing_waits_for_functions_that_run_and_refuses_later_ones() -> None:
     callbacks = Callbacks("test")
     begun, may_end = threading.Event(), threading.Event()

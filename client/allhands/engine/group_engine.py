@@ -13,7 +13,9 @@ import numpy as np
 
 from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
+from allhands.callbacks import Callbacks
 from allhands.engine.aside import Aside
+from allhands.engine.backlog import Backlog
 from allhands.engine.call import Call, group_hash
 from allhands.engine.chain import Running
 from allhands.engine.collectives import Build
@@ -173,6 +175,7 @@ class GroupEngine:
         """Signatures of rooted calls that all ranks were heard to make; the oldest first."""
         self._stage = Stage()
         self._endings.where = self.recording.where
+        self._backlog: Backlog | None = None
         self._aside = Aside(f"allhands group {name}")
         self._more_grounds = more_grounds
         self._steps: Steps | None = None
@@ -228,6 +231,16 @@ class GroupEngine:
             return False
 
     # ------------------------------------------------------------ calls
+
+    def backlog(self, callbacks: Callbacks) -> Backlog:
+        """Return where calls wait that need only the lane; with the order's lock held."""
+        if self._backlog is None:
+
+            def skipped(sequence: int) -> None:
+                self._loop.call_soon_threadsafe(self._skipped, sequence)
+
+            self._backlog = Backlog(callbacks, self.order, self.recording, skipped)
+        return self._backlog
 
     def submit(self, operation: Operation) -> None:
         """Queue a call; it runs when those before it have ended."""
@@ -287,18 +300,23 @@ class GroupEngine:
     def cancel(self, operation: Operation) -> None:
         """End a call early."""
 
-        def cancelled(what: str) -> AllhandsError:
-            return AllhandsError(f"{what} was cancelled by this rank")
-
+        work, backlog = operation.work, self._backlog
         if operation is self._current:
-            self._endings.tell(operation.work.sequence, operation.work.why)
-            self._wake(cancelled)
-        elif operation in self._queue:
-            self._endings.tell(operation.work.sequence, operation.work.why)
+            self._endings.tell(work.sequence, work.why)
+            self._wake(_cancelled)
+        elif operation in self._queue or (backlog is not None and backlog.withdraw(operation)):
+            self._endings.tell(work.sequence, work.why)
             operation.cancelled = True
-            error = cancelled(repr(operation.work))
+            error = _cancelled(repr(work))
             self._mark(operation, error)
-            operation.work.fail(error)
+            work.fail(error)
+        elif backlog is not None and backlog.runs(operation):
+            self.give_up(work)
+
+    def give_up(self, work: Work) -> None:
+        """End a call early that needs nothing of the loop."""
+        self._endings.tell(work.sequence, work.why)
+        self._shared.interrupt(work.sequence, _cancelled)
 
     def pass_over(self, operation: Operation, reason: str) -> None:
         """Queue a call that is not made: its number is used up, and the others are told why."""
@@ -310,6 +328,7 @@ class GroupEngine:
         """Return when every call submitted so far has ended, point to point included."""
         if self._runner is not None:
             await asyncio.wait([self._runner])
+        await self._drain()
         await self._shared.idle()
         await self.messages.idle(self._aside.begin)
 
@@ -418,6 +437,7 @@ class GroupEngine:
         if operation is not None:
             await self._run(operation, begun)
         while self._queue:
+            await self._drain()
             operation = self._queue.popleft()
             if operation.cancelled:
                 await self._pass_over(operation)
@@ -428,10 +448,19 @@ class GroupEngine:
     async def _pass_over(self, operation: Operation) -> None:
         """Leave out a call that was cancelled before it began; its number is used up."""
         sequence = operation.work.sequence
-        self._endings.begin(sequence, "a call that it gave up before it began")
+        self._skipped(sequence)
         await self._shared.pass_over(sequence)
-        self._position.sequence = self._position.ended = sequence
         self.order.give_back()
+
+    def _skipped(self, sequence: int) -> None:
+        """Learn that a call was cancelled before it began, and is this rank's latest."""
+        self._endings.begin(sequence, "a call that it gave up before it began")
+        self._position.sequence = self._position.ended = sequence
+
+    async def _drain(self) -> None:
+        """Return when the calls in the backlog have ended, which come before those of the queue."""
+        if self._backlog is not None and not self._backlog.is_empty:
+            await self._aside.run(self._backlog.drain)
 
     def _enter(self, operation: Operation) -> None:
         """Make a call the current one."""
@@ -806,6 +835,10 @@ class GroupEngine:
     def _what(self, operation: Operation) -> str:
         work = operation.work
         return self._endings.named(work.operation, work.sequence, work.label)
+
+
+def _cancelled(what: str) -> AllhandsError:
+    return AllhandsError(f"{what} was cancelled by this rank")
 
 
 def _is_well(task: "asyncio.Future[None]") -> bool:

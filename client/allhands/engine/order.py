@@ -67,6 +67,8 @@ class Order:
         """The same, for those that are not waited for at once."""
         self.detours = 0
         """Messages on their way to the loop, or held there: who comes later must not pass them."""
+        self.backlogged = 0
+        """Calls that have a number and not ended, of those in the group's backlog."""
         self._taken = 0
         self._queued = 0
 
@@ -101,9 +103,17 @@ class Order:
         self._queued += 1
         return self._taken
 
-    def give_back(self) -> None:
-        """Say that a call that took a number has ended."""
+    def has_only_backlog(self) -> bool:
+        """Say whether nothing but the backlog goes before the latest call, with `lock` held.
+
+        It then needs only the lane, and nothing is known that speaks against it.
+        """
+        return self.lane is not None and self.lane.is_next(self.backlogged)
+
+    def give_back(self, *, backlogged: bool = False) -> None:
+        """Say that a call that took a number has ended; maybe one of the backlog."""
         with self.lock:
+            self.backlogged -= backlogged
             if self.lane is not None:
                 self.lane.give_back()
             else:

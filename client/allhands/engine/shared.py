@@ -203,7 +203,8 @@ class Shared:
         lane, self._order.lane = self._order.lane, None
         if lane is not None and gone:
             lane.give_up(_ALL)  # who has been expelled finds that, if it ever looks again
-        del lane  # it says goodbye in the memory that is given back next
+        if lane is not None:
+            lane.leave()  # before the memory is given back: works may hold it for longer
         grounds, self._grounds = self._grounds, None
         if grounds is not None:
             grounds.close(gone)

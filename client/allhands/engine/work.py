@@ -45,6 +45,7 @@ class Work:
         self._future.set_running_or_notify_cancel()
         self._cancel: Callable[[], None] = lambda: None
         self._help: Callable[[float], bool] | None = None
+        self._carry: Callable[[], None] | None = None
         self._source = -1
         self.why = "cancelled"
         """What other ranks are told of the reason where this one gives the operation up."""
@@ -55,6 +56,9 @@ class Work:
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Block until the operation has ended; return True.
 
+        Without `timeout` this thread may carry it out: then Ctrl-C here ends it, and the other
+        ranks are told so.
+
         Args:
             timeout: seconds to wait here; the operation's own deadline holds in any case.
 
@@ -64,6 +68,8 @@ class Work:
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         until = math.inf if seconds is None else time.monotonic() + seconds
+        if seconds is None and self._carry is not None and not self._future.done():
+            self._carry()
         while not self._has_ended(min(until - time.monotonic(), _SIGNAL_SECONDS)):
             if time.monotonic() >= until:
                 raise CollectiveTimeout(
@@ -159,6 +165,10 @@ class Work:
     def helped(self, carry_on: Callable[[float], bool]) -> None:
         """Say how a thread that waits anyway brings the end about, if it comes in that time."""
         self._help = carry_on
+
+    def carried(self, carry: Callable[[], None]) -> None:
+        """Say how a thread that waits as long as it takes may carry out what has not begun."""
+        self._carry = carry
 
     def explained(self, text: str) -> None:
         self._explanation = text

@@ -78,6 +78,8 @@ size_t ah_office_at(int size, const ah_limits *limits);
 ah_lane *ah_lane_new(int rank, int size, void *const areas[], const pid_t pids[],
                      void *const heaps[], size_t heap_bytes, const ah_limits *limits);
 void ah_lane_free(ah_lane *lane);
+/* Say goodbye to the others; freeing it writes nothing to the memory then. */
+void ah_lane_leave(ah_lane *lane);
 
 /* Let calls up to that number end in AH_INTERRUPTED, one that is blocked now included. From any
  * thread, at any time. */
@@ -105,6 +107,8 @@ ah_status ah_all_reduce(ah_lane *, ah_call *, ah_op, ah_type, void *x, size_t co
  * not wait for the others' (but for ranks that are several calls behind). Unless it ends in AH_OK
  * there is nothing to finish. No other call of the lane comes between the two. */
 bool ah_all_reduce_splits(const ah_lane *, ah_type, size_t count);
+/* Whether a call with that number can start without waiting for ranks that are far behind. */
+bool ah_has_room(const ah_lane *, uint64_t sequence);
 ah_status ah_all_reduce_start(ah_lane *, ah_call *, ah_op, ah_type, const void *x, size_t count);
 ah_status ah_all_reduce_finish(ah_lane *, ah_op, ah_type, void *x, size_t count);
 ah_status ah_reduce(ah_lane *, ah_call *, ah_op, ah_type, const void *in, void *out, size_t count,

@@ -77,8 +77,13 @@ ah_lane *ah_lane_new(int rank, int size, void *const areas[], const pid_t pids[]
     return lane;
 }
 
+void ah_lane_leave(ah_lane *lane) {
+    if (!lane->left) atomic_store(&lane->area[lane->rank]->nonce_at, 0);
+    lane->left = true;
+}
+
 void ah_lane_free(ah_lane *lane) {
-    if (lane) atomic_store(&lane->area[lane->rank]->nonce_at, 0);
+    if (lane) ah_lane_leave(lane);
     free(lane);
 }
 
@@ -172,15 +177,25 @@ static ah_goal posted(const ah_lane *lane, uint64_t sequence) {
     return (ah_goal){.offset = slot + offsetof(ah_slot, sequence), .least = sequence};
 }
 
-ah_status ah_room(ah_lane *lane, ah_slot **slot) {
-    uint64_t sequence = lane->call->sequence;
-    *slot = ah_slot_of(lane, lane->rank, sequence);
-    if (sequence <= AH_RING) return AH_OK; /* nobody has used this slot */
-    uint64_t need = sequence - AH_RING + 1, behind = 0;
+/* Ranks that are not known to have begun call number `need`. */
+static uint64_t behind_of(const ah_lane *lane, uint64_t need) {
+    uint64_t behind = 0;
     for (uint64_t rest = lane->others; rest; rest &= rest - 1) {
         int rank = __builtin_ctzll(rest);
         if (lane->reached[rank] < need) behind |= AH_BIT(rank);
     }
+    return behind;
+}
+
+bool ah_has_room(const ah_lane *lane, uint64_t sequence) {
+    return sequence <= AH_RING || !behind_of(lane, sequence - AH_RING + 1);
+}
+
+ah_status ah_room(ah_lane *lane, ah_slot **slot) {
+    uint64_t sequence = lane->call->sequence;
+    *slot = ah_slot_of(lane, lane->rank, sequence);
+    if (sequence <= AH_RING) return AH_OK; /* nobody has used this slot */
+    uint64_t need = sequence - AH_RING + 1, behind = behind_of(lane, need);
     if (!behind) return AH_OK;
     ah_goal goal = posted(lane, need);
     goal.left = need;

@@ -93,6 +93,7 @@ struct ah_lane {
     uint64_t base;      /* own, in this call */
     uint64_t phase;     /* running number of the exchange's next step */
     bool tidy;
+    bool left; /* said goodbye */
     bool returned; /* every box that this rank wrote last is back: see mailboxes.h */
 
     ah_call *call; /* in progress */

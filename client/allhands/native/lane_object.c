@@ -34,6 +34,17 @@ static PyObject *lane_give_back(LaneObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* Whether the latest number's call comes next once `before` calls have ended, which are all that
+ * have numbers but it, and nothing is known that speaks against it. */
+static PyObject *lane_is_next(LaneObject *self, PyObject *given)
+{
+    Py_ssize_t before = PyLong_AsSsize_t(given);
+    if (before < 0 && PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(!self->closed && self->queued == before + 1 &&
+                           self->taken <= self->limit && self->generation == lane_generation);
+}
+
 static bool fill(PyObject *arrays, Plan *plan, void *places[], size_t share, const size_t *shares,
                  int size, bool written)
 {
@@ -121,6 +132,8 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
             Py_RETURN_FALSE;
     } else if (await_turn(self) < 0)
         return NULL;
+    else if (sequence > self->limit) /* it may have been said after this call took its number */
+        ah_lane_interrupt(self->lane, sequence);
     Plan *plan = &self->plan;
     plan->kind = KINDS;
     for (int at = 0; at < KINDS; at++)
@@ -251,6 +264,15 @@ static PyObject *lane_close(LaneObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* Say goodbye in the memory, which may be given back then: nothing runs, and nothing will. */
+static PyObject *lane_leave(LaneObject *self, PyObject *unused)
+{
+    (void)unused;
+    self->closed = true;
+    ah_lane_leave(self->lane);
+    Py_RETURN_NONE;
+}
+
 static PyObject *lane_idle(LaneObject *self, PyObject *unused)
 {
     (void)unused;
@@ -378,8 +400,11 @@ static PyMethodDef lane_methods[] = {
      METH_FASTCALL, NULL},
     {"all_to_all_single", (PyCFunction)(void (*)(void))lane_all_to_all_single, METH_FASTCALL,
      NULL},
+    {"post", (PyCFunction)(void (*)(void))lane_post, METH_FASTCALL, NULL},
+    {"leave", (PyCFunction)lane_leave, METH_NOARGS, NULL},
     {"take", (PyCFunction)lane_take, METH_NOARGS, NULL},
     {"give_back", (PyCFunction)lane_give_back, METH_NOARGS, NULL},
+    {"is_next", (PyCFunction)lane_is_next, METH_O, NULL},
     {"run", (PyCFunction)(void (*)(void))lane_run, METH_VARARGS | METH_KEYWORDS, NULL},
     {"progress", (PyCFunction)lane_progress, METH_NOARGS, NULL},
     {"waits", (PyCFunction)lane_waits, METH_NOARGS, NULL},

@@ -191,5 +191,7 @@ static inline Record *lane_record_of(LaneObject *self, uint64_t sequence)
  * who waits for that one; but Ctrl-C is for this caller: -1. */
 int lane_finish_pending(LaneObject *self);
 int add_persistent_type(PyObject *module);
+/* The method. */
+LaneCall lane_post;
 
 #endif

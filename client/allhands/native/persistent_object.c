@@ -1,17 +1,20 @@
 #include "arrays.h"
 #include "deadline.h"
 
+#include <structmember.h>
+
 typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
 
-/* An all_reduce whose arguments were looked at once. */
+/* An all_reduce whose arguments were looked at once; or one call of it that was posted. */
 typedef struct Persistent {
     PyObject_HEAD
-    PyObject *order; /* has the lane, sooner or later */
+    PyObject *order; /* has the lane, sooner or later; NULL of one that was posted, as fallback */
     PyObject *x, *op, *fallback, *label;
     LaneObject *lane;
     PyObject *work;  /* of a call that went the other way */
     PyObject *error; /* of one that was finished on the way of another call */
     PyObject *dtype; /* of x, when it was looked at */
+    PyThread_type_lock over; /* held while it is posted: who finishes it may go on in another call */
     int64_t timeout;
     State state;
     Plan plan;
@@ -35,6 +38,16 @@ static int finish(PersistentObject *self)
     return lane_end(lane, &self->running, status, self->label == Py_None ? NULL : self->label);
 }
 
+/* Keep the exception that is set for who waits. */
+static void keep_error(PersistentObject *self)
+{
+    PyObject *type, *traceback;
+    PyErr_Fetch(&type, &self->error, &traceback);
+    PyErr_NormalizeException(&type, &self->error, &traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+}
+
 int lane_finish_pending(LaneObject *lane)
 {
     PersistentObject *pending = lane->pending;
@@ -47,19 +60,35 @@ int lane_finish_pending(LaneObject *lane)
             lane_complain(lane, &pending->running, AH_INTERRUPTED,
                      pending->label == Py_None ? NULL : pending->label);
         }
-        PyObject *error_type, *error_traceback;
-        PyErr_Fetch(&error_type, &pending->error, &error_traceback);
-        PyErr_NormalizeException(&error_type, &pending->error, &error_traceback);
-        Py_XDECREF(error_type);
-        Py_XDECREF(error_traceback);
+        keep_error(pending);
     }
     pending->state = failed ? FAILED : ENDED; /* not before: who waits looks at it */
+    PyThread_release_lock(pending->over);
     lane->plan = kept;
     Py_DECREF(pending);
     if (type == NULL)
         return 0;
     PyErr_Restore(type, value, traceback);
     return -1;
+}
+
+/* Look at the arguments; `plan.out[0]` stays NULL where they are not plain, or not for this. */
+static void prepare(PersistentObject *self)
+{
+    PyArrayObject *x = plain_array(self->x, true);
+    self->plan.op = lane_op_index(self->lane, self->op);
+    if (x == NULL || self->plan.op < 0)
+        return;
+    plan_type(&self->plan, x);
+    self->dtype = Py_NewRef(self->plan.dtype);
+    self->plan.kind = ALL_REDUCE;
+    self->plan.root = -1;
+    self->plan.count = (size_t)PyArray_SIZE(x);
+    self->plan.out[0] = PyArray_DATA(x);
+    self->nbytes = (size_t)PyArray_NBYTES(x);
+    if (!ah_supports(self->plan.op, self->plan.type) ||
+        !ah_all_reduce_splits(self->lane->lane, self->plan.type, self->plan.count))
+        self->plan.out[0] = NULL;
 }
 
 static bool bind(PersistentObject *self)
@@ -76,21 +105,36 @@ static bool bind(PersistentObject *self)
         return false;
     }
     self->lane = (LaneObject *)lane;
-    PyArrayObject *x = plain_array(self->x, true);
-    self->plan.op = lane_op_index(self->lane, self->op);
-    if (x == NULL || self->plan.op < 0)
-        return true;
-    plan_type(&self->plan, x);
-    self->dtype = Py_NewRef(self->plan.dtype);
-    self->plan.kind = ALL_REDUCE;
-    self->plan.root = -1;
-    self->plan.count = (size_t)PyArray_SIZE(x);
-    self->plan.out[0] = PyArray_DATA(x);
-    self->nbytes = (size_t)PyArray_NBYTES(x);
-    if (!ah_supports(self->plan.op, self->plan.type) ||
-        !ah_all_reduce_splits(self->lane->lane, self->plan.type, self->plan.count))
-        self->plan.out[0] = NULL;
+    prepare(self);
     return true;
+}
+
+/* Give this rank's part, by who has the turn, which is given back; -1 with an exception set. */
+static int begin(PersistentObject *self, int64_t timeout)
+{
+    LaneObject *lane = self->lane;
+    Plan *plan = &lane->plan;
+    PyObject *label = self->label == Py_None ? NULL : self->label;
+    plan->kind = ALL_REDUCE;
+    plan->type = self->plan.type;
+    plan->typesig = self->plan.typesig;
+    plan->op = self->plan.op;
+    plan->root = -1;
+    plan->count = self->plan.count;
+    plan->itemsize = self->plan.itemsize;
+    plan->dtype = self->plan.dtype;
+    lane_begin(lane, &self->running, ++lane->taken, timeout, 0, label);
+    ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op, plan->type,
+                                           self->plan.out[0], plan->count);
+    int failed = 0;
+    if (status == AH_OK) {
+        self->state = POSTED;
+        PyThread_acquire_lock(self->over, NOWAIT_LOCK);
+        lane->pending = (PersistentObject *)Py_NewRef((PyObject *)self);
+    } else
+        failed = lane_end(lane, &self->running, status, label);
+    PyThread_release_lock(lane->turn);
+    return failed;
 }
 
 static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
@@ -109,28 +153,7 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
     if (entered < 0)
         return NULL;
     if (entered) {
-        LaneObject *lane = self->lane;
-        Plan *plan = &lane->plan;
-        plan->kind = ALL_REDUCE;
-        plan->type = self->plan.type;
-        plan->typesig = self->plan.typesig;
-        plan->op = self->plan.op;
-        plan->root = -1;
-        plan->count = self->plan.count;
-        plan->itemsize = self->plan.itemsize;
-        plan->dtype = self->plan.dtype;
-        lane_begin(lane, &self->running, ++lane->taken, timeout, 0,
-                   self->label == Py_None ? NULL : self->label);
-        ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op,
-                                               plan->type, self->plan.out[0], plan->count);
-        int failed = 0;
-        if (status == AH_OK) {
-            self->state = POSTED;
-            lane->pending = (PersistentObject *)Py_NewRef((PyObject *)self);
-        } else
-            failed = lane_end(lane, &self->running, status, self->label == Py_None ? NULL : self->label);
-        PyThread_release_lock(lane->turn);
-        if (failed)
+        if (begin(self, timeout) < 0)
             return NULL;
         Py_RETURN_NONE;
     }
@@ -140,37 +163,60 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* Wait until another thread has finished it; -1 with an exception: of a signal handler. */
+static int await_over(PersistentObject *self)
+{
+    for (;;) {
+        PyLockStatus got;
+        Py_BEGIN_ALLOW_THREADS
+        got = PyThread_acquire_lock_timed(self->over, -1, 1);
+        Py_END_ALLOW_THREADS
+        if (got == PY_LOCK_ACQUIRED) {
+            PyThread_release_lock(self->over);
+            return 0;
+        }
+        if (Py_MakePendingCalls() < 0)
+            return -1;
+    }
+}
+
 static PyObject *persistent_wait(PersistentObject *self, PyObject *unused)
 {
     (void)unused;
     if (self->state == POSTED) {
         PyThread_type_lock turn = self->lane->turn;
         if (!PyThread_acquire_lock(turn, NOWAIT_LOCK)) {
-            Py_BEGIN_ALLOW_THREADS
-            PyThread_acquire_lock(turn, WAIT_LOCK);
-            Py_END_ALLOW_THREADS
-        }
-        if (self->state == POSTED) {
+            /* Whoever has the turn finishes this first. */
+            if (await_over(self) < 0)
+                return NULL;
+        } else if (self->state != POSTED)
+            PyThread_release_lock(turn);
+        else if (self->order == NULL) {
+            int failed = lane_finish_pending(self->lane);
+            PyThread_release_lock(turn);
+            if (failed)
+                return NULL;
+        } else {
             self->state = RESTING;
             int failed = finish(self);
+            PyThread_release_lock(self->over);
             PyThread_release_lock(turn);
             Py_DECREF(self); /* the lane's */
             if (failed)
                 return NULL;
             Py_RETURN_TRUE;
         }
-        PyThread_release_lock(turn);
     }
     State state = self->state;
-    self->state = RESTING;
+    if (self->order != NULL)
+        self->state = RESTING;
     switch (state) {
     case ENDED:
         Py_RETURN_TRUE;
     case FAILED: {
-        PyObject *error = self->error;
-        self->error = NULL;
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_DECREF(error);
+        PyErr_SetObject((PyObject *)Py_TYPE(self->error), self->error);
+        if (self->order != NULL)
+            Py_CLEAR(self->error);
         return NULL;
     }
     case QUEUED: {
@@ -183,6 +229,50 @@ static PyObject *persistent_wait(PersistentObject *self, PyObject *unused)
     default:
         return PyErr_Format(PyExc_RuntimeError, "not started: start() it first");
     }
+}
+
+PyObject *lane_post(PyObject *lane, PyObject *const *args, Py_ssize_t nargs)
+{
+    LaneObject *on = (LaneObject *)lane;
+    if (nargs != 4 || !PyArray_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "post(x, op, timeout, label)");
+    double timeout = PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (on->pending != NULL || !(timeout > 0) || !(timeout < 1e9))
+        Py_RETURN_NONE;
+    PersistentObject *self = (PersistentObject *)Persistent_Type->tp_alloc(Persistent_Type, 0);
+    if (self == NULL)
+        return NULL;
+    self->lane = (LaneObject *)Py_NewRef(lane);
+    self->x = Py_NewRef(args[0]);
+    self->op = Py_NewRef(args[1]);
+    self->label = Py_NewRef(args[3]);
+    self->over = PyThread_allocate_lock();
+    if (self->over == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    prepare(self);
+    /* There is nothing pending, so this waits for nobody; nor does it where there is room. */
+    bool entered = self->plan.out[0] != NULL && lane_enter(on) > 0;
+    if (entered && !ah_has_room(on->lane, on->taken + 1)) {
+        PyThread_release_lock(on->turn);
+        entered = false;
+    }
+    if (!entered) {
+        Py_DECREF(self);
+        Py_RETURN_NONE;
+    }
+    if (begin(self, (int64_t)(timeout * NANOSECONDS)) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            Py_DECREF(self);
+            return NULL;
+        }
+        keep_error(self);
+        self->state = FAILED;
+    }
+    return (PyObject *)self;
 }
 
 static PyObject *persistent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -203,6 +293,11 @@ static PyObject *persistent_new(PyTypeObject *type, PyObject *args, PyObject *kw
     self->fallback = Py_NewRef(fallback);
     self->label = Py_NewRef(label);
     self->timeout = (int64_t)(timeout * NANOSECONDS);
+    self->over = PyThread_allocate_lock();
+    if (self->over == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
     return (PyObject *)self;
 }
 
@@ -238,6 +333,8 @@ static void persistent_dealloc(PersistentObject *self)
     Py_XDECREF(self->label);
     Py_XDECREF(self->dtype);
     Py_XDECREF(self->lane);
+    if (self->over != NULL)
+        PyThread_free_lock(self->over);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -248,7 +345,13 @@ static PyMethodDef persistent_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef persistent_members[] = {
+    {"sequence", T_ULONGLONG, offsetof(PersistentObject, running.call.sequence), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot persistent_slots[] = {
+    {Py_tp_members, persistent_members},
     {Py_tp_doc, "A call whose arguments were looked at once; described in _native.pyi."},
     {Py_tp_new, persistent_new},
     {Py_tp_dealloc, persistent_dealloc},
