@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import allhands as ah
 import allhands.torch
+import allhands.torch.recovery  # once, before ranks are forked that would all read it
 from allhands.testing.daemon import running_daemon
 from allhands.testing.until import until
 from torch_ranks import run_ranks
