@@ -13,6 +13,7 @@ from allhands.engine.call import Call
 from allhands.engine.order import Order
 from allhands.engine.recording import Recording
 from allhands.engine.work import Work
+from allhands.futures import at_once
 
 PATIENCE = 10.0
 
@@ -130,6 +131,19 @@ def test_what_follows_the_last_call_runs_on_the_thread_that_carried_it_out(world
     ran_on = call.work.get_future().then(lambda _: threading.current_thread())
     call.may_end.set()
     assert ran_on.wait(PATIENCE) is call.ran_on
+
+
+def test_what_follows_the_last_call_does_not_wait_for_one_that_came_since(world: World) -> None:
+    first = Pending(world)
+    followed = threading.Event()
+    future = first.work.get_future()
+    future.add_done_callback(lambda _: followed.set())
+    came: list[Pending] = []
+    at_once(future, lambda _: came.append(Pending(world)))  # on the thread that ends the first
+    first.may_end.set()
+    assert followed.wait(PATIENCE)
+    came[0].may_end.set()
+    assert came[0].work.get_future().result(PATIENCE) == 2
 
 
 def test_who_waits_carries_out_what_is_before_its_call_and_no_more(world: World) -> None:

@@ -135,7 +135,8 @@ class Backlog:
                 with self._changed:
                     if (call := self._next()) is None:
                         return
-                self._carry_out(call, calm)
+                if not self._carry_out(call, calm):
+                    return  # what follows has this thread; calls that came since have another
 
     def _next(self) -> Pending | None:
         """Begin the turn of the next call; None: there is none, or another one runs."""
@@ -151,8 +152,8 @@ class Backlog:
             return self._is_due
         return True
 
-    def _carry_out(self, call: Pending, calm: Deferred) -> None:
-        """Carry out the call that runs, and settle its work.
+    def _carry_out(self, call: Pending, calm: Deferred) -> bool:
+        """Carry out the call that runs, and settle its work; say whether others waited then.
 
         Only the call itself can be broken into: what is kept here must be whole for other threads.
 
@@ -180,7 +181,7 @@ class Backlog:
                 error = AllhandsError(f"{call.work!r} was given up by this rank: {raised!r}")
             self._end(call, error)
             raise
-        self._end(call, error)
+        return self._end(call, error)
 
     def _take_back(self, call: Pending) -> None:
         """Let a call wait again that has not begun."""
@@ -189,8 +190,8 @@ class Backlog:
             self._waiting.appendleft(call)
             self._changed.notify_all()
 
-    def _end(self, call: Pending, error: BaseException | None) -> None:
-        """End the turn of a call, and settle its work."""
+    def _end(self, call: Pending, error: BaseException | None) -> bool:
+        """End the turn of a call, and settle its work; say whether others waited then."""
         self._order.give_back(backlogged=True)
         with self._changed:
             self._running = None
@@ -201,6 +202,7 @@ class Backlog:
                 self._settle(call, error)
         else:
             self._settle(call, error)
+        return not is_last
 
     def _run(self, lane: "Lane", call: Pending) -> None:
         work = call.work
