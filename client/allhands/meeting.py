@@ -138,7 +138,7 @@ async def _find_note(path: Path, timeout: float) -> Endpoint:
 def _read_note(path: Path) -> Endpoint | None:
     try:
         said = json.loads(path.read_text())
-        if said["born"] != notice.born(said["pid"]):
+        if not notice.is_alive(said["pid"], said["born"]):
             return None  # a note outlives a rank 0 that was killed
         return Endpoint(parse_url(said["url"]), said["token"])
     except (OSError, ValueError, KeyError, TypeError):

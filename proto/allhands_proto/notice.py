@@ -9,8 +9,15 @@ import json
 import os
 import stat
 import tempfile
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from allhands_proto import process
+
+_OVER = ("gone", "zombie")
+_NOTICES, _GATHERINGS = "coordinator-*.json", "gathering-*.json"
+"""Files of the runtime directory that say, as `pid` and `born`, which process they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +81,25 @@ def born(pid: int) -> str:
         return ""
 
 
+def is_alive(pid: int, born: str) -> bool:
+    """Say whether a process still runs that began at `born`; one that was killed does not.
+
+    One that has ended and that its parent has not waited for still has its process id.
+    """
+    if seen := process.look(pid, born):
+        return seen not in _OVER
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it lives, as somebody else
+    return True
+
+
 def post(notice: Notice) -> Path:
-    """Leave the notice; it replaces an older one for the same port."""
+    """Leave the notice; it replaces an older one for the same port, and stale files go."""
+    remove_stale()
     return publish(directory() / f"coordinator-{notice.port}.json", {**asdict(notice)})
 
 
@@ -88,14 +112,25 @@ def withdraw(notice: Notice) -> None:
 
 def live() -> list[Notice]:
     """List the notices whose process still lives, daemons first, then by port."""
-    alive = []
-    for path in directory().glob("coordinator-*.json"):
-        notice = _read(path)
-        if notice is not None and _is_alive(notice):
-            alive.append(notice)
-        elif notice is not None:
-            path.unlink(missing_ok=True)  # it was killed and could not withdraw it
+    remove_stale()
+    found = (_read(path) for path in directory().glob(_NOTICES))
+    alive = [one for one in found if one is not None and is_alive(one.pid, one.born)]
     return sorted(alive, key=lambda notice: (notice.kind != "daemon", notice.port))
+
+
+def remove_stale() -> None:
+    """Remove the files of processes that were killed and could not do so themselves."""
+    folder = directory()
+    for path in (*folder.glob(_NOTICES), *folder.glob(_GATHERINGS)):
+        if not _is_stale(path):
+            continue
+        # Looked at again under another name: another process may have left its own meanwhile.
+        aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            os.rename(path, aside)
+            if not _is_stale(aside):
+                os.link(aside, path)
+        aside.unlink(missing_ok=True)
 
 
 def find(port: int) -> Notice | None:
@@ -110,11 +145,9 @@ def _read(path: Path) -> Notice | None:
         return None  # gone meanwhile, or not ours
 
 
-def _is_alive(notice: Notice) -> bool:
+def _is_stale(path: Path) -> bool:
     try:
-        os.kill(notice.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it lives, as somebody else
-    return notice.born in ("", born(notice.pid))
+        said = json.loads(path.read_text())
+        return not is_alive(int(said["pid"]), str(said.get("born", "")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # gone meanwhile, or not ours
