@@ -45,7 +45,9 @@ async def test_the_first_signal_waits_for_the_running_world(
         assert "SIGTERM" in (await member.hear("draining")).draining.reason
         late = wire.Join(job="late", rank=0, world_size=1, host="h", pid=1, port=1)
         refused = await caller.open(wire.SessionRequest(join=late))
-        assert (await refused.ending())[0] is grpc.StatusCode.UNAVAILABLE
+        code, text = await refused.ending()
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert "is shutting down (it got SIGTERM)" in text
         await caller.call("Set", wire.SetRequest(job="j", key="k", value=b"still served"))
         assert daemon.process.poll() is None
         await member.say(leave=wire.Leave())

@@ -1,9 +1,11 @@
 """Whole jobs: real processes, a real coordinator, real links."""
 
 import os
+import signal
 
 import pytest
 
+from allhands.testing.until import until
 from harness import BACKENDS, Cluster, Job, Process, free_port
 
 
@@ -229,6 +231,32 @@ def test_a_duplicate_rank_and_another_world_size_are_refused_by_name(cluster: Cl
     assert len(refused) == 2, outcomes
     for one in refused:
         assert "pid" in one["text"], one
+
+
+def test_who_joins_while_the_daemon_shuts_down_is_refused_and_does_not_wait(
+    cluster: Cluster,
+) -> None:
+    url = cluster.daemon()
+    daemon = cluster.started[-1]
+    holder = cluster.start(
+        'ah.init_process_group(timeout=20)\ntell("in")\nhear()\nos._exit(0)',
+        RANK="0",
+        WORLD_SIZE="1",
+        ALLHANDS_URL=url + "/running",
+    )
+    holder.expect("in")
+    daemon.child.send_signal(signal.SIGTERM)
+    until(lambda: any("the coordinator is going down" in line for line in holder.errors))
+    late = cluster.start(  # by far more time than this test has
+        'tell("out", **failure(lambda: ah.init_process_group(timeout=600)))\nos._exit(0)',
+        RANK="0",
+        WORLD_SIZE="1",
+        ALLHANDS_URL=url + "/late",
+    )
+    told = late.expect("out")
+    assert told["error"] == "JoinRefused", told
+    assert "the coordinator is shutting down (it got SIGTERM)" in told["text"]
+    assert daemon.child.poll() is None, "it was refused while the daemon drained"
 
 
 def test_a_job_that_nobody_else_joins_times_out_with_names(cluster: Cluster) -> None:

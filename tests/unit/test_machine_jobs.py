@@ -20,7 +20,7 @@ from allhands_server.machine.events import (
     QueuePush,
     Set,
 )
-from allhands_server.machine.refusals import Status
+from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.values import Entry, GroupView, Progress
 from allhands_server.testing import Transcript
 
@@ -222,15 +222,28 @@ def test_draining_takes_in_nobody_and_waits_for_the_running_worlds() -> None:
     forms = t.join(0, 2, job="forms")
     t.happen(Drain("it got SIGTERM"))
     assert t.told(runs[0]) == t.told(runs[1]) == [Draining("it got SIGTERM")]
-    for session in (forms, t.join(1, 2, job="forms"), t.join(0, 1, job="new")):
+    assert t.ends[forms] == Refusal(
+        Status.UNAVAILABLE, "the coordinator is going down and takes in nobody"
+    )
+    for session in (t.join(1, 2, job="forms"), t.join(0, 1, job="new")):
         refusal = t.ends[session]
         assert refusal is not None
-        assert refusal.status is Status.UNAVAILABLE
+        assert refusal.status is Status.FAILED_PRECONDITION, "who joins is not to try again"
+        assert refusal.text.startswith("the coordinator is shutting down (it got SIGTERM)")
     t.answer(Set("runs", "k", b"still served"))
     t.say(runs[0], Leave())
     assert not t.is_drained
     t.say(runs[1], Leave())
     assert t.is_drained
+
+
+def test_who_comes_while_an_embedded_coordinator_drains_may_try_again() -> None:
+    t = Transcript()
+    t.world(1, job="runs")
+    t.happen(Drain())
+    refusal = t.ends[t.join(0, 1, job="new")]
+    assert refusal is not None
+    assert refusal.status is Status.UNAVAILABLE, "rank 0 hosts the next one at the same place"
 
 
 def test_draining_is_done_when_the_last_world_is_lost() -> None:

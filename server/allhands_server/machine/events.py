@@ -420,7 +420,11 @@ class Looked:
 
 @record
 class Drain:
-    """Take in nobody any more; with a reason, the sessions are told it."""
+    """Take in nobody any more.
+
+    With a reason the coordinator is shut down: sessions are told the reason, and joiners are
+    refused for good. Without one they may try again: rank 0 hosts the next one at the same place.
+    """
 
     reason: str = ""
 

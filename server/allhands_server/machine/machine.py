@@ -103,7 +103,8 @@ class Machine:
         self._waiting: dict[int, _Waiting] = {}
         self._sessions: dict[int, _Session] = {}
         self._touched: dict[Job, None] = {}
-        self._is_draining = False
+        self._draining: Refusal | None = None
+        """What joiners are told while the coordinator drains."""
 
     @property
     def next_due(self) -> float | None:
@@ -117,7 +118,7 @@ class Machine:
         if overdue := self._agenda.run(now):
             self._settle(overdue)
             effects += overdue
-        if self._is_draining and not any(job.is_live for job in self._jobs):
+        if self._draining is not None and not any(job.is_live for job in self._jobs):
             effects.append(Drained())
         return effects
 
@@ -247,8 +248,8 @@ class Machine:
     def _joining(self, event: Joining, now: float) -> list[Effect]:
         try:
             admission.check_form(event.join)
-            if self._is_draining:
-                raise Refused(_GOING_DOWN.status, _GOING_DOWN.text)
+            if self._draining is not None:
+                raise Refused(self._draining.status, self._draining.text)
             job = self._jobs.open(event.join.job)
             self._touched[job] = None
             world, member, effects = job.join(event.session, event.join, event.fresh, now)
@@ -302,7 +303,7 @@ class Machine:
         return [Answer(ticket, told), *effects]
 
     def _drain(self, reason: str) -> list[Effect]:
-        self._is_draining = True
+        self._draining = _shutting_down(reason) if reason else _GOING_DOWN
         effects: list[Effect] = []
         for job in self._jobs:
             if job.world is not None and job.state == "forming":
@@ -312,6 +313,14 @@ class Machine:
             told = [number for number in self._sessions if number not in dismissed]
             effects += [Push(number, Draining(reason)) for number in told]
         return effects
+
+
+def _shutting_down(reason: str) -> Refusal:
+    return Refusal(
+        Status.FAILED_PRECONDITION,
+        f"the coordinator is shutting down ({reason}) and takes in nobody: "
+        "join again when it has been started anew, or name another one",
+    )
 
 
 def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) -> list[Effect]:
