@@ -137,8 +137,9 @@ def _only_one(notices: list[notice.Notice]) -> notice.Notice:
             return only
         case []:
             raise CoordinatorUnavailable(
-                "no coordinator of yours runs on this host: start one with `allhands serve`, "
-                "or name one with --coordinator ah://HOST:PORT or ALLHANDS_URL"
+                "no coordinator of yours runs on this host (none has left a notice in "
+                f"{notice.directory()}): start one with `allhands serve`, or name one with "
+                "--coordinator ah://HOST:PORT or ALLHANDS_URL"
             )
         case _:
             listed = ", ".join(f"{one.url} ({one.kind}, pid {one.pid})" for one in candidates)

@@ -6,10 +6,11 @@ import ipaddress
 import json
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,12 +67,17 @@ async def meet(config: WorldConfig) -> Meeting:
             if config.rank != 0:
                 return Meeting(await _find_note(path, config.timeout), is_guess=True)
             path.unlink(missing_ok=True)  # of an earlier run that was killed
-            meeting = await _host(config, "127.0.0.1", 0)
+            meeting = await _host(_with_token(config), "127.0.0.1", 0)
             meeting.note = path
             _leave_note(path, meeting.endpoint)
             return meeting
         case Alone():
-            return await _host(config, "127.0.0.1", 0)
+            return await _host(_with_token(config), "127.0.0.1", 0)
+
+
+def _with_token(config: WorldConfig) -> WorldConfig:
+    """Settle the token here where the ranks need no notice to learn it."""
+    return replace(config, token=config.token or secrets.token_urlsafe(32))
 
 
 async def _hosted(

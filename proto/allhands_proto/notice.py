@@ -42,13 +42,14 @@ class Notice:
 def directory() -> Path:
     """Return this user's runtime directory for allhands, made if need be, mode 0700.
 
+    That is `$XDG_RUNTIME_DIR/allhands`; where XDG_RUNTIME_DIR is unset, does not exist, is another
+    user's or cannot be written to, `allhands-UID` in the directory for temporary files.
+
     Raises:
         PermissionError: it exists but belongs to somebody else or others may write there.
+        OSError: it cannot be made.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    path = (
-        Path(base, "allhands") if base else Path(tempfile.gettempdir(), f"allhands-{os.getuid()}")
-    )
+    path = _in_runtime_directory() or Path(tempfile.gettempdir(), f"allhands-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -56,6 +57,23 @@ def directory() -> Path:
             f"{path} must be a directory of uid {os.getuid()} with mode 0700; "
             "remove it, or set XDG_RUNTIME_DIR to a directory of your own"
         )
+    return path
+
+
+def _in_runtime_directory() -> Path | None:
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if not base or not os.path.isabs(base):
+        return None
+    try:
+        found = os.stat(base)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return None  # left over from another login, as after `su`
+        path = Path(base, "allhands")
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        return path  # a file: `directory` says so
+    except OSError:
+        return None
     return path
 
 
@@ -105,7 +123,10 @@ def post(notice: Notice) -> Path:
 
 def withdraw(notice: Notice) -> None:
     """Remove the notice, unless another coordinator has put its own there since."""
-    path = directory() / f"coordinator-{notice.port}.json"
+    try:
+        path = directory() / f"coordinator-{notice.port}.json"
+    except OSError:
+        return  # the directory has gone, and the notice with it
     if _read(path) == notice:
         path.unlink(missing_ok=True)
 
@@ -134,8 +155,14 @@ def remove_stale() -> None:
 
 
 def find(port: int) -> Notice | None:
-    """Return the notice of the live coordinator of this user on that port of this host."""
-    return next((notice for notice in live() if notice.port == port), None)
+    """Return the notice of the live coordinator of this user on that port of this host.
+
+    None also where the runtime directory cannot be used: nobody can have left a notice there.
+    """
+    try:
+        return next((notice for notice in live() if notice.port == port), None)
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> Notice | None:

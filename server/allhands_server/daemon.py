@@ -32,7 +32,7 @@ def main(config: ServerConfig) -> int:
         logger.error("%s", error)
         return 2
     except OSError as error:
-        logger.error("%s", error if error.filename is not None else error.strerror)
+        logger.error("%s", error if error.filename is not None else error.strerror or error)
         return 1
 
 

@@ -148,15 +148,38 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         if config.post_notice:
-            pid = os.getpid()
-            posted = notice.Notice(*address, token, pid, config.kind, notice.born(pid))
-            notice.post(posted)
+            posted = _post_notice(config, address, token)
     except BaseException:
         lines.close()
         await server.stop(None)
         raise
     logger.info("listening on %s", authority(config.host, port))
     return RunningCoordinator(address, token, server, coordinator, lines, health_service, posted)
+
+
+def _post_notice(
+    config: ServerConfig, address: tuple[str, int], token: str
+) -> notice.Notice | None:
+    """Leave the notice; None: it cannot be left, and is not needed, for callers know the token.
+
+    Raises:
+        OSError: it cannot be left, and nobody could learn the token.
+    """
+    pid = os.getpid()
+    posted = notice.Notice(*address, token, pid, config.kind, notice.born(pid))
+    try:
+        notice.post(posted)
+    except OSError as error:
+        if config.token is None:
+            raise
+        logger.warning(
+            "no notice for this user's commands: they need ALLHANDS_URL=ah://%s and "
+            "ALLHANDS_TOKEN (%s)",
+            authority(*address),
+            error,
+        )
+        return None
+    return posted
 
 
 def _line_tls(config: ServerConfig) -> ssl.SSLContext | None:

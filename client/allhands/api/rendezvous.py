@@ -284,6 +284,9 @@ def _coordinator_of(store: object) -> Endpoint | None:
 
 def _here() -> str:
     """Name the processes that can read this one's files and reach its loopback."""
-    folder = notice.directory().stat()
     network = process.network() or socket.gethostname()
+    try:
+        folder = notice.directory().stat()
+    except OSError:
+        return f"{network}/{process.space()}:{os.getpid()}"  # it shares files with nobody
     return f"{network}/{folder.st_dev}:{folder.st_ino}"

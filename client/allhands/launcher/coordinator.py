@@ -47,7 +47,8 @@ async def embedded(job: str) -> AsyncIterator[Rendezvous]:
     from allhands_server import embedded
     from allhands_server.config import ServerConfig
 
-    config = ServerConfig(host="127.0.0.1", port=0, post_notice=True, kind="embedded")
+    token = secrets.token_urlsafe(32)  # the ranks find it in their environment
+    config = ServerConfig(host="127.0.0.1", port=0, token=token, kind="embedded")
     running = await embedded.start(config)
     try:
         yield Rendezvous("127.0.0.1", running.port, job, running.token)
