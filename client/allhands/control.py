@@ -254,8 +254,8 @@ class Control:
     ) -> int:
         """Wait until every participant has arrived; return how often this name has opened.
 
-        Who gives up (deadline, Ctrl-C) has not arrived. The count begins again once a job had
-        neither members nor keys.
+        Who gives up (deadline, Ctrl-C) has not arrived. The count begins again with the next world
+        of the job, and once that was deleted.
 
         Raises:
             StoreTimeout: some did not arrive in time; the text names them.
@@ -355,6 +355,29 @@ class Control:
         request = wire.AbortJobRequest(job=job or self._named(), by=by, reason=reason)
         doing = f"abort job {request.job!r}"
         return self._call(self._stub.AbortJob, request, doing, timeout).told
+
+    def delete_job(
+        self,
+        name: str | None = None,
+        *,
+        force: bool = False,
+        by: str = "",
+        timeout: Timeout | None = None,
+    ) -> int:
+        """Forget a job: its keys, its queues, and what is known of its worlds.
+
+        Only with `force` also one that has members: they are expelled, and their calls raise
+        MembershipChanged. Returns how many these were. `by` says who asks, for people.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+            Refused: members are in it.
+        """
+        request = wire.DeleteJobRequest(
+            job=name or self._named(), by=by or f"process {os.getpid()}", force=force
+        )
+        doing = f"delete job {request.job!r}"
+        return self._call(self._stub.DeleteJob, request, doing, timeout).expelled
 
     def report_exit(
         self, space: str, pid: int, born: str, status: int, *, timeout: Timeout | None = None

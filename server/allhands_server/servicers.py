@@ -254,6 +254,12 @@ class CoordinatorService(CoordinatorServicer):
         asked = events.AbortJob(request.job, request.by, request.reason)
         return wire.AbortJobReply(told=await self._ask(asked, context))
 
+    async def DeleteJob(
+        self, request: wire.DeleteJobRequest, context: Context
+    ) -> wire.DeleteJobReply:
+        asked = events.DeleteJob(request.job, request.by, request.force)
+        return wire.DeleteJobReply(expelled=await self._ask(asked, context))
+
     async def ReportExit(
         self, request: wire.ReportExitRequest, context: Context
     ) -> wire.ReportExitReply:

@@ -75,39 +75,52 @@ def test_an_abort_reaches_the_others_without_a_coordinator(cluster: Cluster, bac
         assert told["seconds"] < 20  # far from its deadline
 
 
-def test_a_command_aborts_a_job(cluster: Cluster) -> None:
-    url = cluster.daemon()
-
-    def abort(job: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "allhands.cli.main", "abort", job, "--reason", "tired"]
-        return subprocess.run(
-            [*command, "--coordinator", url],
-            env=cluster.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    ranks = cluster.world(
-        2,
-        BLOCKED.replace("0, 1, 2", "0, 1")
-        + """
-    if me == 0:
-        tell("told", **failure(ah.barrier))
-    hear()
-    os._exit(0)
-    """.replace("\n    ", "\n"),
-        ALLHANDS_URL=f"{url}/j",
+def run_command(cluster: Cluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "allhands.cli.main", *arguments],
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+
+ONE_IS_BLOCKED = (
+    BLOCKED.replace("0, 1, 2", "0, 1")
+    + """
+if me == 0:
+    tell("told", **failure(ah.barrier))
+hear()
+os._exit(0)
+"""
+)
+
+
+def test_a_job_that_is_deleted_by_force_releases_its_ranks(cluster: Cluster) -> None:
+    ranks = cluster.world(2, ONE_IS_BLOCKED, ALLHANDS_URL=f"{cluster.daemon()}/j")
     for rank in ranks:
         rank.expect("ready")
         rank.say()
-    done = abort("j")
+    done = run_command(cluster, "delete", "j", "--force")
+    assert (done.returncode, done.stdout) == (0, "deleted job j, and expelled 2 ranks\n")
+    told = ranks[0].expect("told")
+    assert told["error"] == "MembershipChanged", told
+    assert "job j was deleted by" in told["text"]
+
+
+def test_a_command_aborts_a_job(cluster: Cluster) -> None:
+    url = cluster.daemon()
+
+    ranks = cluster.world(2, ONE_IS_BLOCKED, ALLHANDS_URL=f"{url}/j")
+    for rank in ranks:
+        rank.expect("ready")
+        rank.say()
+    done = run_command(cluster, "abort", "j", "--reason", "tired", "--coordinator", url)
     assert (done.returncode, done.stdout) == (0, "told 2 ranks of job j\n")
     told = ranks[0].expect("told")
     assert (told["error"], told["reason"]) == ("GroupAborted", "tired")
     assert f"(host {os.uname().nodename})" in told["by"]
-    missing = abort("k")
+    missing = run_command(cluster, "abort", "k", "--coordinator", url)
     assert missing.returncode == 1
     assert "no job 'k'" in missing.stderr
 

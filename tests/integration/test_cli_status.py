@@ -128,6 +128,31 @@ def test_a_key_that_does_not_exist_fails_in_one_line(daemon: Daemon, job_name: s
         assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_mistyped_job_is_gone_with_its_keys(daemon: Daemon, job_name: str) -> None:
+    assert daemon.command("kv", "put", job_name, "k", "v").returncode == 0
+    assert f"job {job_name}: empty" in daemon.command("status").stdout
+    assert daemon.command("kv", "del", job_name, "k").returncode == 0
+    assert job_name not in daemon.command("status").stdout
+
+
+def test_jobs_are_deleted_unless_somebody_is_in_them(
+    daemon: Daemon, job_name: str, busy_job: str
+) -> None:
+    other = f"{job_name}-other"
+    assert daemon.command("kv", "put", other, "k", "v").returncode == 0
+    done = daemon.command("delete", other, busy_job)
+    assert done.returncode == 1
+    assert done.stdout == f"deleted job {other}\n"
+    assert f"2 members are in job {busy_job}" in done.stderr
+    assert f"allhands abort {busy_job}" in done.stderr
+    done = daemon.command("delete", busy_job, "--force")
+    assert (done.returncode, done.stdout) == (0, f"deleted job {busy_job}, and expelled 2 ranks\n")
+    assert busy_job not in daemon.command("status").stdout
+    missing = daemon.command("delete", busy_job)
+    assert missing.returncode == 1
+    assert missing.stderr.startswith(f"allhands: delete job '{busy_job}': there is no job")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

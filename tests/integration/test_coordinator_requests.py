@@ -15,14 +15,14 @@ async def test_the_key_value_calls_work_over_the_wire(caller: Any, job_name: str
     async def call(method: str, **fields: Any) -> Any:
         return await caller.call(method, getattr(wire, f"{method}Request")(job=job_name, **fields))
 
-    assert (await call("Set", key="a", value=b"1")).revision == 1
+    first = (await call("Set", key="a", value=b"1")).revision
     assert (await call("Get", key="a")).value == b"1"
     assert (await call("Add", key="a", amount=41)).value == 42
     assert (await call("Append", key="b", value=b"xy")).length == 2
     swapped = await call("CompareSet", key="c", expected=b"", desired=b"z")
     assert (swapped.swapped, swapped.exists, swapped.value) == (True, True, b"z")
     pairs = [wire.KeyValue(key="d", value=b"4"), wire.KeyValue(key="e", value=b"5")]
-    assert (await call("MultiSet", pairs=pairs)).revision == 5
+    assert (await call("MultiSet", pairs=pairs)).revision == first + 4
     assert (await call("MultiGet", keys=["e", "d"])).values == [b"5", b"4"]
     await call("Wait", keys=["a", "b"])
     assert (await call("Delete", key="d")).deleted

@@ -9,6 +9,7 @@ from allhands_server.machine.events import (
     CloseGroup,
     Count,
     Delete,
+    DeleteJob,
     DescribeJob,
     Drain,
     Get,
@@ -17,7 +18,9 @@ from allhands_server.machine.events import (
     ListJobs,
     OpenGroup,
     QueueLength,
+    QueuePop,
     QueuePush,
+    Reform,
     Set,
 )
 from allhands_server.machine.refusals import Refusal, Status
@@ -192,15 +195,98 @@ def test_the_oldest_ended_jobs_are_forgotten_and_the_live_ones_are_not(
     assert names(t) == ["keys", "live", "run2", "run3", "run4"]
 
 
-def test_jobs_whose_keys_were_all_deleted_do_not_pile_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(jobs, "IDLE_JOBS_KEPT", 2)
+def test_a_job_without_members_is_gone_with_its_last_key() -> None:
     t = Transcript()
-    for number in range(5):
-        t.answer(Set(f"job{number}", "k", b""))
-        t.answer(Delete(f"job{number}", "k"))
-    assert names(t) == ["job3", "job4"]
+    t.answer(Set("mistyped", "k", b""))
+    t.answer(Set("mistyped", "other", b""))
+    t.answer(Delete("mistyped", "k"))
+    assert names(t) == ["mistyped"]
+    t.answer(Delete("mistyped", "other"))
+    assert names(t) == []
+
+
+def test_a_job_without_members_is_gone_with_the_last_value_of_its_queues() -> None:
+    t = Transcript()
+    t.answer(QueuePush("mistyped", "q", b"v"))
+    t.answer(QueuePop("mistyped", "q"))
+    assert names(t) == []
+
+
+def test_a_job_whose_last_key_is_deleted_stays_while_somebody_waits() -> None:
+    t = Transcript()
+    waiting = t.ask(Get("j", "late", wait=True))
+    t.answer(Set("j", "k", b""))
+    t.answer(Delete("j", "k"))
+    assert names(t) == ["j"]
+    t.withdraw(waiting)
+    assert names(t) == []
+
+
+def test_a_forgotten_job_does_not_give_a_revision_twice() -> None:
+    t = Transcript()
+    first = t.answer(Set("j", "k", b""))
+    t.answer(Delete("j", "k"))
+    assert t.answer(Set("j", "k", b"")) > first
+
+
+# ---------------------------------------------------------------- deletion
+
+
+def test_a_deleted_job_is_forgotten_with_its_keys() -> None:
+    t = Transcript()
+    run_once(t)
+    t.answer(Set("j", "k", b"v"))
+    t.answer(QueuePush("j", "q", b"v"))
+    t.answer(Arrive("j", "b", "a", ("a",)))
+    assert t.answer(DeleteJob("j", "me")) == 0
+    assert names(t) == []
+    assert t.refusal(Get("j", "k")).status is Status.NOT_FOUND
+    assert t.answer(Arrive("j", "b", "a", ("a",))) == 1
+
+
+def test_a_job_that_is_not_there_cannot_be_deleted() -> None:
+    t = Transcript()
+    assert t.refusal(DeleteJob("j", "me")).status is Status.NOT_FOUND
+
+
+@pytest.mark.parametrize("size", [1, 2], ids=["running", "forming"])
+def test_a_job_with_members_is_deleted_only_by_force(size: int) -> None:
+    t = Transcript()
+    session = t.join(0, size)
+    t.answer(Set("j", "k", b"v"))
+    refusal = t.refusal(DeleteJob("j", "me"))
+    assert refusal.status is Status.FAILED_PRECONDITION
+    assert "allhands abort j" in refusal.text
+    assert t.answer(Get("j", "k")).value == b"v"
+    assert t.answer(DeleteJob("j", "me", force=True)) == 1
+    assert t.ends[session] == Refusal(Status.ABORTED, "job j was deleted by me")
+    assert names(t) == []
+    t.at(100.0)
+    t.world(2)
+    assert t.answer(DescribeJob("j")).epoch == 1
+
+
+def test_who_decides_together_in_a_deleted_job_is_told_that_it_is_over() -> None:
+    t = Transcript()
+    t.world(2, elastic=True)
+    newcomer = t.join(elastic=True)
+    asking = t.ask(Reform("j", "member1", "world", "agree", flag=True))
+    t.answer(DeleteJob("j", "me", force=True))
+    assert asking in t.outcomes
+    assert newcomer in t.ends
+    assert t.machine.next_due is None or t.at(1000.0) is None
+    assert names(t) == []
+
+
+def test_who_waits_for_a_key_of_a_deleted_job_goes_on_waiting() -> None:
+    t = Transcript()
+    run_once(t)
+    waiting = t.ask(Get("j", "k", wait=True))
+    t.answer(DeleteJob("j", "me"))
+    t.answer(Set("j", "k", b"new"))
+    outcome = t.outcomes[waiting]
+    assert isinstance(outcome, Entry)
+    assert outcome.value == b"new"
 
 
 def test_an_ended_job_that_somebody_waits_at_is_not_forgotten(

@@ -3,13 +3,11 @@
 Exit status: 0 once its members were told, 1 if there is no such job or nobody is in it.
 """
 
-import getpass
-import socket
 from typing import Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, reach
+from allhands.cli.coordinator import CoordinatorOption, reach, this_user
 
 
 def abort_command(
@@ -24,12 +22,5 @@ def abort_command(
     Processes are not ended; what they do about the error is up to them.
     """
     with reach(coordinator, job) as control:
-        told = control.abort(reason, by=f"{_user()} (host {socket.gethostname()})")
+        told = control.abort(reason, by=this_user())
     typer.echo(f"told {told} {'rank' if told == 1 else 'ranks'} of job {job}")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name, as in a container
-        return "somebody"

@@ -1,6 +1,8 @@
 """How every command finds the coordinator that it talks to."""
 
+import getpass
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -37,3 +39,12 @@ def reach(url: str | None, job: str | None = None) -> "Iterator[Control]":
             yield control
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def this_user() -> str:
+    """Say who runs this command, for those who are told what it did."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in a container
+        name = "somebody"
+    return f"{name} (host {socket.gethostname()})"

@@ -39,6 +39,9 @@ _COMMANDS = {
         "status_command",
     ),
     "abort": _Command("Release all ranks of a job.", "abort", "abort_command"),
+    "delete": _Command(
+        "Forget jobs: their keys, and what is known of them.", "delete", "delete_command"
+    ),
     "group": _Command("Show the members of a group with their progress.", "group", "group_command"),
     "diagnose": _Command(
         "Ask every rank of a job where it is: who waits for whom, who is behind, who is late.",

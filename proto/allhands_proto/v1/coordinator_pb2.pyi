@@ -1330,6 +1330,52 @@ class AbortJobReply(_message.Message):
 Global___AbortJobReply: _TypeAlias = AbortJobReply  # noqa: Y015
 
 @_typing.final
+class DeleteJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    by: _builtins.str
+    """who asks, for people"""
+    force: _builtins.bool
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        by: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "force", b"force", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteJobRequest: _TypeAlias = DeleteJobRequest  # noqa: Y015
+
+@_typing.final
+class DeleteJobReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPELLED_FIELD_NUMBER: _builtins.int
+    expelled: _builtins.int
+    """members"""
+    def __init__(
+        self,
+        *,
+        expelled: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expelled", b"expelled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteJobReply: _TypeAlias = DeleteJobReply  # noqa: Y015
+
+@_typing.final
 class ReportExitRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

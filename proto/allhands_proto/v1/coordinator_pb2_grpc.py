@@ -149,6 +149,11 @@ class CoordinatorStub(object):
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobReply.FromString,
                 _registered_method=True)
+        self.DeleteJob = channel.unary_unary(
+                '/allhands.v1.Coordinator/DeleteJob',
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteJobRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteJobReply.FromString,
+                _registered_method=True)
         self.ReportExit = channel.unary_unary(
                 '/allhands.v1.Coordinator/ReportExit',
                 request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReportExitRequest.SerializeToString,
@@ -317,6 +322,14 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteJob(self, request, context):
+        """Forget a job: its keys, its queues and what is known of its worlds. FAILED_PRECONDITION: members
+        are in it; with `force` they are expelled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportExit(self, request, context):
         """From who started a process: how it ended.
         """
@@ -449,6 +462,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.AbortJob,
                     request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobReply.SerializeToString,
+            ),
+            'DeleteJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteJob,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteJobRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.DeleteJobReply.SerializeToString,
             ),
             'ReportExit': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportExit,
@@ -1082,6 +1100,33 @@ class Coordinator(object):
             '/allhands.v1.Coordinator/AbortJob',
             allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.AbortJobReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allhands.v1.Coordinator/DeleteJob',
+            allhands__proto_dot_v1_dot_coordinator__pb2.DeleteJobRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.DeleteJobReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -86,6 +86,10 @@ class CoordinatorStub:
     """
     AbortJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AbortJobRequest, _coordinator_pb2.AbortJobReply]
     """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+    DeleteJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteJobRequest, _coordinator_pb2.DeleteJobReply]
+    """Forget a job: its keys, its queues and what is known of its worlds. FAILED_PRECONDITION: members
+    are in it; with `force` they are expelled.
+    """
     ReportExit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]
     """From who started a process: how it ended."""
     CollectReports: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.CollectRequest, _coordinator_pb2.CollectReply]
@@ -138,6 +142,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """
     AbortJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AbortJobRequest, _coordinator_pb2.AbortJobReply]  # type: ignore[assignment]
     """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+    DeleteJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteJobRequest, _coordinator_pb2.DeleteJobReply]  # type: ignore[assignment]
+    """Forget a job: its keys, its queues and what is known of its worlds. FAILED_PRECONDITION: members
+    are in it; with `force` they are expelled.
+    """
     ReportExit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]  # type: ignore[assignment]
     """From who started a process: how it ended."""
     CollectReports: _aio.UnaryStreamMultiCallable[_coordinator_pb2.CollectRequest, _coordinator_pb2.CollectReply]  # type: ignore[assignment]
@@ -325,6 +333,16 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.AbortJobReply, _abc.Awaitable[_coordinator_pb2.AbortJobReply]]:
         """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+
+    @_abc_1.abstractmethod
+    def DeleteJob(
+        self,
+        request: _coordinator_pb2.DeleteJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.DeleteJobReply, _abc.Awaitable[_coordinator_pb2.DeleteJobReply]]:
+        """Forget a job: its keys, its queues and what is known of its worlds. FAILED_PRECONDITION: members
+        are in it; with `force` they are expelled.
+        """
 
     @_abc_1.abstractmethod
     def ReportExit(

@@ -210,6 +210,18 @@ class AbortJob(Request[int]):
 
 
 @record
+class DeleteJob(Request[int]):
+    """Forget a job; with `force` also one that has members, who are expelled.
+
+    Answered with how many these were.
+    """
+
+    job: str
+    by: str
+    force: bool = False
+
+
+@record
 class ReportExit(Request[bool]):
     """Tell how a process ended (-n: by signal n); answered with whether it is a known member."""
 
@@ -246,6 +258,7 @@ AnyRequest: TypeAlias = (
     | Meet
     | Reform
     | AbortJob
+    | DeleteJob
     | ReportExit
     | ListJobs
     | DescribeJob

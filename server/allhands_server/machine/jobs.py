@@ -27,11 +27,11 @@ class Job:
     world until the first join of the next one.
     """
 
-    def __init__(self, name: str, agenda: Agenda, space: str = "") -> None:
+    def __init__(self, name: str, agenda: Agenda, space: str = "", revision: int = 0) -> None:
         self._agenda = agenda
         self._space = space
         self.name = name
-        self.keys = Keys(name)
+        self.keys = Keys(name, revision)
         self.queues = Queues(name)
         self.barriers = Barriers(name)
         self.world: World | None = None
@@ -59,8 +59,8 @@ class Job:
 
     @property
     def is_blank(self) -> bool:
-        """Whether it would be the same if it were made anew."""
-        used = self.keys.revision or len(self.queues) or self.barriers.have_opened
+        """Whether nothing is in it, and nothing ever came of it but keys that were deleted."""
+        used = len(self.keys) or len(self.queues) or self.barriers.have_opened
         return not (self.has_ended or used)
 
     @property
@@ -92,6 +92,18 @@ class Job:
         self.verdicts = Verdicts(following, self._agenda)
         self.reforms = Reforms(following)
         return following, member, [*effects, *joined]
+
+    def clear(self, why: str, now: float) -> list[Effect]:
+        """Expel its members, and drop its keys, its queues and what is known of its worlds.
+
+        Who waits goes on waiting.
+        """
+        effects = [] if self.world is None else self.world.disband(why, now)
+        self.keys.clear()
+        self.queues.clear()
+        self.barriers.clear()
+        self.world = self.verdicts = self.reforms = None
+        return effects
 
     def view(self, now: float) -> JobView:
         world = self.world
@@ -128,6 +140,7 @@ class Jobs:
         self._space = space
         self._jobs: dict[str, Job] = {}
         self._idle: dict[str, None] = {}  # in the order of their last use
+        self._revision = 0  # the highest of those that are forgotten: no revision comes twice
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs.values())
@@ -140,7 +153,7 @@ class Jobs:
         """
         if (job := self._jobs.get(name)) is None:
             limits.check_job(name)
-            job = self._jobs[name] = Job(name, self._agenda, self._space)
+            job = self._jobs[name] = Job(name, self._agenda, self._space, self._revision)
         return job
 
     def get(self, name: str) -> Job:
@@ -156,16 +169,20 @@ class Jobs:
         return job
 
     def tidy(self, job: Job) -> None:
-        """Forget the job if nothing ever came of it, and the oldest idle ones if they are many."""
+        """Forget the job if nothing is in it, and the oldest idle ones if they are many."""
         if self._idle:
             self._idle.pop(job.name, None)
         if job.is_live or job.holds_first_keys or job.is_waited_for:
             return
         if job.is_blank:
-            self._jobs.pop(job.name, None)
+            self._forget(job.name)
         elif job.has_ended or not (len(job.keys) or len(job.queues)):
             self._idle[job.name] = None
         while len(self._idle) > IDLE_JOBS_KEPT:
             oldest = next(iter(self._idle))
             del self._idle[oldest]
-            del self._jobs[oldest]
+            self._forget(oldest)
+
+    def _forget(self, name: str) -> None:
+        if (job := self._jobs.pop(name, None)) is not None:
+            self._revision = max(self._revision, job.keys.revision)

@@ -39,12 +39,12 @@ class _Waiting:
 class Keys:
     """The keys of one job. `revision` counts every change, also over a `clear`."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, revision: int = 0) -> None:
         self._job = job
         self._entries: dict[str, Entry] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._waiters: dict[str, dict[int, None]] = {}  # key -> tickets, in order of asking
-        self.revision = 0
+        self.revision = revision
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -12,7 +12,7 @@ The law:
 from dataclasses import dataclass
 from typing import Protocol
 
-from allhands_server.machine import admission, reports
+from allhands_server.machine import admission, reports, wording
 from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import (
     Answer,
@@ -34,6 +34,7 @@ from allhands_server.machine.events import (
     AwaitVerdict,
     CloseGroup,
     CollectReports,
+    DeleteJob,
     DescribeJob,
     Drain,
     Event,
@@ -181,6 +182,8 @@ class Machine:
                 return effects
             case AbortJob(name, by, reason):
                 return self._abort(ticket, self._jobs.get(name), by, reason)
+            case DeleteJob(name, by, force):
+                return self._delete(ticket, self._jobs.get(name), by, force, now)
             case ReportExit(name):
                 job = self._jobs.get(name)
                 if job.world is None:
@@ -301,6 +304,20 @@ class Machine:
             effects = world.abort("", by, reason)
         self._touched[job] = None
         return [Answer(ticket, told), *effects]
+
+    def _delete(self, ticket: int, job: Job, by: str, force: bool, now: float) -> list[Effect]:
+        inside = 0 if job.world is None else len(job.world.present)
+        if inside and not force:
+            members = f"{inside:,} member{'s are' if inside > 1 else ' is'}"
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{members} in job {job.name}: end them first, or abort it "
+                f"(`allhands abort {job.name}`), or delete it by force (`--force`, force=True)",
+            )
+        self._touched[job] = None
+        effects = job.clear(f"job {job.name} was deleted by {by}", now)
+        report = Report(f"job {job.name} was deleted by {wording.short(by)}")
+        return [Answer(ticket, inside), *effects, report]
 
     def _drain(self, reason: str) -> list[Effect]:
         self._draining = _shutting_down(reason) if reason else _GOING_DOWN

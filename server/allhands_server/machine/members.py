@@ -401,6 +401,20 @@ class World:
             self._remove(member)
         return ended
 
+    def disband(self, why: str, now: float) -> list[Effect]:
+        """End the sessions of all members and newcomers, whatever they are doing."""
+        refusal = Refusal(Status.ABORTED, why)
+        if not self._formed_size:
+            return self.dismiss(refusal)
+        if not self.present:
+            return []
+        ended: list[Effect] = []
+        for member in [*self.present.values()]:
+            if not member.is_broken:
+                ended.append(End(member.session, refusal))
+            self._gone(member, Presence.LOST, why)
+        return [*ended, *self.on_change(now), *self._maybe_ended()]
+
     def abandon(self, now: float) -> list[Effect]:
         """Where nobody's session is alive any more, do not wait for the grace to be over."""
         if not self.is_live or any(one.is_reachable for one in self.members.values()):

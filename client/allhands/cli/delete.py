@@ -1,0 +1,29 @@
+"""`allhands delete`: make the coordinator forget jobs, as far as nobody is in them.
+
+Exit status: 0 once all are forgotten, 1 if one does not exist or has members.
+"""
+
+from typing import Annotated
+
+import typer
+
+from allhands.cli.coordinator import CoordinatorOption, reach, this_user
+
+
+def delete_command(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Which jobs.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also those with members, who are expelled.")
+    ] = False,
+    coordinator: CoordinatorOption = None,
+) -> None:
+    """Forget jobs: their keys, their queues, and what `diagnose` and `trace` know of their end.
+
+    A job that has members is refused: `allhands abort JOB` releases them. With --force they are
+    expelled: their calls fail, and their processes are not ended.
+    """
+    with reach(coordinator, jobs[0]) as control:
+        for job in jobs:
+            expelled = control.delete_job(job, force=force, by=this_user())
+            ranks = f", and expelled {expelled} {'rank' if expelled == 1 else 'ranks'}"
+            typer.echo(f"deleted job {job}{ranks if expelled else ''}")
