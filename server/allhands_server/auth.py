@@ -1,16 +1,18 @@
 """Who may call: the token that every call carries, and TLS from files."""
 
 import asyncio
-import contextlib
 import hmac
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+
+from allhands_proto.limited_log import LimitedLog
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +21,11 @@ _SCHEME = "Bearer "
 _WITHOUT = "this coordinator wants its token: send the metadata 'authorization: Bearer TOKEN'"
 _WRONG = "this is not the token of this coordinator"
 
-_FIRST_SECONDS = 3.0
-"""How long a refusal waits for the request that it refuses."""
+_REFUSAL_SECONDS = 0.1
+"""How long a refusal waits, so that a caller's first small message is written before it comes."""
+_MOST_WAITING = 512
+"""Refusals that wait, of all callers; for one more the oldest goes out. Each holds what gRPC takes
+in of a stream that nobody reads: 64 KiB."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
@@ -30,6 +35,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
+        self._refusals = Refusals()
 
     async def intercept_service(
         self,
@@ -46,28 +52,52 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         ]
         if any(self._is_token(value) for value in shown):
             return await continuation(handler_call_details)
-        return _refusal(method, _WRONG if shown else _WITHOUT)
+        return self._refusals.handler(method, _WRONG if shown else _WITHOUT)
 
     def _is_token(self, value: str) -> bool:
         offered = value[len(_SCHEME) :] if value.startswith(_SCHEME) else ""
         return hmac.compare_digest(offered.encode(), self._token)
 
 
-def _refusal(method: str, text: str) -> Handler:
-    """Make a handler that refuses; a stranger does not learn which methods exist."""
+class Refusals:
+    """Refuses calls on their metadata alone: nothing that a stranger sends is read.
 
-    async def refuse(
-        requests: AsyncIterator[Any], context: "grpc.aio.ServicerContext[Any, Any]"
-    ) -> None:
-        logger.warning("refused %.80r from %s: %s", method, context.peer(), text)
-        # A caller whose write is cut off by the refusal sees INTERNAL, not why it was refused.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_SECONDS):
-                await anext(requests, None)
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+    grpc.aio's callers see INTERNAL, and not why they were refused, where the refusal comes while
+    their stream's first message is still being written. So it waits for a moment.
+    """
 
-    # The kind that fits all: a unary caller sees the status just the same.
-    return grpc.stream_stream_rpc_method_handler(refuse)
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._log = LimitedLog(logger, "refused calls")
+
+    def handler(self, method: str, text: str) -> Handler:
+        """Make a handler that refuses; a stranger does not learn which methods exist."""
+
+        async def refuse(_requests: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+            self._log.warning("refused %.80r from %s: %s", method, context.peer(), text)
+            await self._wait()
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+
+        # The kind that fits all: a unary caller sees the status just the same.
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        due: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(_REFUSAL_SECONDS, _release, due)
+        self._waiting.append(due)
+        if len(self._waiting) > _MOST_WAITING:
+            _release(self._waiting[0])
+        try:
+            await due
+        finally:
+            timer.cancel()
+            self._waiting.remove(due)
+
+
+def _release(due: "asyncio.Future[None]") -> None:
+    if not due.done():
+        due.set_result(None)
 
 
 def server_credentials(cert: Path | str, key: Path | str) -> grpc.ServerCredentials:

@@ -34,16 +34,24 @@ logger = logging.getLogger(__name__)
 _SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
 _LARGEST_MESSAGE = LARGEST_FRAME
 _HANDSHAKE_SECONDS = 3.0
+_MOST_STREAMS = 20_000
+"""Of one connection. One call more waits in its caller, so this has to be beyond the waits in
+barriers over one channel, else the last arrival would wait for the first; 10,000 were measured."""
+_MOST_PENDING = 20_000
+"""Calls of all connections that gRPC holds before they are looked at."""
 _LAST_WORDS = 0.25  # seconds for refusals of a coordinator that closes to reach their callers
 
 _OPTIONS: Sequence[tuple[str, int]] = (
     # By default two servers share one port, and each of them gets half of the workers.
     ("grpc.so_reuseport", 0),
     # The defaults answer CANCELLED when some thousand barrier waits arrive at once.
-    ("grpc.server.max_pending_requests", 100_000),
-    ("grpc.server.max_pending_requests_hard_limit", 200_000),
-    ("grpc.max_concurrent_streams", 1_000_000),
+    ("grpc.server.max_pending_requests", _MOST_PENDING),
+    ("grpc.server.max_pending_requests_hard_limit", 2 * _MOST_PENDING),
+    ("grpc.max_concurrent_streams", _MOST_STREAMS),
     ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
+    # What gRPC takes in of a stream before it is read is 64 KiB. Left to itself it takes more in
+    # the faster it comes, of strangers too; the window for a message that is read grows anyway.
+    ("grpc.http2.bdp_probe", 0),
     # A worker that waits for long pings to keep its way through firewalls open: no offence.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 100),

@@ -5,6 +5,8 @@ written in one go. Requests, refusals and waits are those of the gRPC port.
 """
 
 import asyncio
+import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -15,7 +17,9 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 
 from allhands_proto import framing
+from allhands_proto.limited_log import LimitedLog
 from allhands_proto.line_proof import NONCE_BYTES, is_proof, new_nonce, prove
+from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
 from allhands_proto.v1 import calls_pb2 as wire
 from allhands_server import translation
 from allhands_server.config import authority
@@ -32,6 +36,11 @@ _BYTES_PER_FRAME = 256 * 1024
 _BYTES_UNREAD = 1024 * 1024
 """Replies that the peer has not taken in. More are not written out, and no more calls done."""
 _BACKLOG = 1024
+_ACCEPTED_PER_TURN = 64
+_ACCEPT_AGAIN_SECONDS = 0.5
+_PART = 8
+"""One of so many descriptors of this process may be a connection without a proof."""
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 _UNAUTHENTICATED = translation.CODES["UNAUTHENTICATED"]
 _NO_PROOF = "this is no proof of the secret of its lines, which it tells to who has its token"
@@ -51,15 +60,27 @@ _OPTIONS = (
 
 
 class Lines:
-    """The listener and its lines; lives on the coordinator's loop."""
+    """The listener and its lines; lives on the coordinator's loop.
+
+    It accepts by itself: what a loop's own server does with a connection that was reset before, or
+    where descriptors run out, differs, and none bounds how many connections have shown no proof.
+    """
 
     def __init__(self, coordinator: Coordinator, secret: bytes, hello_timeout: float) -> None:
-        self._coordinator = coordinator
-        self._hello_timeout = hello_timeout
-        self._lines: set[Line] = set()
-        self._server: asyncio.Server | None = None
+        self.coordinator = coordinator
+        self.hello_timeout = hello_timeout
         self.secret = secret
         self.port = 0
+        self._lines: set[Line] = set()
+        self._unproven: Unproven[Line] = Unproven(share_of_descriptors(_PART))
+        self._opening: set[asyncio.Task[None]] = set()
+        self._listening: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._is_full = False
+        """Whether connections wait because too many others have shown no proof."""
+        self._loop = asyncio.get_running_loop()
+        self._log = LimitedLog(logger, "refused lines")
 
     async def listen(self, host: str, tls: ssl.SSLContext | None) -> None:
         """Take any free port of `host`.
@@ -67,25 +88,24 @@ class Lines:
         Raises:
             OSError: there is none.
         """
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        found = await self._loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
         listening = socket.create_server(
             address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both
         )
+        listening.setblocking(False)
         self.port = listening.getsockname()[1]
-        self._server = await loop.create_server(
-            self._line,
-            sock=listening,
-            ssl=tls,
-            ssl_handshake_timeout=self._hello_timeout if tls is not None else None,
-        )
+        self._tls = tls
+        self._listening = listening
+        self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
         """Take in nobody any more, and close the lines once what is ready has been written."""
-        if self._server is not None:
-            self._server.close()
+        if self._listening is not None:
+            self._pause()
+            self._listening.close()
+            self._listening = None
         for line in list(self._lines):
             line.close()
 
@@ -94,27 +114,110 @@ class Lines:
         for line in list(self._lines):
             line.abort()
 
-    def _line(self) -> "Line":
-        return Line(self._coordinator, self.secret, self._hello_timeout, self._lines)
+    def proven(self, line: "Line") -> None:
+        """Note that a line has shown its proof."""
+        self._unproven.discard(line)
+        self._there_is_room()
+
+    def ended(self, line: "Line") -> None:
+        """Forget a line that is closed."""
+        self._unproven.discard(line)
+        self._lines.discard(line)
+        self._there_is_room()
+
+    def warn(self, name: str, why: str) -> None:
+        """Log that a line was refused."""
+        self._log.warning("refused a line from %s: %s", name, why)
+
+    # ------------------------------------------------------------ accepting
+
+    def _accept(self) -> None:
+        """Accept what waits, as far as there is room for connections without a proof."""
+        assert self._listening is not None
+        for _ in range(_ACCEPTED_PER_TURN):
+            if not self._make_room():
+                return
+            try:
+                connection, where = self._listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._log.warning("cannot accept lines for now: %s", error.strerror)
+                    self._pause(_ACCEPT_AGAIN_SECONDS)
+                    return
+                continue  # the connection ended before it was accepted
+            line = Line(self, connection, *where[:2])
+            self._lines.add(line)
+            self._unproven.add(line, where[0], self._loop.time())
+            opening = self._loop.create_task(self._open(line, connection))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    def _make_room(self) -> bool:
+        """Drop the connection that has to make room; accept later where each is too new."""
+        surplus = self._unproven.surplus()
+        if surplus is None:
+            return True
+        line, since = surplus
+        left = since + GRACE_SECONDS - self._loop.time()
+        if left > 0:
+            self._pause(left)
+            self._is_full = True
+            return False
+        line.evict(f"more than {self._unproven.most} connections have shown no proof")
+        return True
+
+    def _pause(self, seconds: float | None = None) -> None:
+        """Leave connections in the backlog, for so long, or until the end."""
+        assert self._listening is not None
+        self._loop.remove_reader(self._listening)
+        if self._again is not None:
+            self._again.cancel()
+        self._again = None if seconds is None else self._loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._again = None
+        self._is_full = False
+        if self._listening is not None:
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _there_is_room(self) -> None:
+        if self._is_full and self._again is not None:
+            self._again.cancel()
+            self._resume()
+
+    async def _open(self, line: "Line", connection: socket.socket) -> None:
+        """Make a transport of a connection; who breaks it off gives its descriptor back."""
+        try:
+            for level, option, value in _OPTIONS:
+                connection.setsockopt(level, option, value)
+            await self._loop.connect_accepted_socket(
+                lambda: line,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self.hello_timeout,
+            )
+        except OSError as error:  # of TLS as well; it took too long, or went away
+            self.warn(line.name, f"{type(error).__name__}: {error}")
+        finally:
+            if not line.is_open:
+                self.ended(line)
+                connection.close()
 
 
 class Line(asyncio.Protocol):
     """One connection: preface, hello, proof, then calls, carried out in their order."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        secret: bytes,
-        hello_timeout: float,
-        lines: "set[Line]",
-    ) -> None:
-        self._coordinator = coordinator
-        self._secret = secret
-        self._hello_timeout = hello_timeout
+    def __init__(self, lines: Lines, connection: socket.socket, host: str, port: int) -> None:
         self._lines = lines
+        self._coordinator = lines.coordinator
+        self._secret = lines.secret
         self._loop = asyncio.get_running_loop()
+        self._connection = connection
         self._transport: asyncio.Transport | None = None
-        self._peer = ""
+        self.name = authority(host, port)
+        """Of the peer."""
         self._hello_timer: asyncio.TimerHandle | None = None
         self._preface = framing.PREFACE  # what has not come of it yet
         self._cutter = framing.FrameCutter(_LARGEST_HELLO)
@@ -134,12 +237,16 @@ class Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not descend from asyncio's.
         self._transport = made = cast(asyncio.Transport, transport)
-        self._lines.add(self)
-        for level, option, value in _OPTIONS:
-            made.get_extra_info("socket").setsockopt(level, option, value)
+        if self._is_closing:
+            made.abort()
+            return
         made.set_write_buffer_limits(high=_BYTES_UNREAD)
-        self._peer = authority(*transport.get_extra_info("peername")[:2])
-        self._hello_timer = self._loop.call_later(self._hello_timeout, self._said_nothing)
+        self._hello_timer = self._loop.call_later(self._lines.hello_timeout, self._said_nothing)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a transport, which closes the connection."""
+        return self._transport is not None
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
@@ -171,7 +278,7 @@ class Line(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
-        self._lines.discard(self)
+        self._lines.ended(self)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._todo.clear()
@@ -206,28 +313,43 @@ class Line(asyncio.Protocol):
         self._hello_timer.cancel()
         self._cutter.largest = framing.LARGEST_FRAME
         self._is_known = True
+        self._lines.proven(self)
         self._write(wire.LineWelcome().SerializeToString())
 
     def _said_nothing(self) -> None:
-        self._refuse(f"no hello within {self._hello_timeout:g} s")
+        self._refuse(f"no hello within {self._lines.hello_timeout:g} s")
 
     def _refuse(self, why: str) -> None:
         """Close the line because of what came on it."""
-        logger.warning("refused a line from %s: %s", self._peer, why)
+        self._lines.warn(self.name, why)
         self._todo.clear()
         self.close()
 
+    def evict(self, why: str) -> None:
+        """Drop the line at once; it makes room for another."""
+        self._lines.warn(self.name, why)
+        self._lines.ended(self)
+        self.abort()
+
     def close(self) -> None:
         """Write what is ready, then close. Idempotent."""
-        if self._is_closing or self._transport is None:
+        if self._is_closing:
+            return
+        if self._transport is None:
+            self.abort()
             return
         self._flush()
         self._is_closing = True
         self._transport.close()
 
     def abort(self) -> None:
-        assert self._transport is not None
-        self._transport.abort()
+        self._is_closing = True
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            # In a handshake of TLS, which ends at once where the connection does.
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     # ------------------------------------------------------------ calls
 
