@@ -1,5 +1,9 @@
 """The backend, from its name to numbers."""
 
+import subprocess
+import sys
+
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -37,3 +41,21 @@ def test_a_copied_tensor_has_its_result_though_nobody_keeps_its_work(rank: int) 
     x = torch.arange(6.0).reshape(2, 3).t()
     dist.all_reduce(x, async_op=True)
     until(lambda: x[2, 1] == 10.0)
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["store=dist.HashStore(), rank=0, world_size=1", "init_method='ah://127.0.0.1:1/job'"],
+)
+def test_without_ml_dtypes_the_error_says_what_to_install(where: str) -> None:
+    program = (
+        "import sys; sys.modules['ml_dtypes'] = None\n"
+        "import torch.distributed as dist\n"
+        f"dist.init_process_group('allhands', {where})\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.returncode == 1
+    assert told.stderr.splitlines()[-1] == (
+        "ImportError: the backend 'allhands' of torch.distributed needs ml_dtypes, which is not "
+        "installed: pip install 'allhands[torch]'"
+    )

@@ -1,5 +1,6 @@
 """The backend's place in torch.distributed: what makes process groups of that name."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from datetime import timedelta
@@ -31,6 +32,20 @@ def register() -> None:
         dist.Backend.register_backend(NAME, Creator(), extended_api=True, devices=list(DEVICES))
 
 
+def require_ml_dtypes() -> None:
+    """Check that ml_dtypes is installed, before this process joins any world.
+
+    Raises:
+        ImportError: it is not; PyTorch's bfloat16 and float8 could not be told to NumPy.
+    """
+    if importlib.util.find_spec("ml_dtypes") is None:
+        raise ImportError(
+            "the backend 'allhands' of torch.distributed needs ml_dtypes, which is not installed: "
+            "pip install 'allhands[torch]'",
+            name="ml_dtypes",
+        )
+
+
 class Rendezvous:
     """What PyTorch calls with an `ah://` URL, and keeps for as long as the process."""
 
@@ -41,6 +56,7 @@ class Rendezvous:
         self, url: str, timeout: timedelta | None = None, **_: Any
     ) -> "Iterator[tuple[Store, int, int]]":
         """Give a store, this process's rank and how many there are, once; see `rendezvous`."""
+        require_ml_dtypes()
         from allhands.torch.rendezvous import Given
 
         if self._given is None:
@@ -68,6 +84,7 @@ class Creator:
 
     def __call__(self, opts: Any, pg_options: Any = None) -> "ProcessGroup":
         """Make a process group; see `places`."""
+        require_ml_dtypes()
         from allhands.recorder import source
         from allhands.torch import operators, places, ways_round
         from allhands.torch.store import whole
