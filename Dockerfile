@@ -27,7 +27,7 @@ RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))
     fi \
     && python3 -m venv /opt/allhands
 WORKDIR /src
-COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY pyproject.toml hatch_build.py hatch_metadata.py README.md LICENSE ./
 COPY proto proto
 COPY server server
 COPY client client

@@ -18,7 +18,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 
 # The native core is compiled into the package. Where there is a compiler, the tests want it.
-NATIVE := hatch_build.py $(wildcard client/allhands/native/*.[ch])
+NATIVE := $(wildcard hatch_*.py) $(wildcard client/allhands/native/*.[ch])
 ALLHANDS_NATIVE ?= $(if $(shell command -v gcc || command -v cc),require,1)
 
 SHELL_SCRIPTS := .ci/run $(wildcard container/*.sh) tests/container/run.sh
@@ -135,12 +135,13 @@ $(VENV)/.has-examples: $(BIN)/python pyproject.toml $(NATIVE)
 	$(tell_of_native_core)
 	@touch $@
 
-# The development extra includes that of the examples.
+# The pip of a new environment may be older than dependency groups, which came with 25.1.
 $(VENV)/.has-dev: $(BIN)/python pyproject.toml $(NATIVE)
-	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --editable '.[dev]'
+	$(PIP) install --upgrade 'pip>=25.1'
+	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev --editable '.[examples,plot]'
 	$(tell_of_native_core)
 	@touch $@ $(VENV)/.has-examples
 
 $(VENV)/.has-torch: $(VENV)/.has-dev
-	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --editable '.[dev-torch]'
+	ALLHANDS_NATIVE=$(ALLHANDS_NATIVE) $(PIP) install --group dev-torch --editable '.[examples,plot,torch]'
 	@touch $@

@@ -1,11 +1,13 @@
 """Builds allhands._native, the one extension, from every C file in client/allhands/native.
 
-It needs a C compiler and Python's headers, and Linux. What lacks them installs all the same, says
-so, and uses links. ALLHANDS_NATIVE=0 leaves the extension out; ALLHANDS_NATIVE=require makes an
-installation without it fail.
+It needs a C compiler and Python's headers. What lacks them installs all the same, says so, and uses
+links. ALLHANDS_NATIVE=0 leaves the extension out; ALLHANDS_NATIVE=require makes an installation
+without it fail. CC, CFLAGS and LDFLAGS mean what they usually mean; _PYTHON_HOST_PLATFORM, as
+linux-aarch64, names another machine that CC compiles for.
 """
 
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -18,7 +20,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path("client", "allhands")
-EXTENSION = "_native" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+PLATFORM = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+EXTENSION = "_native" + SUFFIX.replace(platform.machine(), PLATFORM.removeprefix("linux_"))
 # What makes sums the same everywhere is -ffp-contract=off; what makes integers wrap, -fwrapv.
 FLAGS = shlex.split(
     "-O3 -std=c11 -fwrapv -ffp-contract=off -fvisibility=hidden -pthread -Wall -Wextra"
@@ -55,9 +59,11 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
             self.app.display_warning(
                 f"allhands is installed without its native core: {missing}. Ranks of one host "
                 "will use links, which are slower. For the native core install gcc and the "
-                "headers of Python (Debian: apt install gcc libc6-dev python3-dev), on Linux, "
-                "and install allhands again."
+                "headers of Python (Debian: apt install gcc libc6-dev python3-dev), and install "
+                "allhands again with pip's --no-cache-dir, or this build is taken again."
             )
+            # Not py3-none-any: this is no wheel for every machine, and no index is to take it.
+            build_data["tag"] = f"py3-none-{PLATFORM}"
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -77,8 +83,6 @@ def compile_extension(folder: Path, built: Path) -> None:
     Raises:
         Missing: it cannot be made here; the text says why.
     """
-    if sys.platform != "linux":
-        raise Missing(f"it needs Linux, and this is {sys.platform}")
     import numpy
 
     command = [

@@ -1,6 +1,6 @@
 """Generate the wire code from the .proto files; with --check, only report drift.
 
-The generator is pinned (see the `dev` extra): code from an old one runs with every newer
+The generator is pinned (see the dependency group `dev`): code from an old one runs with every newer
 protobuf and grpcio, code from a new one refuses older ones.
 """
 

@@ -5,8 +5,12 @@ which need no arrays answer at once.
 """
 
 import os
+import sys
 
 import lazy_loader
+
+if sys.platform != "linux":
+    raise ImportError(f"allhands runs on Linux only, and this is {sys.platform}")
 
 # Before anything imports gRPC, which reads it only then. Its own way with forks starts its threads
 # anew in every forked child of a rank, where they crash (grpcio 1.85: in half of the children). A
