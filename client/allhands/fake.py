@@ -95,9 +95,8 @@ class FakeWorker(Worker):
             recorder_size=self.config.recorder_size,
         )
         self._engines[name] = engine
-        for group in ("", name):
-            if group in self._aborted:
-                engine.fail(self._aborted[group])
+        for tell in self._events:
+            tell(engine)
         return engine
 
     async def leave(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
@@ -109,5 +108,5 @@ class FakeWorker(Worker):
             return AllhandsError(f"{what} cannot run: this rank has left the group")
 
         for engine in self._engines.values():
-            engine.fail(closed)
+            engine.shut(closed)
             engine.close()

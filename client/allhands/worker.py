@@ -88,10 +88,11 @@ class Worker:
         self._mesh = Mesh(self)
         self._engines: dict[str, GroupEngine] = {}
         self._ended: dict[str, Position] = {}  # where this rank was in groups it has closed
-        self._gone: dict[int, Failure] = {}
-        self._left: dict[int, tuple[dict[str, int], Failure]] = {}
-        self._rulings: list[tuple[Failure, Sequence[tuple[int, int]]]] = []
-        self._aborted: dict[str, Failure] = {}  # by group; of all of them under ""
+        self._gone: set[int] = set()
+        self._left: set[int] = set()
+        self._aborted: set[str] = set()  # groups; all of them as ""
+        self._events: list[Callable[[GroupEngine], None]] = []
+        """What befell the world, in the order in which it was heard of: each tells an engine."""
         self._cries: list[tuple[Sequence[int], Key, bytes]] = []  # own aborts
         self._space = process.space()
         self._coordinator_gone = asyncio.Event()
@@ -225,19 +226,8 @@ class Worker:
         engine.recording.on_failure = self._dumper.failed
         self._engines[name] = engine
         self._ended.pop(name, None)
-        for rank, failure in self._gone.items():
-            if rank in ranks:
-                engine.fail(failure)
-        for failure, pairs in self._rulings:
-            self._rule(engine, failure, pairs)
-        for rank, (completed, failure) in self._left.items():
-            if rank in ranks:
-                engine.peer_left(rank, completed.get(name, 0), failure)
-        for group in ("", name):
-            if group in self._aborted:
-                engine.fail(self._aborted[group])
-        if self._expelled is not None:
-            self.expelled(self._expelled)
+        for tell in self._events:
+            tell(engine)
         await self._session.open_group(name, ranks)
         return engine
 
@@ -279,8 +269,8 @@ class Worker:
             self._ended[name] = engine.position
             while len(self._ended) > _ENDED_GROUPS:
                 del self._ended[next(iter(self._ended))]
-            engine.end(why) if why is not None else engine.fail(_destroyed)
-            gone = self._gone.keys() | self._left.keys()
+            engine.end(why) if why is not None else engine.shut(_destroyed)
+            gone = self._gone | self._left
             engine.close(gone)
             del self._engines[name]
             if self._arena is not None:
@@ -359,7 +349,7 @@ class Worker:
             return AllhandsError(f"{what} cannot run: this rank has left the group")
 
         for engine in self._engines.values():
-            engine.fail(closed)
+            engine.shut(closed)
         await self._idle()
         try:
             # What this rank has completed the others can only end with all that it has sent.
@@ -546,12 +536,16 @@ class Worker:
     def member_lost(self, rank: int, reason: str, found: Verdict) -> None:
         if rank in self._gone:
             return
-        failure = self._gone[rank] = partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        self._gone.add(rank)
+        failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
         logger.warning("%s is lost: %s; %s", self.name(rank), reason, found.text)
         self._known(rank)
-        for engine in self._engines.values():
+
+        def tell(engine: GroupEngine) -> None:
             if rank in engine.ranks:
                 engine.fail(failure)
+
+        self._befell(tell)
 
     def member_left(self, left: wire.MemberLeft) -> None:
         rank = left.rank
@@ -566,32 +560,43 @@ class Worker:
                 traceback=left.traceback,
                 found=found,
             )
-        self._left[rank] = completed, failure
+        self._left.add(rank)
         self._known(rank)
         self._mesh.part(rank)
-        for engine in self._engines.values():
+
+        def tell(engine: GroupEngine) -> None:
             if rank in engine.ranks:
-                engine.peer_left(rank, completed.get(engine.name, 0), failure)
+                last = completed.get(engine.name, 0)
+                engine.peer_left(rank, last, failure, is_fault=bool(left.error))
+
+        self._befell(tell)
 
     def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
         logger.warning("%s", found.text)
         failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
-        self._rulings.append((failure, pairs))
         for both in pairs:
             for rank in both:
                 if self.rank in both:
                     self._known(rank)
-        for engine in self._engines.values():
-            self._rule(engine, failure, pairs)
+
+        def tell(engine: GroupEngine) -> None:
+            if any({*both} <= {*engine.ranks} for both in pairs):
+                engine.fail(failure)
+
+        self._befell(tell)
 
     def aborted(self, group: str, by: str, reason: str) -> None:
         if group in self._aborted:
             return
         logger.warning("%s was aborted by %s: %s", group or "the world", by, reason)
-        failure = self._aborted[group] = partial(verdict.aborted, by=by, reason=reason)
-        for engine in self._engines.values():
+        self._aborted.add(group)
+        failure = partial(verdict.aborted, by=by, reason=reason)
+
+        def tell(engine: GroupEngine) -> None:
             if group in ("", engine.name):
                 engine.fail(failure)
+
+        self._befell(tell)
 
     def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
         if (engine := self._engines.get(group)) is not None:
@@ -612,14 +617,16 @@ class Worker:
             return error
 
         logger.error("expelled from job %s: %s", self.config.job, reason)
-        for engine in self._engines.values():
-            engine.fail(failure)
+        self._befell(lambda engine: engine.fail(failure))
 
     def coordinator_gone(self, reason: str) -> None:
         self._coordinator_gone.set()
         for ranks, key, told in self._cries:  # perhaps it never heard of them
             self._tell(ranks, Kind.ABORT, key, told)
         host = next((one for one in self.members.values() if one.hosts_coordinator), None)
+        for rank in [*self._opinions]:
+            # Its link broke before: the host may have gone because of it.
+            self._lose_if_dead(rank, "its link broke")
         if host is None or host.rank == self.rank:
             logger.error("the coordinator went away: %s", reason)
         elif host.rank not in self._left:
@@ -660,11 +667,17 @@ class Worker:
         if opinion is not None and opinion is not asyncio.current_task():
             opinion.cancel()
 
-    def _rule(
-        self, engine: GroupEngine, failure: Failure, pairs: Sequence[tuple[int, int]]
-    ) -> None:
-        if any({*both} <= {*engine.ranks} for both in pairs):
-            engine.fail(failure)
+    def _lose_if_dead(self, rank: int, reason: str) -> None:
+        """Count a member as lost whose process is seen to have ended."""
+        found = sight.of_broken_link(self.members[rank], reason, self._space)
+        if found.absent[0].state == "dead":
+            self.member_lost(rank, reason, found)
+
+    def _befell(self, tell: Callable[[GroupEngine], None]) -> None:
+        """Let engines know what befell the world: those that there are, and those to come."""
+        self._events.append(tell)
+        for engine in self._engines.values():
+            tell(engine)
 
 
 def _progress(group: str, position: Position, unanswered: Sequence[int] = ()) -> wire.Progress:

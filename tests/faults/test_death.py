@@ -188,3 +188,45 @@ def test_who_comes_to_a_call_that_another_gave_up_before_leaving_is_told_so(job:
     assert told["error"] == "GroupAborted", told
     assert told["by"].startswith("rank 0 (host ")
     assert "left the job because of CollectiveTimeout" in told["text"]
+
+
+GOING = {
+    "left": "ah.destroy_process_group(); sys.exit()",
+    "raised": "raise LookupError('no such file as this')",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("going", GOING)
+def test_who_went_first_is_named_not_who_died_because_of_it(job: Job, going: str) -> None:
+    text = f"""
+    import logging
+    heard = threading.Event()
+    class Ear(logging.Handler):
+        def emit(self, record):
+            if "rank 1 " in record.getMessage() and "is lost" in record.getMessage():
+                heard.set()
+    logging.getLogger("allhands").addHandler(Ear())
+    ah.init_process_group(timeout=40)
+    ah.barrier()
+    tell("ready")
+    if ah.get_rank() == 2:
+        hear()
+        {GOING[going]}
+    if ah.get_rank() == 1:
+        failure(ah.barrier)
+        os._exit(1)
+    assert heard.wait(30)
+    tell("blocked", **failure(ah.barrier))
+    tell("message", **failure(lambda: ah.recv(np.ones(3), 2)))
+    tell("made since", **failure(lambda: ah.new_group([0, 1, 2]).barrier().wait()))
+    """
+    ranks = job(3, text)
+    for rank in ranks:
+        rank.expect("ready")
+    ranks[2].say()
+    for what in ("blocked", "message", "made since"):
+        told = ranks[0].expect(what)
+        assert "rank 2 (host " in told["text"], told
+        assert "rank 1 (host " not in told["text"], told

@@ -9,6 +9,7 @@ import pytest
 from allhands.deadlines import deadline
 from allhands.engine import endings, group_engine
 from allhands.engine.endings import Found
+from allhands.engine.losses import Losses
 from allhands.engine.verdict import GivenUp
 from allhands.engine.work import Work
 from allhands.errors import (
@@ -480,6 +481,17 @@ async def test_the_first_failure_of_a_group_is_the_one_that_counts(three: Inproc
     assert isinstance(error, GroupAborted)
 
 
+async def test_who_left_first_is_named_though_another_rank_died_of_it(three: InprocWorld) -> None:
+    await assert_usable(three)
+    stays = three.groups[0]
+    await three.leave(2)
+    await three.fail(1)
+    works = [stays.barrier(), stays.recv(ones(3), 2)]
+    for error in await outcomes(works):
+        assert isinstance(error, PeerFailed)
+        assert error.failed_ranks == (2,)
+
+
 async def test_each_caller_gets_an_error_of_its_own(three: InprocWorld) -> None:
     works = [three.groups[0].barrier() for _ in range(3)]
     await three.fail(2)
@@ -632,7 +644,8 @@ async def told_why(*answers: Found) -> tuple[AllhandsError, int]:
     """Return the error of a call that rank 1 gave up, and how often the coordinator was asked."""
     left = list(answers)
     me = InprocRank(Switchboard(), 0, lambda group, sequence, waiting_on: left.pop(0))
-    ending = endings.Endings("world", [0, 1], 0, 1, me.mesh, me, lambda: "is in no call")
+    doing, losses = (lambda: "is in no call"), Losses()
+    ending = endings.Endings("world", [0, 1], 0, 1, me.mesh, me, doing, losses)
     return await ending.given_up("barrier", 7, None, [1]), len(answers) - len(left)
 
 

@@ -9,6 +9,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 from allhands.engine import verdict
 from allhands.engine.call import Call
+from allhands.engine.losses import Losses
 from allhands.engine.stall import Stall, patience
 from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.work import Work
@@ -46,6 +47,7 @@ class Endings:
         mesh: Mesh,
         registry: Registry,
         doing: Callable[[], str],
+        losses: Losses,
     ) -> None:
         """`doing` says what this rank does now, for people: "is in barrier #7"."""
         self.where: Callable[[int], str] = lambda sequence: ""
@@ -59,9 +61,7 @@ class Endings:
         self._group = group
         self._mesh = mesh
         self._registry = registry
-        self._failure: Failure | None = None
-        self._left: dict[int, tuple[int, Failure]] = {}
-        self._given_up: dict[int, Failure] = {}
+        self._losses = losses
         self._heard = asyncio.Event()
         """Set once the group has failed, or a rank has left it."""
         self._history: dict[int, Call | str] = {}
@@ -75,49 +75,46 @@ class Endings:
     # ------------------------------------------------------------ what is known
 
     def fail(self, failure: Failure) -> bool:
-        """Take in what ends the group; say whether it is the first, which counts."""
-        if self._failure is not None:
-            return False
-        self.end(failure)
-        return True
+        """Take in what ends the group; say whether nothing had ended it before."""
+        is_first = self._losses.fail(failure)
+        self._heard.set()
+        return is_first
+
+    def close(self, failure: Failure) -> bool:
+        """Take in that this rank ends the group; say whether nothing had ended it before."""
+        is_first = self._losses.close(failure)
+        self._heard.set()
+        return is_first
 
     def end(self, failure: Failure) -> None:
         """Take in what calls are told from now on, instead of what was taken in before."""
-        self._failure = failure
+        self._losses.replace(failure)
         self._heard.set()
 
-    def leave(self, rank: int, completed: int, failure: Failure) -> None:
+    def leave(self, rank: int, completed: int, failure: Failure, *, is_fault: bool) -> None:
         """Take in that a rank of the world left after call number `completed`."""
-        self._left[rank] = (completed, failure)
+        self._losses.leave(rank, completed, failure, is_fault=is_fault)
         self._heard.set()
 
     def give_up(self, sequence: int, given: GivenUp) -> Failure:
         """Take in that a rank has given a call up on purpose; return what ends it here."""
-        failure = partial(verdict.cancelled, given=given)
-        return self._given_up.setdefault(sequence, failure)
+        return self._losses.give_up(sequence, partial(verdict.cancelled, given=given))
 
     def tell(self, sequence: int, reason: str) -> None:
         """Tell the others that this rank gives a call up, and why."""
         self._registry.gave_up(self._name, self._ranks, sequence, reason)
 
     def reason(self, sequence: int) -> Failure | None:
-        """Return why a call cannot end well, if that is known: the group's failure, or `gone`."""
-        return self._failure or self.gone(sequence) or self._given_up.get(sequence)
-
-    def gone(self, sequence: int) -> Failure | None:
-        """Return the failure of a call that needs a rank which has left before it."""
-        for completed, failure in self._left.values():
-            if sequence > completed:
-                return failure
-        return None
+        """Return why a call cannot end well, if that is known; see `losses`."""
+        return self._losses.reason(sequence)
 
     def has_left(self, rank: int) -> bool:
         """Say whether a rank of the world has left."""
-        return rank in self._left
+        return self._losses.has_left(rank)
 
     def limits(self) -> list[int]:
         """Return after which calls ranks have left."""
-        return [completed for completed, _ in self._left.values()]
+        return self._losses.limits()
 
     # ------------------------------------------------------------ who called what
 
@@ -138,8 +135,7 @@ class Endings:
 
     def conclude(self, sequence: int) -> None:
         """Forget what others called, or gave up, up to a number."""
-        if self._given_up:
-            self._given_up = {at: one for at, one in self._given_up.items() if at > sequence}
+        self._losses.conclude(sequence)
         if self._refusals:
             self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
         if self._answered:

@@ -1,6 +1,6 @@
 """A message from point to point, as its caller wants it, whichever way it goes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
-from allhands.engine.verdict import Failure
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveTimeout
 
@@ -79,11 +78,3 @@ _DTYPES = (
     ("bfloat16", 2),
     *((str(np.dtype(one)), np.dtype(one).itemsize) for one in "?bBhHiIqQefdFDgG"),
 )
-
-
-def gone(peer: int | None, others: Sequence[int], left: Mapping[int, Failure]) -> Failure | None:
-    """Return the failure of a message whose only possible peers have left."""
-    candidates = others if peer is None else [peer]
-    if not candidates or any(rank not in left for rank in candidates):
-        return None
-    return left[candidates[0]]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from allhands.engine import verdict
 from allhands.engine.buffer import octets
 from allhands.engine.call import Call
-from allhands.engine.exchange import Exchange, add_intact, gone, named, sent
+from allhands.engine.exchange import Exchange, add_intact, named, sent
+from allhands.engine.losses import Losses
 from allhands.engine.verdict import Failure, Registry
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
@@ -23,7 +24,13 @@ class Exchanges:
     """Sends and receives of a group over links, on the loop."""
 
     def __init__(
-        self, group: int, ranks: Sequence[int], rank: int, mesh: Mesh, registry: Registry
+        self,
+        group: int,
+        ranks: Sequence[int],
+        rank: int,
+        mesh: Mesh,
+        registry: Registry,
+        losses: Losses,
     ) -> None:
         self._group = group
         self._ranks = tuple(ranks)
@@ -33,8 +40,7 @@ class Exchanges:
         self._pending: dict[Exchange, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sends: dict[tuple[int, int], Exchange] = {}
-        self._failure: Failure | None = None
-        self._left: dict[int, Failure] = {}
+        self._losses = losses
 
     def send(self, exchange: Exchange) -> None:
         """Start a send; complete when the memory may be reused."""
@@ -42,7 +48,7 @@ class Exchanges:
         peer = exchange.peer
         count = self._mesh.next_count(peer, self._group)
         key = Key(self._group, count, 0, exchange.tag, point_to_point=True)
-        if (failure := self._failure or self._gone(exchange)) is not None:
+        if (failure := self._reason(exchange)) is not None:
             exchange.work.fail(failure(self._what(exchange)))
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -86,7 +92,7 @@ class Exchanges:
         incoming = Incoming(exchange.array.nbytes, exchange.call.signature, land, done)
         self._mesh.post_open(exchange.peer, self._group, exchange.tag, incoming)
         # Only now: what a peer sent before it left can still be received.
-        if not future.done() and (failure := self._failure or self._gone(exchange)) is not None:
+        if not future.done() and (failure := self._reason(exchange)) is not None:
             future.set_exception(failure(self._what(exchange)))
         self._watch(exchange, future, lambda: self._mesh.retract(incoming))
 
@@ -94,18 +100,11 @@ class Exchanges:
         """End an exchange early."""
         self._end(exchange, lambda what: AllhandsError(f"{what} was cancelled by this rank"))
 
-    def fail(self, failure: Failure) -> None:
-        """End all exchanges, and all to come."""
-        self._failure = failure
+    def review(self) -> None:
+        """End the exchanges that cannot end well; what a rank that left had sent is here."""
         for exchange in list(self._pending):
-            self._end(exchange, failure)
-
-    def peer_left(self, rank: int, failure: Failure) -> None:
-        """Learn that a rank of the world left: what it sent before is here already."""
-        self._left[rank] = failure
-        for exchange in list(self._pending):
-            if (found := self._gone(exchange)) is not None:
-                self._end(exchange, found)
+            if (failure := self._reason(exchange)) is not None:
+                self._end(exchange, failure)
 
     def refused(self, peer: int, key: Key, call: str) -> None:
         """Learn that the receiver of a send expects another message."""
@@ -172,10 +171,10 @@ class Exchanges:
         if future is not None and not future.done():
             future.set_exception(failure(self._what(exchange)))
 
-    def _gone(self, exchange: Exchange) -> Failure | None:
-        """Return the failure of an exchange whose only possible peers have left."""
+    def _reason(self, exchange: Exchange) -> Failure | None:
+        """Return why an exchange cannot end well, if that is known."""
         others = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
-        return gone(exchange.peer, others, self._left)
+        return self._losses.reason_of_message(exchange.peer, others)
 
     def _what(self, exchange: Exchange) -> str:
         return named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag)

@@ -25,7 +25,6 @@ from allhands.engine.exchange import Exchange, named
 from allhands.engine.group_engine import GroupEngine, Operation
 from allhands.engine.messages import Messages
 from allhands.engine.native import Native
-from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError
 from allhands.reduction import ReduceOp, fold
 
@@ -103,7 +102,7 @@ class _FakeMessages(Messages):
     def cancel(self, exchange: Exchange) -> None:
         pass
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self) -> None:
         pass
 
     async def idle(self, run: object) -> None:

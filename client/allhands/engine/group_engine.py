@@ -25,6 +25,7 @@ from allhands.engine.executor import Execution, MismatchFound
 from allhands.engine.guard import ROOTED, Hearing, Stage, guarded
 from allhands.engine.hierarchy import Hierarchy
 from allhands.engine.island import Island, Left
+from allhands.engine.losses import Losses
 from allhands.engine.messages import Messages
 from allhands.engine.native import Native
 from allhands.engine.order import Order
@@ -170,7 +171,10 @@ class GroupEngine:
         self._runner: asyncio.Task[None] | None = None
         self._interrupt: asyncio.Future[Failure | None] | None = None
         self._current: Operation | None = None
-        self._endings = Endings(name, self.ranks, rank, self.hash, mesh, registry, self._doing)
+        losses = Losses()
+        self._endings = Endings(
+            name, self.ranks, rank, self.hash, mesh, registry, self._doing, losses
+        )
         self._agreed: dict[int, None] = {}
         """Signatures of rooted calls that all ranks were heard to make; the oldest first."""
         self._stage = Stage()
@@ -198,8 +202,9 @@ class GroupEngine:
             rank,
             self.order,
             self._shared,
-            Exchanges(self.hash, self.ranks, rank, mesh, registry),
+            Exchanges(self.hash, self.ranks, rank, mesh, registry, losses),
             registry,
+            losses,
             lambda: self._position.ended,
             self.named,
         )
@@ -350,11 +355,17 @@ class GroupEngine:
     # ------------------------------------------------------------ what happens to the group
 
     def fail(self, failure: Failure) -> None:
-        """End the group: the current call, those queued, and all to come. The first one counts."""
+        """End the group: the current call, those queued, and all to come.
+
+        They are told the first failure of the group that is known; see `losses`.
+        """
         if self._endings.fail(failure):
-            self._wake(failure)
-            self._shared.fail()
-            self.messages.fail(failure)
+            self._end()
+
+    def shut(self, failure: Failure) -> None:
+        """End the group because this rank is done with it, unless it has failed before."""
+        if self._endings.close(failure):
+            self._end()
 
     def failure(self) -> AllhandsError | None:
         """Return why the next call would fail; None: for nothing that is known yet."""
@@ -364,9 +375,7 @@ class GroupEngine:
     def end(self, failure: Failure) -> None:
         """Let all calls to come say this, also where something else has ended the group before."""
         self._endings.end(failure)
-        self._wake(failure)
-        self._shared.fail()
-        self.messages.fail(failure)
+        self._end()
 
     def abort(self, reason: str) -> None:
         """End the group on all its ranks."""
@@ -382,15 +391,18 @@ class GroupEngine:
         else:
             self._shared.give_up(sequence)
 
-    def peer_left(self, rank: int, completed: int, failure: Failure) -> None:
+    def peer_left(
+        self, rank: int, completed: int, failure: Failure, *, is_fault: bool = False
+    ) -> None:
         """Learn that a rank of the world left after call number `completed`.
 
-        What it has completed can still be ended here; nothing after that.
+        What it has completed can still be ended here; nothing after that. `is_fault` says that an
+        error made it leave.
         """
-        self._endings.leave(rank, completed, failure)
-        self.messages.peer_left(rank, failure)
+        self._endings.leave(rank, completed, failure, is_fault=is_fault)
+        self.messages.peer_left(rank)
         if self._current is not None:
-            gone = self._endings.gone(self._current.work.sequence)
+            gone = self._endings.reason(self._current.work.sequence)
             if gone is not None:
                 self._wake(gone)
             else:  # it was in the current call, and cannot say so any more
@@ -429,6 +441,13 @@ class GroupEngine:
             self._shared.interrupt_current(key.sequence)
 
     # ------------------------------------------------------------ inside
+
+    def _end(self) -> None:
+        """End what is under way, as `losses` say."""
+        if self._current is not None:
+            self._wake(self._endings.reason(self._current.work.sequence))
+        self._shared.fail()
+        self.messages.fail()
 
     async def _run_queue(
         self, operation: Operation | None = None, begun: "Begun | None" = None

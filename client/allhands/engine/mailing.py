@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from allhands.engine import explain, verdict
-from allhands.engine.exchange import Exchange, add_intact, gone, named, sent, signed
-from allhands.engine.verdict import Failure, Registry
+from allhands.engine.exchange import Exchange, add_intact, named, sent, signed
+from allhands.engine.losses import Losses
+from allhands.engine.verdict import Registry
 from allhands.errors import AllhandsError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Mailing:
         registry: Registry,
         make: Callable[..., "Mail"],
         failed: Callable[[BaseException], None],
+        losses: Losses,
     ) -> None:
         self._name = name
         self._ranks = tuple(ranks)
@@ -34,8 +36,7 @@ class Mailing:
         self._others = [one for one in self._ranks if one != self._ranks[rank]]
         self._registry = registry
         self._failed = failed
-        self._failure: Failure | None = None
-        self._left: dict[int, Failure] = {}
+        self._losses = losses
         self.mail = make(on_failure=self._on_failure)
         self._lock = threading.Lock()
         self._server: threading.Thread | None = None
@@ -63,14 +64,12 @@ class Mailing:
             message.cancel()
             self._settle_once(message)
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self) -> None:
         """End all messages, and all to come, but for those that are here already."""
-        self._failure = failure
         self.mail.fail()
 
-    def peer_left(self, rank: int, failure: Failure) -> None:
+    def peer_left(self, rank: int) -> None:
         """Learn that a rank of the world left: what it sent before is here already."""
-        self._left[rank] = failure
         if rank in self._others:
             self.mail.leave(self._ranks.index(rank))
 
@@ -208,7 +207,6 @@ class Mailing:
             )
         if outcome == "cancelled":
             raise AllhandsError(f"{what} was cancelled by this rank")
-        failure = self._failure or gone(peer, self._others, self._left)
-        if failure is not None:
+        if (failure := self._losses.reason_of_message(peer, self._others)) is not None:
             raise failure(what)
         raise AllhandsError(f"{what} ended as {outcome}")

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from allhands.engine import verdict
-from allhands.engine.exchange import Exchange, add_intact, gone, named
+from allhands.engine.exchange import Exchange, add_intact, named
 from allhands.engine.exchanges import Exchanges
+from allhands.engine.losses import Losses
 from allhands.engine.mailing import Mailing
 from allhands.engine.order import Order
 from allhands.engine.shared import Shared
@@ -32,6 +33,7 @@ class Messages:
         shared: Shared,
         links: Exchanges,
         registry: Registry,
+        losses: Losses,
         ended: Callable[[], int],
         named: Sequence[int],
     ) -> None:
@@ -47,13 +49,12 @@ class Messages:
         self._mailing: Mailing | None = None
         self._held: dict[Exchange, asyncio.TimerHandle] = {}
         self._settling: asyncio.Task[None] | None = None
-        self._failure: Failure | None = None
-        self._left: dict[int, Failure] = {}
+        self._losses = losses
         self._closed = False
 
     def start(self, exchange: Exchange) -> None:
         """Take a message that was counted as a detour."""
-        if self._failure is None and (self._held or self._shared.is_open):
+        if not self._losses.has_failed and (self._held or self._shared.is_open):
             self._hold(exchange)
             return
         self._pass_on(exchange)
@@ -70,27 +71,20 @@ class Messages:
         else:
             self._links.cancel(exchange)
 
-    def fail(self, failure: Failure) -> None:
-        """End all messages, and all to come."""
-        self._failure = failure
-        for exchange in list(self._held):
-            self._end_held(exchange, failure)
-        self._links.fail(failure)
+    def fail(self) -> None:
+        """End all messages, and all to come: the group has failed."""
+        self._review_held()
+        self._links.review()
         if self._mailing is not None:
-            self._mailing.fail(failure)
+            self._mailing.fail()
 
-    def peer_left(self, rank: int, failure: Failure) -> None:
+    def peer_left(self, rank: int) -> None:
         """Learn that a rank of the world left: what it sent before is here already."""
-        self._left[rank] = failure
-        self._links.peer_left(rank, failure)
+        self._links.review()
         if self._mailing is not None:
-            self._mailing.peer_left(rank, failure)
-        others = [one for one in self._ranks if one != self._ranks[self._rank]]
+            self._mailing.peer_left(rank)
         if rank in self._shared_missing():
-            for exchange in list(self._held):
-                found = gone(exchange.peer, others, self._left)
-                if found is not None:
-                    self._end_held(exchange, found)
+            self._review_held()
 
     def refused(self, peer: int, key: Key, call: str) -> None:
         """Learn that the receiver of a send over links expects another message."""
@@ -133,6 +127,14 @@ class Messages:
             self._held.pop(exchange).cancel()
             self._pass_on(exchange)
 
+    def _review_held(self) -> None:
+        """End the messages that wait for their way and cannot arrive on any."""
+        others = [one for one in self._ranks if one != self._ranks[self._rank]]
+        for exchange in list(self._held):
+            failure = self._losses.reason_of_message(exchange.peer, others)
+            if failure is not None:
+                self._end_held(exchange, failure)
+
     def _expire(self, exchange: Exchange) -> None:
         missing = self._shared_missing()
 
@@ -166,7 +168,7 @@ class Messages:
 
     def _pass_on(self, exchange: Exchange) -> None:
         """Let a message set out, behind those that came before it."""
-        if self._mailing is None and not self._closed and self._failure is None:
+        if self._mailing is None and not self._closed and not self._losses.has_failed:
             self._open()
         try:
             if self._mailing is not None and self._mailing.begin(exchange):
@@ -189,9 +191,10 @@ class Messages:
             self._registry,
             partial(make, ranks=self._named),
             self._shared.recording.failed,
+            self._losses,
         )
-        for rank, failure in self._left.items():
-            self._mailing.peer_left(rank, failure)
+        for rank in self._losses.left():
+            self._mailing.peer_left(rank)
 
     def _arrive(self) -> None:
         """Count a detour as ended; with the last one, others need not make any."""
