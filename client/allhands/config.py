@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from allhands import slurm
 from allhands.limits import Limits
 
 DEFAULT_TIMEOUT = 30.0
@@ -45,6 +46,10 @@ class Hosted:
     """0: any free one, which `announce` tells."""
     announce: Callable[[str, str], None] | None = field(default=None, compare=False)
     """Called in rank 0 with `ah://host:port` once it listens there, or with "" and why not."""
+    source: str = field(default="", compare=False)
+    """What names host and port, in words, for errors."""
+    spans_hosts: bool = field(default=False, compare=False)
+    """Whether ranks are known to be on other hosts, whatever the name of this one means here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,9 @@ class WorldConfig:
     """Seconds: for joining, and the default of every call."""
     token: str | None = None
     tls_ca: str | None = None
+    tls_cert: str | None = None
+    """Path of the certificate chain of a coordinator that rank 0 hosts; its key is in `tls_key`."""
+    tls_key: str | None = None
     insecure: bool = False
     label: str = ""
     heartbeat_window: float = 0.0
@@ -102,6 +110,11 @@ class WorldConfig:
     """Operations of each group that the flight recorder remembers; 0: it is off."""
     dump_on_failure: str = ""
     """Directory to which the recorder is written when something fails; empty: it is not."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether processes that come while the world runs wait to be taken in."""
+        return self.on_failure != "raise" or self.max_size > 0
 
     def __post_init__(self) -> None:
         if self.world_size < 0:
@@ -140,7 +153,7 @@ _RANK_SOURCES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("JOB_COMPLETION_INDEX", ""),
+    ("JOB_COMPLETION_INDEX", "WORLD_SIZE"),
 )
 
 
@@ -178,10 +191,10 @@ def settle(
     Raises:
         ValueError: something is malformed, missing or contradictory; the text says what to give.
     """
-    launcher = next((pair for pair in _RANK_SOURCES if pair[0] in environ), ("", ""))
+    launcher = next((pair for pair in _RANK_SOURCES if pair[0] in environ), ("", "WORLD_SIZE"))
     if rank == -1 and launcher[0]:
         rank = _number(environ, launcher[0])
-    if world_size == -1 and launcher[1] and launcher[1] in environ:
+    if world_size == -1 and launcher[1] in environ:
         world_size = _number(environ, launcher[1])
     if world_size == 0 or world_size < -1:
         raise ValueError(f"world_size must be positive, not {world_size}")
@@ -195,9 +208,11 @@ def settle(
         if isinstance(place, Alone):
             rank, world_size = 0, 1
     if isinstance(place, Hosted | Gathering) and (rank == -1 or world_size == -1):
+        unsaid = [("RANK", rank), ("WORLD_SIZE", world_size)]
+        missing = " and ".join(name for name, value in unsaid if value == -1)
         raise ValueError(
             "rank and world_size are needed where rank 0 hosts the coordinator: pass them, or set "
-            "RANK and WORLD_SIZE; a running coordinator (ah://host:port/job) can assign ranks"
+            f"{missing}; a running coordinator (ah://host:port/job) can assign ranks"
         )
     named = urlsplit(place.url).path.strip("/") if isinstance(place, Daemon) else ""
     name = job or named or environ.get("ALLHANDS_JOB") or DEFAULT_JOB
@@ -212,6 +227,8 @@ def settle(
         timeout=timeout,
         token=token or environ.get("ALLHANDS_TOKEN") or None,
         tls_ca=tls_ca or environ.get("ALLHANDS_TLS_CA") or None,
+        tls_cert=environ.get("ALLHANDS_TLS_CERT") or None,
+        tls_key=environ.get("ALLHANDS_TLS_KEY") or None,
         insecure=environ.get("ALLHANDS_INSECURE", "") == "1",
         label=label or "",
         heartbeat_window=heartbeat_window,
@@ -268,7 +285,10 @@ def _place(
         port = _number(environ, "MASTER_PORT")
         if not 0 < port < 1 << 16:
             raise ValueError(f"MASTER_PORT must be from 1 to 65535, not {port}")
-        return Hosted(environ["MASTER_ADDR"], port)
+        local = environ.get("LOCAL_WORLD_SIZE", "")
+        spans_hosts = local.isdecimal() and int(local) < world_size
+        named = "MASTER_ADDR and MASTER_PORT"
+        return Hosted(environ["MASTER_ADDR"], port, source=named, spans_hosts=spans_hosts)
     match launcher:
         case "OMPI_COMM_WORLD_RANK":
             _on_one_host(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size, "mpirun")
@@ -277,8 +297,7 @@ def _place(
             _on_one_host(environ, "MPI_LOCALNRANKS", world_size, "mpirun")
             return _gathering(environ, (), parent, attempt)
         case "SLURM_PROCID":
-            _on_one_host(environ, "SLURM_NTASKS_PER_NODE", world_size, "srun")
-            return _gathering(environ, ("SLURM_JOB_ID", "SLURM_STEP_ID"), "", attempt)
+            return _slurm(environ, world_size, attempt)
     # A rank without a world size is not alone either: an indexed job tells each pod its index only.
     if rank > 0 or world_size > 1 or (rank == 0 and world_size == -1):
         who = f"rank {rank}" if rank >= 0 else "this rank"
@@ -290,11 +309,39 @@ def _place(
     return Alone()
 
 
+def _slurm(environ: Mapping[str, str], world_size: int, attempt: int) -> Place:
+    """Return where the ranks of a SLURM step meet: on its first node, if it has several."""
+    nodes = slurm.node_count(environ) if world_size > 1 else 1
+    variable, first = slurm.first_node(environ)
+    if nodes > 1 and first:
+        step = f"slurm/{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+        said = f"the first node of {variable}, and a port from SLURM_JOB_ID"
+        return Hosted(first, agreed_port(step), source=said, spans_hosts=True)
+    if nodes > 1:
+        raise ValueError(
+            f"srun has spread {world_size} ranks over {nodes} nodes, and SLURM_JOB_NODELIST does "
+            "not name them: set MASTER_ADDR to the host of rank 0 and MASTER_PORT, or start a "
+            "coordinator with `allhands serve` and set ALLHANDS_URL=ah://host:port/job"
+        )
+    if nodes == 0:
+        _on_one_host(environ, "SLURM_NTASKS_PER_NODE", world_size, "srun")
+    return _gathering(environ, ("SLURM_JOB_ID", "SLURM_STEP_ID"), "", attempt)
+
+
+def agreed_port(name: str) -> int:
+    """Choose a port from a name that all nodes know, so that every node chooses the same one.
+
+    Below 32768, where Linux begins to hand out ports by itself.
+    """
+    digest = hashlib.sha256(name.encode()).digest()
+    return 20000 + int.from_bytes(digest[:4], "big") % 10000
+
+
 def _hosted(method: str) -> Hosted:
     parts = urlsplit(method)
     if not parts.hostname or not parts.port:
         raise ValueError(f"tcp:// wants a host and a port, as tcp://host:29500, not {method!r}")
-    return Hosted(parts.hostname, parts.port)
+    return Hosted(parts.hostname, parts.port, source=f"init_method {method!r}")
 
 
 def _gathering(

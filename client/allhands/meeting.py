@@ -53,15 +53,15 @@ async def meet(config: WorldConfig) -> Meeting:
     Raises:
         CoordinatorUnavailable: rank 0 left no note within the timeout.
         OSError: rank 0 cannot listen where it should.
-        ValueError: it would listen beyond loopback without a token and TLS.
+        ValueError: the coordinator would be reached from other hosts without a token and TLS.
     """
     match config.place:
         case Daemon(url):
             address = parse_url(url)
             token = find_token(address, config.token, None)
             return Meeting(Endpoint(address, token, config.tls_ca))
-        case Hosted(host, port, announce):
-            return await _hosted(config, await _resolve(host), port, announce)
+        case Hosted() as place:
+            return await _hosted(config, place)
         case Gathering(name):
             path = Path(name) if os.path.isabs(name) else notice.directory() / name
             if config.rank != 0:
@@ -80,25 +80,23 @@ def _with_token(config: WorldConfig) -> WorldConfig:
     return replace(config, token=config.token or secrets.token_urlsafe(32))
 
 
-async def _hosted(
-    config: WorldConfig, host: str, port: int, announce: Callable[[str, str], None] | None
-) -> Meeting:
+async def _hosted(config: WorldConfig, place: Hosted) -> Meeting:
+    """Host the coordinator in rank 0, where `place` says; go there on the others.
+
+    Raises:
+        ValueError: other hosts would reach it without a token and TLS; the same text on all ranks.
+    """
+    if config.rank == 0 and place.announce is not None:
+        return await _announced(config, place, place.announce)
+    if not _are_guarded(config) and await _is_reached_by_others(place):
+        if config.world_size == 1 and not config.is_elastic:
+            return await _host(config, "127.0.0.1", place.port)  # nobody is to reach it
+        raise ValueError(_recipe(config, place))
+    resolved = await _resolve(place.host)
     if config.rank == 0:
-        if announce is None:
-            return await _host(config, host, port)
-        try:
-            meeting = await _host(config, host, port)
-        except (OSError, ValueError) as error:
-            await asyncio.to_thread(announce, "", str(error))
-            raise
-        try:
-            await asyncio.to_thread(announce, meeting.endpoint.address.url, "")
-        except BaseException:
-            assert meeting.hosted is not None
-            await meeting.hosted.stop(0)
-            raise
-        return meeting
-    address = Address(host, port)
+        return await _host(config, _listened(config, place.host, resolved), place.port, place.host)
+    # A certificate is for a name; without one all ranks take the same address of several.
+    address = Address(place.host if config.tls_ca else resolved, place.port)
     token = config.token
     deadline = time.monotonic() + config.timeout
     while token is None and address.is_loopback and time.monotonic() < deadline:
@@ -109,24 +107,100 @@ async def _hosted(
     return Meeting(Endpoint(address, token, config.tls_ca), is_guess=is_guess)
 
 
-async def _host(config: WorldConfig, host: str, port: int) -> Meeting:
-    """Start the embedded coordinator, on this loop."""
-    from allhands_server import embedded
-    from allhands_server.config import ServerConfig
+async def _announced(
+    config: WorldConfig, place: Hosted, announce: Callable[[str, str], None]
+) -> Meeting:
+    """Host the coordinator in rank 0, and tell the others where it listens, or why it does not."""
+    try:
+        meeting = await _host(config, await _resolve(place.host), place.port)
+    except (OSError, ValueError) as error:
+        await asyncio.to_thread(announce, "", str(error))
+        raise
+    try:
+        await asyncio.to_thread(announce, meeting.endpoint.address.url, "")
+    except BaseException:
+        assert meeting.hosted is not None
+        await meeting.hosted.stop(0)
+        raise
+    return meeting
 
+
+def _are_guarded(config: WorldConfig) -> bool:
+    """Say whether this rank has what a coordinator takes that other hosts reach."""
+    has_tls = config.tls_cert and config.tls_key if config.rank == 0 else config.tls_ca
+    return config.token is not None and bool(has_tls or config.insecure)
+
+
+async def _is_reached_by_others(place: Hosted) -> bool:
+    """Say whether other hosts reach what rank 0 is to host, as far as this rank can know."""
+    if place.spans_hosts:
+        return True
+    try:
+        return not Address(await _resolve(place.host), place.port).is_loopback
+    except CoordinatorUnavailable:
+        return True  # a name that this host does not know yet is not its own
+
+
+def _recipe(config: WorldConfig, place: Hosted) -> str:
+    """Say what every rank needs; the same on all ranks that were given the same."""
+    has_tls = config.tls_ca or config.tls_cert
+    absent = [] if config.token else ["no token (ALLHANDS_TOKEN)"]
+    if not has_tls and not config.insecure:
+        absent.append("no TLS (ALLHANDS_TLS_CA)")
+    if has_tls and not config.insecure and config.rank == 0:
+        absent.append("no certificate on rank 0's host (ALLHANDS_TLS_CERT, ALLHANDS_TLS_KEY)")
+    elif has_tls and not config.insecure and not config.tls_ca:
+        absent.append("no authority on this rank (ALLHANDS_TLS_CA)")
+    at = Address(place.host, place.port).target
+    return (
+        f"rank 0 is to host the coordinator at {at} ({place.source}), where other hosts reach it, "
+        f"and there is {' and '.join(absent)}. Set\n"
+        "  on every rank: ALLHANDS_TOKEN, one secret of yours, as `openssl rand -hex 32` prints it;"
+        "\n  and either, on every rank: ALLHANDS_INSECURE=1, if that network is yours alone "
+        "(token and data travel in the clear),\n"
+        f"  or, on every rank: ALLHANDS_TLS_CA=FILE, the authority of a certificate for "
+        f"{place.host}, and on rank 0's host: ALLHANDS_TLS_CERT=FILE and ALLHANDS_TLS_KEY=FILE, "
+        "that certificate and its key.\n"
+        "Or start `allhands serve` and set ALLHANDS_URL=ah://HOST:PORT/JOB on every rank."
+    )
+
+
+def _listened(config: WorldConfig, name: str, resolved: str) -> str:
+    """Return the address that rank 0 listens on for a name.
+
+    Many a host resolves its own name to loopback, where no other host reaches it: then it is all
+    addresses, where the ranks have what that takes.
+    """
+    is_own_name = name != "localhost" and name != resolved
+    if not (is_own_name and Address(resolved, 0).is_loopback and _are_guarded(config)):
+        return resolved
+    return "::" if ":" in resolved else "0.0.0.0"
+
+
+async def _host(config: WorldConfig, host: str, port: int, name: str | None = None) -> Meeting:
+    """Start the embedded coordinator, on this loop; `name` is what its certificate is for."""
+    from allhands_server import embedded
+    from allhands_server.config import VARIABLES, ServerConfig
+
+    guarded = name is not None and config.tls_cert is not None
     running = await embedded.start(
         ServerConfig(
             host=host,
             port=port,
             token=config.token,
+            tls_cert=config.tls_cert if guarded else None,
+            tls_key=config.tls_key if guarded else None,
             insecure=config.insecure,
             post_notice=True,
             kind="embedded",
+            spelling=VARIABLES,
         )
     )
     logger.info("rank 0 hosts the coordinator of job %s at %s", config.job, running.url)
-    address = Address(host, running.port)
-    return Meeting(Endpoint(address, running.token, config.tls_ca), running)
+    if guarded and name is not None:
+        authority = config.tls_ca or config.tls_cert
+        return Meeting(Endpoint(Address(name, running.port), running.token, authority), running)
+    return Meeting(Endpoint(Address(running.host, running.port), running.token), running)
 
 
 async def _find_note(path: Path, timeout: float) -> Endpoint:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
@@ -38,6 +38,11 @@ _VERDICT_SLACK = 2.0
 """Seconds by which the RPC for a verdict outlasts the call: it must not end before its answer."""
 _LEAVE_SECONDS = 2.0
 _INQUIRY_SECONDS = 1.0
+_SIZELESS_SECONDS = 2.0
+_SIZE_ADVICE = (
+    "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
+    "or pass world_size"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,13 +328,29 @@ class Session:
             request.takes_batches = True
             await stream.write(wire.SessionRequest(join=request))
             self.joined = (await self._event(stream)).joined
-            while not (event := await self._event(stream)).HasField("formed"):
-                await self._answer_while_forming(stream, event)
+            with self._warning_of_no_size(request):
+                while not (event := await self._event(stream)).HasField("formed"):
+                    await self._answer_while_forming(stream, event)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             raise await self._translated(stream, error) from error
         self.epoch = event.formed.epoch
         self.group = event.formed.group
         self.members = tuple(map(introduced, event.formed.members))
+
+    @contextlib.contextmanager
+    def _warning_of_no_size(self, request: wire.Join) -> Iterator[None]:
+        """Warn where the world may wait for ever, unless it is formed before."""
+        if request.world_size or self.joined.world_size:
+            yield
+            return
+        text = "still waiting in job %s, which had no size when this rank joined: unless another "
+        timer = asyncio.get_running_loop().call_later(
+            _SIZELESS_SECONDS, logger.warning, text + "rank brings one, %s", self.job, _SIZE_ADVICE
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def _answer_while_forming(self, stream: Stream, event: wire.SessionEvent) -> None:
         if event.HasField("probe"):
@@ -369,7 +390,11 @@ class Session:
                     f"rank {rank} (host {one.host}, pid {one.pid})"
                     for rank, one in sorted(present.items())
                 )
-                text += f": never joined: {', '.join(map(str, missing))} of {size}; there: {named}"
+                if size:
+                    text += f": never joined: {', '.join(map(str, missing))} of {size}"
+                else:
+                    text += f": no rank said how many there are; {_SIZE_ADVICE}"
+                text += f"; there: {named}"
         others = sorted(job.job for job in jobs.jobs if job.job != self.job)
         if others:
             text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"

@@ -138,7 +138,7 @@ class Worker:
                 label=config.label,
                 hosts_coordinator=meeting.hosted is not None,
                 memory="" if arena is None else str(arena.announcement),
-                elastic=config.on_failure != "raise" or config.max_size > 0,
+                elastic=config.is_elastic,
                 most=config.max_size,
                 space=process.space(),
                 born=notice.born(os.getpid()),

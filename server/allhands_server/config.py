@@ -10,6 +10,25 @@ TOKEN_VARIABLE = "ALLHANDS_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
+class Spelling:
+    """How whoever starts a coordinator writes its settings, for the errors of `ServerConfig`."""
+
+    token: str = "token"
+    tls_cert: str = "tls_cert"
+    tls_key: str = "tls_key"
+    insecure: str = "insecure=True"
+    drain_timeout: str = "drain_timeout"
+
+
+FLAGS = Spelling(
+    f"--token-file or {TOKEN_VARIABLE}", "--tls-cert", "--tls-key", "--insecure", "--drain-timeout"
+)
+"""Of `allhands serve`."""
+VARIABLES = Spelling(TOKEN_VARIABLE, "ALLHANDS_TLS_CERT", "ALLHANDS_TLS_KEY", "ALLHANDS_INSECURE=1")
+"""Of a process that hosts a coordinator itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Defaults are for loopback: a free port, a random token, a notice for the user's commands."""
 
@@ -31,6 +50,7 @@ class ServerConfig:
     """Seconds that running worlds get to end after the first signal."""
     first_request_timeout: float = 5.0
     """Seconds from the opening of a session's stream to its Join."""
+    spelling: Spelling = field(default=Spelling(), repr=False, compare=False)
 
     @property
     def is_loopback(self) -> bool:
@@ -59,18 +79,21 @@ class ServerConfig:
             raise ValueError(f"no such port: {self.port}")
         if self.kind not in ("daemon", "embedded"):
             raise ValueError(f"no such kind of coordinator: {self.kind!r}")
-        if self.drain_timeout < 0 or self.first_request_timeout <= 0:
-            raise ValueError("a timeout is in seconds, and not negative")
+        if self.drain_timeout < 0:
+            raise ValueError(f"{self.spelling.drain_timeout} is in seconds, and not negative")
+        if self.first_request_timeout <= 0:
+            raise ValueError("first_request_timeout is in seconds, and positive")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError(
-                "TLS needs both files: the certificate (tls_cert) and its key (tls_key)"
+                f"TLS needs both files: the certificate ({self.spelling.tls_cert}) "
+                f"and its key ({self.spelling.tls_key})"
             )
         if self.token is not None:
             _check_token(self.token)
         if not self.is_loopback and not self.insecure and (missing := self._missing()):
             raise ValueError(
                 f"listening on {self.host}, beyond loopback, needs {' and '.join(missing)}; "
-                "insecure overrides this"
+                f"{self.spelling.insecure} overrides this"
             )
 
     def warnings(self) -> list[str]:
@@ -93,9 +116,9 @@ class ServerConfig:
     def _missing(self) -> list[str]:
         missing = []
         if self.token is None:
-            missing.append(f"a token (a token file, or {TOKEN_VARIABLE})")
+            missing.append(f"a token ({self.spelling.token})")
         if self.tls_cert is None:
-            missing.append("TLS (the files of a certificate and its key)")
+            missing.append(f"TLS ({self.spelling.tls_cert} and {self.spelling.tls_key})")
         return missing
 
 

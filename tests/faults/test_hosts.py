@@ -4,15 +4,18 @@ import os
 import re
 import signal
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
+import trustme
 
 from allhands.bench import netns
 from allhands.bench.launches import Host
 from harness import Cluster, Process, free_port
 
 Span = Callable[..., list[Process]]
+Spread = Callable[..., list[Process]]
 
 
 @pytest.fixture(scope="module")
@@ -25,21 +28,34 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 
 @pytest.fixture
-def span(cluster: Cluster, hosts: tuple[Host, Host]) -> Span:
+def span(spread: Spread, hosts: tuple[Host, Host]) -> Span:
     """Give a function that runs a script in a world whose ranks are on the hosts named."""
 
     def start(places: str, script: str) -> list[Process]:
+        shared = {
+            "WORLD_SIZE": str(len(places)),
+            "MASTER_ADDR": hosts["ab".index(places[0])].address,
+            "MASTER_PORT": PORT,
+            **CREDENTIALS,
+        }
+        return spread(
+            places, script, *({**shared, "RANK": str(rank)} for rank in range(len(places)))
+        )
+
+    return start
+
+
+@pytest.fixture
+def spread(cluster: Cluster, hosts: tuple[Host, Host]) -> Spread:
+    """Give a function that runs a script on the hosts named, with an environment for each."""
+
+    def start(places: str, script: str, *environments: Mapping[str, str]) -> list[Process]:
         return [
             cluster.start(
                 ENTER.format(pid=pid_of(hosts["ab".index(place)])) + textwrap.dedent(script),
-                RANK=str(rank),
-                WORLD_SIZE=str(len(places)),
-                MASTER_ADDR=hosts["ab".index(places[0])].address,
-                MASTER_PORT=PORT,
-                ALLHANDS_TOKEN="sesame",
-                ALLHANDS_INSECURE="1",
+                **environment,
             )
-            for rank, place in enumerate(places)
+            for place, environment in zip(places, environments, strict=True)
         ]
 
     return start
@@ -52,6 +68,8 @@ def pid_of(host: Host) -> str:
 
 PORT = str(free_port())
 """Of loopback here; nobody else listens in those namespaces."""
+
+CREDENTIALS = {"ALLHANDS_TOKEN": "sesame", "ALLHANDS_INSECURE": "1"}
 
 ENTER = """
 import ctypes
@@ -300,3 +318,79 @@ def test_ranks_on_different_hosts_measure_their_links_and_agree(span: Span) -> N
     )
     for rank in ranks:
         assert rank.ended() == 0
+
+
+# ---------------------------------------------------------------- how a world over hosts begins
+
+MASTER = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT}
+BY_TORCH = [{**MASTER, "RANK": str(rank)} for rank in range(2)]
+BY_SLURM = [
+    {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": "2",
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_NODELIST": "10.77.0.[1-2]",
+        "SLURM_JOB_ID": PORT,
+        "SLURM_STEP_ID": "0",
+    }
+    for rank in range(2)
+]
+BEGIN = """
+told = failure(lambda: ah.init_process_group(timeout=20))
+if told["error"] is None:
+    x = np.ones(3)
+    ah.all_reduce(x)
+    told["sum"] = x.tolist()
+    ah.destroy_process_group()
+tell("begun", **told)
+"""
+
+
+@pytest.mark.parametrize("launched", [BY_TORCH, BY_SLURM])
+@pytest.mark.parametrize(
+    ("given", "absent"),
+    [
+        ({}, "no token (ALLHANDS_TOKEN) and no TLS (ALLHANDS_TLS_CA)"),
+        ({"ALLHANDS_INSECURE": "1"}, "there is no token (ALLHANDS_TOKEN)"),
+        ({"ALLHANDS_TOKEN": "sesame"}, "there is no TLS (ALLHANDS_TLS_CA)"),
+    ],
+)
+def test_every_rank_is_told_at_once_what_a_world_over_hosts_needs(
+    spread: Spread, launched: list[dict[str, str]], given: dict[str, str], absent: str
+) -> None:
+    ranks = spread("ab", BEGIN, *({**one, **given} for one in launched))
+    told = [rank.expect("begun") for rank in ranks]
+    assert [one["error"] for one in told] == ["ValueError", "ValueError"], told
+    texts = {one["text"] for one in told}
+    assert len(texts) == 1, texts
+    [text] = texts
+    assert absent in text
+    for name in ("TOKEN", "INSECURE=1", "TLS_CA", "TLS_CERT", "TLS_KEY", "URL"):
+        assert f"ALLHANDS_{name}" in text, text
+
+
+@pytest.mark.parametrize("launched", [BY_TORCH, BY_SLURM])
+def test_a_world_over_hosts_begins_where_every_rank_has_the_token(
+    spread: Spread, launched: list[dict[str, str]]
+) -> None:
+    ranks = spread("ab", BEGIN, *({**one, **CREDENTIALS} for one in launched))
+    assert [rank.expect("begun").get("sum") for rank in ranks] == [[2.0] * 3] * 2
+
+
+def test_rank_zero_hosts_a_coordinator_with_a_certificate(spread: Spread, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    made = authority.issue_cert("10.77.0.1")
+    bundle, cert, key = (tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    authority.cert_pem.write_to_path(str(bundle))
+    made.cert_chain_pems[0].write_to_path(str(cert))
+    made.private_key_pem.write_to_path(str(key))
+    every = {"ALLHANDS_TOKEN": "sesame", "ALLHANDS_TLS_CA": str(bundle)}
+    hosting = {"ALLHANDS_TLS_CERT": str(cert), "ALLHANDS_TLS_KEY": str(key)}
+    ranks = spread("ab", BEGIN, {**BY_TORCH[0], **every, **hosting}, {**BY_TORCH[1], **every})
+    told = [rank.expect("begun") for rank in ranks]
+    assert [one.get("sum") for one in told] == [[2.0] * 3] * 2, told
+
+
+def test_a_world_of_one_needs_no_credentials_at_its_masters_address(spread: Spread) -> None:
+    [alone] = spread("a", BEGIN, {**BY_TORCH[0], "WORLD_SIZE": "1"})
+    assert alone.expect("begun").get("sum") == [1.0] * 3

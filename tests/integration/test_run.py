@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from allhands.launcher.environment import agreed_port
+from allhands.config import agreed_port
 from allhands.testing.daemon import Daemon
 
 PATIENCE = 30.0

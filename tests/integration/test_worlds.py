@@ -286,6 +286,35 @@ def test_a_job_that_nobody_else_joins_times_out_with_names(cluster: Cluster) -> 
     assert "'right'" in told["text"]
 
 
+def test_a_job_whose_size_no_rank_says_names_the_variable(cluster: Cluster) -> None:
+    lost = cluster.start(
+        'tell("out", **failure(lambda: ah.init_process_group(timeout=3)))\nos._exit(0)',
+        JOB_COMPLETION_INDEX="0",
+        ALLHANDS_URL=cluster.daemon() + "/indexed",
+    )
+    told = lost.expect("out")
+    assert told["error"] == "CollectiveTimeout", told
+    assert "no rank said how many there are; set WORLD_SIZE" in told["text"]
+    assert "there: rank 0" in told["text"]
+    assert lost.ended() == 0
+    assert any("still waiting in job indexed" in line for line in lost.errors), lost.errors
+
+
+def test_ranks_of_an_indexed_job_take_their_size_from_a_variable(cluster: Cluster) -> None:
+    url = cluster.daemon() + "/indexed"
+    ranks = [
+        cluster.start(
+            'ah.init_process_group(timeout=20)\ntell("done", size=ah.get_world_size())\n'
+            "ah.destroy_process_group()",
+            JOB_COMPLETION_INDEX=str(index),
+            WORLD_SIZE="2",
+            ALLHANDS_URL=url,
+        )
+        for index in range(2)
+    ]
+    assert [one["size"] for one in results(ranks)] == [2, 2]
+
+
 def test_no_coordinator_and_no_token_are_told_apart(cluster: Cluster) -> None:
     url = cluster.daemon()
     script = 'tell("out", **failure(lambda: ah.init_process_group(timeout=1)))\nos._exit(0)'

@@ -62,6 +62,22 @@ def test_an_indexed_job_says_the_rank_alone() -> None:
     assert (found.rank, found.world_size) == (3, 0)
 
 
+def test_an_indexed_job_says_its_size_as_a_variable() -> None:
+    found = settle({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4", **URL})
+    assert (found.rank, found.world_size) == (3, 4)
+    assert settle({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4", **MASTER}).rank == 3
+
+
+def test_a_size_without_a_rank_lets_the_coordinator_assign_one() -> None:
+    found = settle({"WORLD_SIZE": "4", **URL})
+    assert (found.rank, found.world_size) == (-1, 4)
+
+
+def test_an_indexed_job_without_its_size_is_told_which_variable_says_it() -> None:
+    text = complaint({"JOB_COMPLETION_INDEX": "3", **MASTER})
+    assert "set WORLD_SIZE;" in text
+
+
 def test_at_a_running_coordinator_both_may_be_left_open() -> None:
     found = settle(URL)
     assert (found.rank, found.world_size) == (-1, 0)
@@ -178,6 +194,36 @@ def test_ranks_of_one_slurm_step_meet_although_each_has_a_parent_of_its_own() ->
     assert settle(SLURM, parent="slurmstepd 1").place == settle(SLURM, parent="slurmstepd 2").place
 
 
+SPREAD = {**SLURM, "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[01-02]"}
+
+
+def test_ranks_of_a_slurm_step_over_nodes_meet_on_its_first() -> None:
+    found = [settle({**SPREAD, "SLURM_PROCID": str(rank)}).place for rank in range(4)]
+    assert len(set(found)) == 1
+    assert isinstance(found[0], Hosted)
+    assert (found[0].host, found[0].spans_hosts) == ("n01", True)
+    assert 20000 <= found[0].port < 30000
+    other = settle({**SPREAD, "SLURM_JOB_ID": "18"}).place
+    assert isinstance(other, Hosted)
+    assert other.port != found[0].port
+
+
+def test_what_slurm_says_of_the_step_goes_before_its_job() -> None:
+    step = {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n02", "SLURM_NTASKS_PER_NODE": "2"}
+    assert isinstance(settle({**SPREAD, **step}).place, Gathering)
+
+
+def test_a_master_or_a_coordinator_goes_before_the_nodes_of_slurm() -> None:
+    assert settle({**SPREAD, **MASTER}).place == Hosted("node0", 29500)
+    assert settle({**SPREAD, **URL}).place == Daemon("ah://c:7070/train")
+
+
+def test_nodes_that_slurm_does_not_name_are_asked_for() -> None:
+    text = complaint({**SLURM, "SLURM_NNODES": "2"})
+    assert "srun has spread 4 ranks over 2 nodes" in text
+    assert "MASTER_ADDR" in text
+
+
 def test_a_file_gives_every_attempt_a_note_of_its_own() -> None:
     places = [settle(RANKS, init_method="file:///s/x", attempt=at).place for at in range(2)]
     assert places == [Gathering("/s/x.0"), Gathering("/s/x.1")]
@@ -206,6 +252,7 @@ def test_ranks_on_several_hosts_are_told_to_start_a_coordinator(
     [
         (RANKS, {}, "rank 1 of 4"),
         ({}, {"world_size": 2}, "this rank of 2"),
+        ({"WORLD_SIZE": "2"}, {}, "this rank of 2"),
         ({}, {"rank": 1}, "rank 1"),
         ({"JOB_COMPLETION_INDEX": "0"}, {}, "rank 0"),
         ({"JOB_COMPLETION_INDEX": "2"}, {}, "rank 2"),
@@ -273,6 +320,12 @@ def test_token_and_authority_are_those_of_the_arguments_else_the_environment() -
     assert (found.token, found.tls_ca) == ("u", "/other")
     found = settle({**URL, "ALLHANDS_TOKEN": "", "ALLHANDS_TLS_CA": ""})
     assert (found.token, found.tls_ca) == (None, None)
+
+
+def test_the_certificate_of_what_rank_zero_hosts_is_in_the_environment() -> None:
+    found = settle({**URL, "ALLHANDS_TLS_CERT": "/cert", "ALLHANDS_TLS_KEY": "/key"})
+    assert (found.tls_cert, found.tls_key) == ("/cert", "/key")
+    assert (settle(URL).tls_cert, settle(URL).tls_key) == (None, None)
 
 
 def test_listening_without_tls_must_be_asked_for_in_so_many_words() -> None:

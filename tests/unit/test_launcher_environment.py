@@ -2,7 +2,8 @@
 
 import pytest
 
-from allhands.launcher.environment import Placement, Rendezvous, agreed_port, rank_environment
+from allhands.config import agreed_port
+from allhands.launcher.environment import Placement, Rendezvous, rank_environment
 
 PAIR = Placement(2)
 RENDEZVOUS = Rendezvous("127.0.0.1", 7070, "job", "secret")

@@ -7,7 +7,7 @@ import pytest
 
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.addresses import local_host, peer_host, worker_address
-from allhands_server.config import ServerConfig, read_token
+from allhands_server.config import FLAGS, VARIABLES, ServerConfig, Spelling, read_token
 from allhands_server.machine.values import AbsentRank, Verdict
 from allhands_server.servicers import bounded
 
@@ -28,6 +28,27 @@ def test_beyond_loopback_token_and_tls_are_needed(host: str) -> None:
     with pytest.raises(ValueError, match="needs a token"):
         ServerConfig(host=host, **TLS).validate()
     ServerConfig(host=host, token="secret", **TLS).validate()
+
+
+@pytest.mark.parametrize(
+    ("spelling", "names"),
+    [
+        (FLAGS, ("--token-file", "ALLHANDS_TOKEN", "--tls-cert", "--tls-key", "--insecure")),
+        (
+            VARIABLES,
+            ("ALLHANDS_TOKEN", "ALLHANDS_TLS_CERT", "ALLHANDS_TLS_KEY", "ALLHANDS_INSECURE"),
+        ),
+    ],
+)
+def test_errors_name_settings_as_they_are_written(
+    spelling: Spelling, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(ValueError) as raised:
+        ServerConfig(host="0.0.0.0", spelling=spelling).validate()
+    for name in names:
+        assert name in str(raised.value)
+    with pytest.raises(ValueError, match=rf"{spelling.tls_cert}\) .*\({spelling.tls_key}"):
+        ServerConfig(tls_cert="cert.pem", spelling=spelling).validate()
 
 
 def test_insecure_overrides_with_a_warning() -> None:

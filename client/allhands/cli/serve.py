@@ -42,7 +42,7 @@ def serve_command(
     It writes its address and token to your runtime directory, for your own commands on this host.
     Beyond loopback it wants a token and TLS files.
     """
-    from allhands_server.config import ServerConfig, read_token
+    from allhands_server.config import FLAGS, ServerConfig, read_token
     from allhands_server.daemon import main
 
     host, port = _address(listen)
@@ -55,6 +55,7 @@ def serve_command(
             tls_key=tls_key,
             insecure=insecure,
             drain_timeout=drain_timeout,
+            spelling=FLAGS,
         )
         config.validate()
     except ValueError as error:

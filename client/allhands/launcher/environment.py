@@ -3,7 +3,6 @@
 Pure: the environment to build on comes as a mapping.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -54,15 +53,6 @@ class Rendezvous:
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"ah://{host}:{self.port}/{self.job}"
-
-
-def agreed_port(job: str) -> int:
-    """Choose a port from the job's name, so that every node chooses the same one.
-
-    Below 32768, where Linux begins to hand out ports by itself.
-    """
-    digest = hashlib.sha256(job.encode()).digest()
-    return 20000 + int.from_bytes(digest[:4], "big") % 10000
 
 
 def rank_environment(

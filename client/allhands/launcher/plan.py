@@ -5,7 +5,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allhands.launcher.environment import Placement, Rendezvous, agreed_port, rank_environment
+from allhands.config import agreed_port
+from allhands.launcher.environment import Placement, Rendezvous, rank_environment
 
 
 @dataclass(frozen=True, slots=True)

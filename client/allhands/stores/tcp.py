@@ -130,10 +130,11 @@ class _Host:
             self._thread.stop()
             raise
         self.port = self._running.port
+        cert = os.environ.get("ALLHANDS_TLS_CERT") or None
         self.endpoint = Endpoint(
-            Address(self._running.host, self.port),
+            Address(host if cert else self._running.host, self.port),
             self._running.token,
-            os.environ.get("ALLHANDS_TLS_CA") or None,
+            (os.environ.get("ALLHANDS_TLS_CA") or cert) if cert else None,
         )
 
     @property
@@ -148,24 +149,27 @@ class _Host:
 
 async def _start(host: str, port: int, token: str | None) -> "RunningCoordinator":
     from allhands_server import embedded
-    from allhands_server.config import ServerConfig
+    from allhands_server.config import VARIABLES, ServerConfig
 
     return await embedded.start(
         ServerConfig(
             host=host,
             port=port,
             token=token,
+            tls_cert=os.environ.get("ALLHANDS_TLS_CERT") or None,
+            tls_key=os.environ.get("ALLHANDS_TLS_KEY") or None,
             insecure=os.environ.get("ALLHANDS_INSECURE", "") == "1",
             post_notice=True,
             kind="embedded",
+            spelling=VARIABLES,
         )
     )
 
 
 def _connected(host: str, port: int, token: str | None, until: float) -> Control:
     """Connect once the master is there; nothing tells when that is."""
-    address = Address(_resolved(host), port)
     tls_ca = os.environ.get("ALLHANDS_TLS_CA") or None
+    address = Address(host if tls_ca else _resolved(host), port)
     while True:
         # Without a token of ours it is the one in the notice, perhaps of an earlier master.
         control = Control(Endpoint(address, find_token(address, token, None), tls_ca), job=JOB)
