@@ -38,6 +38,8 @@ _VERDICT_SLACK = 2.0
 """Seconds by which the RPC for a verdict outlasts the call: it must not end before its answer."""
 _LEAVE_SECONDS = 2.0
 _INQUIRY_SECONDS = 1.0
+_MOST_REFUSED = 16
+"""Callers of which a rank that waits for its world remembers that they were refused."""
 _SIZELESS_SECONDS = 2.0
 _SIZE_ADVICE = (
     "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
@@ -131,6 +133,7 @@ class Session:
         self._unread: deque[wire.SessionEvent] = deque()  # of a batch
         self._tasks: list[asyncio.Task[None]] = []
         self._left = asyncio.Event()
+        self._refused: dict[str, str] = {}  # callers at other addresses, and why
         self._saying: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()  # gRPC takes one write at a time
         self._leaving = False
@@ -353,9 +356,24 @@ class Session:
             timer.cancel()
 
     async def _answer_while_forming(self, stream: Stream, event: wire.SessionEvent) -> None:
+        if event.HasField("caller_refused"):
+            self._tell_of(event.caller_refused)
         if event.HasField("probe"):
             beat = wire.Heartbeat(probe=event.probe.probe)
             await stream.write(wire.SessionRequest(heartbeat=beat))
+
+    def _tell_of(self, refused: wire.CallerRefused) -> None:
+        """Warn of a caller that may be one of those who are waited for."""
+        if self._refused.get(refused.address) != refused.reason:
+            while len(self._refused) >= _MOST_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[refused.address] = refused.reason
+            logger.warning(
+                "while job %s waits for its ranks, the coordinator refused a process at %s: %s",
+                self.job,
+                refused.address,
+                refused.reason,
+            )
 
     async def _translated(self, stream: Stream, error: Exception) -> Exception:
         """Say why the coordinator ended the stream before the world was complete."""
@@ -395,6 +413,12 @@ class Session:
                 else:
                     text += f": no rank said how many there are; {_SIZE_ADVICE}"
                 text += f"; there: {named}"
+        if self._refused:
+            listed = ", ".join(f"{where} ({why})" for where, why in self._refused.items())
+            text += (
+                f"; refused by the coordinator: a process at {listed}: its ALLHANDS_TOKEN must be "
+                "that of the coordinator"
+            )
         others = sorted(job.job for job in jobs.jobs if job.job != self.job)
         if others:
             text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"

@@ -1,11 +1,13 @@
 """Who may call: the token that every call carries, and TLS from files."""
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,10 +15,12 @@ import grpc
 import grpc.aio
 
 from allhands_proto.limited_log import LimitedLog
+from allhands_server.addresses import peer_host
 
 logger = logging.getLogger(__name__)
 
 _HEALTH = "/grpc.health.v1.Health/"  # what looks after the process has no token
+_SESSION = "/allhands.v1.Coordinator/Session"
 _SCHEME = "Bearer "
 _WITHOUT = "this coordinator wants its token: send the metadata 'authorization: Bearer TOKEN'"
 _WRONG = "this is not the token of this coordinator"
@@ -33,9 +37,11 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 class TokenInterceptor(grpc.aio.ServerInterceptor):
     """Let through only calls that carry the token; the health service is open to all."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, joiner: Callable[[str, str], None] | None = None) -> None:
+        """Take the token, and who is told of joiners without it: their address, and why."""
         self._token = token.encode()
         self._refusals = Refusals()
+        self._joiner = joiner
 
     async def intercept_service(
         self,
@@ -52,11 +58,19 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         ]
         if any(self._is_token(value) for value in shown):
             return await continuation(handler_call_details)
-        return self._refusals.handler(method, _WRONG if shown else _WITHOUT)
+        refused = None
+        if method == _SESSION and self._joiner is not None:
+            refused = partial(_tell, self._joiner, "wrong token" if shown else "no token")
+        return self._refusals.handler(method, _WRONG if shown else _WITHOUT, refused)
 
     def _is_token(self, value: str) -> bool:
         offered = value[len(_SCHEME) :] if value.startswith(_SCHEME) else ""
         return hmac.compare_digest(offered.encode(), self._token)
+
+
+def _tell(joiner: Callable[[str, str], None], why: str, peer: str) -> None:
+    with contextlib.suppress(ValueError):  # it went away, and has no address any more
+        joiner(peer_host(peer), why)
 
 
 class Refusals:
@@ -70,11 +84,18 @@ class Refusals:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._log = LimitedLog(logger, "refused calls")
 
-    def handler(self, method: str, text: str) -> Handler:
-        """Make a handler that refuses; a stranger does not learn which methods exist."""
+    def handler(
+        self, method: str, text: str, refused: Callable[[str], None] | None = None
+    ) -> Handler:
+        """Make a handler that refuses; a stranger does not learn which methods exist.
+
+        `refused` is called with the peer, as gRPC writes it.
+        """
 
         async def refuse(_requests: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
             self._log.warning("refused %.80r from %s: %s", method, context.peer(), text)
+            if refused is not None:
+                refused(context.peer())
             await self._wait()
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
 

@@ -35,6 +35,7 @@ from allhands_server.machine.events import (
     Looked,
     Meet,
     R,
+    RefusedCaller,
     Remark,
     Request,
     Said,
@@ -196,6 +197,10 @@ class Coordinator:
     def hear(self, session: int, remark: Remark) -> None:
         """Pass on what a member says."""
         self._handle(Said(session, remark))
+
+    def refused(self, address: str, why: str) -> None:
+        """Note that somebody wanted to begin a session and has not shown the token."""
+        self._handle(RefusedCaller(address, why))
 
     def broke(self, session: int) -> None:
         """Note that a session's stream is over, for whatever reason. Idempotent."""

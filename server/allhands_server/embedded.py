@@ -137,7 +137,9 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         logger.warning("%s", warning)
     token = config.token or secrets.token_urlsafe(32)
     coordinator = coordinator or Coordinator()
-    server = grpc.aio.server(interceptors=[TokenInterceptor(token)], options=_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[TokenInterceptor(token, coordinator.refused)], options=_OPTIONS
+    )
     port = _bind(server, config)
     lines = Lines(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
     health_service = health.aio.HealthServicer()

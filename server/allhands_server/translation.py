@@ -122,6 +122,8 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
                 epoch=epoch, world_size=size, members=map(member, members), group=group
             )
             return wire.SessionEvent(formed=formed)
+        case effects.CallerRefused(address, why):
+            return wire.SessionEvent(caller_refused=wire.CallerRefused(address=address, reason=why))
         case effects.Newcomers(count):
             return wire.SessionEvent(newcomers=wire.Newcomers(count=count))
         case effects.MemberLost(rank, host, pid, reason, epoch, found):

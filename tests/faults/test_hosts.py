@@ -377,6 +377,35 @@ def test_a_world_over_hosts_begins_where_every_rank_has_the_token(
     assert [rank.expect("begun").get("sum") for rank in ranks] == [[2.0] * 3] * 2
 
 
+@pytest.mark.parametrize("token", ["other", ""])
+def test_who_waits_is_told_where_a_token_was_refused(spread: Spread, token: str) -> None:
+    spread(
+        "a",
+        f"""
+        from allhands.cli.main import main
+        sys.argv = ["allhands", "serve", "--listen", "10.77.0.1:{PORT}", "--insecure"]
+        main()
+        """,
+        {"ALLHANDS_TOKEN": "sesame"},
+    )
+    url = {**CREDENTIALS, "ALLHANDS_URL": f"ah://10.77.0.1:{PORT}/j"}
+    begin = BEGIN.replace("timeout=20", "timeout=10")
+    waiting, wrong = spread(
+        "ab",
+        begin,
+        {**url, "RANK": "0", "WORLD_SIZE": "2"},
+        {**url, "RANK": "1", "WORLD_SIZE": "2", "ALLHANDS_TOKEN": token},
+    )
+    assert wrong.expect("begun")["error"] == "Unauthenticated"
+    told = waiting.expect("begun")
+    assert told["error"] == "CollectiveTimeout", told
+    why = "wrong token" if token else "no token"
+    assert "never joined: 1 of 2" in told["text"]
+    assert f"refused by the coordinator: a process at 10.77.0.2 ({why})" in told["text"], told
+    assert waiting.ended() == 0
+    assert any(f"refused a process at 10.77.0.2: {why}" in line for line in waiting.errors)
+
+
 def test_rank_zero_hosts_a_coordinator_with_a_certificate(spread: Spread, tmp_path: Path) -> None:
     authority = trustme.CA()
     made = authority.issue_cert("10.77.0.1")

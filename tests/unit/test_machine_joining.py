@@ -2,8 +2,15 @@
 
 import pytest
 
-from allhands_server.machine.effects import Joined, LeaveAccepted, Probe, WorldFormed
-from allhands_server.machine.events import DescribeJob, Heartbeat, Leave
+from allhands_server.machine import turned_away
+from allhands_server.machine.effects import (
+    CallerRefused,
+    Joined,
+    LeaveAccepted,
+    Probe,
+    WorldFormed,
+)
+from allhands_server.machine.events import DescribeJob, Heartbeat, Leave, RefusedCaller
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.testing import Transcript
 
@@ -228,3 +235,51 @@ def test_the_first_join_sets_the_heartbeat_window() -> None:
 def test_a_label_that_would_garble_a_terminal_is_refused() -> None:
     t = Transcript()
     assert why(t, t.join(0, 1, label="\x1b[2J")).status is Status.INVALID_ARGUMENT
+
+
+# ---------------------------------------------------------------- callers without the token
+
+
+def test_who_waits_for_a_world_hears_of_callers_without_the_token() -> None:
+    t = Transcript()
+    early, other = t.join(0, 2), t.join(0, 2, job="other")
+    complete = t.world(1, job="complete")[0]
+    for session in (early, other):
+        t.told(session)
+    t.happen(RefusedCaller("10.0.0.2", "wrong token"))
+    refused = CallerRefused("10.0.0.2", "wrong token")
+    assert [t.told(one) for one in (early, other, complete)] == [[refused], [refused], []]
+
+
+def test_who_joins_later_hears_of_those_of_the_last_minute() -> None:
+    t = Transcript()
+    t.happen(RefusedCaller("10.0.0.2", "wrong token"))
+    assert t.told(t.join(0, 3))[1:] == [CallerRefused("10.0.0.2", "wrong token")]
+    t.at(turned_away.REMEMBERED_SECONDS + 1)
+    assert t.told(t.join(1, 3))[1:] == []
+
+
+def test_a_caller_that_tries_again_and_again_is_not_told_each_time() -> None:
+    t = Transcript()
+    session = t.join(0, 2)
+    t.told(session)
+    for _ in range(100):
+        t.happen(RefusedCaller("10.0.0.2", "wrong token"))
+    assert len(t.told(session)) == 1
+    t.happen(RefusedCaller("10.0.0.2", "no token"))
+    assert len(t.told(session)) == 1
+    t.at(turned_away.AGAIN_SECONDS + 1)
+    t.say(session, Heartbeat(0, ()))
+    t.happen(RefusedCaller("10.0.0.2", "no token"))
+    assert len(t.told(session)) >= 1
+
+
+def test_callers_of_many_addresses_are_told_a_few_at_a_time() -> None:
+    t = Transcript()
+    session = t.join(0, 2, window=3600)
+    t.told(session)
+    for round_ in range(2):
+        for number in range(1000):
+            t.happen(RefusedCaller(f"10.{round_}.{number // 256}.{number % 256}", "wrong token"))
+        assert len(t.told(session)) == turned_away.MOST
+        t.at(t.now + turned_away.REMEMBERED_SECONDS + 1)

@@ -468,6 +468,7 @@ class SessionEvent(_message.Message):
     ABORTED_FIELD_NUMBER: _builtins.int
     GIVEN_UP_FIELD_NUMBER: _builtins.int
     COLLECT_FIELD_NUMBER: _builtins.int
+    CALLER_REFUSED_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -496,6 +497,8 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def collect(self) -> Global___Collect: ...
     @_builtins.property
+    def caller_refused(self) -> Global___CallerRefused: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Events in their order, in place of one: when all members leave at once, each hears of all
         others, and one message for each event would be a square of messages.
@@ -517,17 +520,42 @@ class SessionEvent(_message.Message):
         aborted: Global___Aborted | None = ...,
         given_up: Global___CallGivenUp | None = ...,
         collect: Global___Collect | None = ...,
+        caller_refused: Global___CallerRefused | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "caller_refused", b"caller_refused", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "caller_refused", b"caller_refused", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up", "collect"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up", "collect", "caller_refused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___SessionEvent: _TypeAlias = SessionEvent  # noqa: Y015
+
+@_typing.final
+class CallerRefused(_message.Message):
+    """While the world is not complete: somebody wanted to begin a session without the right token."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallerRefused: _TypeAlias = CallerRefused  # noqa: Y015
 
 @_typing.final
 class Joined(_message.Message):

@@ -35,6 +35,14 @@ class Newcomers:
 
 
 @record
+class CallerRefused:
+    """To the members of a world that is not complete: one of those who are missing, perhaps."""
+
+    address: str
+    why: str
+
+
+@record
 class MemberLost:
     rank: int
     host: str
@@ -118,6 +126,7 @@ Notification: TypeAlias = (
     Joined
     | WorldFormed
     | Newcomers
+    | CallerRefused
     | MemberLost
     | MemberLeft
     | Probe

@@ -423,6 +423,14 @@ class SessionBroke:
 
 
 @record
+class RefusedCaller:
+    """Somebody wanted to begin a session and has not shown the token."""
+
+    address: str
+    why: str
+
+
+@record
 class Looked:
     """The answer to a `Look`: what the coordinator itself saw of a member's process."""
 
@@ -447,4 +455,6 @@ class Tick:
     """Time has passed, nothing else."""
 
 
-Event: TypeAlias = Asked | Withdrawn | Joining | Said | SessionBroke | Looked | Drain | Tick
+Event: TypeAlias = (
+    Asked | Withdrawn | Joining | Said | SessionBroke | RefusedCaller | Looked | Drain | Tick
+)

@@ -16,6 +16,7 @@ from allhands_server.machine import admission, reports, wording
 from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import (
     Answer,
+    CallerRefused,
     Drained,
     Draining,
     Effect,
@@ -52,6 +53,7 @@ from allhands_server.machine.events import (
     QueuePop,
     QueuePush,
     Reform,
+    RefusedCaller,
     Remark,
     ReportExit,
     ReportPart,
@@ -65,6 +67,7 @@ from allhands_server.machine.limits import LONGEST_STACK, check_name
 from allhands_server.machine.member import Member
 from allhands_server.machine.members import World
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.turned_away import TurnedAway
 
 _CONCLUSIONS = (Answer, Refuse)
 _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and takes in nobody")
@@ -104,6 +107,7 @@ class Machine:
         self._waiting: dict[int, _Waiting] = {}
         self._sessions: dict[int, _Session] = {}
         self._touched: dict[Job, None] = {}
+        self._turned_away = TurnedAway()
         self._draining: Refusal | None = None
         """What joiners are told while the coordinator drains."""
 
@@ -138,6 +142,8 @@ class Machine:
                 return self._said(session, remark, now)
             case SessionBroke(session):
                 return self._broke(session, now)
+            case RefusedCaller(address, why):
+                return self._refused(address, why, now)
             case Looked(name, member_id, found):
                 return self._looked(name, member_id, found, now)
             case Drain(reason):
@@ -262,6 +268,9 @@ class Machine:
                 Report(f"refused to take in a worker: {refused.refusal.text}"),
             ]
         self._sessions[event.session] = _Session(job, world, member)
+        if world.is_forming:
+            known = self._turned_away.recent(now)
+            effects += [Push(event.session, CallerRefused(*one)) for one in known]
         return effects
 
     def _said(self, number: int, remark: Remark, now: float) -> list[Effect]:
@@ -278,6 +287,13 @@ class Machine:
             return []
         self._touched[session.job] = None
         return session.world.broke(session.member, now)
+
+    def _refused(self, address: str, why: str, now: float) -> list[Effect]:
+        """Tell those who wait for a world to be complete."""
+        if not self._turned_away.note(address, why, now):
+            return []
+        waiting = [one for one, session in self._sessions.items() if session.world.is_forming]
+        return [Push(session, CallerRefused(address, why)) for session in waiting]
 
     def _looked(self, name: str, member_id: str, found: str, now: float) -> list[Effect]:
         try:

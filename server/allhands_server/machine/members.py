@@ -122,6 +122,10 @@ class World:
                 return "degraded"
 
     @property
+    def is_forming(self) -> bool:
+        return not self._formed_size
+
+    @property
     def is_live(self) -> bool:
         """Whether it runs: whole or degraded."""
         return bool(self._formed_size and self.present)

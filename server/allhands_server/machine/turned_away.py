@@ -1,0 +1,38 @@
+"""Callers that were refused for their token, for those who wait for a world to be complete.
+
+Strangers decide how many there are: addresses are remembered, and told of, a few at a time.
+"""
+
+REMEMBERED_SECONDS = 60.0
+"""How long somebody who joins is still told of a caller."""
+AGAIN_SECONDS = 5.0
+"""How long a caller at an address is not told of again."""
+MOST = 16
+"""Addresses that are remembered at a time; of others nothing is known."""
+
+
+class TurnedAway:
+    """By address: why, and when it was last told."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, float]] = {}
+
+    def note(self, address: str, why: str, now: float) -> bool:
+        """Remember a caller; return whether it is to be told."""
+        before = self._known.get(address)
+        if before is not None and before[0] == why and now < before[1] + AGAIN_SECONDS:
+            return False
+        if before is None and len(self._known) >= MOST:
+            self._known = {one: self._known[one] for one, _ in self.recent(now)}
+            if len(self._known) >= MOST:
+                return False
+        self._known[address] = (why, now)
+        return True
+
+    def recent(self, now: float) -> list[tuple[str, str]]:
+        """Return address and reason of those refused not long ago."""
+        return [
+            (address, why)
+            for address, (why, at) in self._known.items()
+            if now < at + REMEMBERED_SECONDS
+        ]
