@@ -22,6 +22,7 @@ from allhands.errors import (
     StoreTimeout,
     Unauthenticated,
 )
+from allhands.escapes import lines
 from allhands_proto import notice
 
 _FORM = "ah://HOST:PORT or ah://HOST:PORT/JOB"
@@ -246,7 +247,7 @@ def meaning(
         ABORTED                              `refused`
         anything else                        AllhandsError that names the code
     """
-    said = f"{doing}: {details}"
+    said = f"{doing}: {lines(details)}"  # of whoever answers there
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return StoreTimeout(f"timeout: {said}")

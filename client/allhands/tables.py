@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from allhands.escapes import one_line
 from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
 from allhands.recorder.diagnosis import Diagnosis, GroupDiagnosis, Straggler
 
@@ -250,7 +251,7 @@ def _cell(text: str) -> Text:
 
     `Text` keeps rich from taking brackets for markup.
     """
-    return Text("".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text))
+    return Text(one_line(text))
 
 
 def _columns(*columns: tuple[str, str]) -> Table:

@@ -108,12 +108,13 @@ class Refusals:
         timer = loop.call_later(_REFUSAL_SECONDS, _release, due)
         self._waiting.append(due)
         if len(self._waiting) > _MOST_WAITING:
-            _release(self._waiting[0])
+            _release(self._waiting.popleft())
         try:
             await due
         finally:
             timer.cancel()
-            self._waiting.remove(due)
+            with contextlib.suppress(ValueError):  # it made room
+                self._waiting.remove(due)
 
 
 def _release(due: "asyncio.Future[None]") -> None:

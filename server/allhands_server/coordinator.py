@@ -44,6 +44,7 @@ from allhands_server.machine.events import (
     Withdrawn,
 )
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.wording import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -202,11 +203,11 @@ class Coordinator:
         """Note that somebody wanted to begin a session and has not shown the token."""
         self._handle(RefusedCaller(address, why))
 
-    def broke(self, session: int) -> None:
-        """Note that a session's stream is over, for whatever reason. Idempotent."""
+    def broke(self, session: int, told: Refusal = _NOT_LEFT) -> None:
+        """Note that a session's stream is over; its member is told why. Idempotent."""
         if (stream := self._streams.pop(session, None)) is not None:
             self._handle(SessionBroke(session))
-            stream.put(End(session, _NOT_LEFT))
+            stream.put(End(session, told))
 
     async def drain(self, reason: str, timeout: float) -> bool:
         """Take in nobody any more, wait until the running worlds have ended, say whether they did.
@@ -249,7 +250,7 @@ class Coordinator:
                 self._pending.pop(ticket).answered(ticket, reply)
             case Refuse(ticket, refusal):
                 if refusal.status not in _EVERYDAY:
-                    logger.info("refused a request: %s", refusal.text)
+                    logger.info("refused a request: %s", one_line(refusal.text))
                 self._pending.pop(ticket).refused(ticket, refusal)
             case Push(session, notification):
                 self._streams[session].put(notification)
@@ -259,7 +260,7 @@ class Coordinator:
                 seen = Looked(job, member_id, process.look(pid, born))
                 self._loop.call_soon(self._handle, seen)
             case Report(text, of_failure):
-                logger.info("%s", text, extra={"of_failure": of_failure})
+                logger.info("%s", one_line(text), extra={"of_failure": of_failure})
             case JobEnded(job):
                 logger.info("job %s: ended", job)
             case Drained():

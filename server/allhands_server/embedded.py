@@ -26,6 +26,7 @@ from allhands_server.auth import (
 )
 from allhands_server.config import ServerConfig, authority
 from allhands_server.coordinator import Coordinator
+from allhands_server.decoding import DecodingInterceptor
 from allhands_server.lines import Lines
 from allhands_server.servicers import CoordinatorService
 
@@ -137,9 +138,8 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         logger.warning("%s", warning)
     token = config.token or secrets.token_urlsafe(32)
     coordinator = coordinator or Coordinator()
-    server = grpc.aio.server(
-        interceptors=[TokenInterceptor(token, coordinator.refused)], options=_OPTIONS
-    )
+    interceptors = [TokenInterceptor(token, coordinator.refused), DecodingInterceptor()]
+    server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
     port = _bind(server, config)
     lines = Lines(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
     health_service = health.aio.HealthServicer()

@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError
@@ -48,6 +48,7 @@ _NONSENSE = Refusal(
     Status.INVALID_ARGUMENT,
     "a call names what it wants, a timeout that is none below zero, and an id that no other has",
 )
+_UNDECODABLE = Refusal(Status.INVALID_ARGUMENT, "what came is no call: it cannot be decoded")
 
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -261,7 +262,7 @@ class Line(asyncio.Protocol):
         try:
             for body in self._cutter.feed(data):
                 if self._is_known:
-                    self._todo.append(iter(wire.Calls.FromString(body).calls))
+                    self._todo.append(iter(self._decoded(body)))
                 else:
                     self._greeted(body)
         except (framing.Malformed, DecodeError) as error:
@@ -387,6 +388,30 @@ class Line(asyncio.Protocol):
                 self._transport.resume_reading()
         if self._todo and not self._is_choked:
             self._loop.call_soon(self._work)
+
+    def _decoded(self, body: bytes) -> Iterable[wire.Call]:
+        """Return the calls of a frame; refuse those that cannot be decoded.
+
+        Raises:
+            DecodeError: nobody can tell which calls these are.
+        """
+        try:
+            return wire.Calls.FromString(body).calls
+        except DecodeError:
+            return [
+                call
+                for encoded in wire.EncodedCalls.FromString(body).calls
+                if (call := self._one_decoded(encoded)) is not None
+            ]
+
+    def _one_decoded(self, encoded: bytes) -> wire.Call | None:
+        try:
+            return wire.Call.FromString(encoded)
+        except DecodeError:
+            id = wire.CallId.FromString(encoded).id
+            self._lines.warn(self.name, "a call that cannot be decoded")
+            self._ready.append((id, "refused", _UNDECODABLE))
+            return None
 
     def _carry_out(self, most: int) -> None:
         while self._todo and not self._is_choked:

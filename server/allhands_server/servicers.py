@@ -108,10 +108,13 @@ class CoordinatorService(CoordinatorServicer):
         self, session: int, requests: AsyncIterator[wire.SessionRequest], context: Context
     ) -> None:
         """Pass on what the member says; the end of its half is the end of its session."""
-        async for request in requests:
-            remark = translation.remark_from(request)
-            if remark is not None:
-                self._coordinator.hear(session, remark)
+        try:
+            async for request in requests:
+                remark = translation.remark_from(request)
+                if remark is not None:
+                    self._coordinator.hear(session, remark)
+        except Refused as refused:
+            self._coordinator.broke(session, refused.refusal)
         self._coordinator.broke(session)
 
     def _session_event(self, notification: Notification) -> wire.SessionEvent:

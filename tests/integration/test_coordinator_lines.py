@@ -360,3 +360,20 @@ async def test_a_coordinator_tells_port_and_secret_only_to_who_has_the_token(
     assert len(known.calls_secret) == 32
     error = await call_at(target, None).refused("DescribeCoordinator", request)
     assert error.code().value[0] == _UNAUTHENTICATED
+
+
+def test_a_call_that_cannot_be_decoded_is_refused_and_the_line_goes_on(
+    daemon: Daemon, line: RawLine, job_name: str
+) -> None:
+    name = job_name.encode()
+    request = b"\x0a" + bytes([len(name)]) + name + b"\x12\x02\xff\xfe"  # a key that is no UTF-8
+    garbled = b"\x08\x07\x1a" + bytes([len(request)]) + request
+    calls = [put(1, job_name, "k").SerializeToString(), garbled, get(2, job_name, "k")]
+    encoded = [one if isinstance(one, bytes) else one.SerializeToString() for one in calls]
+    line.socket.sendall(framed(wire.EncodedCalls(calls=encoded).SerializeToString()))
+    replies = {reply.id: reply for reply in line.hear(3)}
+    assert replies[7].refused.code == _INVALID
+    assert not replies[1].HasField("refused")
+    assert not replies[2].HasField("refused")
+    [said] = refusals(daemon, line)
+    assert "cannot be decoded" in said

@@ -184,11 +184,13 @@ def test_lines_of_many_ranks_that_come_at_once_are_all_let_in(besieged: Daemon) 
 
 def test_lines_are_accepted_again_after_descriptors_ran_out(besieged: Daemon) -> None:
     known = described(besieged.endpoint)
-    lines: list[socket.socket] = []
-    while not any("Too many open files" in said for said in besieged.said):
-        if len(lines) < _DESCRIPTORS:
-            with contextlib.suppress(TimeoutError):
-                lines.append(greet(known.calls_port, known.calls_secret))
+    lines = [
+        greet(known.calls_port, known.calls_secret)
+        for _ in range(_DESCRIPTORS - descriptors(besieged) - 2)
+    ]
+    for _ in range(16):
+        lines.append(socket.create_connection(("127.0.0.1", known.calls_port)))
+    until(lambda: any("Too many open files" in said for said in besieged.said))
     for line in lines:
         line.close()
     works(besieged)
@@ -272,3 +274,108 @@ def test_a_flood_of_refusals_is_logged_in_a_few_lines(besieged: Daemon) -> None:
     works(besieged)
     assert len([line for line in besieged.said if re.search(r"refused '/allhands", line)]) <= 50
     assert len([line for line in besieged.said if "refused a line" in line]) <= 50
+
+
+# ---------------------------------------------------------------- requests that are none
+
+
+@pytest.mark.parametrize(
+    ("method", "is_open"),
+    [
+        ("allhands.v1.Coordinator/Set", False),
+        ("allhands.v1.Coordinator/CollectReports", False),
+        ("allhands.v1.Coordinator/Session", False),
+        ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", False),
+        ("grpc.health.v1.Health/Check", True),
+        ("grpc.health.v1.Health/Watch", True),
+    ],
+)
+async def test_a_request_that_cannot_be_decoded_is_an_invalid_argument(
+    caller: Any, daemon: Daemon, method: str, is_open: bool
+) -> None:
+    channel: grpc.aio.Channel = caller.channel
+    call = channel.stream_stream(f"/{method}")(metadata=() if is_open else caller.metadata)
+    await call.write(b"\xff" * 100)
+    with contextlib.suppress(asyncio.InvalidStateError):
+        await call.done_writing()
+    assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "cannot be decoded" in await call.details()
+    assert "Traceback" not in "".join(daemon.said)
+
+
+async def test_a_session_in_which_a_request_cannot_be_decoded_ends(
+    caller: Any, daemon: Daemon, job_name: str
+) -> None:
+    channel: grpc.aio.Channel = caller.channel
+    stream = channel.stream_stream("/allhands.v1.Coordinator/Session")(metadata=caller.metadata)
+    join = coordinator_pb2.Join(job=job_name, rank=0, world_size=1, host="h", pid=1, port=1)
+    await stream.write(coordinator_pb2.SessionRequest(join=join).SerializeToString())
+    await stream.read()
+    await stream.write(b"\xff" * 100)
+    async with asyncio.timeout(10):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while await stream.read() is not grpc.aio.EOF:
+                pass
+        assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "Traceback" not in "".join(daemon.said)
+
+
+def test_a_flood_of_garbage_is_logged_in_a_few_lines(besieged: Daemon) -> None:
+    metadata = (("authorization", f"Bearer {besieged.notice.token}"),)
+    with grpc.insecure_channel(f"127.0.0.1:{besieged.notice.port}") as channel:
+        call = channel.unary_unary("/allhands.v1.Coordinator/Set")
+        for one in [call.future(b"\xff" * 9, metadata=metadata) for _ in range(500)]:
+            assert one.exception().code() is grpc.StatusCode.INVALID_ARGUMENT
+    works(besieged)
+    assert len(besieged.said) < 60
+
+
+# ---------------------------------------------------------------- what is shown
+
+_HOSTILE = "a\x1b[2J\x1b]0;title\x07\r\nforged: line"
+
+
+def test_keys_are_listed_escaped_one_a_line(
+    daemon: Daemon, control: Control, job_name: str
+) -> None:
+    control.put(_HOSTILE, b"\x1b[31m")
+    control.put("schön", b"")
+    listed = daemon.command("kv", "ls", job_name)
+    assert listed.stdout.splitlines() == [
+        r"a\x1b[2J\x1b]0;title\x07\r\nforged: line",
+        "schön",
+    ]
+    assert daemon.command("kv", "get", job_name, _HOSTILE).stdout == "\x1b[31m"  # as it is
+    absent = daemon.command("kv", "get", job_name, "no\x1b[2J\nsuch")
+    assert absent.returncode == 1
+    assert "\x1b" not in absent.stderr
+    assert len(absent.stderr.splitlines()) == 1
+
+
+def test_what_members_say_reaches_others_the_log_and_status_escaped(
+    daemon: Daemon, join_job: Callable[[int, int], Any], control: Control, job_name: str
+) -> None:
+    first, second = [join_job(rank, 2) for rank in range(2)]
+    first.hear("formed")
+    second.hear("formed")
+    second.say(leave=coordinator_pb2.Leave(error=_HOSTILE, traceback=_HOSTILE))
+    left = first.hear("left").left
+    assert left.error == "a\\x1b[2J\\x1b]0;title\\x07\\r\nforged: line"
+    assert "\x1b" not in left.traceback
+    shown = daemon.command("status", job_name).stdout
+    assert r"\x1b[2J" in shown
+    assert "\x1b" not in shown
+    assert not [line for line in shown.splitlines() if line.startswith("forged")]
+    control.abort(_HOSTILE, by=_HOSTILE)
+    aborted = first.hear("aborted").aborted
+    assert "\x1b" not in aborted.by + aborted.reason
+    until(lambda: any("was aborted by" in line for line in daemon.said))
+    assert not [line for line in daemon.said if "\x1b" in line or line.startswith("forged")]
+
+
+def test_a_name_that_would_garble_a_terminal_is_refused(daemon: Daemon, job_name: str) -> None:
+    with Control(daemon.endpoint, job=job_name, timeout=10) as control:
+        with pytest.raises(ValueError, match="is no name for a job") as raised:
+            Control(daemon.endpoint, job="a\x1b[2J\nb", timeout=10).put("k", b"")
+        assert "\x1b" not in str(raised.value)
+        assert control.count() == 0

@@ -6,6 +6,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from allhands.cli.coordinator import CoordinatorOption, reach
+from allhands.escapes import one_line
 
 kv_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -58,7 +59,7 @@ def ls(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
     coordinator: CoordinatorOption = None,
 ) -> None:
-    """List the keys, one a line."""
+    """List the keys, one a line; what is not printable in them is escaped, as in `\\x1b`."""
     with reach(coordinator, job) as control:
         for key in control.list(prefix):
-            typer.echo(key)
+            typer.echo(one_line(key))

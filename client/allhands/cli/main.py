@@ -13,6 +13,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from allhands.errors import AllhandsError
+from allhands.escapes import lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def main() -> None:
     try:
         app(sys.argv[1:])(prog_name="allhands")
     except (AllhandsError, OSError) as error:
-        sys.stderr.write(f"allhands: {error}\n")
+        sys.stderr.write(f"allhands: {lines(str(error))}\n")
         sys.exit(1)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from allhands.cli.coordinator import CoordinatorOption, reach
 from allhands.cli.diagnose import chosen
+from allhands.escapes import one_line
 
 if TYPE_CHECKING:
     from allhands.control import Reports
@@ -35,7 +36,7 @@ def trace_command(
     shown = sum(event["ph"] == "X" for event in document["traceEvents"])
     typer.echo(f"{output}: {shown} operations of {len(found.told)} ranks")
     for rank, why in sorted(found.absences.items()):
-        typer.echo(f"rank {rank} is not in it: {why}", err=True)
+        typer.echo(f"rank {rank} is not in it: {one_line(why)}", err=True)
     if cut := [rank for rank, report in found.told.items() if report.is_cut]:
         typer.echo(f"ranks {cut} had more than they may send: the oldest are left out", err=True)
 

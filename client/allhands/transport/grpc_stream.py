@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from allhands.escapes import one_line
 from allhands.transport import handshake
 from allhands.transport.frame import LARGEST_FRAME, Frame, FrameError, Header, Key, Kind, whole
 from allhands.transport.handshake import Identity
@@ -284,7 +285,7 @@ def _parse(message: M, text: object) -> M:
 async def _reason(call: RawCall, error: Exception) -> str:
     """Say why a call broke, in the words of whoever broke it."""
     if isinstance(error, grpc.aio.AioRpcError):
-        return error.details() or error.code().name
+        return one_line(error.details() or error.code().name)
     with contextlib.suppress(asyncio.CancelledError):
-        return await call.details() or str(error)
+        return one_line(await call.details() or str(error))
     return str(error)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from allhands.escapes import one_line
 from allhands.transport.handshake import HandshakeError
 
 STEP_SECONDS = 3.0
@@ -47,7 +48,7 @@ async def hear(connection: socket.socket, step: M, seconds: float | None = None)
             raise HandshakeError(f"{nbytes} bytes are too many for a greeting")
         text = await _exactly(connection, nbytes)
     if kind == _REFUSAL:
-        raise HandshakeError(text.decode(errors="replace"))
+        raise HandshakeError(one_line(text.decode(errors="replace")))
     try:
         step.ParseFromString(text)
     except DecodeError as error:

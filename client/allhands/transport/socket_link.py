@@ -5,6 +5,7 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
+from allhands.escapes import one_line
 from allhands.transport.frame import HEADER_BYTES, Frame, FrameError, Kind, extent, unpack
 from allhands.transport.link import LinkBroken
 from allhands.transport.socket_inbound import LARGEST_TEXT, WENT_AWAY, bye
@@ -151,7 +152,7 @@ class SocketLink:
         if len(self._answer) < HEADER_BYTES + nbytes:
             return
         unpack(self._answer)
-        text = self._answer[HEADER_BYTES:].decode(errors="replace")
+        text = one_line(self._answer[HEADER_BYTES:].decode(errors="replace"))
         if self._closed and not text:
             if not self._ended.done():
                 self._ended.set_result(None)

@@ -139,6 +139,51 @@ class Calls(_message.Message):
 Global___Calls: _TypeAlias = Calls  # noqa: Y015
 
 @_typing.final
+class EncodedCalls(_message.Message):
+    """The same bytes as Calls, of which each call can be decoded by itself: one that cannot be is refused
+    with INVALID_ARGUMENT, and the others are carried out.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncodedCalls: _TypeAlias = EncodedCalls  # noqa: Y015
+
+@_typing.final
+class CallId(_message.Message):
+    """What of any Call says which one it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallId: _TypeAlias = CallId  # noqa: Y015
+
+@_typing.final
 class Call(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -362,7 +362,7 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
         case Heartbeat(_, progress, stack):
             member.learn(progress, now)
             if stack:
-                member.stack = stack[-LONGEST_STACK:]
+                member.stack = wording.plain(stack)[-LONGEST_STACK:]
             world.clocked(member, remark, now)
             return []
         case ReportPart():

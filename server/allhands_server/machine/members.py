@@ -270,7 +270,7 @@ class World:
         effects: list[Effect] = [Push(member.session, LeaveAccepted()), End(member.session)]
         if self._is_outside(member):
             return [*effects, *self._remove(member)]
-        error = leave.error[: limits.LONGEST_ERROR]
+        error = wording.plain(leave.error)[: limits.LONGEST_ERROR]
         self._gone(member, Presence.LEFT, error)
         others = self.present
         if others:
@@ -282,7 +282,7 @@ class World:
             progress=member.progress(now),
             error=error,
             epoch=self.epoch,
-            traceback=leave.traceback[-limits.LONGEST_ERROR :],
+            traceback=wording.plain(leave.traceback)[-limits.LONGEST_ERROR :],
             aborts=leave.aborts,
         )
         why = f" because of {wording.short(error)}" if error else ""
@@ -384,6 +384,7 @@ class World:
 
     def abort(self, group: str, by: str, reason: str, but: Member | None = None) -> list[Effect]:
         """Release the members of a group, or all."""
+        by, reason = wording.plain(by), wording.plain(reason)
         ranks = set(self.groups.ranks_of(group) or ()) if group else self.members.keys()
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {wording.short(group)} of job {self.job}" if group else f"job {self.job}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from allhands_server.machine import absence
+from allhands_server.machine import absence, wording
 from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import Answer, Effect
 from allhands_server.machine.events import AwaitVerdict, Meet
@@ -151,7 +151,7 @@ class Verdicts:
         case = self._cases.setdefault((group, sequence, False), _Case((group, sequence, False), ""))
         if case.given_up is not None:
             return []
-        told = reason[:LONGEST_ERROR]
+        told = wording.plain(reason)[:LONGEST_ERROR]
         case.given_up = GivenUp(group, sequence, member.rank, str(member), told)
         self._agenda.at(now + MEMORY, partial(self._forget, case))
         return self._world.given_up(case.given_up)

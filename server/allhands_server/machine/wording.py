@@ -14,6 +14,18 @@ def short(text: str) -> str:
     return repr(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
 
 
+def plain(text: str) -> str:
+    """Escape what a terminal would obey; the ends of lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+
+
+def one_line(text: str) -> str:
+    """Escape the ends of lines as well: for a log, of which a line is one record."""
+    return plain(text).replace("\n", "\\n").replace("\t", " ")
+
+
 def listed(names: Collection[str], *, quote: bool = True) -> str:
     """Name the first few, and say how many more there are."""
     first = [short(name) if quote else name for _, name in zip(range(_LISTED), names, strict=False)]

@@ -1,0 +1,111 @@
+"""Requests that are no messages of their kind: refused with INVALID_ARGUMENT, in a line of the log.
+
+Left to itself gRPC answers UNKNOWN and logs a traceback for each.
+"""
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from allhands_proto.limited_log import LimitedLog
+from allhands_server.machine.refusals import Refused, Status
+
+logger = logging.getLogger(__name__)
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Behaviour: TypeAlias = Any  # what grpc.aio calls; the stubs know only that of threads
+Decode: TypeAlias = Callable[[bytes], Any]
+
+
+class DecodingInterceptor(grpc.aio.ServerInterceptor):
+    """Takes the decoding of requests over from gRPC, for every service of the port."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._log = LimitedLog(logger, "undecodable requests")
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        method = handler_call_details.method
+        if (known := self._known.get(method)) is not None:
+            return known
+        found = await continuation(handler_call_details)
+        if found is None or found.request_deserializer is None:
+            return found
+        self._known[method] = made = self._decoding(method, found, found.request_deserializer)
+        return made
+
+    def _decoding(
+        self, method: str, inner: "grpc.RpcMethodHandler[Any, Any]", decode: Decode
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
+        """Make the handler that gets bytes."""
+
+        async def whole(request: bytes, context: Context) -> Any:
+            """Decode the one request of a call."""
+            try:
+                return decode(request)
+            except DecodeError:
+                await self._refuse(method, context)
+
+        async def each(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+            async for request in requests:
+                try:
+                    message = decode(request)
+                except DecodeError:
+                    self._warn(method, context)
+                    raise Refused(Status.INVALID_ARGUMENT, _text(method)) from None
+                yield message
+
+        encode = inner.response_serializer
+        if inner.request_streaming and inner.response_streaming:
+            serve: Behaviour = inner.stream_stream
+
+            async def streams(requests: AsyncIterator[bytes], context: Context) -> Any:
+                try:
+                    async for reply in serve(each(requests, context), context):
+                        yield reply
+                except Refused as refused:
+                    await context.abort(grpc.StatusCode[refused.refusal.status.value], str(refused))
+
+            return grpc.stream_stream_rpc_method_handler(streams, None, encode)
+        assert not inner.request_streaming, f"no method of this port is as {method} is"
+        if not inner.response_streaming:
+            answer: Behaviour = inner.unary_unary
+
+            async def unary(request: bytes, context: Context) -> Any:
+                return await answer(await whole(request, context), context)
+
+            return grpc.unary_unary_rpc_method_handler(unary, None, encode)
+        tell: Behaviour = inner.unary_stream
+        if not inspect.isasyncgenfunction(tell):
+
+            async def writes(request: bytes, context: Context) -> None:
+                await tell(await whole(request, context), context)
+
+            return grpc.unary_stream_rpc_method_handler(writes, None, encode)
+
+        async def stream(request: bytes, context: Context) -> Any:
+            async for reply in tell(await whole(request, context), context):
+                yield reply
+
+        return grpc.unary_stream_rpc_method_handler(stream, None, encode)
+
+    async def _refuse(self, method: str, context: Context) -> None:
+        self._warn(method, context)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _text(method))
+
+    def _warn(self, method: str, context: Context) -> None:
+        self._log.warning("refused %.80r from %s: undecodable request", method, context.peer())
+
+
+def _text(method: str) -> str:
+    return f"what came is no request of {method}: it cannot be decoded"
