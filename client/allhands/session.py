@@ -106,6 +106,9 @@ class SessionListener(Protocol):
     def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
         """Ranks that are alive cannot reach one another."""
 
+    def links_silent(self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool) -> None:
+        """Ranks that are alive do not answer one another, or do again; it may pass by itself."""
+
     def aborted(self, group: str, by: str, reason: str) -> None:
         """Somebody ended a group, or the world where that is empty."""
 
@@ -490,6 +493,10 @@ class Session:
                 ranks = event.ruling.ranks
                 pairs = list(zip(ranks[::2], ranks[1::2], strict=True))
                 listener.ruled(verdict_from(event.ruling.verdict), pairs)
+            case "silent_links":
+                silent = event.silent_links
+                between = list(zip(silent.ranks[::2], silent.ranks[1::2], strict=True))
+                listener.links_silent(verdict_from(silent.verdict), between, silent.over)
             case "aborted":
                 told = event.aborted
                 listener.aborted(told.group, told.by, told.reason)

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -24,7 +24,7 @@ from allhands.engine import verdict
 from allhands.engine.call import group_hash
 from allhands.engine.group_engine import GroupEngine, Position
 from allhands.engine.phases import Layout, islands
-from allhands.engine.pings import SILENT_SECONDS
+from allhands.engine.pings import SILENT_SECONDS, Pings
 from allhands.engine.verdict import Failure, GivenUp
 from allhands.errors import (
     AllhandsError,
@@ -86,6 +86,7 @@ class Worker:
         self._ports = ports
         self._session = session
         self._mesh = Mesh(self)
+        self._pings = Pings(self._mesh, self._tell_silent, self._tell_answers)
         self._engines: dict[str, GroupEngine] = {}
         self._ended: dict[str, Position] = {}  # where this rank was in groups it has closed
         self._gone: set[int] = set()
@@ -342,6 +343,7 @@ class Worker:
         self._closed = True
         for opinion in self._opinions.values():
             opinion.cancel()
+        self._pings.close()
         if not error and self._expelled is None:
             await self._idle()
 
@@ -402,9 +404,8 @@ class Worker:
         if engine is not None and len(engine.ranks) <= _MOST_ASKED:
             asked = [rank for rank in engine.ranks if rank != self.rank]
         self._answers.clear()
-        self._mesh.stop_pinging()
         for rank in asked:
-            self._mesh.ping(rank)
+            self._mesh.ping(rank, again=True)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 while not self._answers.keys() >= {*asked}:
@@ -448,6 +449,22 @@ class Worker:
     def shares_memory(self, rank: int) -> bool:
         return self._arena is not None and self._arena.has(rank)
 
+    def watch_links(self, waiting_for: Callable[[], Iterable[int]]) -> Callable[[], None]:
+        def linked() -> list[int]:
+            gone = self._gone | self._left
+            ranks = [rank for rank in waiting_for() if rank not in gone]
+            return [rank for rank in ranks if not self.shares_memory(rank)]
+
+        return self._pings.watch(linked)
+
+    def _tell_silent(self, rank: int, seconds: float) -> None:
+        silent = wire.LinkSilent(rank=rank, seconds=seconds)
+        self._session.say(wire.SessionRequest(link_silent=silent))
+
+    def _tell_answers(self, rank: int) -> None:
+        answers = wire.LinkSilent(rank=rank, over=True)
+        self._session.say(wire.SessionRequest(link_silent=answers))
+
     def _tell(self, ranks: Sequence[int], kind: Kind, key: Key, payload: bytes) -> None:
         """Tell peers over links: over those there are, unless nobody else would tell them."""
         others = [rank for rank in ranks if rank != self.rank and rank not in self._left]
@@ -472,6 +489,7 @@ class Worker:
         if peer in self._gone or peer in self._left or self._closed:
             return
         logger.debug("link with rank %d broke: %s", peer, reason)
+        self._pings.forget(peer)
         self._opinions[peer] = asyncio.create_task(self._second_opinion(peer, reason))
 
     def whereabouts(self) -> bytes:
@@ -585,6 +603,10 @@ class Worker:
 
         self._befell(tell)
 
+    def links_silent(self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool) -> None:
+        event = "silent links over" if is_over else "silent links"
+        logger.warning("%s", found.text, extra={"allhands": {"event": event, "pairs": [*pairs]}})
+
     def aborted(self, group: str, by: str, reason: str) -> None:
         if group in self._aborted:
             return
@@ -663,6 +685,7 @@ class Worker:
 
     def _known(self, rank: int) -> None:
         """The coordinator has spoken about a rank: no more need for an own opinion."""
+        self._pings.forget(rank)
         opinion = self._opinions.pop(rank, None)
         if opinion is not None and opinion is not asyncio.current_task():
             opinion.cancel()

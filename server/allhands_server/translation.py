@@ -66,6 +66,9 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
         case "link_broken":
             broken = message.link_broken
             return events.LinkBroken(broken.rank, broken.reason, broken.shares_memory)
+        case "link_silent":
+            silent = message.link_silent
+            return events.LinkSilent(silent.rank, silent.seconds, silent.over)
         case "leave":
             leave = message.leave
             return events.Leave(
@@ -154,6 +157,10 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
         case effects.Ruling(found, pairs):
             ranks = [rank for both in pairs for rank in both]
             return wire.SessionEvent(ruling=wire.Ruling(verdict=verdict(found), ranks=ranks))
+        case effects.SilentLinks(found, pairs, is_over):
+            ranks = [rank for both in pairs for rank in both]
+            silent = wire.SilentLinks(verdict=verdict(found), ranks=ranks, over=is_over)
+            return wire.SessionEvent(silent_links=silent)
         case effects.Aborted(group, by, reason):
             return wire.SessionEvent(aborted=wire.Aborted(group=group, by=by, reason=reason))
         case effects.CallGivenUp(group, sequence, rank, by, reason):

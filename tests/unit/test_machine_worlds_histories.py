@@ -13,7 +13,14 @@ from allhands_server.machine.effects import (
     Notification,
     WorldFormed,
 )
-from allhands_server.machine.events import DescribeJob, Heartbeat, Leave, LinkBroken, ListJobs
+from allhands_server.machine.events import (
+    DescribeJob,
+    Heartbeat,
+    Leave,
+    LinkBroken,
+    LinkSilent,
+    ListJobs,
+)
 from allhands_server.machine.values import JobView, Presence
 from allhands_server.testing import Transcript
 
@@ -68,6 +75,12 @@ class Membership(RuleBasedStateMachine):
     @rule(data=st.data(), rank=RANKS)
     def break_link(self, data: st.DataObject, rank: int) -> None:
         self.t.say(data.draw(st.sampled_from(self.alive)), LinkBroken(rank, "reset"))
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), rank=RANKS, seconds=st.floats(0.0, 3.0), is_over=st.booleans())
+    def silence_link(self, data: st.DataObject, rank: int, seconds: float, is_over: bool) -> None:
+        session = data.draw(st.sampled_from(self.alive))
+        self.t.say(session, LinkSilent(rank, seconds, is_over))
 
     @rule(seconds=st.floats(0.05, 3.0))
     def pass_time(self, seconds: float) -> None:

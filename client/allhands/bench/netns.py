@@ -55,26 +55,26 @@ def two_hosts(rate: str | None) -> Iterator[tuple[Host, Host]]:
     if rate is not None:
         _need("tc", "iproute2")
     with ExitStack() as stack:
-        first, second = (stack.enter_context(_namespace(name)) for name in _NAMES)
+        first, second = (stack.enter_context(namespace(name)) for name in _NAMES)
         cable = ("ip", "link", "add", _INTERFACE, "type", "veth")
-        _run([*_enter(first), *cable, "peer", "name", _INTERFACE, "netns", str(second)])
+        run([*enter(first), *cable, "peer", "name", _INTERFACE, "netns", str(second)])
         for pid, address in zip((first, second), _ADDRESSES, strict=True):
-            inside = _enter(pid)
-            _run([*inside, "ip", "addr", "add", f"{address}/24", "dev", _INTERFACE])
+            inside = enter(pid)
+            run([*inside, "ip", "addr", "add", f"{address}/24", "dev", _INTERFACE])
             for interface in ("lo", _INTERFACE):
-                _run([*inside, "ip", "link", "set", interface, "up"])
+                run([*inside, "ip", "link", "set", interface, "up"])
             if rate is not None:
                 limit = ("tbf", "rate", rate, "burst", _BURST, "latency", _QUEUE)
-                _run([*inside, "tc", "qdisc", "add", "dev", _INTERFACE, "root", *limit])
+                run([*inside, "tc", "qdisc", "add", "dev", _INTERFACE, "root", *limit])
         hosts = [
-            Host(name, address, _INTERFACE, _enter(pid))
+            Host(name, address, _INTERFACE, enter(pid))
             for name, address, pid in zip(_NAMES, _ADDRESSES, (first, second), strict=True)
         ]
         yield hosts[0], hosts[1]
 
 
 @contextmanager
-def _namespace(name: str) -> Iterator[int]:
+def namespace(name: str) -> Iterator[int]:
     """Start the process that holds the namespaces of one host; give its process id."""
     separate = ("unshare", "--net", "--uts", "--ipc", "--mount", "--propagation", "private")
     # It reads from us until we end, however that comes about.
@@ -97,7 +97,7 @@ def _namespace(name: str) -> Iterator[int]:
         yield holder.pid  # and closing its input ends it
 
 
-def _enter(pid: int) -> tuple[str, ...]:
+def enter(pid: int) -> tuple[str, ...]:
     return ("nsenter", "--target", str(pid), "--net", "--uts", "--ipc", "--mount")
 
 
@@ -106,7 +106,7 @@ def _need(tool: str, package: str) -> None:
         raise NoNamespaces(f"network namespaces need `{tool}`: apt install {package}")
 
 
-def _run(command: Sequence[str]) -> None:
+def run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NoNamespaces(f"`{' '.join(command)}` failed: {done.stderr.strip()}")

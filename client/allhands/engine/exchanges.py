@@ -10,6 +10,7 @@ from allhands.engine.buffer import octets
 from allhands.engine.call import Call
 from allhands.engine.exchange import Exchange, add_intact, named, sent
 from allhands.engine.losses import Losses
+from allhands.engine.pings import PING_AFTER
 from allhands.engine.verdict import Failure, Registry
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
@@ -18,6 +19,9 @@ from allhands.transport.mesh import Mesh
 from allhands.transport.outbox import Outgoing
 
 logger = logging.getLogger(__name__)
+
+_MOST_PINGED = 64
+"""Ranks that a receive from any source pings; in larger groups none of them."""
 
 
 class Exchanges:
@@ -139,8 +143,14 @@ class Exchanges:
         self, exchange: Exchange, future: "asyncio.Future[None]", ended: Callable[[], None]
     ) -> None:
         work = exchange.work
+        unwatch: Callable[[], None] | None = None
         try:
-            await asyncio.wait([future], timeout=exchange.deadline - time.monotonic())
+            remaining = exchange.deadline - time.monotonic()
+            await asyncio.wait([future], timeout=min(PING_AFTER, remaining / 4))
+            if not future.done():
+                peers = self._peers_of(exchange)
+                unwatch = self._registry.watch_links(lambda: peers)
+                await asyncio.wait([future], timeout=exchange.deadline - time.monotonic())
             if not future.done():
                 raise verdict.timed_out(
                     what=self._what(exchange),
@@ -162,6 +172,8 @@ class Exchanges:
         else:
             work.succeed(exchange.result)
         finally:
+            if unwatch is not None:
+                unwatch()
             future.cancel()
             self._pending.pop(exchange, None)
             ended()
@@ -175,6 +187,13 @@ class Exchanges:
         """Return why an exchange cannot end well, if that is known."""
         others = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
         return self._losses.reason_of_message(exchange.peer, others)
+
+    def _peers_of(self, exchange: Exchange) -> list[int]:
+        """Return the ranks of the world that an exchange may be held up by; of many, none."""
+        if exchange.peer is not None:
+            return [exchange.peer]
+        others = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
+        return others if len(others) <= _MOST_PINGED else []
 
     def _what(self, exchange: Exchange) -> str:
         return named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag)

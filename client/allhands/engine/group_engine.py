@@ -30,7 +30,7 @@ from allhands.engine.messages import Messages
 from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
-from allhands.engine.pings import keep_pinging
+from allhands.engine.pings import PING_AFTER
 from allhands.engine.recording import SIZE, Recording
 from allhands.engine.shared import Shared
 from allhands.engine.stall import Stall
@@ -767,22 +767,25 @@ class GroupEngine:
         """Wait for what a call does until it is done, interrupted, or out of time."""
         work, signature = operation.work, operation.signature
         asking: asyncio.Task[Found] | None = None
-        pinging: asyncio.Task[None] | None = None
+        unwatch: Callable[[], None] | None = None
         stall: Stall | None = None
         self.recording.waiting_for = waiting_for
         assert self._interrupt is not None
         try:
             remaining = operation.deadline - time.monotonic()
-            if await first(carrying, self._interrupt, timeout=min(ASK_AFTER, remaining / 2)):
+            alone, unasked = min(PING_AFTER, remaining / 4), min(ASK_AFTER, remaining / 2)
+            if await first(carrying, self._interrupt, timeout=alone):
+                return await self._ended(operation, carrying)
+            unwatch = self._registry.watch_links(
+                lambda: [self.ranks[place] for place in waiting_for()]
+            )
+            if await first(carrying, self._interrupt, timeout=unasked - alone):
                 return await self._ended(operation, carrying)
             for rank in waiting_for():
                 # They may wait for this rank as well, in another call that sends nothing either.
                 self._mesh.declare(self.ranks[rank], Key(self.hash, work.sequence), signature)
             asking = self._endings.ask(
                 work.sequence, work.operation, waiting_for(), operation.deadline
-            )
-            pinging = asyncio.create_task(
-                keep_pinging(self._mesh, self.ranks, waiting_for, self._registry)
             )
             stall = self._endings.watch(
                 work.operation,
@@ -806,10 +809,11 @@ class GroupEngine:
         finally:
             if stall is not None:
                 stall.end(well=_is_well(carrying))
+            if unwatch is not None:
+                unwatch()
             await stop(carrying)
-            for task in (asking, pinging):
-                if task is not None:
-                    await stop(task)
+            if asking is not None:
+                await stop(asking)
 
     async def _ended(self, operation: Operation, carrying: "asyncio.Future[None]") -> None:
         """Raise what ended a call, if anything but its success did."""

@@ -63,6 +63,12 @@ class Registry(Protocol):
     def shares_memory(self, rank: int) -> bool:
         """Say whether a rank of the world is looked for in memory, not over links."""
 
+    def watch_links(self, waiting_for: Callable[[], Iterable[int]]) -> Callable[[], None]:
+        """Ping the ranks of the world that a call waits for, until what is returned is called.
+
+        Of those that share memory with this one nothing is wanted over links.
+        """
+
 
 def timed_out(
     *,

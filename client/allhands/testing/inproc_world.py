@@ -112,6 +112,9 @@ class InprocRank:
     def shares_memory(self, rank: int) -> bool:
         return False
 
+    def watch_links(self, waiting_for: Callable[[], Iterable[int]]) -> Callable[[], None]:
+        return lambda: None  # links within a process are never silent
+
     async def all_present(self, ranks: Sequence[int]) -> bool:
         return True
 

@@ -1,9 +1,10 @@
 """A fabric made of two: the second is for peers whom the first cannot reach."""
 
 import logging
+import math
 from collections.abc import Callable
 
-from allhands.transport.link import Fabric, Link, Unreachable
+from allhands.transport.link import Fabric, Link, Traced, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,9 @@ class FallbackFabric:
 
     def pump(self, seconds: float) -> bool:
         return self._first.pump(seconds)
+
+    def last_heard(self, peer: int) -> float:
+        return self._first.last_heard(peer) if isinstance(self._first, Traced) else -math.inf
 
     async def aclose(self) -> None:
         await self._first.aclose()

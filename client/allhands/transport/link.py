@@ -6,7 +6,7 @@ conformance suite in `allhands.testing.link_suite` holds for every one.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from allhands.transport.frame import Frame
 
@@ -111,6 +111,20 @@ class Fabric(Protocol):
 
     async def aclose(self) -> None:
         """Drop every link and stop listening. Idempotent."""
+
+
+@runtime_checkable
+class Traced(Protocol):
+    """A fabric that can tell what has come from a peer's system, whatever its program does.
+
+    A fabric need not be one: what it has handed over is taken for what has arrived.
+    """
+
+    def last_heard(self, peer: int) -> float:
+        """Return when data or an acknowledgement last came from a peer, on the monotonic clock.
+
+        -inf: that is not known of this peer.
+        """
 
 
 class Gathering:

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import logging
+import math
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from allhands.transport.checks import Checker, Inspector, Stamper
@@ -20,7 +21,7 @@ from allhands.transport.frame import (
     unpack_header,
 )
 from allhands.transport.inbox import Inbox, Incoming
-from allhands.transport.link import Fabric, Gathering, Link, LinkBroken, Sink
+from allhands.transport.link import Fabric, Gathering, Link, LinkBroken, Sink, Traced
 from allhands.transport.outbox import Outbox, Outgoing
 from allhands.transport.roll_call import RollCall
 
@@ -66,6 +67,8 @@ class _Lane:
         self.task: asyncio.Task[None] | None = None
         self.is_over = False
         """Whether nothing goes any more, so that `drain` need not wait for it."""
+        self.handed_over = -math.inf
+        """When the link last made room for the next frame, on the monotonic clock."""
 
     def offer(self, frame: Frame) -> bool:
         return self.link is not None and self.stamper.offer(frame, self.link.offer)
@@ -166,20 +169,40 @@ class Mesh:
         header = Header(Kind.REFUSE, key, 0, 0, 0, len(payload))
         self._reply(peer, header, payload)
 
-    def ping(self, peer: int) -> None:
-        """Ask a peer for a sign of life, unless it still owes one."""
-        if peer not in self._pinged:
-            self._pinged[peer] = time.monotonic()
+    def ping(self, peer: int, *, again: bool = False) -> None:
+        """Ask a peer for a sign of life, unless it still owes one; `again`: even then."""
+        if again or peer not in self._pinged:
+            self._pinged.setdefault(peer, time.monotonic())
             self._reply(peer, Header(Kind.PING, Key(0, 0), 0, 0))
 
-    def unanswered(self, seconds: float) -> list[int]:
-        """Return the peers that have sent nothing though they were pinged so long ago."""
-        since = time.monotonic() - seconds
-        return sorted(peer for peer, at in self._pinged.items() if at < since)
+    def unanswered(self, seconds: float) -> dict[int, float]:
+        """Return the peers from which nothing has come for so long since a ping: for how long.
 
-    def stop_pinging(self) -> None:
-        """Expect no more answers."""
-        self._pinged.clear()
+        A ping that waits behind data is not taken for lost as long as the data gets on.
+        """
+        now = time.monotonic()
+        silent = {}
+        for peer, pinged in self._pinged.items():
+            silence = now - pinged
+            if silence >= seconds:
+                silence = now - max(pinged, self._last_heard(peer))
+            if silence >= seconds:
+                silent[peer] = silence
+        return dict(sorted(silent.items()))
+
+    def forgive(self) -> None:
+        """Give every peer that owes an answer the whole time for it anew."""
+        self._pinged = dict.fromkeys(self._pinged, time.monotonic())
+
+    def stop_pinging(self, peers: Iterable[int]) -> None:
+        """Expect no more answers of these peers."""
+        for peer in peers:
+            self._pinged.pop(peer, None)
+
+    @property
+    def pinged(self) -> Collection[int]:
+        """The peers that owe an answer to a ping."""
+        return self._pinged.keys()
 
     def tell(self, peers: Iterable[int], kind: Kind, key: Key, payload: bytes, dial: bool) -> None:
         """Tell peers what concerns a whole call or group; those without a link only with `dial`."""
@@ -355,6 +378,11 @@ class Mesh:
 
     # ------------------------------------------------------------ inside
 
+    def _last_heard(self, peer: int) -> float:
+        """Return when the link to a peer last got on, as far as anybody can tell."""
+        heard = self._fabric.last_heard(peer) if isinstance(self._fabric, Traced) else -math.inf
+        return self._lane(peer).handed_over if heard == -math.inf else heard
+
     def _hear(self, peer: int, header: Header) -> None:
         key = header.key
         if not self._roll.hear(peer, key.group, key.sequence, header.signature):
@@ -421,6 +449,7 @@ class Mesh:
                 frame = lane.outbox.next_frame()
                 if frame is not None:
                     await lane.link.send(lane.stamper.next(frame))
+                    lane.handed_over = time.monotonic()
                     lane.outbox.taken()
                     await asyncio.sleep(0)  # others want their turn, above all who reads
                     continue

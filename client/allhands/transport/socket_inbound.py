@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import Callable
 
 from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind, extent
 from allhands.transport.link import Receiver, Sink
+from allhands.transport.tcp_info import last_received
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,10 @@ class Inbound:
         self._is_over = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self.take_in)
+
+    def last_received(self) -> float:
+        """Return when data last came, on the monotonic clock, taken in or not."""
+        return -math.inf if self._is_over else last_received(self._socket)
 
     def end(self, reason: str | None) -> None:
         if not self._is_over:

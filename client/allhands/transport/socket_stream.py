@@ -8,6 +8,7 @@ once it has taken in everything before the dialler's, or with one that says what
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import select
 import socket
@@ -108,6 +109,11 @@ class SocketListening:
         for descriptor, _ in came:
             self._sources[descriptor].take_in()
         return bool(came)
+
+    def last_received(self, peer: int) -> float:
+        """Return when data last came from a peer, on the monotonic clock; -inf: it has no link."""
+        inbound = self._inbound.get(peer)
+        return -math.inf if inbound is None else inbound.last_received()
 
     async def aclose(self) -> None:
         """Stop listening and drop what still comes in. Idempotent."""
@@ -232,7 +238,7 @@ class SocketFabric:
         self._identity = identity
         self._addresses = dict(addresses)
         self._receiver = receiver
-        self._links: list[SocketLink] = []
+        self._links: dict[int, SocketLink] = {}
         listening.admit(identity, receiver)
 
     def introduce(self, identity: Identity, addresses: Mapping[int, Address]) -> None:
@@ -259,14 +265,19 @@ class SocketFabric:
             raise
         fit_buffer(connection)
         link = SocketLink(connection, lambda reason: self._receiver.broken(peer, reason))
-        self._links.append(link)
+        self._links[peer] = link
         return link
 
     def pump(self, seconds: float) -> bool:
         return self._listening.pump(seconds)
 
+    def last_heard(self, peer: int) -> float:
+        link = self._links.get(peer)
+        acknowledged = -math.inf if link is None else link.last_acknowledged()
+        return max(acknowledged, self._listening.last_received(peer))
+
     async def aclose(self) -> None:
-        for link in self._links:
+        for link in self._links.values():
             link.abort()
         self._links.clear()
         await self._listening.aclose()

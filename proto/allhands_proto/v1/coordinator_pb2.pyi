@@ -67,6 +67,7 @@ class SessionRequest(_message.Message):
     ABORT_FIELD_NUMBER: _builtins.int
     GAVE_UP_FIELD_NUMBER: _builtins.int
     REPORT_PART_FIELD_NUMBER: _builtins.int
+    LINK_SILENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join: ...
     @_builtins.property
@@ -87,6 +88,8 @@ class SessionRequest(_message.Message):
     def gave_up(self) -> Global___GaveUp: ...
     @_builtins.property
     def report_part(self) -> Global___ReportPart: ...
+    @_builtins.property
+    def link_silent(self) -> Global___LinkSilent: ...
     def __init__(
         self,
         *,
@@ -100,12 +103,13 @@ class SessionRequest(_message.Message):
         abort: Global___Abort | None = ...,
         gave_up: Global___GaveUp | None = ...,
         report_part: Global___ReportPart | None = ...,
+        link_silent: Global___LinkSilent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up", "report_part"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up", "report_part", "link_silent"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -343,6 +347,35 @@ class LinkBroken(_message.Message):
 Global___LinkBroken: _TypeAlias = LinkBroken  # noqa: Y015
 
 @_typing.final
+class LinkSilent(_message.Message):
+    """Pings of this member to a peer that it waits for are unanswered; or, once they were, answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    seconds: _builtins.float
+    """for which nothing has come through"""
+    over: _builtins.bool
+    """something has come again"""
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["over", b"over", "rank", b"rank", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkSilent: _TypeAlias = LinkSilent  # noqa: Y015
+
+@_typing.final
 class Leave(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -469,6 +502,7 @@ class SessionEvent(_message.Message):
     GIVEN_UP_FIELD_NUMBER: _builtins.int
     COLLECT_FIELD_NUMBER: _builtins.int
     CALLER_REFUSED_FIELD_NUMBER: _builtins.int
+    SILENT_LINKS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -499,6 +533,8 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def caller_refused(self) -> Global___CallerRefused: ...
     @_builtins.property
+    def silent_links(self) -> Global___SilentLinks: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Events in their order, in place of one: when all members leave at once, each hears of all
         others, and one message for each event would be a square of messages.
@@ -521,13 +557,14 @@ class SessionEvent(_message.Message):
         given_up: Global___CallGivenUp | None = ...,
         collect: Global___Collect | None = ...,
         caller_refused: Global___CallerRefused | None = ...,
+        silent_links: Global___SilentLinks | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "caller_refused", b"caller_refused", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "caller_refused", b"caller_refused", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling", "silent_links", b"silent_links"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "caller_refused", b"caller_refused", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "caller_refused", b"caller_refused", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling", "silent_links", b"silent_links"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up", "collect", "caller_refused"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up", "collect", "caller_refused", "silent_links"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -929,6 +966,41 @@ class Ruling(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Ruling: _TypeAlias = Ruling  # noqa: Y015
+
+@_typing.final
+class SilentLinks(_message.Message):
+    """Members that are alive do not answer one another, which may pass; or, where it has, they do again.
+    What lasts for the heartbeat window ends in a Ruling.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERDICT_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    over: _builtins.bool
+    @_builtins.property
+    def verdict(self) -> Global___Verdict:
+        """of no call"""
+
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """pairs, one after the other"""
+
+    def __init__(
+        self,
+        *,
+        verdict: Global___Verdict | None = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["over", b"over", "ranks", b"ranks", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SilentLinks: _TypeAlias = SilentLinks  # noqa: Y015
 
 @_typing.final
 class Aborted(_message.Message):

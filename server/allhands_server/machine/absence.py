@@ -139,8 +139,10 @@ def verdict(group: str, sequence: int, operation: str, found: Sequence[AbsentRan
     return Verdict(group, sequence, operation, tuple(found), text)
 
 
-def of_no_call(found: Sequence[AbsentRank]) -> Verdict:
+def of_no_call(found: Sequence[AbsentRank], text: str = "") -> Verdict:
     """Make the verdict on what befell the world, whatever its members were doing."""
+    if text:
+        return Verdict("", 0, "", tuple(found), text)
     said = "; ".join(one.text for one in found[:_LISTED])
     more = len(found) - _LISTED
     return Verdict("", 0, "", tuple(found), said + (f"; and {more:,} more" if more > 0 else ""))

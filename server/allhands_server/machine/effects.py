@@ -98,6 +98,15 @@ class Ruling:
 
 
 @record
+class SilentLinks:
+    """Members that are alive do not answer one another, or do again."""
+
+    verdict: Verdict
+    pairs: tuple[tuple[int, int], ...]
+    is_over: bool = False
+
+
+@record
 class Aborted:
     group: str
     by: str
@@ -134,6 +143,7 @@ Notification: TypeAlias = (
     | LeaveAccepted
     | Inspect
     | Ruling
+    | SilentLinks
     | Aborted
     | CallGivenUp
     | Collect

@@ -318,6 +318,15 @@ class LinkBroken:
 
 
 @record
+class LinkSilent:
+    """Nothing has come from `rank` for so long, though it was pinged; or something has again."""
+
+    rank: int
+    seconds: float = 0.0
+    is_over: bool = False
+
+
+@record
 class Leave:
     progress: tuple[Progress, ...] = ()
     error: str = ""
@@ -360,6 +369,7 @@ Remark: TypeAlias = (
     | OpenGroup
     | CloseGroup
     | LinkBroken
+    | LinkSilent
     | Leave
     | Inspected
     | Abort

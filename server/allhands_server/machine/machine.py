@@ -45,6 +45,7 @@ from allhands_server.machine.events import (
     Joining,
     Leave,
     LinkBroken,
+    LinkSilent,
     ListJobs,
     Looked,
     Meet,
@@ -376,6 +377,10 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
             return []
         case LinkBroken(rank, reason, shares_memory):
             return world.link_broke(rank, member, reason, shares_memory, now)
+        case LinkSilent(rank, seconds, is_over):
+            if is_over:
+                return world.silences.end(member, rank, now)
+            return world.silences.begin(member, rank, seconds, now)
         case Leave():
             return world.leave(member, remark, now)
         case Inspected(member_id, found):

@@ -46,9 +46,10 @@ from allhands_server.machine.effects import (
 from allhands_server.machine.events import Fresh, Heartbeat, Join, Leave, ReportExit
 from allhands_server.machine.groups import Groups
 from allhands_server.machine.member import Member
-from allhands_server.machine.reachability import Complaints, blame
+from allhands_server.machine.reachability import Complaints, Pair, blame, pair
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.reports import Reports
+from allhands_server.machine.silences import Silences
 from allhands_server.machine.skew import Skew
 from allhands_server.machine.values import GivenUp, Lateness, MemberView, Presence
 
@@ -96,6 +97,7 @@ class World:
         """What else is to be done once somebody came or went."""
         self.groups = Groups()
         self.reports = Reports(self)
+        self.silences = Silences(self, agenda)
         self._clocks = Clocks()
         self._skew = Skew()
 
@@ -324,9 +326,25 @@ class World:
             if suspect.join.space or suspect.join.watched:
                 return []  # more will be known in a moment
             return self._lose(suspect, "its session broke, and a link to it", now)
-        if not shares_memory and self._complaints.add(reporter.rank, rank, reason):
-            self._await_ruling(now)
+        if not shares_memory:
+            self.complain(pair(reporter.rank, rank), f"the link broke ({reason})", now)
         return self.probe([suspect], now)
+
+    def complain(self, both: Pair, reason: str, now: float) -> None:
+        """Let it be ruled soon on two members, once both are known to be alive."""
+        if self._complaints.add(*both, reason):
+            self._await_ruling(now)
+
+    def is_ruled_on(self, both: Pair) -> bool:
+        """Say whether all members have been told that two cannot reach each other."""
+        return self._complaints.is_ruled(both)
+
+    def withdraw_complaint(self, both: Pair) -> None:
+        self._complaints.withdraw(both)
+
+    def tell_present(self, what: Notification) -> list[Effect]:
+        """Push something to all members that are there."""
+        return self._tell(self.present.values(), what)
 
     def _await_ruling(self, now: float) -> None:
         if self._ruling is None and self._formed_size:
@@ -343,6 +361,7 @@ class World:
         }
         pairs = [both for both in self._complaints.pairs if alive.issuperset(both)]
         reasons = self._complaints.rule(pairs)
+        self.silences.ruled(pairs)
         if self._complaints.pairs:
             self._await_ruling(now)  # until they answer, or are lost
         if not pairs:
@@ -351,7 +370,7 @@ class World:
         for rank, others in blame(pairs).items():
             self.unreachable.add(rank)
             why = sorted({reasons[both] for both in pairs if rank in both})
-            told = f"the link broke ({wording.listed(why, quote=False)})"
+            told = wording.listed(why, quote=False)
             found.append(
                 absence.unreachable(self.members[rank], [self.members[at] for at in others], told)
             )
@@ -456,6 +475,7 @@ class World:
         member.presence = presence
         member.reason = reason
         del self.present[member.rank]
+        self.silences.drop(member.rank)
         if not self.present and self._ruling is not None:
             self._ruling.cancel()
 

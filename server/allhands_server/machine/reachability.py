@@ -45,6 +45,13 @@ class Complaints:
         self._open[both] = reason
         return True
 
+    def withdraw(self, both: Pair) -> None:
+        """Forget the complaint about a pair that is not ruled on yet, if there is one."""
+        self._open.pop(both, None)
+
+    def is_ruled(self, both: Pair) -> bool:
+        return both in self._ruled
+
     def drop(self, gone: Iterable[int]) -> None:
         """Forget links of ranks that are gone: that explains them."""
         left = set(gone)

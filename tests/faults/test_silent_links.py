@@ -1,0 +1,200 @@
+"""Two hosts that do not reach each other, while both reach the coordinator on a third one."""
+
+import os
+import signal
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness import Cluster, Process, free_port
+from routed_hosts import ENTER, Routed, routed_hosts
+
+PORT = str(free_port())
+"""Of loopback here; nobody else listens in those namespaces."""
+
+PREAMBLE = """
+import logging
+
+class Notes(logging.Handler):
+    def emit(self, record):
+        facts = getattr(record, "allhands", {})
+        if str(facts.get("event", "")).startswith("silent links"):
+            warned.append((facts["event"], facts["pairs"], record.getMessage()))
+            tell("warned", event=facts["event"], pairs=facts["pairs"], text=record.getMessage(),
+                 seconds=time.monotonic() - begun)
+
+warned = []
+begun = time.monotonic()
+logging.getLogger("allhands").addHandler(Notes())
+"""
+
+Start = Callable[..., list[Process]]
+
+
+@pytest.fixture(scope="module")
+def routed() -> Iterator[Routed]:
+    with routed_hosts("abc") as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def start(cluster: Cluster, routed: Routed) -> Iterator[Start]:
+    """Give a function that runs a script in a world whose ranks are on the hosts named."""
+
+    def started(places: str, script: str, **environment: str) -> list[Process]:
+        return [
+            cluster.start(
+                ENTER.format(holder=routed.hosts[place].holder)
+                + PREAMBLE
+                + textwrap.dedent(script),
+                RANK=str(rank),
+                WORLD_SIZE=str(len(places)),
+                MASTER_ADDR=routed.hosts[places[0]].address,
+                MASTER_PORT=PORT,
+                ALLHANDS_TOKEN="sesame",
+                ALLHANDS_INSECURE="1",
+                **environment,
+            )
+            for rank, place in enumerate(places)
+        ]
+
+    yield started
+    routed.heal()
+
+
+SCRIPT = """
+ah.init_process_group(timeout=50, heartbeat_window={window})
+me, size = ah.get_rank(), ah.get_world_size()
+x = np.ones({length})
+
+def all_reduce():
+    ah.all_reduce(x)
+
+def all_to_all():
+    ah.all_to_all_single(np.ones_like(x), x)
+    ah.barrier()
+
+def asynchronous():
+    ah.all_reduce(x, async_op=True).wait()
+
+def broadcast():
+    ah.broadcast(x, src=1)
+    ah.barrier()
+
+def message():
+    if me == 1:
+        ah.recv(x, src=2)
+    if me == 2:
+        ah.send(x, dst=1)
+    ah.barrier()
+
+def any_source():
+    if me == 1:
+        ah.recv(x, src=None)
+    if me == 2:
+        ah.send(x, dst=1)
+    ah.barrier()
+
+{call}()
+tell("ready", pid=os.getpid())
+hear()
+begun = time.monotonic()
+failed = failure({call})
+tell("ended", warned=len(warned), **failed)
+hear()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "call", "length", "backend"),
+    [
+        ("abc", "all_to_all", 3, "auto"),
+        ("abc", "all_to_all", 3, "grpc"),
+        ("abc", "all_reduce", 1 << 19, "auto"),
+        ("abc", "asynchronous", 1 << 19, "auto"),
+        ("abc", "broadcast", 1 << 19, "auto"),
+        ("abc", "message", 10, "auto"),
+        ("abc", "any_source", 10, "auto"),
+        ("abbcc", "broadcast", 10, "auto"),
+        ("abbcc", "all_reduce", 1 << 19, "auto"),
+    ],
+)
+def test_two_ranks_that_do_not_reach_each_other_are_named_and_go_on_when_they_do(
+    start: Start, routed: Routed, places: str, call: str, length: int, backend: str
+) -> None:
+    script = SCRIPT.format(window=40, call=call, length=length)
+    ranks = start(places, script, ALLHANDS_BACKEND=backend)
+    pids = [rank.expect("ready")["pid"] for rank in ranks]
+    routed.cut("b", "c")
+    for rank in ranks:
+        rank.say()
+    told = [rank.expect("warned") for rank in ranks]  # long before the deadline
+    for one in told:
+        assert one["event"] == "silent links"
+        assert one["text"] == told[0]["text"]
+        assert "the coordinator hears both" in one["text"]
+        for lower, higher in one["pairs"]:
+            assert (places[lower], places[higher]) == ("b", "c"), one
+            for rank in (lower, higher):
+                host = routed.hosts[places[rank]]
+                assert f"rank {rank} (host {host.name}, pid {pids[rank]})" in one["text"]
+                assert f"{host.address}:" in one["text"]
+    routed.heal()
+    for rank in ranks:
+        while (ended := rank.expect("warned", "ended"))["what"] == "warned":
+            assert ended["event"] == "silent links over"
+        assert ended["error"] is None, ended
+
+
+def test_a_link_that_stays_silent_for_the_window_counts_as_broken_on_all_ranks(
+    start: Start, routed: Routed
+) -> None:
+    ranks = start("abc", SCRIPT.format(window=2, call="all_to_all", length=3))
+    for rank in ranks:
+        rank.expect("ready")
+    routed.cut("b", "c")
+    for rank in ranks:
+        rank.say()
+    verdicts = []
+    for rank in ranks:
+        rank.expect("warned")
+        told = rank.expect("ended")
+        assert (told["error"], told["ranks"]) == ("PeerFailed", [2]), told
+        assert told["warned"] == 1
+        assert "nothing has come through for" in told["text"]
+        verdicts.append(told["verdict"])
+        [absent] = told["verdict"]["absent"]
+        assert (absent["rank"], absent["state"]) == (2, "unreachable")
+    assert verdicts[0] == verdicts[1] == verdicts[2]
+
+
+def test_a_stopped_rank_is_not_taken_for_one_behind_a_silent_link(start: Start) -> None:
+    ranks = start("abc", SCRIPT.format(window=2, call="all_to_all", length=3))
+    pids = [rank.expect("ready")["pid"] for rank in ranks]
+    os.kill(pids[2], signal.SIGSTOP)
+    for rank in ranks[:2]:
+        rank.say()
+        rank.expect("ended")  # and not "warned" before that
+
+
+def test_a_rank_whose_interpreter_is_held_up_is_not_taken_for_one_behind_a_silent_link(
+    start: Start,
+) -> None:
+    ranks = start(
+        "abc",
+        """
+        import ctypes
+        ah.init_process_group(timeout=50)
+        x, y = np.ones(3), np.ones(3)
+        ah.all_to_all_single(y, x)
+        if ah.get_rank() == 2:
+            ctypes.PyDLL(None).usleep(3_500_000)  # with the GIL
+        ah.all_to_all_single(y, x)
+        tell("ended", warned=len(warned))
+        ah.destroy_process_group()
+        """,
+    )
+    for rank in ranks:
+        assert rank.expect("ended")["warned"] == 0

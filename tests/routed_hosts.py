@@ -1,0 +1,85 @@
+"""Hosts on one machine with a router between them, which can be told to drop what goes between two.
+
+Each host is a network namespace of its own; the router is one more. Neither end of a connection
+learns from its own system that nothing gets through, as when a switch in between fails.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from allhands.bench import netns
+
+
+@dataclass(frozen=True)
+class RoutedHost:
+    """One host: its address, and the process that holds its namespaces."""
+
+    name: str
+    address: str
+    holder: int
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Hosts by letter, and the router between them."""
+
+    hosts: dict[str, RoutedHost]
+    router: int
+
+    def cut(self, one: str, other: str) -> None:
+        """Let nothing through between two hosts from now on, in either direction."""
+        for source, target in ((one, other), (other, one)):
+            addresses = ("-s", self.hosts[source].address, "-d", self.hosts[target].address)
+            self._table("-A", "FORWARD", *addresses, "-j", "DROP")
+
+    def heal(self) -> None:
+        """Let everything through again."""
+        self._table("-F", "FORWARD")
+
+    def _table(self, *arguments: str) -> None:
+        command = [*netns.enter(self.router), "iptables", *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+ENTER = """
+import ctypes
+for kind in ("net", "uts"):
+    with open(f"/proc/{holder}/ns/{{kind}}") as space:
+        assert ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0) == 0, ctypes.get_errno()
+"""
+"""Lets a script move to a host; to be formatted with its holder."""
+
+
+@contextmanager
+def routed_hosts(letters: str) -> Iterator[Routed]:
+    """Make hosts named by letters; they are gone afterwards. Skips the test where it cannot."""
+    if shutil.which("iptables") is None:
+        pytest.skip("cutting hosts off needs iptables")
+    with ExitStack() as stack:
+        try:
+            router = stack.enter_context(netns.namespace("allhands-router"))
+            netns.run([*netns.enter(router), "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+            hosts = {}
+            for at, letter in enumerate(letters, 1):
+                holder = stack.enter_context(netns.namespace(f"allhands-{letter}"))
+                _connect(router, holder, at)
+                hosts[letter] = RoutedHost(f"allhands-{letter}", f"10.78.{at}.2", holder)
+        except netns.NoNamespaces as refusal:
+            pytest.skip(str(refusal))
+        yield Routed(hosts, router)
+
+
+def _connect(router: int, holder: int, at: int) -> None:
+    there, here = netns.enter(holder), netns.enter(router)
+    cable = ("ip", "link", "add", "uplink", "type", "veth")
+    netns.run([*there, *cable, "peer", "name", f"host{at}", "netns", str(router)])
+    netns.run([*there, "ip", "addr", "add", f"10.78.{at}.2/24", "dev", "uplink"])
+    netns.run([*here, "ip", "addr", "add", f"10.78.{at}.1/24", "dev", f"host{at}"])
+    for inside, interface in ((there, "lo"), (there, "uplink"), (here, f"host{at}")):
+        netns.run([*inside, "ip", "link", "set", interface, "up"])
+    netns.run([*there, "ip", "route", "add", "default", "via", f"10.78.{at}.1"])
