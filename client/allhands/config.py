@@ -8,7 +8,9 @@ Pure: the environment comes as a mapping, nothing is opened. Places to meet:
 """
 
 import hashlib
+import ipaddress
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -84,6 +86,12 @@ class WorldConfig:
     """Path of the certificate chain of a coordinator that rank 0 hosts; its key is in `tls_key`."""
     tls_key: str | None = None
     insecure: bool = False
+    advertise: str = ""
+    """Name or address of this host that peers dial; empty: it is found."""
+    interface: str = ""
+    """Network interface on whose address this rank listens for peers; empty: it is found."""
+    ports: range | None = None
+    """On which this rank listens for peers; None: any that are free."""
     label: str = ""
     heartbeat_window: float = 0.0
     """Seconds; 0: the coordinator's default."""
@@ -148,6 +156,7 @@ class WorldConfig:
             )
 
 
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?", re.ASCII)
 _RANK_SOURCES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -230,6 +239,9 @@ def settle(
         tls_cert=environ.get("ALLHANDS_TLS_CERT") or None,
         tls_key=environ.get("ALLHANDS_TLS_KEY") or None,
         insecure=environ.get("ALLHANDS_INSECURE", "") == "1",
+        advertise=read_host(environ.get("ALLHANDS_ADVERTISE", ""), "ALLHANDS_ADVERTISE"),
+        interface=environ.get("ALLHANDS_INTERFACE", ""),
+        ports=read_port_range(environ.get("ALLHANDS_PORT_RANGE", ""), "ALLHANDS_PORT_RANGE"),
         label=label or "",
         heartbeat_window=heartbeat_window,
         backend=backend,
@@ -326,6 +338,41 @@ def _slurm(environ: Mapping[str, str], world_size: int, attempt: int) -> Place:
     if nodes == 0:
         _on_one_host(environ, "SLURM_NTASKS_PER_NODE", world_size, "srun")
     return _gathering(environ, ("SLURM_JOB_ID", "SLURM_STEP_ID"), "", attempt)
+
+
+def read_port_range(text: str, name: str) -> range | None:
+    """Read LOW-HIGH; None where the text is empty.
+
+    Raises:
+        ValueError: it is no range of ports; `name` is the setting that holds it.
+    """
+    if not text:
+        return None
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdecimal() and high.isdecimal()):
+        raise ValueError(f"{name} must be LOW-HIGH, as in 30000-30999, not {text!r}")
+    if not 0 < int(low) <= int(high) < 1 << 16:
+        raise ValueError(f"{name} must be from 1-65535, the lower port first, not {text!r}")
+    return range(int(low), int(high) + 1)
+
+
+def read_host(text: str, name: str) -> str:
+    """Read the name or address of a host, IPv6 without brackets; it may be empty.
+
+    Raises:
+        ValueError: it has a port or a scheme, or means all addresses; `name` is the setting.
+    """
+    try:
+        is_all = ipaddress.ip_address(text).is_unspecified
+    except ValueError:
+        if text and not _HOST.fullmatch(text):
+            raise ValueError(
+                f"{name} must be the name or address of a host alone, not {text!r}"
+            ) from None
+        return text
+    if is_all:
+        raise ValueError(f"{name} must be one address that peers can dial, not {text!r}")
+    return text
 
 
 def agreed_port(name: str) -> int:

@@ -92,7 +92,7 @@ async def _hosted(config: WorldConfig, place: Hosted) -> Meeting:
         if config.world_size == 1 and not config.is_elastic:
             return await _host(config, "127.0.0.1", place.port)  # nobody is to reach it
         raise ValueError(_recipe(config, place))
-    resolved = await _resolve(place.host)
+    resolved = await resolve(place.host)
     if config.rank == 0:
         return await _host(config, _listened(config, place.host, resolved), place.port, place.host)
     # A certificate is for a name; without one all ranks take the same address of several.
@@ -112,7 +112,7 @@ async def _announced(
 ) -> Meeting:
     """Host the coordinator in rank 0, and tell the others where it listens, or why it does not."""
     try:
-        meeting = await _host(config, await _resolve(place.host), place.port)
+        meeting = await _host(config, await resolve(place.host), place.port)
     except (OSError, ValueError) as error:
         await asyncio.to_thread(announce, "", str(error))
         raise
@@ -136,7 +136,7 @@ async def _is_reached_by_others(place: Hosted) -> bool:
     if place.spans_hosts:
         return True
     try:
-        return not Address(await _resolve(place.host), place.port).is_loopback
+        return not Address(await resolve(place.host), place.port).is_loopback
     except CoordinatorUnavailable:
         return True  # a name that this host does not know yet is not its own
 
@@ -235,7 +235,7 @@ def _leave_note(path: Path, endpoint: Endpoint) -> None:
     notice.publish(path, content)
 
 
-async def _resolve(host: str) -> str:
+async def resolve(host: str) -> str:
     """Turn a host's name into one address of it, IPv4 first."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(host))
@@ -249,7 +249,7 @@ async def _resolve(host: str) -> str:
 
 async def own_address(endpoint: Endpoint) -> str:
     """Return the address of this host on the way to the coordinator: where peers reach it."""
-    return address_towards(await _resolve(endpoint.address.host))
+    return address_towards(await resolve(endpoint.address.host))
 
 
 def address_towards(host: str) -> str:

@@ -163,13 +163,7 @@ class Session:
             CollectiveTimeout: others never joined; it names them.
             CoordinatorUnavailable, Unauthenticated: nobody there, or not for us.
         """
-        if channel is not None:
-            pass
-        elif dial.credentials is None:
-            channel = grpc.aio.insecure_channel(dial.target, options=dial.options)
-        else:
-            channel = grpc.aio.secure_channel(dial.target, dial.credentials, options=dial.options)
-        session = cls(dial, channel, request.job)
+        session = cls(dial, channel or _open(dial), request.job)
         joining = asyncio.create_task(session._join(request))
         try:
             # Not cancelled at the deadline: the job still counts us while it is asked who is there.
@@ -570,6 +564,32 @@ class Session:
                 raise CoordinatorUnavailable("the coordinator ended the session")
             self._unread.extend(event.batch or (event,))
         return self._unread.popleft()
+
+
+async def listens_beyond_loopback(dial: Dial, timeout: float) -> bool:
+    """Ask a coordinator whether other hosts reach it; one that does not know says no.
+
+    Raises:
+        CoordinatorUnavailable, Unauthenticated: it cannot be asked.
+    """
+    async with _open(dial) as channel:
+        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        try:
+            found = await stub.DescribeCoordinator(
+                wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                text = f"the coordinator at {dial.target} does not answer"
+                raise CoordinatorUnavailable(text) from error
+            raise translate(error, "join", at=dial.target) from error
+    return found.beyond_loopback
+
+
+def _open(dial: Dial) -> grpc.aio.Channel:
+    if dial.credentials is None:
+        return grpc.aio.insecure_channel(dial.target, options=dial.options)
+    return grpc.aio.secure_channel(dial.target, dial.credentials, options=dial.options)
 
 
 def verdict_from(message: wire.Verdict) -> Verdict:

@@ -6,19 +6,19 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from allhands import native_core, reporting, sight, stacks
+from allhands import native_core, reach, reporting, sight, stacks
 from allhands.algorithms.cost import Wire
 from allhands.announcement import LAUNCH_VARIABLE, announce_end
 from allhands.arena.arena import Announcement, Arena
 from allhands.arena.grounds import Grounds
-from allhands.channel import dial
+from allhands.channel import Dial, dial
 from allhands.config import WorldConfig
 from allhands.engine import verdict
 from allhands.engine.call import group_hash
@@ -34,7 +34,7 @@ from allhands.errors import (
     Unauthenticated,
 )
 from allhands.gauge import gauge
-from allhands.meeting import Meeting, meet, own_address
+from allhands.meeting import Meeting, meet
 from allhands.recorder.dump import Dumper
 from allhands.recorder.record import OperationRecord, by_time
 from allhands.recovery.decision import Proposal, Reformed
@@ -123,18 +123,16 @@ class Worker:
         """
         begun = time.monotonic()
         arena, absence = _arena(config)
+        given = await reach.given(config)
         meeting = await meet(config)
-        ports = Ports("grpc" if config.backend == "grpc" else "socket")
+        ports = Ports("grpc" if config.backend == "grpc" else "socket", config.ports)
         try:
-            await ports.start(await own_address(meeting.endpoint))
             request = wire.Join(
                 job=config.job,
                 rank=config.rank,
                 world_size=config.world_size,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                port=ports.port,
-                data_port=ports.data_port,
                 heartbeat_window=config.heartbeat_window,
                 label=config.label,
                 hosts_coordinator=meeting.hosted is not None,
@@ -145,7 +143,17 @@ class Worker:
                 born=notice.born(os.getpid()),
                 watched=LAUNCH_VARIABLE in os.environ,
             )
-            session = await _join(config, meeting, request, begun + config.timeout)
+
+            async def listen(dial: Dial, timeout: float) -> None:
+                """Listen once it is known where, and let the request say so."""
+                if ports.port:
+                    return
+                where = given or await reach.found(config, meeting.endpoint, dial, timeout)
+                await ports.start(where.listen)
+                request.port, request.data_port = ports.port, ports.data_port
+                request.advertise = where.advertise
+
+            session = await _join(config, meeting, request, listen, begun + config.timeout)
         except BaseException:
             await ports.aclose()
             if meeting.hosted is not None:
@@ -743,13 +751,20 @@ def _arena(config: WorldConfig) -> tuple[Arena | None, str]:
 
 
 async def _join(
-    config: WorldConfig, meeting: Meeting, request: wire.Join, deadline: float
+    config: WorldConfig,
+    meeting: Meeting,
+    request: wire.Join,
+    listen: Callable[[Dial, float], Awaitable[None]],
+    deadline: float,
 ) -> Session:
     """Join, and try again until the deadline where the coordinator may only be late."""
     while True:
         try:
             remaining = max(deadline - time.monotonic(), _RETRY_SECONDS)
-            return await Session.join(dial(meeting.endpoint), request, remaining)
+            dialled = dial(meeting.endpoint)
+            await listen(dialled, remaining)
+            remaining = max(deadline - time.monotonic(), _RETRY_SECONDS)
+            return await Session.join(dialled, request, remaining)
         except CoordinatorUnavailable:
             if time.monotonic() + _RETRY_SECONDS > deadline:
                 raise

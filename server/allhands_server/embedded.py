@@ -148,7 +148,11 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     try:
         await lines.listen(config.host, _line_tls(config))
         service = CoordinatorService(
-            coordinator, config.first_request_timeout, lines.port, lines.secret
+            coordinator,
+            config.first_request_timeout,
+            lines.port,
+            lines.secret,
+            beyond_loopback=not config.is_loopback,
         )
         add_CoordinatorServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(health_service, server)

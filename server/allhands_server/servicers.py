@@ -1,6 +1,7 @@
 """The gRPC face of the coordinator: messages in and out, refusals as status codes."""
 
 import asyncio
+import ipaddress
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias
@@ -12,9 +13,10 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
 from allhands_server import key_calls, translation
 from allhands_server.addresses import worker_address
+from allhands_server.config import authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.key_calls import A, KeyCall, P, Q
-from allhands_server.machine import events
+from allhands_server.machine import events, wording
 from allhands_server.machine.effects import (
     Aborted,
     CallGivenUp,
@@ -53,10 +55,11 @@ class CoordinatorService(CoordinatorServicer):
         first_request_timeout: float,
         calls_port: int,
         calls_secret: bytes,
+        beyond_loopback: bool = False,
     ) -> None:
         self._coordinator = coordinator
         self._description = wire.CoordinatorDescription(
-            calls_port=calls_port, calls_secret=calls_secret
+            calls_port=calls_port, calls_secret=calls_secret, beyond_loopback=beyond_loopback
         )
         self._first_request_timeout = first_request_timeout
         self._told: dict[int, tuple[Notification, wire.SessionEvent]] = {}
@@ -68,7 +71,7 @@ class CoordinatorService(CoordinatorServicer):
     ) -> AsyncIterator[wire.SessionEvent]:
         try:
             join = await self._first_request(request_iterator, context)
-            address = worker_address(context.peer(), join.port)
+            address = _address(join, context)
         except Refused as refused:
             await _abort(context, refused.refusal)
         stream = self._coordinator.join(translation.join_from(join, address))
@@ -278,6 +281,17 @@ class CoordinatorService(CoordinatorServicer):
             return await self._coordinator.ask(request, due)
         except Refused as refused:
             await _abort(context, refused.refusal)
+
+
+def _address(join: wire.Join, context: Context) -> str:
+    """Return host:port under which a worker's peers reach it."""
+    if not join.advertise:
+        return worker_address(context.peer(), join.port)
+    try:
+        return authority(str(ipaddress.ip_address(join.advertise)), join.port)
+    except ValueError as error:
+        text = f"not an IP address to advertise: {wording.short(join.advertise)}"
+        raise Refused(Status.INVALID_ARGUMENT, text) from error
 
 
 async def _pronounce(verdict: Verdict, largest: int, context: Context) -> NoReturn:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -423,3 +424,89 @@ def test_rank_zero_hosts_a_coordinator_with_a_certificate(spread: Spread, tmp_pa
 def test_a_world_of_one_needs_no_credentials_at_its_masters_address(spread: Spread) -> None:
     [alone] = spread("a", BEGIN, {**BY_TORCH[0], "WORLD_SIZE": "1"})
     assert alone.expect("begun").get("sum") == [1.0] * 3
+
+
+# ---------------------------------------------------------------- which addresses ranks are told
+
+DAEMON = f"""
+from allhands.cli.main import main
+sys.argv = ["allhands", "serve", "--listen", "0.0.0.0:{PORT}", "--insecure"]
+main()
+"""
+MEET = """
+ah.init_process_group(timeout=20)
+x = np.ones(3)
+ah.all_reduce(x)
+with ah.connect() as control:
+    told = [one.address for one in control.job().members]
+tell("met", sum=x.tolist(), addresses=told)
+ah.destroy_process_group()
+"""
+
+
+def _at(coordinator: str, rank: int, size: int = 2, **more: str) -> dict[str, str]:
+    url = f"ah://{coordinator}:{PORT}/j"
+    place = {"RANK": str(rank), "WORLD_SIZE": str(size), "ALLHANDS_URL": url}
+    return {**CREDENTIALS, **place, **more}
+
+
+def _met(ranks: list[Process]) -> list[str]:
+    """Return the addresses of a world whose ranks have met, without ports."""
+    told = [rank.expect("met") for rank in ranks]
+    size = len(ranks)
+    assert [one["sum"] for one in told] == [[float(size)] * 3] * size, told
+    assert len({tuple(one["addresses"]) for one in told}) == 1
+    return list(told[0]["addresses"])
+
+
+def test_a_rank_beside_the_daemon_is_reached_from_other_hosts(spread: Spread) -> None:
+    spread("a", DAEMON, {"ALLHANDS_TOKEN": "sesame"})
+    addresses = _met(spread("ab", MEET, _at("127.0.0.1", 0), _at("10.77.0.1", 1)))
+    assert [one.rpartition(":")[0] for one in addresses] == ["10.77.0.1", "10.77.0.2"]
+
+
+def test_the_address_is_that_of_the_interface_or_as_it_is_given(spread: Spread) -> None:
+    spread("a", DAEMON, {"ALLHANDS_TOKEN": "sesame"})
+    ranks = spread(
+        "ab",
+        MEET,
+        _at("127.0.0.1", 0, ALLHANDS_INTERFACE="veth0", ALLHANDS_PORT_RANGE="31000-31001"),
+        _at("10.77.0.1", 1, ALLHANDS_ADVERTISE="10.77.0.2", ALLHANDS_PORT_RANGE="31000-31009"),
+    )
+    assert _met(ranks) == ["10.77.0.1:31000", "10.77.0.2:31000"]
+
+
+def test_an_address_that_is_translated_on_the_way_is_advertised_all_the_same(
+    spread: Spread, hosts: tuple[Host, Host]
+) -> None:
+    """Behind 192.0.2.7 host b is reached, which does not know of it."""
+    enter_a = hosts[0].enter
+    subprocess.run([*enter_a, "ip", "route", "add", "192.0.2.7", "via", "10.77.0.2"], check=True)
+    nat = ["iptables", "-t", "nat", "-A", "PREROUTING", "-d", "192.0.2.7", "-j", "DNAT"]
+    done = subprocess.run(
+        [*hosts[1].enter, *nat, "--to-destination", "10.77.0.2"], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("this kernel translates no addresses")
+    spread("a", DAEMON, {"ALLHANDS_TOKEN": "sesame"})
+    ranks = spread(
+        "ab", MEET, _at("127.0.0.1", 0), _at("10.77.0.1", 1, ALLHANDS_ADVERTISE="192.0.2.7")
+    )
+    assert [one.rpartition(":")[0] for one in _met(ranks)] == ["10.77.0.1", "192.0.2.7"]
+
+
+def test_an_address_that_nobody_reaches_is_named_with_what_was_tried(spread: Spread) -> None:
+    spread("a", DAEMON, {"ALLHANDS_TOKEN": "sesame"})
+    begin = """
+    told = failure(lambda: (ah.init_process_group(timeout=10), ah.all_reduce(np.ones(3))))
+    tell("begun", **told)
+    """
+    ranks = spread(
+        "ab",
+        begin,
+        _at("127.0.0.1", 0),
+        _at("10.77.0.1", 1, ALLHANDS_ADVERTISE="10.77.0.1", ALLHANDS_PORT_RANGE="31100-31101"),
+    )
+    told = [rank.expect("begun") for rank in ranks]
+    assert any("cannot connect to 10.77.0.1:3110" in one["text"] for one in told), told
+    assert any("over gRPC" in one["text"] for one in told), told

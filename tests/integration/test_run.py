@@ -574,6 +574,13 @@ def test_a_launcher_that_nobody_reads_from_still_obeys_a_signal(
             ("-n", "2", "--coordinator", "ah://127.0.0.1:1/a", "--job", "b", "script.py"),
             "name it once",
         ),
+        (("-n", "2", "--port-range", "30000", "script.py"), "--port-range must be LOW-HIGH"),
+        (
+            ("-n", "2", "--port-range", "30000-30002", "script.py"),
+            "3 ports are too few for 2 ranks",
+        ),
+        (("-n", "2", "--interface", "eth77", "script.py"), "no network interface 'eth77'"),
+        (("-n", "2", "--advertise", "h:1", "script.py"), "--advertise must be the name"),
     ],
 )
 def test_wrong_usage_is_refused_with_advice(
@@ -584,6 +591,22 @@ def test_wrong_usage_is_refused_with_advice(
     assert running.status() == 2
     assert advice in " ".join(running.errors)
     assert running.output() == []
+
+
+def test_ranks_listen_where_the_launcher_is_told(run: Start, script: Callable[[str], str]) -> None:
+    path = script("""
+        import allhands as ah
+        ah.init_process_group(timeout=30)
+        ah.barrier()
+        with ah.connect() as control:
+            told = {one.address.rpartition(":")[0] for one in control.job().members}
+        if ah.get_rank() == 0:
+            print(*told)
+        ah.destroy_process_group()
+    """)
+    running = run("-n", "2", "--interface", "lo", "--advertise", "127.0.0.2", path)
+    assert running.status() == 0
+    assert running.output() == ["[0] 127.0.0.2"]
 
 
 def test_an_unreachable_coordinator_is_one_line_and_no_rank_starts(

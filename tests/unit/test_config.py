@@ -333,6 +333,42 @@ def test_listening_without_tls_must_be_asked_for_in_so_many_words() -> None:
     assert not any(settle({**URL, "ALLHANDS_INSECURE": said}).insecure for said in ("", "0", "no"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("ALLHANDS_PORT_RANGE", "30000", "must be LOW-HIGH"),
+        ("ALLHANDS_PORT_RANGE", "a-b", "must be LOW-HIGH"),
+        ("ALLHANDS_PORT_RANGE", "30009-30000", "the lower port first"),
+        ("ALLHANDS_PORT_RANGE", "0-9", "from 1-65535"),
+        ("ALLHANDS_PORT_RANGE", "65000-70000", "from 1-65535"),
+        ("ALLHANDS_ADVERTISE", "host:4000", "a host alone"),
+        ("ALLHANDS_ADVERTISE", "ah://host", "a host alone"),
+        ("ALLHANDS_ADVERTISE", "two words", "a host alone"),
+        ("ALLHANDS_ADVERTISE", "0.0.0.0", "one address that peers can dial"),
+        ("ALLHANDS_ADVERTISE", "::", "one address that peers can dial"),
+    ],
+)
+def test_addresses_that_make_no_sense_are_refused(name: str, text: str, said: str) -> None:
+    found = complaint({**URL, name: text})
+    assert found.startswith(name)
+    assert said in found
+
+
+def test_where_peers_reach_this_rank_is_in_the_environment() -> None:
+    found = settle(
+        {
+            **URL,
+            "ALLHANDS_ADVERTISE": "fe80::1",
+            "ALLHANDS_INTERFACE": "ib0",
+            "ALLHANDS_PORT_RANGE": "30000-30009",
+        }
+    )
+    assert (found.advertise, found.interface) == ("fe80::1", "ib0")
+    assert found.ports == range(30000, 30010)
+    assert settle({**URL, "ALLHANDS_ADVERTISE": "node-7.site"}).advertise == "node-7.site"
+    assert settle(URL).ports is None
+
+
 def test_the_rest_is_passed_on() -> None:
     found = settle(URL, timeout=7.5, label="trainer", heartbeat_window=2.0)
     assert (found.timeout, found.label, found.heartbeat_window) == (7.5, "trainer", 2.0)

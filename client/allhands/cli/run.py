@@ -65,6 +65,30 @@ def run_command(
             help="Let ranks fail as long as L of them run or have ended well; else none may.",
         ),
     ] = 0,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Name or address under which ranks on other hosts reach those of this one; else "
+            "ALLHANDS_ADVERTISE, else it is found.",
+        ),
+    ] = None,
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Network interface on which the ranks listen for each other; else "
+            "ALLHANDS_INTERFACE, else the one on the way to the coordinator.",
+        ),
+    ] = None,
+    port_range: Annotated[
+        str | None,
+        typer.Option(
+            "--port-range",
+            metavar="LOW-HIGH",
+            help="Ports on which the ranks listen, two each; else ALLHANDS_PORT_RANGE, else any.",
+        ),
+    ] = None,
 ) -> None:
     """Launch the ranks of a job on this host.
 
@@ -75,6 +99,13 @@ def run_command(
 
     arguments, stem = _program(program, is_module)
     placement = _placement(count, nodes, node)
+    given = {
+        "ALLHANDS_ADVERTISE": advertise,
+        "ALLHANDS_INTERFACE": interface,
+        "ALLHANDS_PORT_RANGE": port_range,
+    }
+    environment = {**os.environ, **{name: said for name, said in given.items() if said is not None}}
+    _check_network(environment, given, placement)
     endpoint = _endpoint(coordinator)
     job = _job_name(job, endpoint)
     if least > placement.local_size:
@@ -90,7 +121,8 @@ def run_command(
     if endpoint is not None:
         probe(endpoint)
     with _tees(tee, placement) as tees:
-        status = _run(arguments, placement, endpoint, job or fresh_job_name(stem), tees, least)
+        job = job or fresh_job_name(stem)
+        status = _run(arguments, placement, endpoint, job, tees, least, environment)
     raise typer.Exit(status)
 
 
@@ -126,6 +158,41 @@ def _placement(count: int | None, nodes: int, node: int) -> "Placement":
         return Placement(count, nodes, node)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="-n, --nnodes, --node-rank") from error
+
+
+def _check_network(
+    environment: Mapping[str, str], given: Mapping[str, str | None], placement: "Placement"
+) -> None:
+    """Make sure that ranks of this host can listen as they are told, before any of them starts.
+
+    Raises:
+        typer.BadParameter: they cannot; it names the option, or the variable where that says so.
+    """
+    from allhands import interfaces
+    from allhands.config import read_host, read_port_range
+
+    options = {
+        "ALLHANDS_ADVERTISE": "--advertise",
+        "ALLHANDS_INTERFACE": "--interface",
+        "ALLHANDS_PORT_RANGE": "--port-range",
+    }
+    names = {one: options[one] if said is not None else one for one, said in given.items()}
+    checking = "ALLHANDS_ADVERTISE"
+    try:
+        read_host(environment.get(checking, ""), names[checking])
+        checking = "ALLHANDS_INTERFACE"
+        if interface := environment.get(checking):
+            interfaces.address_of(interface)
+        checking = "ALLHANDS_PORT_RANGE"
+        ports = read_port_range(environment.get(checking, ""), names[checking])
+        each = 1 if environment.get("ALLHANDS_BACKEND") == "grpc" else 2
+        if ports is not None and len(ports) < each * placement.local_size:
+            raise ValueError(
+                f"{len(ports)} ports are too few for {placement.local_size} ranks, "
+                f"which listen on {each} each"
+            )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=names[checking]) from error
 
 
 def _endpoint(coordinator: str | None) -> "Endpoint | None":
@@ -181,6 +248,7 @@ def _run(
     job: str,
     tees: Mapping[int, int],
     least: int,
+    environment: Mapping[str, str],
 ) -> int:
     import uvloop
 
@@ -193,7 +261,7 @@ def _run(
         async with meeting as rendezvous:
             master = choose_master(placement, rendezvous)
             return await launch(
-                Launch(program, placement, rendezvous, os.environ, tees, master, least)
+                Launch(program, placement, rendezvous, environment, tees, master, least)
             )
 
     return uvloop.run(run())

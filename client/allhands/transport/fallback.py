@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 
-from allhands.transport.link import Fabric, Link, Traced, Unreachable
+from allhands.transport.link import Fabric, Link, LinkBroken, Traced, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,10 @@ class FallbackFabric:
         try:
             return await self._first.dial(peer)
         except Unreachable as error:
-            link = await self._second.dial(peer)
+            try:
+                link = await self._second.dial(peer)
+            except LinkBroken as second:
+                raise LinkBroken(f"{error}; and over gRPC: {second}") from second
             logger.warning("the link to %s goes over gRPC: %s", self._name(peer), error)
             return link
 

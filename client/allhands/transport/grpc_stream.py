@@ -62,13 +62,13 @@ class Listening:
         self._closing = False
         self.port = 0
 
-    async def start(self, host: str) -> None:
-        """Listen on a free port of `host`.
+    async def start(self, host: str, port: int = 0) -> None:
+        """Listen on a port of `host`; 0: any free one.
 
         Raises:
-            OSError: the host is not an address of this machine.
+            OSError: the host is not an address of this machine, or the port is taken.
         """
-        where = f"[{host}]:0" if ":" in host else f"{host}:0"
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             self.port = self._server.add_insecure_port(where)
         except RuntimeError as error:

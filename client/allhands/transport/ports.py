@@ -1,6 +1,9 @@
 """Where a worker listens for its peers, and the fabric over which it reaches them."""
 
 import asyncio
+import contextlib
+import errno
+import socket
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
@@ -32,7 +35,9 @@ class Introduced(Protocol):
 class Ports:
     """The listening ports of one worker; they are open before it has a rank."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, among: range | None = None) -> None:
+        """Take what carries the links, and the ports among which to choose; None: any free ones."""
+        self._among = among
         self._grpc = Listening()
         self._raw = SocketListening() if links == "socket" else None
         self._over_grpc: GrpcFabric | None = None
@@ -51,11 +56,44 @@ class Ports:
         """Listen on free ports of `host`.
 
         Raises:
-            OSError: the host is not an address of this machine.
+            OSError: the host is not an address of this machine, or none of the ports is free.
         """
-        await self._grpc.start(host)
-        if self._raw is not None:
-            self._raw.start(host)
+        raw = self._raw
+        if self._among is None:
+            await self._grpc.start(host)
+            if raw is not None:
+                raw.start(host)
+            return
+        for port in self._among:
+            if is_free(host, port) and await self._takes(host, port):
+                break
+        else:
+            raise self._none_free(host)
+        if raw is None:
+            return
+        for port in self._among:
+            with contextlib.suppress(OSError):
+                raw.start(host, port)
+                return
+        raise self._none_free(host)
+
+    async def _takes(self, host: str, port: int) -> bool:
+        """Let gRPC listen on a port that was free a moment ago; say whether it does."""
+        with contextlib.suppress(OSError):
+            await self._grpc.start(host, port)
+            return True
+        return False
+
+    def _none_free(self, host: str) -> OSError:
+        assert self._among is not None
+        needed = 1 if self._raw is None else 2
+        low, high = self._among[0], self._among[-1]
+        return OSError(
+            errno.EADDRINUSE,
+            f"no port from {low} to {high} is free at {host} (ALLHANDS_PORT_RANGE): "
+            f"each rank listens on {needed}, so give a range of at least {needed} for each rank "
+            "of this host",
+        )
 
     def fabric(
         self,
@@ -121,6 +159,25 @@ class NoPorts(Ports):
 
     async def aclose(self) -> None:
         pass
+
+
+def is_free(host: str, port: int) -> bool:
+    """Say whether nobody listens on a port of this host now.
+
+    Raises:
+        OSError: for another reason nobody can listen there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
 
 
 def _addresses(members: Sequence[Introduced]) -> dict[int, str]:

@@ -63,17 +63,19 @@ class SocketListening:
         self._again: asyncio.TimerHandle | None = None
         self.port = 0
 
-    def start(self, host: str) -> None:
-        """Listen on a free port of `host`.
+    def start(self, host: str, port: int = 0) -> None:
+        """Listen on a port of `host`; 0: any free one.
 
         Raises:
-            OSError: the host is not an address of this machine.
+            OSError: the host is not an address of this machine, or the port is taken.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             listening.setblocking(False)
-            listening.bind((host, 0))
+            if port:  # links of an earlier process may not be quite over
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
             listening.listen(_BACKLOG)
         except BaseException:
             listening.close()

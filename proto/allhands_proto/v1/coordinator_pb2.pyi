@@ -136,6 +136,7 @@ class Join(_message.Message):
     SPACE_FIELD_NUMBER: _builtins.int
     BORN_FIELD_NUMBER: _builtins.int
     WATCHED_FIELD_NUMBER: _builtins.int
+    ADVERTISE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     rank: _builtins.int
     """-1: the coordinator assigns the lowest free one"""
@@ -166,6 +167,8 @@ class Join(_message.Message):
     """when it began, in the kernel's ticks: its number may be reused"""
     watched: _builtins.bool
     """who started it will report its exit"""
+    advertise: _builtins.str
+    """the IP address that its peers dial; empty: the one that this stream comes from"""
     def __init__(
         self,
         *,
@@ -186,10 +189,11 @@ class Join(_message.Message):
         space: _builtins.str = ...,
         born: _builtins.str = ...,
         watched: _builtins.bool = ...,
+        advertise: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["born", b"born", "data_port", b"data_port", "elastic", b"elastic", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "most", b"most", "pid", b"pid", "port", b"port", "rank", b"rank", "space", b"space", "takes_batches", b"takes_batches", "watched", b"watched", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "born", b"born", "data_port", b"data_port", "elastic", b"elastic", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "most", b"most", "pid", b"pid", "port", b"port", "rank", b"rank", "space", b"space", "takes_batches", b"takes_batches", "watched", b"watched", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2331,19 +2335,23 @@ class CoordinatorDescription(_message.Message):
 
     CALLS_PORT_FIELD_NUMBER: _builtins.int
     CALLS_SECRET_FIELD_NUMBER: _builtins.int
+    BEYOND_LOOPBACK_FIELD_NUMBER: _builtins.int
     calls_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
     calls_secret: _builtins.bytes
     """what both sides of a line prove that they know"""
+    beyond_loopback: _builtins.bool
+    """it listens where other hosts reach it"""
     def __init__(
         self,
         *,
         calls_port: _builtins.int = ...,
         calls_secret: _builtins.bytes = ...,
+        beyond_loopback: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_port", b"calls_port", "calls_secret", b"calls_secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "calls_port", b"calls_port", "calls_secret", b"calls_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

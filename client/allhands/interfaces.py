@@ -1,0 +1,88 @@
+"""The network interfaces of this host and their addresses, as the kernel tells them."""
+
+import contextlib
+import fcntl
+import ipaddress
+import socket
+import struct
+from pathlib import Path
+
+_SIOCGIFADDR = 0x8915
+_IFREQ = struct.Struct("16s16x8x")
+_ADDRESS = slice(20, 24)
+_IPV6_TABLE = Path("/proc/net/if_inet6")
+_LINK_SCOPE = "20"
+_ELSEWHERE = (
+    (socket.AF_INET, "192.0.2.1"),
+    (socket.AF_INET6, "2001:db8::1"),
+)
+"""Addresses for documentation (RFC 5737, RFC 3849): on no host, so the way there leads out."""
+
+
+def address_of(interface: str) -> str:
+    """Return the address of an interface, IPv4 before IPv6.
+
+    Raises:
+        ValueError: there is no such interface, or it has none; the text names those there are.
+    """
+    names = [name for _, name in socket.if_nameindex()]
+    if interface not in names:
+        raise ValueError(
+            f"this host has no network interface {interface!r}; it has {', '.join(names)}"
+        )
+    found = _ipv4_of(interface) or _ipv6_of(interface)
+    if found is None:
+        with_address = [name for name in names if _ipv4_of(name) or _ipv6_of(name)]
+        raise ValueError(
+            f"the network interface {interface!r} has no address; "
+            f"of this host {', '.join(with_address) or 'none'} has one"
+        )
+    return found
+
+
+def address_beyond_loopback() -> str | None:
+    """Return the address of this host that others most likely reach; None: it has only loopback.
+
+    That is the one on the way out; without such a way that of its first interface.
+    """
+    for family, elsewhere in _ELSEWHERE:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            probe.connect((elsewhere, 1))  # which sends nothing
+            return str(probe.getsockname()[0])
+    for _, name in socket.if_nameindex():
+        found = _ipv4_of(name) or _ipv6_of(name)
+        if found is not None and not ipaddress.ip_address(found).is_loopback:
+            return found
+    return None
+
+
+def is_own(address: str) -> bool:
+    """Say whether this host has an address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _ipv4_of(interface: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            told = fcntl.ioctl(probe, _SIOCGIFADDR, _IFREQ.pack(interface.encode()))
+        except OSError:
+            return None
+    return socket.inet_ntoa(told[_ADDRESS])
+
+
+def _ipv6_of(interface: str) -> str | None:
+    try:
+        table = _IPV6_TABLE.read_text()
+    except OSError:
+        return None  # this kernel has no IPv6
+    for line in table.splitlines():
+        digits, _, _, scope, _, name = line.split()
+        if name == interface and scope != _LINK_SCOPE:
+            return str(ipaddress.IPv6Address(int(digits, 16)))
+    return None
