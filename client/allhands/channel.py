@@ -4,9 +4,9 @@ Every caller of the coordinator, synchronous or asyncio, dials and translates er
 the calls say is not here: see `control` and `session`.
 """
 
-import ipaddress
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,6 +24,7 @@ from allhands.errors import (
 )
 from allhands.escapes import lines
 from allhands_proto import notice
+from allhands_proto.loopback import is_loopback, resolve_loopback
 
 _FORM = "ah://HOST:PORT or ah://HOST:PORT/JOB"
 
@@ -47,12 +48,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False  # some other name
+        return is_loopback(self.host)
 
 
 def parse_url(url: str) -> Address:
@@ -93,10 +89,21 @@ class Endpoint:
     """None: nobody knows one; the coordinator will say `Unauthenticated`."""
     tls_ca: str | None = None
     """Path of the bundle of authorities that vouch for the coordinator; None: plaintext."""
+    insecure: bool = False
+    """Whether token and data may be sent in plaintext beyond loopback."""
+
+
+def is_insecure(environ: Mapping[str, str]) -> bool:
+    """Return whether ALLHANDS_INSECURE allows plaintext beyond loopback."""
+    return environ.get("ALLHANDS_INSECURE", "") == "1"
 
 
 def find_coordinator(
-    url: str | None, environ: Mapping[str, str], *, token: str | None = None
+    url: str | None,
+    environ: Mapping[str, str],
+    *,
+    token: str | None = None,
+    insecure: bool = False,
 ) -> Endpoint:
     """Settle which coordinator a command means, as every command does.
 
@@ -111,10 +118,12 @@ def find_coordinator(
     url = url or environ.get("ALLHANDS_URL") or None
     if url is not None:
         address = parse_url(url)
-        return Endpoint(address, find_token(address, token, environ.get("ALLHANDS_TOKEN")), tls_ca)
+        token = find_token(address, token, environ.get("ALLHANDS_TOKEN"))
+        return Endpoint(address, token, tls_ca, insecure or is_insecure(environ))
     found = _only_one(notice.live())
     address = Address(_dialable(found.host), found.port)
-    return Endpoint(address, token or found.token, tls_ca)
+    # What is sent to an address of this host does not leave it.
+    return Endpoint(address, token or found.token, tls_ca, insecure=True)
 
 
 def find_token(address: Address, argument: str | None, inherited: str | None) -> str | None:
@@ -162,6 +171,8 @@ class Dial:
     Pass `metadata` with every call. `credentials` is None for a plaintext channel.
     """
 
+    endpoint: Endpoint
+    """As it was given, but for a name that stands for loopback: that is an address here."""
     target: str
     credentials: grpc.ChannelCredentials | None
     options: tuple[tuple[str, int], ...]
@@ -194,13 +205,40 @@ _OPTIONS = (
 )
 
 
+def check_privacy(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint to connect to, where nobody else can read what is sent there.
+
+    Or where the user has said that they may. A name that stands for loopback is given as that
+    address: resolved again, it could be another. Without TLS the name is resolved, which may block.
+
+    Raises:
+        ValueError: it is a plaintext connection to another host, and nobody allowed it.
+    """
+    address = endpoint.address
+    if endpoint.tls_ca is not None or endpoint.insecure:
+        return endpoint
+    unknown = ""
+    try:
+        if (host := resolve_loopback(address.host)) is not None:
+            return replace(endpoint, address=replace(address, host=host))
+    except (socket.gaierror, UnicodeError) as error:
+        unknown = f" (whose name has no address now: {error})"
+    raise ValueError(
+        f"the coordinator at {address.target}{unknown} is on another host, and without TLS its "
+        "token and all data could be read and changed on the way: set ALLHANDS_TLS_CA=FILE (in "
+        "Python also tls=) to the authorities that vouch for it; or, where that network is yours "
+        "alone, set ALLHANDS_INSECURE=1 (in commands also --insecure, in Python insecure=True)"
+    )
+
+
 def dial(endpoint: Endpoint) -> Dial:
-    """Prepare a channel to the coordinator; no I/O but reading the bundle of authorities.
+    """Prepare a channel to the coordinator; it sends nothing there.
 
     Raises:
         OSError: the bundle cannot be read.
-        ValueError: the token cannot be one.
+        ValueError: the token cannot be one; or as `check_privacy`, which may block.
     """
+    endpoint = check_privacy(endpoint)
     credentials = None
     if endpoint.tls_ca is not None:
         credentials = grpc.ssl_channel_credentials(Path(endpoint.tls_ca).read_bytes())
@@ -209,7 +247,7 @@ def dial(endpoint: Endpoint) -> Dial:
         if not (endpoint.token.isascii() and endpoint.token.isprintable()):
             raise ValueError("the token holds characters that no token has, perhaps a line's end")
         metadata = (("authorization", f"Bearer {endpoint.token}"),)
-    return Dial(endpoint.address.target, credentials, _OPTIONS, metadata)
+    return Dial(endpoint, endpoint.address.target, credentials, _OPTIONS, metadata)
 
 
 def translate(

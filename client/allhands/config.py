@@ -86,6 +86,7 @@ class WorldConfig:
     """Path of the certificate chain of a coordinator that rank 0 hosts; its key is in `tls_key`."""
     tls_key: str | None = None
     insecure: bool = False
+    """Whether a coordinator beyond loopback may do without TLS, hosted by rank 0 or not."""
     advertise: str = ""
     """Name or address of this host that peers dial; empty: it is found."""
     interface: str = ""
@@ -176,6 +177,7 @@ def settle(
     job: str | None = None,
     token: str | None = None,
     tls_ca: str | None = None,
+    insecure: bool = False,
     label: str | None = None,
     heartbeat_window: float = 0.0,
     backend: str = "auto",
@@ -238,10 +240,10 @@ def settle(
         tls_ca=tls_ca or environ.get("ALLHANDS_TLS_CA") or None,
         tls_cert=environ.get("ALLHANDS_TLS_CERT") or None,
         tls_key=environ.get("ALLHANDS_TLS_KEY") or None,
-        insecure=environ.get("ALLHANDS_INSECURE", "") == "1",
         advertise=read_host(environ.get("ALLHANDS_ADVERTISE", ""), "ALLHANDS_ADVERTISE"),
         interface=environ.get("ALLHANDS_INTERFACE", ""),
         ports=read_port_range(environ.get("ALLHANDS_PORT_RANGE", ""), "ALLHANDS_PORT_RANGE"),
+        insecure=insecure or environ.get("ALLHANDS_INSECURE", "") == "1",
         label=label or "",
         heartbeat_window=heartbeat_window,
         backend=backend,

@@ -66,18 +66,21 @@ def connect(
     job: str | None = None,
     token: str | None = None,
     timeout: float = 30.0,
+    insecure: bool = False,
 ) -> "Control":
     """Return a client of the coordinator at `ah://host:port/job`; it connects with its first call.
 
     Without `url` it is ALLHANDS_URL, else this user's coordinator on this host. `job` goes before
-    the one that the URL names. `timeout` is the deadline of calls that are given none.
+    the one that the URL names. `timeout` is the deadline of calls that are given none. Beyond
+    loopback it needs TLS (ALLHANDS_TLS_CA), or `insecure` (ALLHANDS_INSECURE=1) to go without.
 
     Raises:
-        ValueError: the URL is malformed, or several coordinators could be meant.
+        ValueError: the URL is malformed, several coordinators could be meant, or others could read
+            the token on its way.
         CoordinatorUnavailable: no URL was given, and this user has no coordinator here.
     """
     # An entry point like a command: this is where the process's environment becomes values.
-    endpoint = find_coordinator(url, os.environ, token=token)
+    endpoint = find_coordinator(url, os.environ, token=token, insecure=insecure)
     return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
 
 
@@ -109,7 +112,7 @@ class Control:
         self._job = job
         self._timeout = seconds(timeout)
         find_port = partial(_calls_port, self._stub, self._dial.metadata)
-        self._lines = Lines(endpoint, find_port if use_lines else lambda _: None)
+        self._lines = Lines(self._dial.endpoint, find_port if use_lines else lambda _: None)
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allhands.channel import Address, Endpoint, find_token, parse_url
+from allhands.channel import Address, Endpoint, check_privacy, find_token, parse_url
 from allhands.config import Alone, Daemon, Gathering, Hosted, WorldConfig
 from allhands.errors import CoordinatorUnavailable
 from allhands_proto import notice
@@ -53,13 +53,16 @@ async def meet(config: WorldConfig) -> Meeting:
     Raises:
         CoordinatorUnavailable: rank 0 left no note within the timeout.
         OSError: rank 0 cannot listen where it should.
-        ValueError: the coordinator would be reached from other hosts without a token and TLS.
+        ValueError: the coordinator would be reached from other hosts without a token and TLS, or
+            others could read this rank's token on its way there.
     """
     match config.place:
         case Daemon(url):
             address = parse_url(url)
             token = find_token(address, config.token, None)
-            return Meeting(Endpoint(address, token, config.tls_ca))
+            endpoint = Endpoint(address, token, config.tls_ca, config.insecure)
+            await asyncio.to_thread(check_privacy, endpoint)
+            return Meeting(endpoint)
         case Hosted() as place:
             return await _hosted(config, place)
         case Gathering(name):
@@ -104,7 +107,11 @@ async def _hosted(config: WorldConfig, place: Hosted) -> Meeting:
         if (token := find_token(address, None, None)) is None:
             await asyncio.sleep(_LOOK_SECONDS)
     is_guess = config.token is None
-    return Meeting(Endpoint(address, token, config.tls_ca), is_guess=is_guess)
+    # On loopback rank 0 speaks TLS only if it was told to, whatever other coordinators do.
+    tls_ca = None if address.is_loopback and config.tls_cert is None else config.tls_ca
+    endpoint = Endpoint(address, token, tls_ca, config.insecure)
+    await asyncio.to_thread(check_privacy, endpoint)
+    return Meeting(endpoint, is_guess=is_guess)
 
 
 async def _announced(
@@ -200,7 +207,8 @@ async def _host(config: WorldConfig, host: str, port: int, name: str | None = No
     if guarded and name is not None:
         authority = config.tls_ca or config.tls_cert
         return Meeting(Endpoint(Address(name, running.port), running.token, authority), running)
-    return Meeting(Endpoint(Address(running.host, running.port), running.token), running)
+    address = Address(running.host, running.port)
+    return Meeting(Endpoint(address, running.token, insecure=config.insecure), running)
 
 
 async def _find_note(path: Path, timeout: float) -> Endpoint:

@@ -1,10 +1,11 @@
 """What a coordinator is started with: one frozen, validated value."""
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from allhands_proto.loopback import is_loopback
 
 TOKEN_VARIABLE = "ALLHANDS_TOKEN"
 
@@ -55,12 +56,7 @@ class ServerConfig:
     @property
     def is_loopback(self) -> bool:
         """Whether nobody on another host can connect; names other than localhost may be anyone."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @property
     def target(self) -> str:

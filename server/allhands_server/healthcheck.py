@@ -12,16 +12,23 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from allhands_proto.loopback import resolve_loopback
+from allhands_server.config import authority
 
-def check(address: str, *, tls_ca: Path | None, timeout: float) -> str:
+
+def check(address: str, *, tls_ca: Path | None, timeout: float, insecure: bool = False) -> str:
     """Return the serving status by name: `SERVING`, `NOT_SERVING`, ...
 
-    `tls_ca` holds the authorities to trust; without it the connection is plaintext.
+    `tls_ca` holds the authorities to trust; without it the connection is plaintext, which beyond
+    loopback has to be allowed by `insecure`.
 
     Raises:
         grpc.RpcError: nobody answered within `timeout` seconds, or not in this protocol.
-        OSError: `tls_ca` cannot be read.
+        OSError: `tls_ca` cannot be read, or the host has no address.
+        ValueError: it would be plaintext to another host.
     """
+    if tls_ca is None and not insecure:
+        address = _on_loopback(address)
     with _channel(address, tls_ca) as channel:
         reply = health_pb2_grpc.HealthStub(channel).Check(
             health_pb2.HealthCheckRequest(), timeout=timeout
@@ -33,8 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check that the command line asks for; the answer goes to stderr if it is bad."""
     options = _parser().parse_args(arguments)
     try:
-        status = check(options.address, tls_ca=options.tls_ca, timeout=options.timeout)
-    except (grpc.RpcError, OSError) as error:
+        status = check(
+            options.address,
+            tls_ca=options.tls_ca,
+            timeout=options.timeout,
+            insecure=options.insecure,
+        )
+    except (grpc.RpcError, OSError, ValueError) as error:
         sys.stderr.write(f"{options.address}: {_reason(error)}\n")
         return 1
     if status != "SERVING":
@@ -53,8 +65,25 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PEM",
         help="authorities to trust; default: ALLHANDS_TLS_CA, else plaintext",
     )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        default=os.environ.get("ALLHANDS_INSECURE", "") == "1",
+        help="ask another host in plaintext; default: whether ALLHANDS_INSECURE is 1",
+    )
     parser.add_argument("--timeout", type=float, default=3.0, metavar="SECONDS")
     return parser
+
+
+def _on_loopback(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if (found := resolve_loopback(host.strip("[]"))) is None:
+        raise ValueError(
+            f"{host} is another host, and without TLS whoever is on the way could answer in its "
+            "place: give its authorities with --tls-ca or ALLHANDS_TLS_CA; or, where that network "
+            "is yours alone, --insecure or ALLHANDS_INSECURE=1"
+        )
+    return authority(found, int(port))
 
 
 def _channel(address: str, tls_ca: Path | None) -> grpc.Channel:

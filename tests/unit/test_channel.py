@@ -1,6 +1,7 @@
 """How a coordinator is named, found and asked, and what its refusals become."""
 
 import os
+import socket
 from pathlib import Path
 
 import grpc
@@ -140,7 +141,9 @@ def test_the_environment_goes_before_the_notice() -> None:
 def test_an_empty_variable_counts_as_unset() -> None:
     _post(7070)
     environ = {"ALLHANDS_URL": "", "ALLHANDS_TOKEN": "", "ALLHANDS_TLS_CA": ""}
-    assert find_coordinator(None, environ) == Endpoint(Address("127.0.0.1", 7070), "of-7070")
+    found = find_coordinator(None, environ)
+    assert (found.address, found.token) == (Address("127.0.0.1", 7070), "of-7070")
+    assert found.tls_ca is None
 
 
 def test_the_daemon_goes_before_embedded_coordinators() -> None:
@@ -193,7 +196,7 @@ def test_a_dial_carries_the_token_with_every_call() -> None:
 
 
 def test_without_a_token_nothing_is_claimed() -> None:
-    assert dial(Endpoint(Address("h", 1), None)).metadata == ()
+    assert dial(Endpoint(Address("localhost", 1), None)).metadata == ()
 
 
 def test_a_bundle_of_authorities_makes_the_channel_secure(tmp_path: Path) -> None:
@@ -210,8 +213,76 @@ def test_a_missing_bundle_is_named() -> None:
 
 def test_a_token_that_no_header_can_carry_is_refused_without_repeating_it() -> None:
     with pytest.raises(ValueError, match="line's end") as caught:
-        dial(Endpoint(Address("h", 1), "s3cret\n"))
+        dial(Endpoint(Address("localhost", 1), "s3cret\n"))
     assert "s3cret" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- plaintext
+
+
+def _standing_for(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let every name stand for these addresses."""
+
+    def look_up(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "2001:db8::1", "0.0.0.0", "::ffff:10.0.0.1"])
+def test_no_token_goes_to_another_host_in_plaintext(host: str) -> None:
+    with pytest.raises(ValueError, match="ALLHANDS_TLS_CA") as caught:
+        dial(Endpoint(Address(host, 7070), "s3cret"))
+    assert "ALLHANDS_INSECURE=1" in str(caught.value)
+    assert "--insecure" in str(caught.value)
+    assert host in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_network_of_the_users_own_may_see_plaintext() -> None:
+    made = dial(Endpoint(Address("10.0.0.1", 7070), "s3cret", insecure=True))
+    assert made.credentials is None
+    assert made.target == "10.0.0.1:7070"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "localhost"])
+def test_loopback_needs_neither_tls_nor_leave(host: str) -> None:
+    assert dial(Endpoint(Address(host, 7070), "s3cret")).endpoint.address.host == host
+
+
+def test_a_name_that_stands_for_loopback_alone_is_dialled_as_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _standing_for(monkeypatch, "::1", "127.0.1.1")
+    made = dial(Endpoint(Address("here", 7070), "s3cret"))
+    assert made.target == "127.0.1.1:7070"
+    assert made.endpoint.address == Address("127.0.1.1", 7070)
+
+
+def test_a_name_that_stands_for_another_host_too_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _standing_for(monkeypatch, "127.0.0.1", "10.0.0.1")
+    with pytest.raises(ValueError, match="node7:7070"):
+        dial(Endpoint(Address("node7", 7070), "s3cret"))
+
+
+def test_a_name_without_an_address_is_not_taken_for_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def look_up(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(ValueError, match="not known"):
+        dial(Endpoint(Address("node7", 7070), "s3cret"))
+
+
+def test_leave_is_given_by_argument_or_variable() -> None:
+    assert not find_coordinator("ah://b:2", {}).insecure
+    assert not find_coordinator("ah://b:2", {"ALLHANDS_INSECURE": "0"}).insecure
+    assert find_coordinator("ah://b:2", {"ALLHANDS_INSECURE": "1"}).insecure
+    assert find_coordinator("ah://b:2", {}, insecure=True).insecure
 
 
 # ---------------------------------------------------------------- refusals

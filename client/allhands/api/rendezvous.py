@@ -39,6 +39,12 @@ class Meeting:
     job: str | None = None
     token: str | None = None
     tls_ca: str | None = None
+    insecure: bool = False
+
+    @classmethod
+    def at(cls, url: str, endpoint: Endpoint) -> "Meeting":
+        """Return the meeting at a URL of a coordinator that is reached already."""
+        return cls(Daemon(url), None, endpoint.token, endpoint.tls_ca, endpoint.insecure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ def _place(
     job = f"world-{name}"
     if (endpoint := _coordinator_of(store)) is not None:
         url = f"ah://{endpoint.address.target}/{job}"
-        return Meeting(Daemon(url), None, endpoint.token, endpoint.tls_ca), url
+        return Meeting.at(url, endpoint), url
     if grounds.url is not None:
         url = grounds.url
         if not grounds.shares_job:
@@ -247,7 +253,7 @@ def _told(told: dict[str, Any], name: str, coordinator: Endpoint | None) -> Meet
     if url.startswith("file://"):
         return Meeting(Gathering(url.removeprefix("file://")), f"world-{name}")
     if coordinator is not None:
-        return Meeting(Daemon(url), None, coordinator.token, coordinator.tls_ca)
+        return Meeting.at(url, coordinator)
     return Meeting(Daemon(url), token=told["token"])
 
 

@@ -15,6 +15,7 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -73,6 +74,7 @@ def init_process_group(
     job: str | None = None,
     token: str | None = None,
     tls: str | None = None,
+    insecure: bool = False,
     backend: str = "auto",
     label: str | None = None,
     heartbeat_window: float | None = None,
@@ -98,6 +100,8 @@ def init_process_group(
         job: the job's name at the coordinator; it may also stand in the URL.
         token: what the coordinator wants to see; default ALLHANDS_TOKEN, else this user's notice.
         tls: path of the authorities that vouch for the coordinator; default ALLHANDS_TLS_CA.
+        insecure: do without TLS beyond loopback, where token and data can be read and changed on
+            the way; default whether ALLHANDS_INSECURE is 1.
         backend: `auto`: shared memory in groups whose ranks are all on one host, else links;
             `shm`: shared memory or an error; `socket`: links alone; `grpc`: links over gRPC alone;
             `threads`: the world of the threads that `allhands.testing.run_threads` has started;
@@ -154,6 +158,7 @@ def init_process_group(
             meeting = meet_through(store, rank, world_size, length)
             place, attempt, job = meeting.place, 0, job or meeting.job
             token, tls = meeting.token, meeting.tls_ca
+            insecure = insecure or meeting.insecure
         settled = config.settle(
             os.environ,
             init_method=init_method,
@@ -163,6 +168,7 @@ def init_process_group(
             job=job,
             token=token,
             tls_ca=tls,
+            insecure=insecure,
             label=label,
             heartbeat_window=heartbeat_window or 0.0,
             backend=backend,
@@ -262,16 +268,22 @@ def empty(
     return current_world().empty(shape, dtype)
 
 
-def connect(url: str | None = None, *, token: str | None = None, timeout: float = 30.0) -> Control:
+def connect(
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    timeout: float = 30.0,
+    insecure: bool = False,
+) -> Control:
     """Open a client of a coordinator: keys, barriers, jobs; no URL: that of this world.
 
-    Without a world either, it is the one that `allhands status` would find.
+    Without a world either, it is the one that `allhands status` would find. `insecure` is as for
+    `init_process_group`.
     """
     if url is None and (world := found_world()) is not None:
-        endpoint = world.endpoint
-        url = f"ah://{endpoint.address.target}/{world.job}"
-        token = token or endpoint.token
-    return _connect(url, token=token, timeout=timeout)
+        endpoint = replace(world.endpoint, token=token or world.endpoint.token)
+        return Control(endpoint, job=world.job, timeout=timeout)
+    return _connect(url, token=token, timeout=timeout, insecure=insecure)
 
 
 def store(timeout: float | timedelta | None = None) -> CoordinatorStore:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, reach, this_user
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach, this_user
 
 
 def abort_command(
@@ -16,11 +16,12 @@ def abort_command(
         str, typer.Option(metavar="TEXT", help="What the ranks are told.")
     ] = "asked for at the command line",
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Release all ranks of a job: their calls end with an error that says who aborted it, and why.
 
     Processes are not ended; what they do about the error is up to them.
     """
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         told = control.abort(reason, by=this_user())
     typer.echo(f"told {told} {'rank' if told == 1 else 'ranks'} of job {job}")

@@ -21,20 +21,30 @@ CoordinatorOption: TypeAlias = Annotated[
     ),
 ]
 
+InsecureOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Send token and data in plaintext to another host; else TLS (ALLHANDS_TLS_CA).",
+    ),
+]
+
 
 @contextmanager
-def reach(url: str | None, job: str | None = None) -> "Iterator[Control]":
+def reach(
+    url: str | None, job: str | None = None, *, insecure: bool = False
+) -> "Iterator[Control]":
     """Give a client of the coordinator that is meant, for `job` or the one that the URL names.
 
     Raises:
-        typer.BadParameter: the URL is malformed, several coordinators could be meant, or the
-            coordinator says that an argument makes no sense.
+        typer.BadParameter: the URL is malformed, several coordinators could be meant, others could
+            read the token on its way, or the coordinator says that an argument makes no sense.
     """
     from allhands.channel import find_coordinator
     from allhands.control import Control
 
     try:
-        endpoint = find_coordinator(url, os.environ)
+        endpoint = find_coordinator(url, os.environ, insecure=insecure)
         with Control(endpoint, job=job or endpoint.address.job) as control:
             yield control
     except ValueError as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, reach, this_user
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach, this_user
 
 
 def delete_command(
@@ -16,13 +16,14 @@ def delete_command(
         bool, typer.Option("--force", help="Also those with members, who are expelled.")
     ] = False,
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Forget jobs: their keys, their queues, and what `diagnose` and `trace` know of their end.
 
     A job that has members is refused: `allhands abort JOB` releases them. With --force they are
     expelled: their calls fail, and their processes are not ended.
     """
-    with reach(coordinator, jobs[0]) as control:
+    with reach(coordinator, jobs[0], insecure=insecure) as control:
         for job in jobs:
             expelled = control.delete_job(job, force=force, by=this_user())
             ranks = f", and expelled {expelled} {'rank' if expelled == 1 else 'ranks'}"

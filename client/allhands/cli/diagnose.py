@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, reach
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
 from allhands.cli.render import Output, show
 
 if TYPE_CHECKING:
@@ -35,9 +35,10 @@ def diagnose_command(
         Output, typer.Option("--output", "-o", help="How to show it.")
     ] = Output.TABLE,
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Ask every rank of a job where it is: who waits for whom, who is behind, who is late."""
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         found = control.diagnose(chosen(control))
     if output is Output.JSON:
         import json

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, reach
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
 from allhands.cli.render import show
 
 if TYPE_CHECKING:
@@ -16,9 +16,10 @@ def group_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `allhands status` names it.")],
     job: Annotated[str | None, typer.Option("--job", help="Look only in this job.")] = None,
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Show the members of a group with their progress."""
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         jobs = [one for one in control.jobs() if control.job_name in (None, one.job)]
         job = control.job_name
     _show(name, jobs, "any job" if job is None else f"job {job!r}")

@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, reach
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
 from allhands.escapes import one_line
 
 kv_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -15,9 +15,14 @@ _Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY")]
 
 
 @kv_app.command("get")
-def get(job: _Job, key: _Key, coordinator: CoordinatorOption = None) -> None:
+def get(
+    job: _Job,
+    key: _Key,
+    coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
+) -> None:
     """Write what the key holds to standard output, byte for byte."""
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         value = control.get(key)
     sys.stdout.buffer.write(value)
     if sys.stdout.isatty():
@@ -31,9 +36,10 @@ def put(
     key: _Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="`-` reads standard input.")],
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Set the key."""
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         control.put(key, sys.stdin.buffer.read() if value == "-" else value)
 
 
@@ -42,12 +48,13 @@ def delete(
     job: _Job,
     keys: Annotated[list[str], typer.Argument(metavar="KEY...")],
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Delete the keys; fail if one of them did not exist."""
     from allhands.errors import NotFound
     from allhands.values import quoted
 
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         absent = [key for key in keys if not control.delete(key)]
     if absent:
         raise NotFound(f"job {job!r} had no {quoted(absent)}")
@@ -58,8 +65,9 @@ def ls(
     job: _Job,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """List the keys, one a line; what is not printable in them is escaped, as in `\\x1b`."""
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         for key in control.list(prefix):
             typer.echo(one_line(key))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from allhands.cli.coordinator import InsecureOption
+
 if TYPE_CHECKING:
     from allhands.channel import Endpoint
     from allhands.launcher.environment import Placement
@@ -89,6 +91,7 @@ def run_command(
             help="Ports on which the ranks listen, two each; else ALLHANDS_PORT_RANGE, else any.",
         ),
     ] = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Launch the ranks of a job on this host.
 
@@ -106,7 +109,7 @@ def run_command(
     }
     environment = {**os.environ, **{name: said for name, said in given.items() if said is not None}}
     _check_network(environment, given, placement)
-    endpoint = _endpoint(coordinator)
+    endpoint = _endpoint(coordinator, insecure)
     job = _job_name(job, endpoint)
     if least > placement.local_size:
         raise typer.BadParameter(
@@ -195,16 +198,18 @@ def _check_network(
         raise typer.BadParameter(str(error), param_hint=names[checking]) from error
 
 
-def _endpoint(coordinator: str | None) -> "Endpoint | None":
+def _endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None":
     """Return the coordinator that is to be used; None: one is embedded."""
-    from allhands.channel import find_coordinator
+    from allhands.channel import check_privacy, find_coordinator
 
     if not (coordinator or os.environ.get("ALLHANDS_URL")):
         return None
     try:
-        return find_coordinator(coordinator, os.environ)
+        endpoint = find_coordinator(coordinator, os.environ, insecure=insecure)
+        check_privacy(endpoint)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--coordinator") from error
+    return endpoint
 
 
 def _job_name(job: str | None, endpoint: "Endpoint | None") -> str | None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, reach
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
 from allhands.cli.render import Output, jobs_json, show
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ def status_command(
         bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
     ] = False,
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Show jobs: members, their heartbeats, and the operation each is in."""
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         if not watch:
             _show(_chosen(control), output)
         else:

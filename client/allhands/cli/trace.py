@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, reach
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
 from allhands.cli.diagnose import chosen
 from allhands.escapes import one_line
 
@@ -27,9 +27,10 @@ def trace_command(
         int, typer.Option("--last", min=1, help="Operations of each rank and group, at most.")
     ] = _ALL,
     coordinator: CoordinatorOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Write what all ranks recorded as one trace; open it at https://ui.perfetto.dev."""
-    with reach(coordinator, job) as control:
+    with reach(coordinator, job, insecure=insecure) as control:
         found = control.reports(chosen(control), last)
     document = _document(found)
     output.write_text(json.dumps(document), encoding="utf-8")

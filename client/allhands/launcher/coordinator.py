@@ -34,7 +34,9 @@ def probe(endpoint: Endpoint) -> None:
 def rendezvous_at(endpoint: Endpoint, job: str) -> Rendezvous:
     """Let the ranks meet in `job` of a coordinator that runs already."""
     address = endpoint.address
-    return Rendezvous(address.host, address.port, job, endpoint.token, endpoint.tls_ca)
+    return Rendezvous(
+        address.host, address.port, job, endpoint.token, endpoint.tls_ca, endpoint.insecure
+    )
 
 
 @asynccontextmanager

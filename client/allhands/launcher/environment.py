@@ -48,6 +48,8 @@ class Rendezvous:
     token: str | None
     tls_ca: str | None = None
     """Path of the authorities that vouch for the coordinator; None: it does not speak TLS."""
+    insecure: bool = False
+    """Whether ranks may send the token in plaintext beyond loopback."""
 
     @property
     def url(self) -> str:
@@ -78,6 +80,8 @@ def rank_environment(
         LAUNCH_VARIABLE: launch,
     }
     secrets = {"ALLHANDS_TOKEN": rendezvous.token, "ALLHANDS_TLS_CA": rendezvous.tls_ca}
+    if rendezvous.insecure:
+        rendezvous_variables["ALLHANDS_INSECURE"] = "1"
     place_variables = {
         "RANK": rank,
         "WORLD_SIZE": placement.world_size,

@@ -36,8 +36,8 @@ class AsyncCoordinatorStore:
     """
 
     def __init__(self, endpoint: Endpoint, *, job: str, timeout: Timeout = 30.0) -> None:
-        self._endpoint = endpoint
         self._dial = dial(endpoint)
+        self._endpoint = self._dial.endpoint
         if self._dial.credentials is None:
             self._channel = grpc.aio.insecure_channel(self._dial.target, self._dial.options)
         else:

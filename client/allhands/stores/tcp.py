@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from allhands.channel import Address, Endpoint, find_token
+from allhands.channel import Address, Endpoint, find_token, is_insecure
 from allhands.control import Control
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
 from allhands.loop_thread import LoopThread
@@ -25,8 +25,9 @@ class TCPStore(CoordinatorStore):
     """A `Store` of all who name one host and port, where the master runs a coordinator for it.
 
     On loopback the others find the master's token in the notice that it leaves for its user.
-    Beyond that it needs ALLHANDS_INSECURE=1 where the network is yours alone, and all of them the
-    same ALLHANDS_TOKEN, or `token`; else keep `allhands serve` with TLS and use `ah.store()`.
+    Beyond that, where the network is yours alone, all of them need ALLHANDS_INSECURE=1 (or
+    `insecure`) and the same ALLHANDS_TOKEN (or `token`); else keep `allhands serve` with TLS and
+    use `ah.store()`.
 
     Closed by `close`, at the end of a `with` block, or when nobody holds it any more; with the
     master's the keys are gone, and the calls of others raise CoordinatorUnavailable.
@@ -42,6 +43,7 @@ class TCPStore(CoordinatorStore):
         wait_for_workers: bool = True,
         *,
         token: str | None = None,
+        insecure: bool = False,
     ) -> None:
         """Host the store, or connect to it.
 
@@ -52,7 +54,8 @@ class TCPStore(CoordinatorStore):
             wait_for_workers: whether the master waits until all of them are there.
 
         Raises:
-            ValueError: an argument makes no sense, or it would be open to strangers.
+            ValueError: an argument makes no sense, or strangers could connect to the master or
+                read along.
             OSError: the master cannot listen there.
             CoordinatorUnavailable: no master was there in time.
             StoreTimeout: not all came in time.
@@ -64,10 +67,11 @@ class TCPStore(CoordinatorStore):
             raise ValueError(f"world_size must be positive, or None for any, not {world_size}")
         until = time.monotonic() + limit
         token = token or os.environ.get("ALLHANDS_TOKEN") or None
-        self._host = _Host(host_name, port, token) if is_master else None
+        insecure = insecure or is_insecure(os.environ)
+        self._host = _Host(host_name, port, token, insecure) if is_master else None
         try:
             if self._host is None:
-                control = _connected(host_name, port, token, until)
+                control = _connected(host_name, port, token, insecure, until)
             else:
                 control = Control(self._host.endpoint, job=JOB)
             super().__init__(control, limit)
@@ -120,11 +124,11 @@ class TCPStore(CoordinatorStore):
 class _Host:
     """A coordinator in this process, on a thread of its own."""
 
-    def __init__(self, host: str, port: int, token: str | None) -> None:
+    def __init__(self, host: str, port: int, token: str | None, insecure: bool) -> None:
         self._thread = LoopThread(f"store at port {port}")
         try:
             self._running: RunningCoordinator = self._thread.run(
-                _start(_resolved(host), port, token)
+                _start(_resolved(host), port, token, insecure)
             )
         except BaseException:
             self._thread.stop()
@@ -135,6 +139,7 @@ class _Host:
             Address(host if cert else self._running.host, self.port),
             self._running.token,
             (os.environ.get("ALLHANDS_TLS_CA") or cert) if cert else None,
+            insecure,
         )
 
     @property
@@ -147,7 +152,7 @@ class _Host:
         self._thread.stop()
 
 
-async def _start(host: str, port: int, token: str | None) -> "RunningCoordinator":
+async def _start(host: str, port: int, token: str | None, insecure: bool) -> "RunningCoordinator":
     from allhands_server import embedded
     from allhands_server.config import VARIABLES, ServerConfig
 
@@ -158,7 +163,7 @@ async def _start(host: str, port: int, token: str | None) -> "RunningCoordinator
             token=token,
             tls_cert=os.environ.get("ALLHANDS_TLS_CERT") or None,
             tls_key=os.environ.get("ALLHANDS_TLS_KEY") or None,
-            insecure=os.environ.get("ALLHANDS_INSECURE", "") == "1",
+            insecure=insecure,
             post_notice=True,
             kind="embedded",
             spelling=VARIABLES,
@@ -166,13 +171,14 @@ async def _start(host: str, port: int, token: str | None) -> "RunningCoordinator
     )
 
 
-def _connected(host: str, port: int, token: str | None, until: float) -> Control:
+def _connected(host: str, port: int, token: str | None, insecure: bool, until: float) -> Control:
     """Connect once the master is there; nothing tells when that is."""
     tls_ca = os.environ.get("ALLHANDS_TLS_CA") or None
     address = Address(host if tls_ca else _resolved(host), port)
     while True:
         # Without a token of ours it is the one in the notice, perhaps of an earlier master.
-        control = Control(Endpoint(address, find_token(address, token, None), tls_ca), job=JOB)
+        found = find_token(address, token, None)
+        control = Control(Endpoint(address, found, tls_ca, insecure), job=JOB)
         try:
             control.count(timeout=max(until - time.monotonic(), _LOOK_SECONDS))
             return control

@@ -13,6 +13,7 @@ from allhands import config
 from allhands.api.rendezvous import Grounds, meet_through
 from allhands.api.sync import parent
 from allhands.api.world import GroupOptions, NonMember, World
+from allhands.channel import is_insecure
 from allhands.group import Group
 from allhands.torch import fakes
 from allhands.torch.bookkeeping import default_group
@@ -52,7 +53,7 @@ def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bo
         # A worker that torchrun starts again may come before its last world has ended.
         shares_job=is_default and "TORCHELASTIC_RUN_ID" not in os.environ,
         token=os.environ.get("ALLHANDS_TOKEN") or None,
-        insecure=os.environ.get("ALLHANDS_INSECURE", "") == "1",
+        insecure=is_insecure(os.environ),
     )
     meeting = meet_through(Through(store, timeout), rank, world_size, timeout, grounds)
     settled = config.settle(
@@ -63,6 +64,7 @@ def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bo
         job=meeting.job,
         token=meeting.token,
         tls_ca=meeting.tls_ca,
+        insecure=meeting.insecure,
         heartbeat_window=HEARTBEAT_SECONDS,
         parent=parent(),
         place=meeting.place,
