@@ -14,6 +14,7 @@ from allhands import key_calls, reporting
 from allhands.channel import Dial, Endpoint, dial, find_coordinator, meaning, translate
 from allhands.deadlines import effective_for
 from allhands.job_status import (
+    FailureStatus,
     GroupStatus,
     JobStatus,
     LatenessStatus,
@@ -44,11 +45,15 @@ DIAGNOSED_OPERATIONS = 32
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What the ranks of a job say of themselves, by rank, and why some do not."""
+    """What the ranks of a job say of themselves, by rank, and why some do not.
+
+    Of ranks that are lost or have left it is what they said at a failure, or when they left.
+    """
 
     job: JobStatus
     told: Mapping[int, RankReport]
     absences: Mapping[int, str]
+    """Of ranks of which there is no report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +326,9 @@ class Control:
             ):
                 if reply.HasField("job"):
                     job = _job(reply.job)
-                elif reply.report.absence:
+                elif reply.report.absence and not reply.report.report:
                     absences[reply.report.rank] = reply.report.absence
-                elif (report := reporting.decode(reply.report.report)) is None:
+                elif (report := reporting.decode(reply.report.report, operations)) is None:
                     absences[reply.report.rank] = "its report makes no sense here"
                 else:
                     told[reply.report.rank] = report
@@ -335,6 +340,8 @@ class Control:
 
     def diagnose(self, name: str | None = None, *, timeout: Timeout | None = None) -> Diagnosis:
         """Ask every rank of a job where it is, and return who waits for whom and who is behind.
+
+        Of a job that has ended: what failed first, and where each rank was then.
 
         Raises:
             NotFound: the coordinator knows no such job.
@@ -465,6 +472,11 @@ def _job(job: wire.Job) -> JobStatus:
         heartbeat_window=job.heartbeat_window,
         keys=job.keys,
         incarnation=job.incarnation,
+        failures=tuple(
+            FailureStatus(one.rank, one.state, one.text, one.seconds, one.traceback)
+            for one in job.failures
+        ),
+        ended=job.ended if job.HasField("ended") else None,
     )
 
 
@@ -488,4 +500,5 @@ def _member(member: wire.Member) -> MemberStatus:
             LatenessStatus(one.group, one.calls, one.median, one.worst, one.last)
             for one in member.lateness
         ),
+        gone=member.gone if member.HasField("gone") else None,
     )

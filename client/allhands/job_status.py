@@ -55,6 +55,8 @@ class MemberStatus:
     """What to add to its monotonic clock to get the coordinator's, in seconds; None: unknown."""
     lateness: tuple[LatenessStatus, ...] = ()
     """One per group where it is known."""
+    gone: float | None = None
+    """Seconds since it was lost or left; None: it is there."""
 
     def in_group(self, group: str) -> OperationStatus | None:
         return next((one for one in self.operations if one.group == group), None)
@@ -69,6 +71,22 @@ class GroupStatus:
 
     group: str
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureStatus:
+    """Something that failed in a job."""
+
+    rank: int
+    """-1: somebody outside aborted the job."""
+    state: str
+    """`aborted`, or a state as verdicts have them: `dead`, `left`, `paused`, `unreachable`."""
+    text: str
+    """One sentence for people."""
+    seconds: float
+    """Ago."""
+    traceback: str = ""
+    """Of the error with which the rank left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,10 @@ class JobStatus:
     keys: int
     """How many the job's store holds."""
     incarnation: str
+    failures: tuple[FailureStatus, ...] = ()
+    """The first failure first; without those that the members have gone on from."""
+    ended: float | None = None
+    """Seconds since its last member was gone; None: it has not ended."""
 
     def __str__(self) -> str:
         # Only who looks at the table pays for importing what draws it.

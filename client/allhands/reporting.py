@@ -1,6 +1,7 @@
 """What a rank reports of itself to who diagnoses the job: to and from the wire's form."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
@@ -58,8 +59,8 @@ def parts(number: int, report: bytes) -> list[wire.ReportPart]:
     ]
 
 
-def decode(data: bytes) -> RankReport | None:
-    """Return what `encode` was given; None: it was something else."""
+def decode(data: bytes, most: int | None = None) -> RankReport | None:
+    """Return what `encode` was given, `most` operations of each group; None: it was no report."""
     try:
         report = wire.FlightReport.FromString(data)
     except DecodeError:
@@ -70,10 +71,25 @@ def decode(data: bytes) -> RankReport | None:
             OperationStatus(one.group, one.operation, one.sequence, one.completed, one.elapsed)
             for one in report.progress
         ),
-        operations=tuple(map(_record, report.operations)),
+        operations=tuple(map(_record, _latest(report.operations, most))),
         stack=report.stack,
         is_cut=report.is_cut,
     )
+
+
+def _latest(
+    operations: Sequence[wire.FlightRecord], most: int | None
+) -> Sequence[wire.FlightRecord]:
+    """Leave out all but the latest operations of each group."""
+    if most is None:
+        return operations
+    seen: Counter[str] = Counter()
+    kept = []
+    for one in reversed(operations):
+        seen[one.group] += 1
+        if seen[one.group] <= most:
+            kept.append(one)
+    return kept[::-1]
 
 
 def _message(one: OperationRecord) -> wire.FlightRecord:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
@@ -298,6 +298,25 @@ class Session:
             return False
         there = {one.rank for one in job.members if one.state == wire.MEMBER_STATE_JOINED}
         return there.issuperset(ranks)
+
+    @property
+    def report_nbytes(self) -> int:
+        """How much the coordinator keeps of what this worker has recorded at its end."""
+        return self.joined.report_nbytes
+
+    def tell_last_report(
+        self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
+    ) -> None:
+        """Have the coordinator keep where this worker is, and what `report` makes of a size."""
+        beat = wire.Heartbeat(progress=progress, sent=time.monotonic())
+
+        async def tell() -> None:
+            await self._say(wire.SessionRequest(heartbeat=beat))
+            if self.report_nbytes and not self._leaving:
+                last = wire.LastReport(report=report(self.report_nbytes))
+                await self._say(wire.SessionRequest(last_report=last))
+
+        self._begin(tell())
 
     async def leave(self, leave: wire.Leave) -> None:
         """End the membership in order: others may still finish what this rank completed."""

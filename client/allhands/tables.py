@@ -10,10 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from allhands.escapes import one_line
-from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
-from allhands.recorder.diagnosis import Diagnosis, GroupDiagnosis, Straggler
+from allhands.job_status import (
+    FailureStatus,
+    GroupStatus,
+    JobStatus,
+    MemberStatus,
+    OperationStatus,
+)
+from allhands.recorder.diagnosis import Diagnosis, GroupDiagnosis, RankDiagnosis, Straggler
 
 _FEW = 8
+_FAILURES = 4
+_LONGEST = 300
 _RANKED = 16
 """Rows of the ranking: who is never late is of no interest."""
 _WIDE = 2000  # columns: text that goes to a file or a pipe is not wrapped
@@ -36,7 +44,7 @@ def jobs_table(jobs: Sequence[JobStatus]) -> RenderableType:
 
 def job_table(job: JobStatus) -> RenderableType:
     """Draw the job's line, a row for each operation of each member, then who is gone and why."""
-    lines: list[RenderableType] = [_headline(job)]
+    lines: list[RenderableType] = [_headline(job), *_failures(job.failures)]
     if job.groups:
         named = ", ".join(f"{one.group} ({_ranges(one.ranks)})" for one in job.groups)
         lines.append(_cell(f"groups: {named}"))
@@ -86,8 +94,14 @@ def group_table(job: JobStatus, group: GroupStatus) -> RenderableType:
 
 def diagnosis_table(found: Diagnosis) -> RenderableType:
     """Draw who is behind, what each rank waits for, who is late, and where the idle ones are."""
-    lines: list[RenderableType] = [_cell(f"job {found.job}: {found.state}")]
-    lines += [_cell(_positions(group)) for group in found.groups if group.positions]
+    over = f"; it ended {_ago(found.ended)}" if found.ended is not None else ""
+    how = found.state if found.ended is None else "failed" if found.has_failed else "ended well"
+    lines: list[RenderableType] = [
+        _cell(f"job {found.job}: {how}{over}"),
+        *_failures(found.failures),
+    ]
+    told = [group for group in found.groups if group.positions or group.unknown]
+    lines += [_cell(_positions(group)) for group in told]
     table = _columns(
         ("RANK", "right"),
         ("HOST", "left"),
@@ -117,37 +131,56 @@ def diagnosis_table(found: Diagnosis) -> RenderableType:
         if not rank.waits:
             since = _duration(rank.idle) if rank.last else "-"
             doing = f"no operation, after {rank.last}" if rank.last else "no operation yet"
+            if rank.gone == "lost" and rank.absence and not rank.last:
+                doing = "not known"
             _add_row(table, *who, "-", "-", doing, since, "-", "-", "-")
     lines.append(table)
     silent = [one for one in found.ranks if one.absence]
-    lines += [_cell(f"rank {one.rank} did not report: {one.absence}") for one in silent]
+    lines += [
+        _cell(f"rank {one.rank} did not report: {one.absence}{_stale(one)}") for one in silent
+    ]
     if found.stragglers:
         lines += [Text(), _cell("latest to begin its calls first:"), _stragglers(found.stragglers)]
     for one in found.ranks:
         if not one.waits and one.stack:
+            was = "was" if one.gone else "is"
             lines += [
                 Text(),
-                _cell(f"rank {one.rank} is outside any operation, its main thread at:"),
+                _cell(f"rank {one.rank} {was} outside any operation, its main thread at:"),
             ]
             lines += [_cell(line) for line in one.stack.rstrip().splitlines()]
+    for failure in found.failures[:1]:
+        if failure.traceback:
+            lines += [Text(), _cell(f"rank {failure.rank} failed with:")]
+            lines += [_cell(line) for line in failure.traceback.rstrip().splitlines()]
     return Group(*lines)
+
+
+def _stale(rank: RankDiagnosis) -> str:
+    """Say how old it is what is shown of a lost rank."""
+    if rank.gone != "lost" or not (rank.waits or rank.last):
+        return ""
+    return f"; what is shown it told {_duration(rank.stale)} before that"
 
 
 def _positions(group: GroupDiagnosis) -> str:
     """Say who is where in a group, and who is behind."""
     said = []
     for one in group.positions:
-        many = f"{_many(one.ranks)} {'is' if len(one.ranks) == 1 else 'are'}"
+        one_is, many_are = ("was", "were") if group.is_over else ("is", "are")
+        many = f"{_many(one.ranks)} {one_is if len(one.ranks) == 1 else many_are}"
         if one.operation:
             said.append(f"{many} in {one.operation} #{one.sequence}")
         elif one.sequence:
             said.append(f"{many} in none, after #{one.sequence}")
         else:
-            said.append(
-                f"{many} in none, and {'has' if len(one.ranks) == 1 else 'have'} begun none"
-            )
+            has, have = ("had", "had") if group.is_over else ("has", "have")
+            said.append(f"{many} in none, and {has if len(one.ranks) == 1 else have} begun none")
+    if group.unknown:
+        said.append(f"not known of {_many(group.unknown)}")
     behind = f"; behind: {_many(group.behind)}" if group.behind else ""
-    return f"group {group.group}: {', '.join(said)}{behind}"
+    when = ", at the end" if group.is_over else ""
+    return f"group {group.group}{when}: {', '.join(said)}{behind}"
 
 
 def _many(ranks: Sequence[int]) -> str:
@@ -182,7 +215,25 @@ def _headline(job: JobStatus) -> Text:
     size = f"world size {job.world_size}" if job.world_size else "world size not agreed yet"
     joined = sum(member.state == "joined" for member in job.members)
     keys = f"{job.keys} key{'' if job.keys == 1 else 's'}"
-    return _cell(f"job {job.job}: {job.state}, epoch {job.epoch}, {size}, {joined} joined, {keys}")
+    over = "" if job.ended is None else f", ended {_ago(job.ended)}"
+    return _cell(
+        f"job {job.job}: {job.state}, epoch {job.epoch}, {size}, {joined} joined, {keys}{over}"
+    )
+
+
+def _failures(failures: Sequence[FailureStatus]) -> list[Text]:
+    """Say what failed first, and what after that."""
+    said = []
+    for at, one in enumerate(failures[:_FAILURES]):
+        said.append(_cell(f"{'then' if at else 'failed first'}: {_brief(one.text)}"))
+    if more := len(failures) - len(said):
+        said.append(_cell(f"and {more} failure{'' if more == 1 else 's'} more"))
+    return said
+
+
+def _brief(text: str) -> str:
+    first = text.partition("\n")[0]
+    return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"
 
 
 def _members_table(members: Iterable[MemberStatus]) -> Table:

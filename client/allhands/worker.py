@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -68,6 +68,8 @@ _ENDING_SECONDS = 0.3
 _ENDED_GROUPS = 256
 """Closed groups of which a rank that leaves says what it completed there, the latest ones."""
 _LOOK_SECONDS = 0.01
+_KEPT_OPERATIONS = 256
+"""Calls of all groups in a rank's last report: putting them into words takes about 10 ms."""
 
 
 class Worker:
@@ -102,6 +104,8 @@ class Worker:
         self._expelled: str | None = None
         self._opinions: dict[int, asyncio.Task[None]] = {}
         self._closed = False
+        self._failed_at: tuple[Sequence[wire.Progress], str] | None = None
+        """Where this rank and its program were at the first failure since a group went on."""
         self.stack: Callable[[], str] = stacks.main_thread
         """Says where the program is; see `SessionListener`."""
         self.waiting = 0
@@ -312,6 +316,7 @@ class Worker:
 
     async def regroup(self, decided: Reformed, timeout: float) -> GroupEngine:
         """Make the engine of the group that goes on."""
+        self._failed_at = None
         named = range(len(decided.ranks))
         engine = await self.open_group(decided.group, decided.ranks, timeout, named)
         if decided.has_newcomers:
@@ -354,6 +359,7 @@ class Worker:
         self._pings.close()
         if not error and self._expelled is None:
             await self._idle()
+        at_end = self.progress(), ""
 
         def closed(what: str) -> AllhandsError:
             return AllhandsError(f"{what} cannot run: this rank has left the group")
@@ -367,6 +373,9 @@ class Worker:
                 await self._mesh.drain()
         except TimeoutError:
             logger.warning("left with messages that nobody has taken in")
+        report, nbytes = b"", self._session.report_nbytes
+        if nbytes and self._expelled is None and not self._coordinator_gone.is_set():
+            report = self._last_report(self._failed_at or at_end, nbytes)
         announce_end(os.environ, failing=bool(error))
         await self._session.leave(
             wire.Leave(
@@ -375,6 +384,7 @@ class Worker:
                 error=error,
                 traceback=traceback,
                 aborts=aborts,
+                report=report,
             )
         )
         for engine in self._engines.values():
@@ -554,6 +564,17 @@ class Worker:
     def report(self, operations: int, nbytes: int) -> bytes:
         return reporting.encode(self.records(operations), self.progress(), self.stack(), nbytes)
 
+    def _last_report(self, at: tuple[Sequence[wire.Progress], str], nbytes: int) -> bytes:
+        """Return what is to be kept of this rank: where it was, and its latest calls."""
+        of_each = max(_KEPT_OPERATIONS // max(len(self._engines), 1), 1)
+        return reporting.encode(self.records(of_each), *at, nbytes)
+
+    def _tell_last_report(self) -> None:
+        """Have the coordinator keep where this rank is now, before its calls end in a failure."""
+        if self._failed_at is None and not self._closed:
+            self._failed_at = at = self.progress(), self.stack()
+            self._session.tell_last_report(at[0], partial(self._last_report, at))
+
     def records(self, last: int | None = None) -> list[OperationRecord]:
         """Return what this rank has recorded, `last` operations of each group; any thread."""
         engines = list(self._engines.values())
@@ -562,6 +583,7 @@ class Worker:
     def member_lost(self, rank: int, reason: str, found: Verdict) -> None:
         if rank in self._gone:
             return
+        self._tell_last_report()
         self._gone.add(rank)
         failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
         logger.warning("%s is lost: %s; %s", self.name(rank), reason, found.text)
@@ -586,6 +608,8 @@ class Worker:
                 traceback=left.traceback,
                 found=found,
             )
+        if left.error or any(self._needs(rank, completed, one) for one in self._engines.values()):
+            self._tell_last_report()
         self._left.add(rank)
         self._known(rank)
         self._mesh.part(rank)
@@ -599,6 +623,7 @@ class Worker:
 
     def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
         logger.warning("%s", found.text)
+        self._tell_last_report()
         failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
         for both in pairs:
             for rank in both:
@@ -619,6 +644,8 @@ class Worker:
         if group in self._aborted:
             return
         logger.warning("%s was aborted by %s: %s", group or "the world", by, reason)
+        if not group:
+            self._tell_last_report()
         self._aborted.add(group)
         failure = partial(verdict.aborted, by=by, reason=reason)
 
@@ -709,6 +736,12 @@ class Worker:
         self._events.append(tell)
         for engine in self._engines.values():
             tell(engine)
+
+    def _needs(self, rank: int, completed: Mapping[str, int], engine: GroupEngine) -> bool:
+        """Say whether a call is under way here that a rank has left before."""
+        at = engine.position
+        is_missing = at.sequence > completed.get(engine.name, 0)
+        return rank in engine.ranks and bool(at.operation) and is_missing
 
 
 def _progress(group: str, position: Position, unanswered: Sequence[int] = ()) -> wire.Progress:

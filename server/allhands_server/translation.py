@@ -76,6 +76,7 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
                 leave.error,
                 leave.traceback,
                 leave.aborts,
+                leave.report,
             )
         case "inspected":
             return events.Inspected(message.inspected.member_id, message.inspected.found)
@@ -84,6 +85,8 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
         case "gave_up":
             given = message.gave_up
             return events.GaveUp(given.group, given.sequence, given.reason)
+        case "last_report":
+            return events.LastReport(message.last_report.report)
         case "report_part":
             part = message.report_part
             return events.ReportPart(part.id, part.data, part.last)
@@ -182,6 +185,7 @@ def _joined(joined: effects.Joined) -> wire.Joined:
         heartbeat_window=joined.heartbeat_window,
         heartbeat_interval=joined.heartbeat_interval,
         address=joined.address,
+        report_nbytes=joined.report_nbytes,
     )
 
 
@@ -205,6 +209,7 @@ def member(view: values.MemberView) -> wire.Member:
         clock_offset=view.clock_offset or 0.0,
         has_clock_offset=view.clock_offset is not None,
         lateness=map(_lateness, view.lateness),
+        gone=view.gone,
     )
 
 
@@ -229,6 +234,18 @@ def job(view: values.JobView) -> wire.Job:
         heartbeat_window=view.heartbeat_window,
         keys=view.keys,
         incarnation=view.incarnation,
+        failures=map(_failure, view.failures),
+        ended=view.ended,
+    )
+
+
+def _failure(one: values.Failure) -> wire.Failure:
+    return wire.Failure(
+        rank=one.rank,
+        state=one.state,
+        text=one.text,
+        seconds=one.seconds,
+        traceback=one.traceback,
     )
 
 

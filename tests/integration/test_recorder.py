@@ -150,6 +150,17 @@ def diagnosis(cluster: Cluster) -> dict[str, Any]:
     return found
 
 
+def refused(cluster: Cluster, *arguments: str) -> str:
+    """Run a command of `allhands` that must fail; return its line of error."""
+    child = cluster.nursery.start(
+        module="allhands.cli.main", arguments=list(arguments), environment=cluster.environment
+    )
+    with child.stdin, child.stdout, child.stderr:
+        errors = child.stderr.read()
+        assert child.wait(PATIENCE) == 1, errors
+    return errors
+
+
 STUCK = """
 ah.init_process_group(timeout=60)
 me, x = ah.get_rank(), np.ones(4, np.float32)

@@ -46,6 +46,7 @@ def test_a_member_is_introduced_at_once() -> None:
             heartbeat_window=10.0,
             heartbeat_interval=2.0,
             address="127.0.0.1:5001",
+            report_nbytes=64 << 10,
         )
     ]
 

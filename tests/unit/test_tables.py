@@ -221,10 +221,13 @@ def test_the_json_form_keeps_its_names() -> None:
                 ],
                 "clock_offset": None,
                 "lateness": [],
+                "gone": None,
             }
         ],
         "groups": [{"group": "dp", "ranks": [0]}],
         "heartbeat_window": 5.0,
         "keys": 1,
         "incarnation": "i",
+        "failures": [],
+        "ended": None,
     }

@@ -8,14 +8,23 @@ The JSON form is stable: names are added, none is removed or given another meani
                 "waits": [{"group": str, "sequence": int (0: point to point), "operation": str,
                            "signature": str, "seconds": seconds, "waits_for": [rank],
                            "label": str, "source": "file:line in function"}],
-                "idle": seconds in no operation, "last": str (the call before), "stack": str}],
-     "groups": [{"group": str, "behind": [rank],
+                "idle": seconds in no operation, "last": str (the call before), "stack": str,
+                "gone": "lost|left" or "" (it is there; else all of this is of the time before),
+                "stale": seconds from the heartbeat that told this to the loss of the rank}],
+     "groups": [{"group": str, "behind": [rank], "unknown": [rank], "is_over": bool,
                  "positions": [{"sequence": int, "operation": str (empty: in none),
                                 "ranks": [rank]}]}],
      "stragglers": [{"rank": int, "group": str, "calls": int, "median": seconds,
-                     "worst": seconds, "last": int}]}
+                     "worst": seconds, "last": int}],
+     "failures": [{"rank": rank or -1, "state": str, "text": str, "seconds": seconds ago,
+                   "traceback": str}] (the first failure first),
+     "ended": seconds ago or null (it has not), "failed": bool}
+
+Exit status: 0, and 1 where the job has ended and failed, or there is none of that name.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +34,7 @@ from allhands.cli.render import Output, show
 
 if TYPE_CHECKING:
     from allhands.control import Control
+    from allhands.recorder.diagnosis import Diagnosis
 
 
 def diagnose_command(
@@ -37,9 +47,19 @@ def diagnose_command(
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Ask every rank of a job where it is: who waits for whom, who is behind, who is late."""
-    with reach(coordinator, job, insecure=insecure) as control:
+    """Ask every rank of a job where it is: who waits for whom, who is behind, who is late.
+
+    Of a job that has ended: what failed first, and where each rank was then. Exit status 1: the job
+    has ended and failed.
+    """
+    with reach(coordinator, job, insecure=insecure) as control, named(control):
         found = control.diagnose(chosen(control))
+    _show(found, output)
+    if found.has_failed:
+        raise typer.Exit(1)
+
+
+def _show(found: "Diagnosis", output: Output) -> None:
     if output is Output.JSON:
         import json
         from dataclasses import asdict
@@ -47,6 +67,7 @@ def diagnose_command(
         told = asdict(found)
         for group, one in zip(told["groups"], found.groups, strict=True):
             group["behind"] = one.behind
+        told["failed"] = found.has_failed
         typer.echo(json.dumps(told, indent=2))
         return
     from allhands.tables import diagnosis_table
@@ -54,8 +75,22 @@ def diagnose_command(
     show(diagnosis_table(found))
 
 
+@contextmanager
+def named(control: "Control") -> Iterator[None]:
+    """Say of a job that does not exist which coordinator was asked."""
+    from allhands.errors import NotFound
+
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(
+            f"{error} (the coordinator at {control.endpoint.address.target} was asked; the one of "
+            "`allhands run` ends with its job: ALLHANDS_DUMP_ON_FAILURE=DIR keeps records of calls)"
+        ) from error
+
+
 def chosen(control: "Control") -> str:
-    """Return the job that was named, or the only one with members.
+    """Return the job that was named, or the only one with members, else the only one that ended.
 
     Raises:
         NotFound: none was named, and there is not one.
@@ -64,7 +99,10 @@ def chosen(control: "Control") -> str:
 
     if control.job_name is not None:
         return control.job_name
-    live = [one.job for one in control.jobs() if one.state not in ("empty", "ended")]
-    if len(live) != 1:
-        raise NotFound(f"name a job: at this coordinator there are {', '.join(live) or 'none'}")
-    return live[0]
+    known = [one for one in control.jobs() if one.state != "empty"]
+    live = [one.job for one in known if one.state != "ended"]
+    ended = [one.job for one in known if one.state == "ended"]
+    if len(found := live or ended) == 1:
+        return found[0]
+    which = "of a job" if live else "of a job that has ended"
+    raise NotFound(f"give the name {which}: there are {', '.join(found) or 'none'}")

@@ -13,9 +13,13 @@ The JSON form is stable: names are added, none is removed or given another meani
                                             "elapsed": seconds}],
                             "clock_offset": seconds or null (unknown),
                             "lateness": [{"group": str, "calls": int, "median": seconds,
-                                          "worst": seconds, "last": int}]}],
+                                          "worst": seconds, "last": int}],
+                            "gone": seconds ago or null (it is there)}],
                "groups": [{"group": str, "ranks": [int]}],
-               "heartbeat_window": seconds, "keys": int, "incarnation": str}]}
+               "heartbeat_window": seconds, "keys": int, "incarnation": str,
+               "failures": [{"rank": rank or -1 (aborted from outside), "state": str, "text": str,
+                             "seconds": seconds ago, "traceback": str}] (the first failure first),
+               "ended": seconds ago or null (it has not)}]}
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from allhands.job_status import JobStatus, MemberStatus, OperationStatus
+from allhands.job_status import FailureStatus, JobStatus, MemberStatus, OperationStatus
 from allhands.recorder.record import OperationRecord
 
 
@@ -49,7 +49,7 @@ class RankDiagnosis:
     host: str
     pid: int
     absence: str
-    """Why it did not answer; empty: it did."""
+    """Why it did not answer; empty: it did, or what it said at its end is known."""
     waits: tuple[Wait, ...]
     """What it is in, the oldest first."""
     idle: float
@@ -58,6 +58,10 @@ class RankDiagnosis:
     """The latest call that has ended there, where it is in none."""
     stack: str
     """Of its main thread."""
+    gone: str = ""
+    """`lost` or `left`: all this is of the time before; empty: it is there."""
+    stale: float = 0.0
+    """Of a rank that is lost: seconds from the heartbeat that told this to its loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +80,15 @@ class GroupDiagnosis:
 
     group: str
     positions: tuple[Position, ...]
+    unknown: tuple[int, ...] = ()
+    """Ranks that were lost and did not say where they were then."""
+    is_over: bool = False
+    """The job has ended: these are positions at its end, and who was behind is not to blame."""
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """Ranks that have not begun the call that others are in."""
-        if not self.positions:
+        """Ranks that have not begun the call that others are in; none of a job that has ended."""
+        if not self.positions or self.is_over:
             return ()
         first = self.positions[0].sequence
         behind = (one.ranks for one in self.positions[1:] if one.sequence < first)
@@ -110,6 +118,15 @@ class Diagnosis:
     groups: tuple[GroupDiagnosis, ...]
     stragglers: tuple[Straggler, ...]
     """The latest first."""
+    failures: tuple[FailureStatus, ...] = ()
+    """What has failed, the first failure first."""
+    ended: float | None = None
+    """Seconds since the job ended; None: it has not."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the job has ended, and not well."""
+        return self.ended is not None and bool(self.failures)
 
     def __str__(self) -> str:
         # Only who looks at the table pays for importing what draws it.
@@ -130,8 +147,18 @@ def diagnose(
         _rank(member, reports.get(member.rank), absences.get(member.rank, ""))
         for member in job.members
     )
+    silent = {
+        member.rank
+        for member in job.members
+        if member.state == "lost" and member.rank not in reports
+    }
     groups = tuple(
-        GroupDiagnosis(group.group, _positions(group.group, group.ranks, progress))
+        GroupDiagnosis(
+            group.group,
+            _positions(group.group, [at for at in group.ranks if at not in silent], progress),
+            tuple(sorted(silent.intersection(group.ranks))),
+            job.ended is not None,
+        )
         for group in job.groups
     )
     late = [
@@ -140,7 +167,7 @@ def diagnose(
         for one in member.lateness
     ]
     late.sort(key=lambda one: (-one.median, -one.last, one.rank))
-    return Diagnosis(job.job, job.state, ranks, groups, tuple(late))
+    return Diagnosis(job.job, job.state, ranks, groups, tuple(late), job.failures, job.ended)
 
 
 def _rank(member: MemberStatus, report: RankReport | None, absence: str) -> RankDiagnosis:
@@ -160,24 +187,38 @@ def _rank(member: MemberStatus, report: RankReport | None, absence: str) -> Rank
         idle=idle,
         last=last,
         stack="" if report is None else report.stack,
+        gone="" if member.state == "joined" else member.state,
+        stale=_stale(member, report),
     )
+
+
+def _stale(member: MemberStatus, report: RankReport | None) -> float:
+    """Return how old what a lost rank had told was when it was lost."""
+    if member.state != "lost" or member.gone is None or report is not None:
+        return 0.0
+    return max(member.last_heartbeat - member.gone, 0.0)
 
 
 def _waits(progress: Iterable[OperationStatus], report: RankReport | None) -> tuple[Wait, ...]:
     """Return what a rank is in: as it has recorded, else as it has told the coordinator."""
     found = []
     recorded = set()
+    inside = {(now.group, now.sequence): now.elapsed for now in progress if now.operation}
     for one in () if report is None else report.operations:
-        if one.outcome == "running":
+        # Where it was when a failure ended its calls, its progress says.
+        if one.outcome == "running" or (one.sequence and (one.group, one.sequence) in inside):
             assert report is not None
             recorded.add((one.group, one.sequence))
+            since = report.now - one.created / 1e9
+            if one.outcome != "running":
+                since = inside[one.group, one.sequence]
             found.append(
                 Wait(
                     group=one.group,
                     sequence=one.sequence,
                     operation=one.operation,
                     signature=one.signature,
-                    seconds=max(report.now - one.created / 1e9, 0.0),
+                    seconds=max(since, 0.0),
                     waits_for=one.waits_for,
                     label=one.label,
                     source=one.source,
@@ -195,7 +236,8 @@ def _named_last(ended: OperationStatus, operations: Sequence[OperationRecord]) -
     for one in reversed(operations):
         if one.group == ended.group and one.sequence == ended.sequence:
             at = f" at {one.source}" if one.source else ""
-            return f"{one.operation} {call}{at}"
+            how = f" ({one.outcome})" if one.outcome not in ("ok", "running") else ""
+            return f"{one.operation} {call}{at}{how}"
     return call
 
 

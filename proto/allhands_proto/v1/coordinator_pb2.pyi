@@ -67,6 +67,7 @@ class SessionRequest(_message.Message):
     ABORT_FIELD_NUMBER: _builtins.int
     GAVE_UP_FIELD_NUMBER: _builtins.int
     REPORT_PART_FIELD_NUMBER: _builtins.int
+    LAST_REPORT_FIELD_NUMBER: _builtins.int
     LINK_SILENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join: ...
@@ -89,6 +90,8 @@ class SessionRequest(_message.Message):
     @_builtins.property
     def report_part(self) -> Global___ReportPart: ...
     @_builtins.property
+    def last_report(self) -> Global___LastReport: ...
+    @_builtins.property
     def link_silent(self) -> Global___LinkSilent: ...
     def __init__(
         self,
@@ -103,13 +106,14 @@ class SessionRequest(_message.Message):
         abort: Global___Abort | None = ...,
         gave_up: Global___GaveUp | None = ...,
         report_part: Global___ReportPart | None = ...,
+        last_report: Global___LastReport | None = ...,
         link_silent: Global___LinkSilent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up", "report_part", "link_silent"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up", "report_part", "last_report", "link_silent"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -387,12 +391,15 @@ class Leave(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
     ABORTS_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     error: _builtins.str
     """not empty: it leaves because of this"""
     traceback: _builtins.str
     """of that; 4 KiB at most"""
     aborts: _builtins.bool
     """the others are to be released"""
+    report: _builtins.bytes
+    """as in LastReport"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]:
         """final: what this member completed, others may still finish"""
@@ -404,14 +411,37 @@ class Leave(_message.Message):
         error: _builtins.str = ...,
         traceback: _builtins.str = ...,
         aborts: _builtins.bool = ...,
+        report: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "error", b"error", "progress", b"progress", "traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "error", b"error", "progress", b"progress", "report", b"report", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Leave: _TypeAlias = Leave  # noqa: Y015
+
+@_typing.final
+class LastReport(_message.Message):
+    """What this member had recorded when it heard of a failure; it is kept until the job begins anew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    report: _builtins.bytes
+    """a FlightReport, of Joined.report_nbytes at most"""
+    def __init__(
+        self,
+        *,
+        report: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LastReport: _TypeAlias = LastReport  # noqa: Y015
 
 @_typing.final
 class Inspected(_message.Message):
@@ -610,6 +640,7 @@ class Joined(_message.Message):
     HEARTBEAT_WINDOW_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    REPORT_NBYTES_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     world_size: _builtins.int
@@ -622,6 +653,8 @@ class Joined(_message.Message):
     heartbeat_interval: _builtins.float
     address: _builtins.str
     """host:port under which peers reach this member"""
+    report_nbytes: _builtins.int
+    """of what is kept of its records at its end, at most; 0: nothing"""
     def __init__(
         self,
         *,
@@ -633,10 +666,11 @@ class Joined(_message.Message):
         heartbeat_window: _builtins.float = ...,
         heartbeat_interval: _builtins.float = ...,
         address: _builtins.str = ...,
+        report_nbytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "heartbeat_interval", b"heartbeat_interval", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "member_id", b"member_id", "rank", b"rank", "secret", b"secret", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "heartbeat_interval", b"heartbeat_interval", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "member_id", b"member_id", "rank", b"rank", "report_nbytes", b"report_nbytes", "secret", b"secret", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -717,6 +751,7 @@ class Member(_message.Message):
     CLOCK_OFFSET_FIELD_NUMBER: _builtins.int
     HAS_CLOCK_OFFSET_FIELD_NUMBER: _builtins.int
     LATENESS_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     host: _builtins.str
@@ -739,6 +774,8 @@ class Member(_message.Message):
     clock_offset: _builtins.float
     """what to add to its monotonic clock to get the coordinator's"""
     has_clock_offset: _builtins.bool
+    gone: _builtins.float
+    """seconds since it was lost or left"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     @_builtins.property
@@ -766,12 +803,15 @@ class Member(_message.Message):
         clock_offset: _builtins.float = ...,
         has_clock_offset: _builtins.bool = ...,
         lateness: _abc.Iterable[Global___Lateness] | None = ...,
+        gone: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "gone", b"gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "born", b"born", "clock_offset", b"clock_offset", "data_port", b"data_port", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "space", b"space", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "address", b"address", "born", b"born", "clock_offset", b"clock_offset", "data_port", b"data_port", "gone", b"gone", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "space", b"space", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__gone: _TypeAlias = _typing.Literal["gone"]  # noqa: Y015
+    _WhichOneofArgType__gone: _TypeAlias = _typing.Literal["_gone", b"_gone"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gone) -> _WhichOneofReturnType__gone | None: ...
 
 Global___Member: _TypeAlias = Member  # noqa: Y015
 
@@ -2424,6 +2464,8 @@ class Job(_message.Message):
     HEARTBEAT_WINDOW_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     state: _builtins.str
     """"empty" | "forming" | "running" | "degraded" | "ended" """
@@ -2433,12 +2475,18 @@ class Job(_message.Message):
     heartbeat_window: _builtins.float
     keys: _builtins.int
     incarnation: _builtins.str
+    ended: _builtins.float
+    """seconds since its last member was gone"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """by rank; of the last incarnation when it ended"""
 
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___Group]: ...
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Failure]:
+        """the first one first"""
+
     def __init__(
         self,
         *,
@@ -2451,14 +2499,54 @@ class Job(_message.Message):
         heartbeat_window: _builtins.float = ...,
         keys: _builtins.int = ...,
         incarnation: _builtins.str = ...,
+        failures: _abc.Iterable[Global___Failure] | None = ...,
+        ended: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended", b"_ended", "ended", b"ended", "epoch", b"epoch", "failures", b"failures", "groups", b"groups", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "keys", b"keys", "members", b"members", "state", b"state", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ended: _TypeAlias = _typing.Literal["ended"]  # noqa: Y015
+    _WhichOneofArgType__ended: _TypeAlias = _typing.Literal["_ended", b"_ended"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ended) -> _WhichOneofReturnType__ended | None: ...
+
+Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class Failure(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """-1: somebody outside aborted the job"""
+    state: _builtins.str
+    """see allhands_server.machine.values.State"""
+    text: _builtins.str
+    """one sentence for people"""
+    seconds: _builtins.float
+    """ago"""
+    traceback: _builtins.str
+    """of the error with which it left"""
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        state: _builtins.str = ...,
+        text: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+        traceback: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "groups", b"groups", "heartbeat_window", b"heartbeat_window", "incarnation", b"incarnation", "job", b"job", "keys", b"keys", "members", b"members", "state", b"state", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank", "seconds", b"seconds", "state", b"state", "text", b"text", "traceback", b"traceback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Job: _TypeAlias = Job  # noqa: Y015
+Global___Failure: _TypeAlias = Failure  # noqa: Y015
 
 @_typing.final
 class Group(_message.Message):
@@ -2543,7 +2631,7 @@ class MemberReport(_message.Message):
     report: _builtins.bytes
     """a FlightReport as the member serialised it"""
     absence: _builtins.str
-    """why there is none"""
+    """why it did not answer; a report beside this was kept of it"""
     def __init__(
         self,
         *,

@@ -17,6 +17,8 @@ class Joined:
     heartbeat_window: float
     heartbeat_interval: float
     address: str
+    report_nbytes: int = 0
+    """Of its reports at its end, at most."""
 
 
 @record

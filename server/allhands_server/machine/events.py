@@ -332,6 +332,7 @@ class Leave:
     error: str = ""
     traceback: str = ""
     aborts: bool = False
+    report: bytes = b""
 
 
 @record
@@ -364,6 +365,13 @@ class ReportPart:
     is_last: bool
 
 
+@record
+class LastReport:
+    """What a member had recorded when it heard of a failure."""
+
+    report: bytes
+
+
 Remark: TypeAlias = (
     Heartbeat
     | OpenGroup
@@ -375,6 +383,7 @@ Remark: TypeAlias = (
     | Abort
     | GaveUp
     | ReportPart
+    | LastReport
 )
 
 # ---------------------------------------------------------------- events

@@ -27,5 +27,9 @@ class Groups:
     def ranks_of(self, group: str) -> tuple[int, ...] | None:
         return self._ranks.get(group)
 
+    def of(self, rank: int) -> list[tuple[str, tuple[int, ...]]]:
+        """Return the groups that a rank of the world is in, with their ranks."""
+        return [(group, ranks) for group, ranks in self._ranks.items() if rank in ranks]
+
     def view(self) -> tuple[GroupView, ...]:
         return tuple(GroupView(group, ranks) for group, ranks in sorted(self._ranks.items()))

@@ -1,6 +1,7 @@
 """All jobs, by name: each with its keys, its barriers and its world."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from allhands_server.machine import limits, wording
 from allhands_server.machine.agenda import Agenda
@@ -18,6 +19,10 @@ from allhands_server.machine.verdicts import Verdicts
 
 IDLE_JOBS_KEPT = 1_000
 """How many jobs are remembered in which nothing goes on: they have ended, or have no key left."""
+IDLE_MEMBERS_KEPT = 100_000
+"""How many members these have in all; the oldest jobs are forgotten first."""
+IDLE_REPORTS_KEPT = 64 << 20
+"""Bytes of what their members recorded; of the oldest jobs it is dropped first."""
 
 
 class Job:
@@ -129,7 +134,18 @@ class Job:
             heartbeat_window=world.window,
             keys=len(self.keys),
             incarnation=world.incarnation,
+            failures=world.postmortem.failures(now),
+            ended=None if (ended := world.postmortem.ended) is None else max(0.0, now - ended),
         )
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is remembered of an idle job."""
+
+    members: int = 0
+    nbytes: int = 0
+    """Of reports."""
 
 
 class Jobs:
@@ -139,7 +155,8 @@ class Jobs:
         self._agenda = agenda
         self._space = space
         self._jobs: dict[str, Job] = {}
-        self._idle: dict[str, None] = {}  # in the order of their last use
+        self._idle: dict[str, _Kept] = {}  # in the order of their last use
+        self._kept_members = self._kept_nbytes = 0  # of these
         self._revision = 0  # the highest of those that are forgotten: no revision comes twice
 
     def __iter__(self) -> Iterator[Job]:
@@ -171,17 +188,40 @@ class Jobs:
     def tidy(self, job: Job) -> None:
         """Forget the job if nothing is in it, and the oldest idle ones if they are many."""
         if self._idle:
-            self._idle.pop(job.name, None)
+            self._use(job.name)
         if job.is_live or job.holds_first_keys or job.is_waited_for:
             return
         if job.is_blank:
             self._forget(job.name)
         elif job.has_ended or not (len(job.keys) or len(job.queues)):
-            self._idle[job.name] = None
-        while len(self._idle) > IDLE_JOBS_KEPT:
+            self._keep(job)
+
+    def _keep(self, job: Job) -> None:
+        """Remember a job in which nothing goes on, instead of the oldest of these."""
+        world = job.world
+        kept = _Kept() if world is None else _Kept(len(world.members), world.postmortem.nbytes)
+        self._idle[job.name] = kept
+        self._kept_members += kept.members
+        self._kept_nbytes += kept.nbytes
+        while len(self._idle) > IDLE_JOBS_KEPT or (
+            self._kept_members > IDLE_MEMBERS_KEPT and len(self._idle) > 1
+        ):
             oldest = next(iter(self._idle))
-            del self._idle[oldest]
+            self._use(oldest)
             self._forget(oldest)
+        for name, one in self._idle.items():
+            if self._kept_nbytes <= IDLE_REPORTS_KEPT:
+                break
+            if one.nbytes and (world := self._jobs[name].world) is not None:
+                self._kept_nbytes -= one.nbytes
+                one.nbytes = 0
+                world.postmortem.drop(world.members.values())
+
+    def _use(self, name: str) -> None:
+        """Do not count a job among the idle ones. Idempotent."""
+        if (kept := self._idle.pop(name, None)) is not None:
+            self._kept_members -= kept.members
+            self._kept_nbytes -= kept.nbytes
 
     def _forget(self, name: str) -> None:
         if (job := self._jobs.pop(name, None)) is not None:

@@ -43,6 +43,7 @@ from allhands_server.machine.events import (
     Heartbeat,
     Inspected,
     Joining,
+    LastReport,
     Leave,
     LinkBroken,
     LinkSilent,
@@ -188,7 +189,7 @@ class Machine:
                     self._wait(ticket, job, job.verdicts, None)  # they see to the time themselves
                 return effects
             case AbortJob(name, by, reason):
-                return self._abort(ticket, self._jobs.get(name), by, reason)
+                return self._abort(ticket, self._jobs.get(name), by, reason, now)
             case DeleteJob(name, by, force):
                 return self._delete(ticket, self._jobs.get(name), by, force, now)
             case ReportExit(name):
@@ -309,7 +310,7 @@ class Machine:
         """See which verdicts can be given, now that more is known."""
         return [] if job.verdicts is None else job.verdicts.review(now)
 
-    def _abort(self, ticket: int, job: Job, by: str, reason: str) -> list[Effect]:
+    def _abort(self, ticket: int, job: Job, by: str, reason: str, now: float) -> list[Effect]:
         world = job.world
         if world is None or not world.present:
             raise Refused(Status.FAILED_PRECONDITION, f"nobody is in job {job.name}")
@@ -318,11 +319,12 @@ class Machine:
             text = f"job {job.name} was aborted by {by}: {reason}"
             effects = world.dismiss(Refusal(Status.ABORTED, text))
         else:
-            effects = world.abort("", by, reason)
+            effects = world.abort("", by, reason, now)
         self._touched[job] = None
         return [Answer(ticket, told), *effects]
 
     def _delete(self, ticket: int, job: Job, by: str, force: bool, now: float) -> list[Effect]:
+        by = wording.plain(by)
         inside = 0 if job.world is None else len(job.world.present)
         if inside and not force:
             members = f"{inside:,} member{'s are' if inside > 1 else ' is'}"
@@ -366,6 +368,9 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
                 member.stack = wording.plain(stack)[-LONGEST_STACK:]
             world.clocked(member, remark, now)
             return []
+        case LastReport(report):
+            world.postmortem.keep(member, report)
+            return []
         case ReportPart():
             return world.reports.take(member, remark)
         case OpenGroup(group, ranks):
@@ -386,7 +391,7 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
         case Inspected(member_id, found):
             return world.saw(member_id, found, now)
         case Abort(group, reason):
-            return world.abort(group, str(member), reason, but=member)
+            return world.abort(group, str(member), reason, now, but=member)
         case GaveUp(group, sequence, reason):
             if job.verdicts is None:
                 return []

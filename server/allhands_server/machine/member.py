@@ -32,6 +32,10 @@ class Member:
     """How its process ended, if who started it has said so."""
     fate: AbsentRank | None = None
     """Why it was lost."""
+    gone: float | None = None
+    """When it was lost or left."""
+    report: bytes = b""
+    """What it had recorded at a failure or its end, as it serialised that."""
     stack: str = ""
     """Where its main thread was when it last answered a probe."""
     _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)
@@ -67,7 +71,8 @@ class Member:
         self._progress.pop(group, None)
 
     def progress(self, now: float) -> tuple[Progress, ...]:
-        """Where it is in each group, as far as it has said; `elapsed` runs on."""
+        """Where it is in each group, as far as it has said; `elapsed` runs on until it is gone."""
+        now = now if self.gone is None else self.gone
         return tuple(
             replace(one, elapsed=one.elapsed + max(0.0, now - at))
             for _, (one, at) in sorted(self._progress.items())
@@ -101,6 +106,7 @@ class Member:
             data_port=self.join.data_port,
             space=self.join.space,
             born=self.join.born,
+            gone=None if self.gone is None else max(0.0, now - self.gone),
         )
 
 

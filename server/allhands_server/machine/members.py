@@ -46,6 +46,7 @@ from allhands_server.machine.effects import (
 from allhands_server.machine.events import Fresh, Heartbeat, Join, Leave, ReportExit
 from allhands_server.machine.groups import Groups
 from allhands_server.machine.member import Member
+from allhands_server.machine.postmortem import Postmortem, report_nbytes
 from allhands_server.machine.reachability import Complaints, Pair, blame, pair
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.reports import Reports
@@ -96,6 +97,7 @@ class World:
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
         """What else is to be done once somebody came or went."""
         self.groups = Groups()
+        self.postmortem = Postmortem(self.groups)
         self.reports = Reports(self)
         self.silences = Silences(self, agenda)
         self._clocks = Clocks()
@@ -219,6 +221,7 @@ class World:
             self.groups.open(group, tuple(ranks), rank)
         if group.startswith(WORLD):
             self._formed_size = len(ranks)
+            self.postmortem.went_on()
         return tuple(self.members[rank].view(now) for rank in ranks)
 
     def welcome(
@@ -254,6 +257,7 @@ class World:
             heartbeat_window=self.window,
             heartbeat_interval=self.interval,
             address=member.join.address,
+            report_nbytes=report_nbytes(self.size),
         )
 
     def _form(self, now: float) -> list[Effect]:
@@ -273,7 +277,11 @@ class World:
         if self._is_outside(member):
             return [*effects, *self._remove(member)]
         error = wording.plain(leave.error)[: limits.LONGEST_ERROR]
-        self._gone(member, Presence.LEFT, error)
+        traceback = wording.plain(leave.traceback)[-limits.LONGEST_ERROR :]
+        self._gone(member, Presence.LEFT, error, now)
+        self.postmortem.left(member, error, traceback, now)
+        if leave.report:
+            self.postmortem.keep(member, leave.report)
         others = self.present
         if others:
             self.epoch += 1
@@ -284,7 +292,7 @@ class World:
             progress=member.progress(now),
             error=error,
             epoch=self.epoch,
-            traceback=wording.plain(leave.traceback)[-limits.LONGEST_ERROR :],
+            traceback=traceback,
             aborts=leave.aborts,
         )
         why = f" because of {wording.short(error)}" if error else ""
@@ -292,7 +300,7 @@ class World:
             f"job {self.job}: {member} left{why}; epoch {self.epoch}", of_failure=bool(why)
         )
         told = self._tell(others.values(), left)
-        return [*effects, *told, report, *self.on_change(now), *self._maybe_ended()]
+        return [*effects, *told, report, *self.on_change(now), *self._maybe_ended(now)]
 
     def broke(self, member: Member, now: float) -> list[Effect]:
         """Note that a member's session is over though it has not left."""
@@ -401,9 +409,13 @@ class World:
 
     # ------------------------------------------------------------ giving up
 
-    def abort(self, group: str, by: str, reason: str, but: Member | None = None) -> list[Effect]:
+    def abort(
+        self, group: str, by: str, reason: str, now: float, but: Member | None = None
+    ) -> list[Effect]:
         """Release the members of a group, or all."""
         by, reason = wording.plain(by), wording.plain(reason)
+        if not group:
+            self.postmortem.aborted(by, reason, now)
         ranks = set(self.groups.ranks_of(group) or ()) if group else self.members.keys()
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {wording.short(group)} of job {self.job}" if group else f"job {self.job}"
@@ -436,8 +448,8 @@ class World:
         for member in [*self.present.values()]:
             if not member.is_broken:
                 ended.append(End(member.session, refusal))
-            self._gone(member, Presence.LOST, why)
-        return [*ended, *self.on_change(now), *self._maybe_ended()]
+            self._gone(member, Presence.LOST, why, now)
+        return [*ended, *self.on_change(now), *self._maybe_ended(now)]
 
     def abandon(self, now: float) -> list[Effect]:
         """Where nobody's session is alive any more, do not wait for the grace to be over."""
@@ -454,7 +466,8 @@ class World:
         if self._is_outside(member):
             return [*effects, *self._remove(member)]
         member.fate = absence.of_lost(member, reason, now)
-        self._gone(member, Presence.LOST, reason)
+        self._gone(member, Presence.LOST, reason, now)
+        self.postmortem.lost(member, now)
         self.epoch += 1
         lost = MemberLost(
             rank=member.rank,
@@ -468,11 +481,12 @@ class World:
             f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", of_failure=True
         )
         others = self._tell(self.present.values(), lost)
-        return [*effects, *others, report, *self.on_change(now), *self._maybe_ended()]
+        return [*effects, *others, report, *self.on_change(now), *self._maybe_ended(now)]
 
-    def _gone(self, member: Member, presence: Presence, reason: str) -> None:
+    def _gone(self, member: Member, presence: Presence, reason: str, now: float) -> None:
         self._stop_watching(member)
         member.presence = presence
+        member.gone = now
         member.reason = reason
         del self.present[member.rank]
         self.silences.drop(member.rank)
@@ -491,9 +505,10 @@ class World:
         del self.members[member.rank], self.present[member.rank]
         return []
 
-    def _maybe_ended(self) -> list[Effect]:
+    def _maybe_ended(self, now: float) -> list[Effect]:
         if self.present:
             return []
+        self.postmortem.ended = now
         refusal = Refusal(
             Status.UNAVAILABLE, f"the last member of job {self.job} is gone: join again"
         )

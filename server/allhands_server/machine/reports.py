@@ -103,10 +103,14 @@ class Reports:
 
     def _answer(self, collection: _Collection) -> Answer:
         reports = [
-            collection.reports.get(rank) or MemberReport(rank, b"", _absence(member))
+            collection.reports.get(rank) or MemberReport(rank, _kept(member), _absence(member))
             for rank, member in sorted(self._world.members.items())
         ]
         return Answer(collection.ticket, tuple(reports))
+
+
+def _kept(member: Member) -> bytes:
+    return b"" if member.is_present else member.report
 
 
 def _absence(member: Member) -> str:

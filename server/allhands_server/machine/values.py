@@ -44,6 +44,7 @@ class MemberReport:
     rank: int
     report: bytes
     absence: str = ""
+    """Why it did not answer; a report beside this is what was kept of it."""
 
 
 class Presence(enum.Enum):
@@ -73,12 +74,25 @@ class MemberView:
     born: str = ""
     clock_offset: float | None = None
     lateness: tuple[Lateness, ...] = ()
+    gone: float | None = None
+    """Seconds since it was lost or left; None: it is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
     group: str
     ranks: tuple[int, ...]
+
+
+@record
+class Failure:
+    """What failed in a world, so many seconds ago; `rank` -1: somebody outside aborted it."""
+
+    rank: int
+    state: str
+    text: str
+    seconds: float
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,10 @@ class JobView:
     heartbeat_window: float
     keys: int
     incarnation: str
+    failures: tuple[Failure, ...] = ()
+    """The first one first; without those that the members have gone on from."""
+    ended: float | None = None
+    """Seconds since its last member was gone; None: it has not ended."""
 
 
 class State(enum.StrEnum):
@@ -112,6 +130,8 @@ class State(enum.StrEnum):
     """It is alive, and in no call."""
     SLOW = "slow"
     """None of these: it is in this very call."""
+    ABORTED = "aborted"
+    """Of a job: somebody ended its calls on purpose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,122 @@
+"""The post-mortem of a world: its failures in their order, and what its members recorded last.
+
+Members report when they hear of a failure and when they leave; reports are bytes that pass through.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from allhands_server.machine import wording
+from allhands_server.machine.groups import Groups
+from allhands_server.machine.member import Member
+from allhands_server.machine.values import Failure, Presence, State
+
+LARGEST_REPORT = 64 << 10
+"""Bytes that are kept of one member."""
+LARGEST_OF_WORLD = 16 << 20
+"""Bytes that are kept of all members of a world."""
+MOST_FAILURES = 16
+"""Of a world: the first ones tell most."""
+LONGEST_TEXT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    member: Member | None
+    """Whose fate may become known better; None: it was aborted from outside."""
+    text: str
+    at: float
+    traceback: str = ""
+
+
+def report_nbytes(size: int) -> int:
+    """Return how large a report may be of each member of a world of so many; 0: not agreed yet."""
+    return min(LARGEST_REPORT, LARGEST_OF_WORLD // max(size, 1))
+
+
+class Postmortem:
+    """What is to be known of a world after its end, kept while it runs."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._failures: list[_Noted] = []
+        self._leavers: list[tuple[Member, float]] = []  # who left without an error, in order
+        self.nbytes = 0
+        """Of all reports."""
+        self.ended: float | None = None
+        """When the last member was gone."""
+
+    def lost(self, member: Member, now: float) -> None:
+        """Note that a member was lost; its `fate` says why."""
+        self._blame_leavers(member)
+        self._note(_Noted(member, "", now))
+
+    def left(self, member: Member, error: str, traceback: str, now: float) -> None:
+        """Note that a member has left, with an error or as it should."""
+        if not error:
+            if len(self._leavers) < MOST_FAILURES:
+                self._leavers.append((member, now))
+            return
+        self._blame_leavers(member)
+        text = f"{member} left the job because of {error}"[:LONGEST_TEXT]
+        self._note(_Noted(member, text, now, traceback))
+
+    def aborted(self, by: str, reason: str, now: float) -> None:
+        """Note that somebody ended the calls of all members."""
+        text = f"it was aborted by {by}: {reason}"[:LONGEST_TEXT]
+        self._note(_Noted(None, text, now))
+
+    def went_on(self) -> None:
+        """Note that the members have agreed on a world without those who failed."""
+        self._failures.clear()
+        self._leavers.clear()
+
+    def keep(self, member: Member, report: bytes) -> None:
+        """Take a report in place of the member's earlier one; too large a one is dropped."""
+        self.nbytes -= len(member.report)
+        member.report = b""
+        if len(report) <= LARGEST_REPORT and self.nbytes + len(report) <= LARGEST_OF_WORLD:
+            member.report = report
+            self.nbytes += len(report)
+
+    def drop(self, members: Iterable[Member]) -> None:
+        """Forget the reports."""
+        for member in members:
+            member.report = b""
+        self.nbytes = 0
+
+    def failures(self, now: float) -> tuple[Failure, ...]:
+        """Return what has failed, the first failure first."""
+        return tuple(self._worded(now))
+
+    def _worded(self, now: float) -> Iterator[Failure]:
+        for one in self._failures:
+            seconds = max(0.0, now - one.at)
+            if one.member is None:
+                yield Failure(-1, State.ABORTED, one.text, seconds)
+                continue
+            fate = one.member.fate
+            if one.member.presence is Presence.LOST and fate is not None and not one.text:
+                yield Failure(fate.rank, fate.state, fate.text, seconds)
+            else:
+                yield Failure(one.member.rank, State.LEFT, one.text, seconds, one.traceback)
+
+    def _note(self, one: _Noted) -> None:
+        if len(self._failures) < MOST_FAILURES:
+            self._failures.append(one)
+
+    def _blame_leavers(self, member: Member) -> None:
+        """Name as the first failures who left before calls that a failed member had begun."""
+        if self._failures:
+            return
+        for leaver, at in self._leavers:
+            for group, ranks in self._groups.of(member.rank):
+                last = leaver.begun(group)
+                if leaver.rank in ranks and last < member.begun(group):
+                    call = f"after {f'#{last}' if last else 'no call'} of group"
+                    text = (
+                        f"{leaver} left the job {call} {wording.short(group)}, "
+                        f"in which {member} was in #{member.begun(group)}"
+                    )
+                    self._note(_Noted(leaver, text, at))
+                    break
