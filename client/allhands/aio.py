@@ -68,6 +68,7 @@ async def connect(
         attempt=next_attempt(),
     )
     world = await asyncio.to_thread(World.join, settled)
+    world.heed_termination()
     try:
         yield AsyncWorld(world)
     except BaseException as error:

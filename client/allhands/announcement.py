@@ -4,19 +4,26 @@ When a rank ends early, its peers learn that from the coordinator, fail in turn,
 gone before it. The order of exits then blames a victim. So a rank that is about to leave says so
 first, in a datagram to its launcher: that is in the launcher's hands before anything that
 follows from it. A rank that is killed says nothing, but it ends before its peers can notice.
+
+A rank of which calls fail says of whose loss: that may be a rank that left early, and ended well.
 """
 
 import contextlib
+import json
 import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 LAUNCH_VARIABLE = "ALLHANDS_LAUNCH"
 """Holds the same random name in every process of one launch, and in no other process."""
 
 _FAILING, _LEAVING = b"failing", b"leaving"
+_CAUSE = b"cause "
+_LARGEST = 16384
+_TEXT = 1024
 _SEND_SECONDS = 1.0
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
@@ -26,6 +33,34 @@ def announce_end(environ: Mapping[str, str], *, failing: bool) -> None:
 
     To be called before the coordinator or a peer is told. Never fails, and waits a second at most.
     """
+    _send(environ, _FAILING if failing else _LEAVING)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A rank of which another one was told that it is lost or has left."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    """As in verdicts."""
+    text: str
+
+
+def announce_cause(environ: Mapping[str, str], cause: Cause | None) -> None:
+    """Tell the launcher whose loss calls of this process fail of; None: they go on without it.
+
+    To be called before a call fails. Never fails, and waits a second at most.
+    """
+    if cause is None:
+        told = None
+    else:
+        told = [cause.rank, cause.host, cause.pid, cause.state, cause.text[:_TEXT]]
+    _send(environ, _CAUSE + json.dumps(told).encode())
+
+
+def _send(environ: Mapping[str, str], message: bytes) -> None:
     launch = environ.get(LAUNCH_VARIABLE)
     if launch is None:
         return
@@ -34,7 +69,7 @@ def announce_end(environ: Mapping[str, str], *, failing: bool) -> None:
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
     ):
         sender.settimeout(_SEND_SECONDS)
-        sender.sendto(_FAILING if failing else _LEAVING, _address(launch))
+        sender.sendto(message, _address(launch))
 
 
 def _address(launch: str) -> str:
@@ -43,10 +78,23 @@ def _address(launch: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class Leaving:
+    """A process is about to leave its job."""
+
     pid: int
     """Of the sender, as the kernel says."""
     failing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Calls of a process fail of the loss of a rank; None: they do no more."""
+
+    pid: int
+    cause: Cause | None
+
+
+Announcement: TypeAlias = Leaving | Failing
 
 
 class Announcements:
@@ -69,13 +117,29 @@ class Announcements:
         while True:
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(
-                    64, socket.CMSG_SPACE(_CREDENTIALS.size)
+                    _LARGEST, socket.CMSG_SPACE(_CREDENTIALS.size)
                 )
             except BlockingIOError:
                 return
             for _, kind, content in ancillary:
-                if kind != socket.SCM_CREDENTIALS or data not in (_FAILING, _LEAVING):
+                if kind != socket.SCM_CREDENTIALS:
                     continue
                 pid, uid, _ = _CREDENTIALS.unpack(content)
-                if uid == os.getuid():
-                    yield Announcement(pid, data == _FAILING)
+                if uid == os.getuid() and (announced := _read(pid, data)) is not None:
+                    yield announced
+
+
+def _read(pid: int, data: bytes) -> Announcement | None:
+    """Read what a process announced; None: it is nothing that is known here."""
+    if data in (_FAILING, _LEAVING):
+        return Leaving(pid, data == _FAILING)
+    if not data.startswith(_CAUSE):
+        return None
+    try:
+        told = json.loads(data.removeprefix(_CAUSE))
+        if told is None:
+            return Failing(pid, None)
+        rank, host, of, state, text = told
+        return Failing(pid, Cause(int(rank), str(host), int(of), str(state), str(text)))
+    except (ValueError, TypeError):
+        return None

@@ -40,6 +40,7 @@ from allhands.engine.work import Result, Work
 from allhands.objects import Objects
 from allhands.reduction import OPS, ReduceOp, check
 from allhands.sparse import SparseArray
+from allhands.termination import reason_of
 from allhands.timeout import seconds
 
 _ABORT_SECONDS = 1.0
@@ -565,9 +566,9 @@ class _Here(Group):
             try:
                 if self._thread.lend(begin):
                     return begun[0]
-            except BaseException:  # Ctrl-C came meanwhile
+            except BaseException as error:  # Ctrl-C came meanwhile
                 for work in begun:
-                    work.abandon()
+                    work.abandon(reason_of(type(error).__name__))
                 raise
         return super()._start(native, build, result, timeout, label)
 

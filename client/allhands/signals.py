@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Self
 
+from allhands.termination import Termination
+
 _RAISING = tuple(
     int(getattr(signal, name))
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
@@ -23,10 +25,11 @@ class Deferred:
     On other threads than the main one, where none ever runs, it does nothing.
     """
 
-    __slots__ = ("_came", "_handlers")
+    __slots__ = ("_came", "_handlers", "_held")
 
     def __init__(self) -> None:
         self._came: list[int] = []
+        self._held: list[Termination] = []
         self._handlers: list[tuple[int, object]] = []
 
     def __enter__(self) -> Self:
@@ -45,7 +48,7 @@ class Deferred:
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
         """Let handlers run in a block within this one; first for what has come before."""
-        deferred = bool(self._handlers)
+        deferred = bool(self._handlers or self._held)
         try:
             self._give_back()
             yield
@@ -56,7 +59,11 @@ class Deferred:
     def _take(self) -> None:
         note = self._note
         for number in _RAISING:
-            if callable(handler := _signal.getsignal(number)):
+            handler = _signal.getsignal(number)
+            if isinstance(handler, Termination):  # costs less than another handler
+                self._held.append(handler)
+                handler.hold()
+            elif callable(handler):
                 self._handlers.append((number, handler))
                 _signal.signal(number, note)
 
@@ -65,8 +72,13 @@ class Deferred:
         for number, handler in handlers:
             _signal.signal(number, handler)
         came, self._came = self._came, []
-        for number in came:
-            signal.raise_signal(number)
+        held, self._held = self._held, []
+        try:
+            for number in came:
+                signal.raise_signal(number)
+        finally:
+            for handler in held:
+                handler.release()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came.append(number)

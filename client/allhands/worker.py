@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from allhands import native_core, reach, reporting, sight, stacks
 from allhands.algorithms.cost import Wire
-from allhands.announcement import LAUNCH_VARIABLE, announce_end
+from allhands.announcement import LAUNCH_VARIABLE, Cause, announce_cause, announce_end
 from allhands.arena.arena import Announcement, Arena
 from allhands.arena.grounds import Grounds
 from allhands.channel import Dial, dial
@@ -29,6 +29,7 @@ from allhands.engine.verdict import Failure, GivenUp
 from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
+    GroupAborted,
     MembershipChanged,
     PeerFailed,
     Unauthenticated,
@@ -96,6 +97,7 @@ class Worker:
         self._aborted: set[str] = set()  # groups; all of them as ""
         self._events: list[Callable[[GroupEngine], None]] = []
         """What befell the world, in the order in which it was heard of: each tells an engine."""
+        self._has_told_cause = False
         self._cries: list[tuple[Sequence[int], Key, bytes]] = []  # own aborts
         self._space = process.space()
         self._coordinator_gone = asyncio.Event()
@@ -319,6 +321,9 @@ class Worker:
         self._failed_at = None
         named = range(len(decided.ranks))
         engine = await self.open_group(decided.group, decided.ranks, timeout, named)
+        if self._has_told_cause:
+            self._has_told_cause = False
+            announce_cause(os.environ, None)
         if decided.has_newcomers:
             # They have measured nothing yet, and all must choose alike.
             engine.wire = None
@@ -585,7 +590,9 @@ class Worker:
             return
         self._tell_last_report()
         self._gone.add(rank)
-        failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        failure = self._announced(
+            found, partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        )
         logger.warning("%s is lost: %s; %s", self.name(rank), reason, found.text)
         self._known(rank)
 
@@ -610,6 +617,7 @@ class Worker:
             )
         if left.error or any(self._needs(rank, completed, one) for one in self._engines.values()):
             self._tell_last_report()
+        failure = self._announced(found, failure)
         self._left.add(rank)
         self._known(rank)
         self._mesh.part(rank)
@@ -624,7 +632,9 @@ class Worker:
     def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
         logger.warning("%s", found.text)
         self._tell_last_report()
-        failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        failure = self._announced(
+            found, partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        )
         for both in pairs:
             for rank in both:
                 if self.rank in both:
@@ -654,6 +664,15 @@ class Worker:
                 engine.fail(failure)
 
         self._befell(tell)
+
+    def terminate(self) -> None:
+        """End all calls, also those to come: this process is told to end."""
+        by = self.name(self.rank)
+
+        def failure(what: str) -> AllhandsError:
+            return GroupAborted(f"{what} cannot end: SIGTERM on this rank", by=by, reason="SIGTERM")
+
+        self._befell(lambda engine: engine.fail(failure))
 
     def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
         if (engine := self._engines.get(group)) is not None:
@@ -724,6 +743,19 @@ class Worker:
         opinion = self._opinions.pop(rank, None)
         if opinion is not None and opinion is not asyncio.current_task():
             opinion.cancel()
+
+    def _announced(self, found: Verdict, failure: Failure) -> Failure:
+        """Return a failure of which the launcher is told, when the first call fails of it."""
+        one = found.absent[0]
+        cause = Cause(one.rank, one.host, one.pid, one.state, one.text)
+
+        def announced(what: str) -> AllhandsError:
+            if not self._has_told_cause:
+                self._has_told_cause = True
+                announce_cause(os.environ, cause)
+            return failure(what)
+
+        return announced
 
     def _lose_if_dead(self, rank: int, reason: str) -> None:
         """Count a member as lost whose process is seen to have ended."""

@@ -354,7 +354,7 @@ def test_ranks_that_do_not_want_to_end_are_gone_soon_after_a_failure(
             raise SystemExit(5)
         {textwrap.indent(textwrap.dedent(HANGING), " " * 8).strip()}
     """)
-    running = run("-n", "2", path)
+    running = run("-n", "2", "--grace", "0.2", path)
     pids = pids_of_hanging(running, 1)
     (tmp_path / "fifo").open("w").close()
     assert running.status() == 5
@@ -447,6 +447,71 @@ def test_of_ranks_in_a_collective_the_one_that_left_is_blamed_and_heard_first(
     assert all(running.errors.index(reason) < running.errors.index(line) for line in victims)
 
 
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(0)"])
+@pytest.mark.parametrize("length", [2, 1 << 20])
+def test_survivors_say_who_failed_first_and_so_does_the_last_line(
+    run: Start, script: Callable[[str], str], end: str, length: int
+) -> None:
+    path = script(f"""
+        import os, signal, sys
+        import numpy as np
+        import allhands as ah
+        ah.init_process_group()
+        x = np.ones({length})
+        ah.all_reduce(x)
+        if ah.get_rank() == 2:
+            {end}
+        while True:
+            ah.all_reduce(x)
+    """)
+    running = run("-n", "4", path)
+    assert running.status() == (1 if end.startswith("sys") else 137)
+    named = "] allhands.errors.PeerFailed: all_reduce #2 of group 'world' cannot end: rank 2 (host "
+    said = [line for line in running.errors if named in line]
+    assert sorted(line[:3] for line in said) == ["[0]", "[1]", "[3]"], running.errors
+    how = "killed by SIGKILL (host "
+    if end.startswith("sys"):
+        how = "it left the job before the others were done, with exit status 0 (host "
+    assert running.errors[-1].startswith(f"allhands: rank 2 failed first: {how}")
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+def test_a_rank_that_is_blocked_elsewhere_is_told_by_an_exception_unless_it_handles_the_signal(
+    run: Start, script: Callable[[str], str], backend: str
+) -> None:
+    path = script(f"""
+        import os, signal, sys, threading
+        import allhands as ah
+        ah.init_process_group(timeout=100, backend={backend!r})
+        pair = ah.new_group([0, 1])
+        threads = ah.new_group([0, 1])
+        ah.barrier()
+        if ah.get_rank() == 2:
+            os._exit(3)
+        if ah.get_rank() == 1:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit("its own handler"))
+            signal.pause()
+        def blocked():
+            try:
+                ah.barrier(group=threads)
+            except ah.GroupAborted as error:
+                print(error.reason)
+        thread = threading.Thread(target=blocked)
+        thread.start()
+        try:
+            ah.barrier(group=pair)
+        except SystemExit as error:
+            thread.join()
+            print("blocked", error.code)
+            raise
+    """)
+    running = run("-n", "3", path)
+    assert running.status() == 3
+    assert running.output() == ["[0] SIGTERM", "[0] blocked 143"]
+    assert "[1] its own handler" in running.errors
+    assert "rank 2 failed first: exit status 3" in running.errors[-1]
+
+
 # ---------------------------------------------------------------- signals
 
 
@@ -477,7 +542,7 @@ def test_ranks_are_told_and_the_launcher_ends_as_its_signal_says(
 def test_no_process_is_left_whatever_signal_ends_the_launcher(
     run: Start, script: Callable[[str], str], signum: signal.Signals
 ) -> None:
-    running = run("-n", "2", script(HANGING))
+    running = run("-n", "2", "--grace", "0.2", script(HANGING))
     pids = pids_of_hanging(running, 2)
     assert len(pids) == 6
     running.process.send_signal(signum)
@@ -567,6 +632,7 @@ def test_a_launcher_that_nobody_reads_from_still_obeys_a_signal(
         (("script.py",), "say how many ranks"),
         (("-n", "0", "script.py"), "at least one rank"),
         (("-n", "2", "missing.py"), "there is no 'missing.py'"),
+        (("-n", "2", "--grace", "-1", "script.py"), "--grace"),
         (("-n", "2", "--nnodes", "2", "script.py"), "the same --coordinator and --job"),
         (("-n", "2", "--coordinator", "http://x:1", "script.py"), "begins with ah://"),
         (("-n", "2", "--job", "a b", "script.py"), "no slash and no space"),
@@ -644,7 +710,6 @@ def test_survivors_are_told_how_a_rank_ended(
     text = f"""
         import os, signal, sys
         import allhands as ah
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to see what the launcher's end cuts off
         ah.init_process_group(timeout=30)
         ah.barrier()
         if ah.get_rank() == 1:

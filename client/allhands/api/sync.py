@@ -37,6 +37,7 @@ from allhands.job_status import JobStatus
 from allhands.recorder.record import OperationRecord
 from allhands.reduction import ReduceOp
 from allhands.stores import CoordinatorStore, Store
+from allhands.termination import INTERRUPTIONS, reason_of
 from allhands.timeout import seconds
 from allhands_proto import notice
 
@@ -823,8 +824,8 @@ def finished(work: Work, async_op: bool) -> Work | None:
         return None
     try:
         work.wait()
-    except KeyboardInterrupt:
-        work.abandon()
+    except INTERRUPTIONS as interruption:
+        work.abandon(reason_of(type(interruption).__name__))
         raise
     return None
 

@@ -7,14 +7,15 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from allhands import stacks
+from allhands import stacks, termination
+from allhands.announcement import LAUNCH_VARIABLE
 from allhands.api.register import Lineage, Register, check_tag
 from allhands.channel import Endpoint
 from allhands.codec import Types
@@ -102,7 +103,9 @@ class World:
             GroupOptions(on_failure=config.on_failure, retryable=config.retryable),
         )
         """All ranks."""
+        self._is_terminated = False
         atexit.register(self._at_exit)
+        self.heed_termination()
 
     @classmethod
     def join(cls, config: WorldConfig) -> "World":
@@ -228,6 +231,9 @@ class World:
 
     def fail(self, error: BaseException) -> None:
         """Leave because of an exception; unless the config says no, that aborts the peers."""
+        if self._is_terminated:
+            self.close()
+            return
         said = f"{type(error).__name__}: {error}"
         self.close(said, stacks.of_error(error), self._worker.config.abort_on_exception)
 
@@ -241,13 +247,30 @@ class World:
                 return
             self._closed = True
         atexit.unregister(self._at_exit)
+        if self._is_terminated:
+            error = error or "SIGTERM"
         try:
             if not error:
                 for group in self._resilient:
                     self._thread.run(group.idle())
             self._thread.run(self._worker.leave(error, traceback, aborts))
         finally:
+            termination.uninstall(self._terminate)
             self._thread.stop()
+
+    def heed_termination(self) -> None:
+        """Let SIGTERM end blocked calls by an exception, where `allhands run` may send it.
+
+        For the main thread; not if the program handles the signal.
+        """
+        if LAUNCH_VARIABLE in os.environ:
+            termination.install(self._terminate)
+
+    def _terminate(self) -> None:
+        """End the calls of all threads: this rank is told to end."""
+        self._is_terminated = True
+        with suppress(RuntimeError):  # the thread is gone, and no call is left
+            self._thread.call(self._worker.terminate)
 
     def _face(self, group: Group, options: GroupOptions) -> Group:
         """Return a group as its callers are to see it."""

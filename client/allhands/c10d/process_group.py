@@ -22,6 +22,7 @@ from allhands.c10d.options import BarrierOptions, GroupOptions, settled
 from allhands.c10d.passing import not_passed
 from allhands.engine.work import Work
 from allhands.errors import CollectiveTimeout
+from allhands.termination import INTERRUPTIONS, reason_of
 from allhands.timeout import Timeout, seconds
 
 _AT_ONCE = 0.001
@@ -111,8 +112,8 @@ class ProcessGroup(Collectives):
             if (told := not_passed(error, self.rank(), limit)) is error:
                 raise
             raise told from error
-        except KeyboardInterrupt:
-            work.abandon()
+        except INTERRUPTIONS as interruption:
+            work.abandon(reason_of(type(interruption).__name__))
             raise
 
 

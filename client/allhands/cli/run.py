@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from allhands.cli.coordinator import InsecureOption
+from allhands.launcher.supervision import GRACE_SECONDS
 
 if TYPE_CHECKING:
     from allhands.channel import Endpoint
@@ -92,11 +93,21 @@ def run_command(
         ),
     ] = None,
     insecure: InsecureOption = False,
+    grace: Annotated[
+        float,
+        typer.Option(
+            "--grace",
+            metavar="SECONDS",
+            min=0,
+            help="How long ranks may take to end after SIGTERM, before SIGKILL.",
+        ),
+    ] = GRACE_SECONDS,
 ) -> None:
     """Launch the ranks of a job on this host.
 
     Each rank gets the environment that torchrun would give it. What it prints comes out with its
-    rank before each line. When one fails the others are ended; its exit status is the launcher's.
+    rank before each line. When one fails the others get 2 s to end by themselves, then SIGTERM; its
+    exit status is the launcher's.
     """
     from allhands.launcher.coordinator import fresh_job_name, probe
 
@@ -125,7 +136,7 @@ def run_command(
         probe(endpoint)
     with _tees(tee, placement) as tees:
         job = job or fresh_job_name(stem)
-        status = _run(arguments, placement, endpoint, job, tees, least, environment)
+        status = _run(arguments, placement, endpoint, job, tees, least, environment, grace)
     raise typer.Exit(status)
 
 
@@ -254,6 +265,7 @@ def _run(
     tees: Mapping[int, int],
     least: int,
     environment: Mapping[str, str],
+    grace: float,
 ) -> int:
     import uvloop
 
@@ -266,7 +278,7 @@ def _run(
         async with meeting as rendezvous:
             master = choose_master(placement, rendezvous)
             return await launch(
-                Launch(program, placement, rendezvous, environment, tees, master, least)
+                Launch(program, placement, rendezvous, environment, tees, master, least, grace)
             )
 
     return uvloop.run(run())

@@ -20,6 +20,7 @@ from allhands.engine.stall import Stall
 from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError
 from allhands.reduction import OPS
+from allhands.termination import reason_of
 
 if TYPE_CHECKING:
     from allhands._native import Lane, Mail
@@ -257,8 +258,7 @@ class Shared:
             if (asked := self._asking.pop(sequence, None)) is not None:
                 asked.cancel()
             if deadline < 0:
-                why = "Ctrl-C" if operation == "KeyboardInterrupt" else operation
-                self._endings.tell(sequence, why)
+                self._endings.tell(sequence, reason_of(operation))
             return
         self._waiting[sequence] = places = _places(waiting)
         lane = self._order.lane

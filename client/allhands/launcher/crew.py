@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 
-from allhands.announcement import Announcements
+from allhands.announcement import Announcements, Cause, Failing, Leaving
 from allhands.launcher.child import Child
 from allhands.launcher.output import Floor, Pump, Writer
 from allhands.launcher.plan import Launch
@@ -15,17 +15,21 @@ from allhands.launcher.processes import Guardian, RankProcess, start_rank
 from allhands.launcher.reports import Reports
 from allhands.launcher.supervision import (
     Abandon,
+    Blamed,
     Broken,
+    Culprit,
     Event,
     Failure,
     Order,
     PatienceOver,
     RankEnded,
     RankEnding,
+    RankFails,
     SignalReceived,
     Supervisor,
     Tell,
     Wait,
+    describe,
     describe_status,
     signal_name,
 )
@@ -39,7 +43,7 @@ class Crew:
 
     def __init__(self, plan: Launch) -> None:
         self._plan = plan
-        self._supervisor = Supervisor(plan.placement.local_size, plan.least)
+        self._supervisor = Supervisor(plan.placement.local_size, plan.least, plan.grace)
         self._running: dict[int, Child] = {}
         self._attended: set[int] = set()
         """Ranks whose output is not out yet."""
@@ -113,7 +117,9 @@ class Crew:
             await process.child.ended()
             listen()
             status = self._bury(process.child, rank, guardian)
-            if self._supervisor.trouble is None:  # else it is this launcher that ends them
+            # Now: what others announce because of it comes while it is reported.
+            self.take(RankEnding(rank, failing=False))
+            if not self._supervisor.tells:  # else it is this launcher that ends them
                 await self._reports.ended(process.child.pid, status)
             self.take(RankEnded(rank, status))
             for pump in pumps:
@@ -166,9 +172,22 @@ class Crew:
             for rank, child in self._running.items():
                 if child.has_ended():
                     self.take(RankEnding(rank, failing=False))
-            for rank, child in self._running.items():
+            for rank, child in [*self._running.items()]:
                 if child.pid == announcement.pid:
-                    self.take(RankEnding(rank, announcement.failing))
+                    match announcement:
+                        case Leaving(_, failing):
+                            self.take(RankEnding(rank, failing))
+                        case Failing(_, cause):
+                            of = None if cause is None else self._blamed(cause)
+                            self.take(RankFails(rank, of))
+
+    def _blamed(self, cause: Cause) -> Blamed:
+        """Return whom a rank blames: one of this launch goes by the rank that it has here."""
+        if cause.host == socket.gethostname():
+            for rank, pid in self._pids.items():
+                if pid == cause.pid:
+                    return Blamed(rank, True, cause.state, cause.text)
+        return Blamed(cause.rank, False, cause.state, cause.text)
 
     def _obey(self, order: Order) -> None:
         match order:
@@ -185,8 +204,10 @@ class Crew:
                 self._abandoned.set()
 
     def _how(self, rank: int, status: int | None) -> str:
-        process = f"host {socket.gethostname()}, pid {self._pids[rank]}"
-        return f"{describe_status(status)} ({process})"
+        return f"{describe_status(status)} ({self._process(rank)})"
+
+    def _process(self, rank: int) -> str:
+        return f"host {socket.gethostname()}, pid {self._pids[rank]}"
 
     def _account(self) -> str:
         """Say what went wrong; empty if nothing did."""
@@ -194,15 +215,24 @@ class Crew:
             case None:
                 return ""
             case Failure() as failure:
-                rank, status = self._supervisor.culprit(failure)
-                how = self._how(rank, status)
-                if self._plan.placement.local_size == 1:
-                    return f"rank {rank} failed: {how}"
-                return f"rank {rank} failed first: {how}; the others were ended"
+                return self._blame(self._supervisor.culprit(failure))
             case SignalReceived(signum):
                 return f"ended by {signal_name(signum)}, and the ranks with it"
             case Broken(reason):
                 return f"{reason}; the ranks were ended"
+
+    def _blame(self, culprit: Culprit) -> str:
+        rank = culprit.rank
+        if not culprit.is_here:
+            return f"rank {rank} failed first: {describe(culprit, '')}; the ranks here were ended"
+        how = describe(culprit, self._process(rank))
+        if self._plan.placement.local_size == 1:
+            return f"rank {rank} failed: {how}"
+        then = ""
+        if culprit.victim is not None and not culprit.status:
+            victim, status = culprit.victim
+            then = f"; then rank {victim}: {describe_status(status)}"
+        return f"rank {rank} failed first: {how}{then}; the others were ended"
 
 
 async def _first_of(*works: Awaitable[object]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from allhands.config import agreed_port
 from allhands.launcher.environment import Placement, Rendezvous, rank_environment
+from allhands.launcher.supervision import GRACE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Launch:
     """MASTER_ADDR and MASTER_PORT, where other libraries let rank 0 listen."""
     least: int = 0
     """Ranks may fail while so many run or have ended well; 0: none may."""
+    grace: float = GRACE_SECONDS
+    """How long ranks may take to end after SIGTERM, in seconds."""
     name: str = field(default_factory=lambda: secrets.token_hex(16))
     """Of this launch and no other."""
 

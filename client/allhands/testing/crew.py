@@ -231,6 +231,9 @@ class _ThreadWorld(World):
         atexit.unregister(self._at_exit)  # whoever has the crew ends it
         self._endpoint = endpoint
 
+    def heed_termination(self) -> None:
+        pass
+
     @property
     def endpoint(self) -> Endpoint:
         return self._endpoint()

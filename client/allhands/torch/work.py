@@ -12,6 +12,7 @@ import torch.distributed as dist
 from allhands.collecting import NotMade, Promised
 from allhands.engine.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout
+from allhands.termination import INTERRUPTIONS, reason_of
 from allhands.torch import strands
 from allhands.torch.options import limit
 from allhands.torch.tensors import Lent
@@ -64,8 +65,8 @@ class Work(dist.Work):  # type: ignore[misc]
             self.native.wait(limit(timeout))
         except NotMade:
             return True
-        except KeyboardInterrupt:
-            self.native.abandon()
+        except INTERRUPTIONS as interruption:
+            self.native.abandon(reason_of(type(interruption).__name__))
             raise
         except CollectiveTimeout as error:
             worded(error)

@@ -1,0 +1,120 @@
+"""Termination: SIGTERM as an exception of the main thread, for ranks that a launcher ends.
+
+By default SIGTERM ends a process on the spot: a rank that is blocked in a call could say neither
+what it waited for nor to the others that it goes. Not for processes whose program handles SIGTERM.
+"""
+
+# What `signal` puts enums around, which take ten times as long.
+import _signal  # type: ignore[import-not-found]
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+SIGNUM = int(signal.SIGTERM)
+
+
+class Terminated(SystemExit):
+    """SIGTERM has come; leads to the exit status that a shell gives for it."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + SIGNUM)
+
+
+INTERRUPTIONS = (KeyboardInterrupt, Terminated)
+"""Exceptions of signals that end a call of which the others are told why."""
+
+
+def reason_of(interruption: str) -> str:
+    """Return what other ranks are told of an exception that ended a call, by the class's name."""
+    return {"KeyboardInterrupt": "Ctrl-C", "Terminated": "SIGTERM"}.get(interruption, interruption)
+
+
+class Termination:
+    """The handler of SIGTERM while this process is in a world: it raises `Terminated`."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._ends: list[Callable[[], None]] = []
+        self._holds = 0
+        self._has_come = False
+
+    def add(self, end: Callable[[], None]) -> None:
+        """Have `end` called when the signal comes."""
+        self._ends.append(end)
+
+    def remove(self, end: Callable[[], None]) -> bool:
+        """Have `end` not called any more; say whether there is another one."""
+        with contextlib.suppress(ValueError):
+            self._ends.remove(end)
+        return bool(self._ends)
+
+    def hold(self) -> None:
+        """Put off what the signal does until the matching `release`; on the main thread."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Do what was put off, if the signal has come and nothing else holds it.
+
+        Raises:
+            Terminated: it has come.
+        """
+        self._holds -= 1
+        if self._has_come and not self._holds:
+            self._has_come = False
+            self._end()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid or not self._ends:
+            signal.signal(SIGNUM, signal.SIG_DFL)
+            signal.raise_signal(SIGNUM)
+        elif self._holds:
+            self._has_come = True
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        for end in [*self._ends]:
+            end()
+        raise Terminated
+
+
+def installed() -> Termination | None:
+    """Return the handler of SIGTERM if it is one of these."""
+    handler = _signal.getsignal(SIGNUM)
+    return handler if isinstance(handler, Termination) else None
+
+
+def install(end: Callable[[], None]) -> None:
+    """Have SIGTERM call `end` and raise `Terminated`, unless the program handles it otherwise.
+
+    On other threads than the main one, which alone may set handlers, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    handler = installed()
+    if handler is None:
+        if signal.getsignal(SIGNUM) is not signal.SIG_DFL:
+            return
+        handler = Termination()
+        signal.signal(SIGNUM, handler)
+    handler.add(end)
+
+
+def uninstall(end: Callable[[], None]) -> None:
+    """Undo `install`: with the last one SIGTERM is what it was."""
+    handler = installed()
+    if handler is None or handler.remove(end):
+        return
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(SIGNUM, signal.SIG_DFL)
+
+
+def _restore_in_child() -> None:
+    if installed() is not None:  # a forked process is no rank
+        signal.signal(SIGNUM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_restore_in_child)

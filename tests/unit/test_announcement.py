@@ -1,0 +1,60 @@
+"""What ranks tell their launcher, by way of the kernel."""
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from allhands.announcement import (
+    LAUNCH_VARIABLE,
+    Announcements,
+    Cause,
+    Failing,
+    Leaving,
+    _send,
+    announce_cause,
+    announce_end,
+)
+
+Ear = tuple[Announcements, dict[str, str]]
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    launch = secrets.token_hex(8)
+    announcements = Announcements(launch)
+    yield announcements, {LAUNCH_VARIABLE: launch}
+    announcements.close()
+
+
+def test_what_is_announced_is_heard_in_order_with_the_sender(ear: Ear) -> None:
+    announcements, environment = ear
+    cause = Cause(2, "a host", 17, "left", "rank 2 (host a host, pid 17) left the job \u2620")
+    announce_cause(environment, cause)
+    announce_end(environment, failing=True)
+    announce_cause(environment, None)
+    announce_end(environment, failing=False)
+    assert list(announcements.heard()) == [
+        Failing(os.getpid(), cause),
+        Leaving(os.getpid(), failing=True),
+        Failing(os.getpid(), None),
+        Leaving(os.getpid(), failing=False),
+    ]
+
+
+def test_a_text_of_any_length_comes_through_cut(ear: Ear) -> None:
+    announcements, environment = ear
+    announce_cause(environment, Cause(2, "host", 17, "left", "\u2620" * 100_000))
+    [heard] = announcements.heard()
+    assert isinstance(heard, Failing)
+    assert heard.cause is not None
+    assert len(heard.cause.text) == 1024
+
+
+@pytest.mark.parametrize("message", [b"", b"cause", b"cause {", b"cause [1]", b"cause 7", b"hello"])
+def test_what_is_no_announcement_is_passed_over(ear: Ear, message: bytes) -> None:
+    announcements, environment = ear
+    _send(environment, message)
+    announce_end(environment, failing=True)
+    assert list(announcements.heard()) == [Leaving(os.getpid(), failing=True)]
