@@ -5,6 +5,7 @@ Used by every listener, on both sides of the wire. Pure: the time is passed in.
 
 import ipaddress
 import resource
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 GRACE_SECONDS = 0.5
@@ -27,6 +28,12 @@ class Unproven(Generic[C]):
 
     def __len__(self) -> int:
         return len(self._site)
+
+    def __iter__(self) -> Iterator[C]:
+        return iter(self._site)
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._site
 
     def add(self, connection: C, host: str, now: float) -> None:
         site = self._site[connection] = site_of(host)

@@ -19,7 +19,7 @@ from allhands_server.addresses import peer_host
 
 logger = logging.getLogger(__name__)
 
-_HEALTH = "/grpc.health.v1.Health/"  # what looks after the process has no token
+OPEN_TO_ALL = "/grpc.health.v1.Health/"  # what looks after the process has no token
 _SESSION = "/allhands.v1.Coordinator/Session"
 _SCHEME = "Bearer "
 _WITHOUT = "this coordinator wants its token: send the metadata 'authorization: Bearer TOKEN'"
@@ -49,7 +49,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         method = handler_call_details.method
-        if method.startswith(_HEALTH):
+        if method.startswith(OPEN_TO_ALL):
             return await continuation(handler_call_details)
         shown = [
             value if isinstance(value, str) else value.decode("latin-1")

@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from allhands_proto.limited_log import LimitedLog
+from allhands_server.auth import OPEN_TO_ALL
 from allhands_server.machine.refusals import Refused, Status
 
 logger = logging.getLogger(__name__)
@@ -24,9 +25,13 @@ Decode: TypeAlias = Callable[[bytes], Any]
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
-    """Takes the decoding of requests over from gRPC, for every service of the port."""
+    """Takes the decoding of requests over from gRPC, for every service of the port.
 
-    def __init__(self) -> None:
+    `served` is told the peer of each call, as gRPC writes it, but for calls that are open to all.
+    """
+
+    def __init__(self, served: Callable[[str], None]) -> None:
+        self._served = served
         self._known: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._log = LimitedLog(logger, "undecodable requests")
 
@@ -49,8 +54,11 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
     ) -> "grpc.RpcMethodHandler[Any, Any]":
         """Make the handler that gets bytes."""
 
+        served = _nobody if method.startswith(OPEN_TO_ALL) else self._served
+
         async def whole(request: bytes, context: Context) -> Any:
             """Decode the one request of a call."""
+            served(context.peer())
             try:
                 return decode(request)
             except DecodeError:
@@ -70,6 +78,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
             serve: Behaviour = inner.stream_stream
 
             async def streams(requests: AsyncIterator[bytes], context: Context) -> Any:
+                served(context.peer())
                 try:
                     async for reply in serve(each(requests, context), context):
                         yield reply
@@ -105,6 +114,10 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
     def _warn(self, method: str, context: Context) -> None:
         self._log.warning("refused %.80r from %s: undecodable request", method, context.peer())
+
+
+def _nobody(_peer: str) -> None:
+    """Stand for a call that shows nothing of its caller."""
 
 
 def _text(method: str) -> str:

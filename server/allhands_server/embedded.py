@@ -8,6 +8,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -15,7 +16,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from allhands_proto import notice
+from allhands_proto.connections import Connections, most_connections
 from allhands_proto.framing import LARGEST_FRAME
+from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from allhands_server.addresses import local_host
@@ -78,12 +81,14 @@ class RunningCoordinator:
         server: grpc.aio.Server,
         coordinator: Coordinator,
         lines: Lines,
+        connections: Connections,
         health_service: health.aio.HealthServicer,
         posted: notice.Notice | None,
     ) -> None:
         self._server = server
         self._coordinator = coordinator
         self._lines = lines
+        self._connections = connections
         self._health = health_service
         self._notice = posted
         self._stopping: asyncio.Task[bool] | None = None
@@ -121,6 +126,7 @@ class RunningCoordinator:
             if self._notice is not None:
                 notice.withdraw(self._notice)
             self._coordinator.close()
+            self._connections.close()
             self._lines.close()
             await self._server.stop(_LAST_WORDS)
             self._lines.abort()
@@ -138,8 +144,13 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         logger.warning("%s", warning)
     token = config.token or secrets.token_urlsafe(32)
     coordinator = coordinator or Coordinator()
-    interceptors = [TokenInterceptor(token, coordinator.refused), DecodingInterceptor()]
-    server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
+    connections = Connections(partial(_evicted, LimitedLog(logger, "dropped connections")))
+    interceptors = [
+        TokenInterceptor(token, coordinator.refused),
+        DecodingInterceptor(connections.proven),
+    ]
+    options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections())]
+    server = grpc.aio.server(interceptors=interceptors, options=options)
     port = _bind(server, config)
     lines = Lines(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
     health_service = health.aio.HealthServicer()
@@ -161,14 +172,18 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         )
         await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
+        connections.watch(port)
         if config.post_notice:
             posted = _post_notice(config, address, token)
     except BaseException:
+        connections.close()
         lines.close()
         await server.stop(None)
         raise
     logger.info("listening on %s", authority(config.host, port))
-    return RunningCoordinator(address, token, server, coordinator, lines, health_service, posted)
+    return RunningCoordinator(
+        address, token, server, coordinator, lines, connections, health_service, posted
+    )
 
 
 def _post_notice(
@@ -194,6 +209,12 @@ def _post_notice(
         )
         return None
     return posted
+
+
+def _evicted(log: LimitedLog, host: str, most: int) -> None:
+    log.warning(
+        "dropped a connection from %s: more than %d connections have shown no token", host, most
+    )
 
 
 def _line_tls(config: ServerConfig) -> ssl.SSLContext | None:

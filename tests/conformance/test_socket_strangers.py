@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import socket
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -284,3 +286,21 @@ async def test_where_nobody_listens_is_told_from_who_refuses() -> None:
         with pytest.raises(Unreachable):
             await fabric.dial(peer)
     await fabric.aclose()
+
+
+async def test_connections_that_are_reset_at_once_leave_no_descriptor_open(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reset() -> None:
+        for _ in range(1000):
+            with socket.socket() as stranger:
+                stranger.settimeout(30)
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                stranger.connect(("127.0.0.1", worker.port.port))
+
+    before = len(os.listdir("/proc/self/fd"))
+    await asyncio.to_thread(reset)
+    await worker.is_well()
+    await worker.port.aclose()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    assert len(refusals(caplog)) <= 50

@@ -20,6 +20,7 @@ import trustme
 from allhands.channel import Endpoint
 from allhands.control import Control
 from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.raw_member import RawMember
 from allhands.testing.until import until
 from allhands_proto.framing import PREFACE, FrameCutter, framed
 from allhands_proto.line_proof import NONCE_BYTES, prove
@@ -195,6 +196,42 @@ def test_lines_are_accepted_again_after_descriptors_ran_out(besieged: Daemon) ->
         line.close()
     works(besieged)
     assert "Traceback" not in "".join(besieged.said)
+
+
+def test_connections_without_a_token_are_bounded_and_keep_nobody_out(besieged: Daemon) -> None:
+    works(besieged)
+    before = descriptors(besieged)
+    hello = (  # of HTTP/2: so they are connections that gRPC keeps
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" + b"\0\0\0\4\1\0\0\0\0"
+    )
+    strangers = []
+    for _ in range(_DESCRIPTORS + 100):
+        with contextlib.suppress(OSError):
+            strangers.append(socket.create_connection(("127.0.0.1", besieged.notice.port)))
+            strangers[-1].send(hello)
+    until(lambda: descriptors(besieged) < before + _DESCRIPTORS // 4 + 16)
+    works(besieged)
+    assert any("have shown no token" in said for said in besieged.said)
+    for stranger in strangers:
+        stranger.close()
+    until(lambda: descriptors(besieged) <= before + 2)
+    assert "Traceback" not in "".join(besieged.said)
+
+
+def test_a_member_keeps_its_connection_while_strangers_are_dropped(besieged: Daemon) -> None:
+    join = coordinator_pb2.Join(job="j", rank=0, world_size=1, host="h", pid=1, port=1)
+    member = RawMember(besieged.endpoint, join)
+    member.hear("formed")
+    strangers = [
+        socket.create_connection(("127.0.0.1", besieged.notice.port))
+        for _ in range(_DESCRIPTORS // 2)
+    ]
+    until(lambda: any("have shown no token" in said for said in besieged.said))
+    for stranger in strangers:
+        stranger.close()
+    member.say(leave=coordinator_pb2.Leave())
+    member.hear("leave_accepted")
+    member.close()
 
 
 # ---------------------------------------------------------------- memory

@@ -15,6 +15,8 @@ from allhands.transport import handshake
 from allhands.transport.frame import LARGEST_FRAME, Frame, FrameError, Header, Key, Kind, whole
 from allhands.transport.handshake import Identity
 from allhands.transport.link import LinkBroken, Receiver
+from allhands_proto.connections import Connections, most_connections
+from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import peer_pb2
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,12 @@ _OPTIONS = [
     ("grpc.server_handshake_timeout_ms", 3000),
 ]
 
+_LISTENING_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.max_concurrent_streams", 8),  # a peer's connection has one
+    ("grpc.max_connection_idle_ms", 60_000),  # a link is a stream, and no idle connection
+]
+
 RawCall: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 RawContext: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 M = TypeVar("M", bound=Message)
@@ -46,7 +54,10 @@ class Listening:
     """The worker's port. It is open before the worker has a rank: until `admit`, links wait."""
 
     def __init__(self) -> None:
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._log = LimitedLog(logger, "refused links")
+        self._connections = Connections(self._evicted)
+        bound = ("grpc.max_allowed_incoming_connections", most_connections())
+        self._server = grpc.aio.server(options=[*_LISTENING_OPTIONS, bound])
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
             self._link
         )
@@ -74,6 +85,7 @@ class Listening:
         except RuntimeError as error:
             raise OSError(f"cannot listen on {host} for peers: {error}") from error
         await self._server.start()
+        self._connections.watch(self.port)
 
     def admit(self, identity: Identity, receiver: Receiver) -> None:
         """Let peers of this identity's world in; their frames go to `receiver`."""
@@ -91,6 +103,7 @@ class Listening:
     async def aclose(self) -> None:
         """Stop listening and drop what still comes in. Idempotent."""
         self._closing = True
+        self._connections.close()
         # Without a grace gRPC cancels at once, and tells the peers' terminals about it.
         await self._server.stop(_GRACE_SECONDS)
 
@@ -100,9 +113,10 @@ class Listening:
                 peer = await self._greet(context)
         except (handshake.HandshakeError, TimeoutError) as error:
             reason = str(error) or f"no handshake within {HANDSHAKE_SECONDS:.0f} s"
-            logger.warning("refused a link from %s: %s", context.peer(), reason)
+            self._log.warning("refused a link from %s: %s", context.peer(), reason)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"link refused: {reason}")
         assert self._receiver is not None
+        self._connections.proven(context.peer())
         self._inbound.add(peer)
         self._deserted.clear()
         reason = "its stream ended"
@@ -125,6 +139,11 @@ class Listening:
                 self._deserted.set()
             if frame != _BYE and not self._closing:
                 self._receiver.broken(peer, reason)
+
+    def _evicted(self, host: str, most: int) -> None:
+        self._log.warning(
+            "dropped a connection from %s: more than %d connections have shown no proof", host, most
+        )
 
     async def _greet(self, context: RawContext) -> int:
         """Run the acceptor's half of the handshake; return the peer's rank."""

@@ -7,6 +7,7 @@ once it has taken in everything before the dialler's, or with one that says what
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -22,6 +23,8 @@ from allhands.transport.link import LinkBroken, Receiver, Unreachable
 from allhands.transport.socket_greeting import STEP_SECONDS, hear, refuse, say
 from allhands.transport.socket_inbound import PAGE_BYTES, WENT_AWAY, Inbound
 from allhands.transport.socket_link import SocketLink, fit_buffer
+from allhands_proto.limited_log import LimitedLog
+from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
 from allhands_proto.v1 import peer_pb2
 
 logger = logging.getLogger(__name__)
@@ -33,12 +36,16 @@ CONNECT_SECONDS = 2.0
 ADMISSION_SECONDS = 5.0
 """How long a greeting waits until this worker knows its world."""
 MOST_UNPROVEN = 512
-"""Connections that have proven nothing yet, beside two for each rank; the oldest makes room."""
+"""Connections that have proven nothing yet, beside two for each rank, or an eighth of the process's
+descriptors if that is less; the oldest of the host with most of them makes room."""
 
 _BACKLOG = 1024
 _LOOK_SECONDS = 100e-6
 """How long a pump looks again and again before it sleeps: about what waking up takes."""
 _ACCEPT_AGAIN_SECONDS = 1.0
+_ACCEPTED_PER_TURN = 64
+_PART = 8
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class SocketListening:
@@ -50,7 +57,11 @@ class SocketListening:
         self._identity: Identity | None = None
         self._receiver: Receiver | None = None
         self._admitting = asyncio.Event()
-        self._greeting: dict[asyncio.Task[None], None] = {}
+        self._greeting: Unproven[asyncio.Task[None]] = Unproven(0)
+        self._admitted = 0.0
+        self._is_full = False
+        """Whether links wait because too many connections have not proven themselves."""
+        self._log = LimitedLog(logger, "refused links")
         self._inbound: dict[int, Inbound] = {}
         self._deserted = asyncio.Event()
         self._deserted.set()
@@ -86,6 +97,8 @@ class SocketListening:
 
     def admit(self, identity: Identity, receiver: Receiver) -> None:
         """Let peers of this identity's world in; their frames go to `receiver`."""
+        if self._identity is None:
+            self._admitted = self._loop.time()
         self._identity = identity
         self._receiver = receiver
         self._admitting.set()
@@ -137,37 +150,62 @@ class SocketListening:
 
     def _accept(self) -> None:
         assert self._socket is not None
-        try:
-            while True:
+        for _ in range(_ACCEPTED_PER_TURN):
+            if not self._make_room():
+                return
+            try:
                 connection, where = self._socket.accept()
-                connection.setblocking(False)
-                self._make_room()
-                task = self._loop.create_task(self._admit(connection, _address(where)))
-                self._greeting[task] = None
-                task.add_done_callback(partial(self._greeted, connection))
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:  # no more descriptors: the connection stays in the backlog
-            logger.warning("cannot accept links for now: %s", error)
-            self._loop.remove_reader(self._socket)
-            self._again = self._loop.call_later(_ACCEPT_AGAIN_SECONDS, self._listen_again)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._log.warning("cannot accept links for now: %s", error)
+                    self._pause(_ACCEPT_AGAIN_SECONDS)
+                    return
+                continue  # the connection ended before it was accepted
+            connection.setblocking(False)
+            task = self._loop.create_task(self._admit(connection, _address(where)))
+            self._greeting.add(task, where[0], self._loop.time())
+            task.add_done_callback(partial(self._greeted, connection))
 
     def _greeted(self, connection: socket.socket, task: "asyncio.Task[None]") -> None:
-        self._greeting.pop(task, None)
+        self._greeting.discard(task)
         if task.cancelled():
             connection.close()
+        if self._is_full and self._again is not None:
+            self._again.cancel()
+            self._listen_again()
+
+    def _pause(self, seconds: float) -> None:
+        """Leave links in the backlog for so long."""
+        assert self._socket is not None
+        self._loop.remove_reader(self._socket)
+        self._again = self._loop.call_later(seconds, self._listen_again)
 
     def _listen_again(self) -> None:
+        self._is_full = False
+        self._again = None
         if self._socket is not None:
             self._loop.add_reader(self._socket, self._accept)
 
-    def _make_room(self) -> None:
-        """Drop the oldest of too many strangers: a peer's handshake is over in milliseconds."""
+    def _make_room(self) -> bool:
+        """Drop the connection that has to make room; accept later where each is too new."""
         ranks = 0 if self._identity is None else self._identity.world_size
-        if len(self._greeting) >= MOST_UNPROVEN + 2 * ranks:
-            oldest = next(iter(self._greeting))
-            del self._greeting[oldest]
-            oldest.cancel("too many connections have not proven themselves")
+        self._greeting.most = min(MOST_UNPROVEN + 2 * ranks, share_of_descriptors(_PART))
+        surplus = self._greeting.surplus()
+        if surplus is None:
+            return True
+        oldest, since = surplus
+        # Until the worker knows its world nobody can prove anything.
+        now = self._loop.time()
+        left = max(since, now if self._identity is None else self._admitted) + GRACE_SECONDS - now
+        if left > 0:
+            self._pause(left)
+            self._is_full = True
+            return False
+        self._greeting.discard(oldest)
+        oldest.cancel("too many connections have not proven themselves")
+        return True
 
     async def _admit(self, connection: socket.socket, where: str) -> None:
         """Find out who has connected; make it a link, or close it."""
@@ -175,13 +213,13 @@ class SocketListening:
             peer = await self._greet(connection)
         except (HandshakeError, OSError, TimeoutError) as error:
             reason = str(error) or f"a step of the handshake took more than {STEP_SECONDS:.0f} s"
-            logger.warning("refused a link from %s: %s", where, reason)
+            self._log.warning("refused a link from %s: %s", where, reason)
             refuse(connection, reason)
             connection.close()
             return
         except asyncio.CancelledError as cancelled:
             if not self._closing:
-                logger.warning("refused a link from %s: %s", where, cancelled)
+                self._log.warning("refused a link from %s: %s", where, cancelled)
             raise
         assert self._receiver is not None
         inbound = Inbound(connection, peer, self._receiver, self._page, self._ended)
