@@ -82,6 +82,29 @@ lint-container: $(VENV)/.has-dev
 proto: $(VENV)/.has-dev ## Generate the wire code anew from the .proto files
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python proto/generate.py
 
+# With headers, as each brings them but Debian's. Those that are not there are told of.
+WHEEL_PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+.PHONY: wheels
+wheels: $(VENV)/.has-dev ## Build into dist, check and try what is published (WHEEL_PYTHONS=: by which)
+	$(PIP) install --group wheels
+	$(BIN)/python release/wheels.py $(WHEEL_PYTHONS)
+
+# The least Python too: later ones have no wheels of the least NumPy. PyTorch's least release is what
+# test-torch has.
+FLOORS := $(VENV)/floors
+FLOOR_PYTHON ?= $(if $(findstring 3.11.,$(shell $(BIN)/python --version)),$(BIN)/python,python3.11)
+.PHONY: test-floors
+test-floors: $(VENV)/.has-dev ## Try the least versions of all dependencies (Python 3.11: FLOOR_PYTHON=)
+	$(FLOOR_PYTHON) -m venv --clear $(FLOORS)
+	$(BIN)/python release/floors.py >$(FLOORS)/constraints.txt
+	$(FLOORS)/bin/python -m pip --quiet --disable-pip-version-check install \
+		--constraint $(FLOORS)/constraints.txt '.[examples,plot]' ml_dtypes \
+		pytest pytest-asyncio pytest-timeout psutil trustme hypothesis
+	$(FLOORS)/bin/allhands run -n 2 release/two_ranks.py
+	$(FLOORS)/bin/allhands run -n 2 examples/digits.py
+	$(FLOORS)/bin/python -m pytest tests/unit/test_native_kernels.py tests/unit/test_reduction.py \
+		tests/integration/test_cli_status.py tests/integration/test_lines.py $(ARGS)
+
 .PHONY: test-container
 test-container: $(VENV)/.has-dev ## Build the image and run the composition (root on Debian; installs podman)
 	$(PIP) install 'podman-compose>=1.3'

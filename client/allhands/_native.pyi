@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_RANKS: int
+INSTRUCTIONS: Literal["avx2", "baseline"]
+"""What folds are made of on this processor."""
 """The largest group that one lane serves."""
 HEAD_BYTES: int
 """What the directory takes at the beginning of a segment."""

@@ -189,6 +189,14 @@ def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
         yield running
 
 
+def test_every_command_has_help(daemon: Daemon) -> None:
+    for command in daemon.command("--help").stdout.partition("Commands:")[2].splitlines()[1:]:
+        name = command.split()[0]
+        done = daemon.command(name, "--help")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"Usage: allhands {name}")
+
+
 def test_no_jobs_is_said_in_words(own_daemon: Daemon) -> None:
     done = own_daemon.command("status")
     assert (done.returncode, done.stdout) == (0, "no jobs\n")

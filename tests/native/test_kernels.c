@@ -10,12 +10,14 @@
 /* The kernels once more, as they are on processors of which nothing is known. */
 #define ah_copy portable_copy
 #define ah_fold portable_fold
+#define ah_instructions portable_instructions
 #define ah_supports portable_supports
 #define ah_type_size portable_type_size
 #undef __x86_64__
 #include "../../client/allhands/native/kernels.c"
 #undef ah_copy
 #undef ah_fold
+#undef ah_instructions
 #undef ah_supports
 #undef ah_type_size
 

@@ -3,6 +3,7 @@
 import enum
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -332,3 +333,8 @@ def test_any_fold_is_as_numpy_has_it(
     wanted = expected(op, operands, divisor)
     out = operands[place] if place < n else np.empty_like(operands[0])
     assert_same(fold(op, name, out, operands, divisor), wanted)
+
+
+def test_the_loops_are_those_of_this_processor_whichever_compiler_made_them() -> None:
+    flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
+    assert ("avx2" if {"avx2", "f16c"} <= flags else "baseline") == native.INSTRUCTIONS

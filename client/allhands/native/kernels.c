@@ -123,14 +123,32 @@ typedef struct {
 #undef NAMED
 #endif
 
-static const loops *loops_of_this_processor(void) {
-#if defined(__clang__) && defined(__x86_64__)
-    /* Clang knows no F16C by name here. No processor has AVX2 without it. */
-    if (__builtin_cpu_supports("avx2")) return &loops_avx2;
-#elif defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return &loops_avx2;
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Not by __builtin_cpu_supports: with some compilers' libraries (zig's) that is always false. */
+static bool has_avx2_and_f16c(void) {
+    const unsigned saved_by_system = bit_OSXSAVE | bit_AVX | bit_F16C;
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & saved_by_system) != saved_by_system) return false;
+    unsigned low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    const unsigned vectors = 6; /* their lower and upper halves */
+    return (low & vectors) == vectors && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
+}
 #endif
-    return &loops_baseline;
+
+static const loops *loops_of_this_processor = &loops_baseline;
+
+/* Once: where the processor is a virtual one, asking it takes microseconds. */
+__attribute__((constructor)) static void find_loops(void) {
+#if defined(__x86_64__)
+    if (has_avx2_and_f16c()) loops_of_this_processor = &loops_avx2;
+#endif
+}
+
+const char *ah_instructions(void) {
+    return loops_of_this_processor == &loops_baseline ? "baseline" : "avx2";
 }
 
 /* ---- past the caches ---- */
@@ -247,7 +265,7 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
         if (out != in[0]) memcpy(out, in[0], count * size);
         return;
     }
-    const loops *loops = loops_of_this_processor();
+    const loops *loops = loops_of_this_processor;
     const fold *fold = &loops->folds[op == AH_AVG ? AH_SUM : op][type];
     /* Sums of complex numbers are sums of their parts. */
     const size_t lanes = is_complex(type) && op != AH_PRODUCT ? 2 : 1;

@@ -49,6 +49,9 @@ size_t ah_type_size(ah_type type);
 /* Whether `op` is defined for `type`: the same cells as allhands.reduction.check allows. */
 bool ah_supports(ah_op op, ah_type type);
 
+/* The instructions that folds are made of on this processor: "avx2" or "baseline". */
+const char *ah_instructions(void);
+
 /* out[i] = in[0][i] op in[1][i] op ... op in[n-1][i], folded from the left; n >= 1.
  *
  * `out` may be one of `in`, exactly; otherwise nothing overlaps. Any alignment that the type has in
