@@ -14,7 +14,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +82,8 @@ def build_sdist() -> Path:
     """Return where the sdist lies unpacked: wheels are built from nothing else."""
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(DIST), where=ROOT)
     (archive,) = DIST.iterdir()
-    with tarfile.open(archive) as opened:
-        opened.extractall(WORK, filter="data")
+    WORK.mkdir(parents=True)
+    run("tar", "-xf", str(archive), where=WORK)
     return WORK / archive.name.removesuffix(".tar.gz")
 
 
