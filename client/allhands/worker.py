@@ -88,7 +88,7 @@ class Worker:
         self.meeting = meeting
         self._ports = ports
         self._session = session
-        self._mesh = Mesh(self)
+        self._mesh = Mesh(self, session.joined.secret, session.joined.rank)
         self._pings = Pings(self._mesh, self._tell_silent, self._tell_answers)
         self._engines: dict[str, GroupEngine] = {}
         self._ended: dict[str, Position] = {}  # where this rank was in groups it has closed

@@ -53,8 +53,8 @@ honest = checks._stamped
 if me == 2:
     done = []
 
-    def stamped(frame, number):
-        sent = whole(honest(frame, number))
+    def stamped(frame, number, key):
+        sent = whole(honest(frame, number, key))
         if len(sent) > 100_000 and not done:
             done.append(True)
             sent = flipped(sent, [800_000])
@@ -69,6 +69,32 @@ except ah.DataCorrupted as error:
 x[...] = 1
 ah.all_reduce(x)
 tell("sum", sum=float(x.sum()))
+ah.destroy_process_group()
+"""
+
+
+RELAYED = """
+import struct, zlib
+from allhands.transport import checks
+from allhands.transport.frame import HEADER_BYTES, whole
+ah.init_process_group(timeout=20, verify=True)
+honest = checks._stamped
+ONE, TWO = struct.pack("<f", 1), struct.pack("<f", 2)
+
+def relayed(frame, number, *rest):  # by who sees all of a link, and no secret
+    sent = bytearray(whole(honest(frame, number, *rest)))
+    if ONE * 100 in sent[HEADER_BYTES:]:
+        sent[HEADER_BYTES:] = sent[HEADER_BYTES:].replace(ONE, TWO)
+        sent[46:48] = sent[54:56] = bytes(2)
+        crc = zlib.crc32(sent, number)
+        sent[46:48], sent[54:56] = struct.pack("<H", crc & 0xFFFF), struct.pack("<H", crc >> 16)
+    return [bytes(sent)]
+
+checks._stamped = relayed
+x = np.ones(1000, np.float32)
+tell("relayed", **failure(lambda: ah.all_reduce(x)), sums=np.unique(x).tolist())
+checks._stamped = honest
+ah.barrier()
 ah.destroy_process_group()
 """
 
@@ -107,3 +133,12 @@ def test_a_bit_that_flips_on_a_link_names_it_on_every_rank(job: Job, backend: st
         assert rank.ended() == 0, "".join(rank.errors)
     [(start, _)] = links
     assert start == 2
+
+
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
+def test_a_relay_on_the_path_cannot_change_data_without_being_found_out(job: Job) -> None:
+    for rank in job(2, RELAYED):
+        told = rank.expect("relayed")
+        assert told["error"] == "DataCorrupted", told
+        assert "(digest)" in told["text"]
+        assert rank.ended() == 0, "".join(rank.errors)

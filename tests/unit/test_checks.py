@@ -1,11 +1,12 @@
-"""CRCs of frames: what they find, and what they cost those who do not verify."""
+"""Digests of frames: what they find, and what they cost those who do not verify."""
 
 import random
+import zlib
 
 import pytest
 
 from allhands.testing.faults import flipped
-from allhands.transport.checks import Inspector, Stamper
+from allhands.transport.checks import Inspector, LinkKey, Stamper
 from allhands.transport.frame import (
     CHUNK,
     HEADER_BYTES,
@@ -21,6 +22,7 @@ from allhands.transport.frame import (
 
 GROUPS = {1: None}
 PEER = 3
+KEY = LinkKey(b"secret", PEER, 0)
 
 
 def data(number: int, payload: bytes = b"some payload", group: int = 1) -> Frame:
@@ -35,7 +37,7 @@ def stamped(stamper: Stamper, frame: Frame) -> bytes:
 
 
 def test_what_arrives_as_it_was_sent_passes_and_reads_as_before() -> None:
-    stamper, inspector = Stamper(GROUPS), Inspector(GROUPS)
+    stamper, inspector = Stamper(GROUPS, KEY), Inspector(GROUPS, lambda _: KEY)
     for number in range(3):
         frame = data(number)
         sent = stamped(stamper, frame)
@@ -45,20 +47,20 @@ def test_what_arrives_as_it_was_sent_passes_and_reads_as_before() -> None:
 
 
 def test_frames_in_one_piece_and_without_payload_are_stamped_as_well() -> None:
-    stamper, inspector = Stamper(GROUPS), Inspector(GROUPS)
+    stamper, inspector = Stamper(GROUPS, KEY), Inspector(GROUPS, lambda _: KEY)
     for frame in ([whole(data(1))], [Header(Kind.CLEAR, Key(1, 2), 5, 10).pack()]):
         assert inspector.passes(PEER, stamped(stamper, frame))
 
 
 def test_other_groups_frames_stay_as_they_are() -> None:
     frame = data(1, group=2)
-    assert Stamper(GROUPS).next(frame) is frame
-    assert Inspector(GROUPS).passes(PEER, whole(frame))
-    assert Stamper({}).next(data(1)) == data(1)
+    assert Stamper(GROUPS, KEY).next(frame) is frame
+    assert Inspector(GROUPS, lambda _: KEY).passes(PEER, whole(frame))
+    assert Stamper({}, KEY).next(data(1)) == data(1)
 
 
 def test_a_frame_that_the_link_did_not_take_is_counted_when_it_goes() -> None:
-    stamper, inspector = Stamper(GROUPS), Inspector(GROUPS)
+    stamper, inspector = Stamper(GROUPS, KEY), Inspector(GROUPS, lambda _: KEY)
     assert not stamper.offer(data(1), lambda _: False)
     taken: list[Frame] = []
     for number in (1, 2):
@@ -67,31 +69,33 @@ def test_a_frame_that_the_link_did_not_take_is_counted_when_it_goes() -> None:
 
 
 def test_every_single_bit_that_changes_is_found() -> None:
-    sent = stamped(Stamper(GROUPS), data(1))
+    sent = stamped(Stamper(GROUPS, KEY), data(1))
     for bit in range(len(sent) * 8):
         changed = flipped(sent, [bit])
-        inspector = Inspector(GROUPS)
+        inspector = Inspector(GROUPS, lambda _: KEY)
         try:
             assert not inspector.passes(PEER, changed), bit
         except FrameError:
-            continue  # it was the flag itself, so that there seems to be no CRC
+            continue  # it was the flag itself, so that there seems to be no digest
 
 
 def test_a_changed_payload_of_a_full_frame_is_found() -> None:
     payload = random.Random(1).randbytes(CHUNK)
-    sent = stamped(Stamper(GROUPS), data(1, payload))
+    sent = stamped(Stamper(GROUPS, KEY), data(1, payload))
     for bit in random.Random(2).choices(range(CHUNK * 8), k=5):
-        assert not Inspector(GROUPS).passes(PEER, flipped(sent, [HEADER_BYTES * 8 + bit]))
+        assert not Inspector(GROUPS, lambda _: KEY).passes(
+            PEER, flipped(sent, [HEADER_BYTES * 8 + bit])
+        )
 
 
 def test_a_frame_that_is_lost_comes_twice_or_is_overtaken_is_a_protocol_error() -> None:
-    stamper = Stamper(GROUPS)
+    stamper = Stamper(GROUPS, KEY)
     first, second, third = (stamped(stamper, data(number)) for number in range(3))
-    inspector = Inspector(GROUPS)
+    inspector = Inspector(GROUPS, lambda _: KEY)
     assert inspector.passes(PEER, first)
     with pytest.raises(FrameError, match=r"frame 3 .* came too early: frame 2 was due"):
         inspector.passes(PEER, third)
-    inspector = Inspector(GROUPS)
+    inspector = Inspector(GROUPS, lambda _: KEY)
     assert inspector.passes(PEER, first)
     assert inspector.passes(PEER, second)
     with pytest.raises(FrameError, match=r"frame 2 .* came twice or too late: frame 3 was due"):
@@ -99,17 +103,44 @@ def test_a_frame_that_is_lost_comes_twice_or_is_overtaken_is_a_protocol_error() 
 
 
 def test_frames_of_each_peer_are_counted_by_themselves() -> None:
-    inspector = Inspector(GROUPS)
+    inspector = Inspector(GROUPS, lambda _: KEY)
     for peer in (1, 2):
-        assert inspector.passes(peer, stamped(Stamper(GROUPS), data(1)))
+        assert inspector.passes(peer, stamped(Stamper(GROUPS, KEY), data(1)))
 
 
-def test_a_frame_without_crc_of_a_group_that_verifies_is_a_protocol_error() -> None:
-    with pytest.raises(FrameError, match="without CRC"):
-        Inspector(GROUPS).passes(PEER, whole(data(1)))
+def test_a_frame_without_digest_of_a_group_that_verifies_is_a_protocol_error() -> None:
+    with pytest.raises(FrameError, match="without digest"):
+        Inspector(GROUPS, lambda _: KEY).passes(PEER, whole(data(1)))
 
 
-def test_a_frame_with_crc_of_a_group_that_is_not_open_yet_is_looked_at() -> None:
-    sent = stamped(Stamper(GROUPS), data(1))
-    assert Inspector({}).passes(PEER, sent)
-    assert not Inspector({}).passes(PEER, flipped(sent, [HEADER_BYTES * 8]))
+def test_a_frame_with_digest_of_a_group_that_is_not_open_yet_is_looked_at() -> None:
+    sent = stamped(Stamper(GROUPS, KEY), data(1))
+    assert Inspector({}, lambda _: KEY).passes(PEER, sent)
+    assert not Inspector({}, lambda _: KEY).passes(PEER, flipped(sent, [HEADER_BYTES * 8]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [LinkKey(b"guess", PEER, 0), LinkKey(b"secret", 0, PEER), LinkKey(b"secret", PEER, 1)],
+    ids=["another secret", "another direction", "another link"],
+)
+def test_a_digest_under_another_key_is_none(other: LinkKey) -> None:
+    forged = whole(Stamper(GROUPS, other).next(data(1)))
+    assert not Inspector(GROUPS, lambda _: KEY).passes(PEER, forged)
+
+
+def test_who_does_not_hold_the_secret_cannot_repair_what_he_changed() -> None:
+    sent = bytearray(stamped(Stamper(GROUPS, KEY), data(1, b"1.0")))
+    sent[HEADER_BYTES:] = b"3.0"
+    halves = (total_at, offset_at) = 40 + 6, 48 + 6
+    crc = zlib.crc32(_without(sent, halves), 0)  # of frame 0, as it was before there was a key
+    sent[total_at : total_at + 2] = (crc & 0xFFFF).to_bytes(2, "little")
+    sent[offset_at : offset_at + 2] = (crc >> 16).to_bytes(2, "little")
+    assert not Inspector(GROUPS, lambda _: KEY).passes(PEER, bytes(sent))
+
+
+def _without(frame: bytearray, halves: tuple[int, int]) -> bytes:
+    cleared = bytearray(frame)
+    for at in halves:
+        cleared[at : at + 2] = bytes(2)
+    return bytes(cleared)

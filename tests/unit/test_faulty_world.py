@@ -389,4 +389,4 @@ def test_a_message_to_a_point_that_was_changed_breaks_the_link_by_name() -> None
 
     _, received = run(under(faults().flip(link=LINK, bit=PAYLOAD_BIT)))
     assert isinstance(received, ah.PeerFailed)
-    assert "changed on its way (CRC)" in str(received)
+    assert "changed on its way (digest)" in str(received)

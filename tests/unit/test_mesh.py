@@ -2,7 +2,10 @@
 
 import asyncio
 
-from allhands.transport.frame import Frame, Key, whole
+import pytest
+
+from allhands.transport.frame import Frame, Header, Key, Kind, whole
+from allhands.transport.inbox import Incoming
 from allhands.transport.inproc import InprocFabric, Switchboard
 from allhands.transport.mesh import Mesh
 from allhands.transport.outbox import EAGER, UNASKED, Outgoing
@@ -14,6 +17,20 @@ class Silent:
     def unlike(self, peer: int, key: Key) -> None: ...
 
     def link_broken(self, peer: int, reason: str) -> None: ...
+
+
+class Told(Silent):
+    def __init__(self) -> None:
+        self.broken: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
+
+    def link_broken(self, peer: int, reason: str) -> None:
+        self.broken.put_nowait((peer, reason))
+
+
+class Verifying:
+    def corrupted(self, peer: int, key: Key) -> None: ...
+
+    def told(self, peer: int, key: Key, link: tuple[int, int]) -> None: ...
 
 
 class Held:
@@ -97,3 +114,28 @@ async def test_what_a_rank_that_left_never_took_in_does_not_hold_up_leaving() ->
         await meshes[0].drain()
     for mesh in meshes:
         await mesh.aclose()
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+async def test_what_came_without_a_digest_before_its_group_was_opened_is_not_used(
+    is_tagged: bool,
+) -> None:
+    listener = Told()
+    mesh = Mesh(listener)
+    mesh.attach(Held())
+    key = Key(1, 1, point_to_point=is_tagged)
+    frame = whole([Header(Kind.DATA, key, 5, 3, 0, 3).pack(), memoryview(b"3.0")])
+    mesh.accept(4, frame)
+    mesh.verify(1, Verifying())
+    landed: list[bytes] = []
+    incoming = Incoming(3, 5, lambda _, payload: landed.append(bytes(payload)), lambda _: None)
+    if is_tagged:
+        mesh.post_open(4, 1, 0, incoming)
+    else:
+        mesh.post(4, key, incoming)
+    async with asyncio.timeout(5):
+        peer, reason = await listener.broken.get()
+    assert peer == 4
+    assert "without digest" in reason
+    assert landed == []
+    await mesh.aclose()

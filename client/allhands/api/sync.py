@@ -125,9 +125,10 @@ def init_process_group(
             processes that join while it runs wait to be taken in.
         abort_on_exception: when an exception ends this process, the calls of others that need it
             raise `GroupAborted` with its traceback; else `PeerFailed`, as for any rank that left.
-        verify: check every frame on links by a CRC, and compare a digest of the result among the
-            ranks: `DataCorrupted` names the link, or the ranks whose result differs. All ranks
-            must say the same. Calls then take longer, small ones by a round over links.
+        verify: check every frame on links by a digest under a secret of the job, and compare a
+            digest of the result among the ranks: `DataCorrupted` names the link, or the ranks whose
+            result differs. All ranks must say the same. Calls then take longer, small ones by a
+            round over links.
         allow_pickle: let object collectives send what is not of a known type as a pickle; who
             receives one runs what it says, so all ranks must be trusted.
         store: instead of `init_method`: a store that all ranks have, with `rank` and `world_size`.

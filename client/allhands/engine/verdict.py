@@ -198,7 +198,7 @@ def changed(link: tuple[int, int], sequence: int) -> Failure:
 
     def failure(what: str) -> AllhandsError:
         start, end = link
-        text = f"{what}: data was changed on the link from rank {start} to rank {end} (CRC)"
+        text = f"{what}: data was changed on the link from rank {start} to rank {end} (digest)"
         return DataCorrupted(text, op=what.split(" ")[0], seq=sequence, link=link)
 
     return failure

@@ -66,7 +66,7 @@ class Verification:
         sequence, ended = key.sequence, self._ended()
         if sequence > ended + _AHEAD or peer not in self._ranks:
             raise FrameError(
-                "a frame was changed on its way (CRC), and where it belongs is unknown"
+                "a frame was changed on its way (digest), and where it belongs is unknown"
             )
         link = (peer, self._ranks[self._rank])
         # Also if it is over here: others may wait for the answer that it would have had.

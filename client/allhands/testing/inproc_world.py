@@ -77,7 +77,7 @@ class InprocRank:
 
     def __init__(self, board: Switchboard, rank: int, judge: Judge) -> None:
         self.rank = rank
-        self.mesh = Mesh(self)
+        self.mesh = Mesh(self, rank=rank)
         self.mesh.attach(InprocFabric(board, rank, self.mesh))
         self.engines: dict[str, GroupEngine] = {}
         self.gone: dict[int, str] = {}

@@ -1,14 +1,16 @@
-"""CRC-32 of every frame of the groups that verify, from where it leaves to where it comes in.
+"""Keyed digest of every frame of the groups that verify, from where it leaves to where it comes in.
 
-Layout in `peer.proto`. The CRC covers header and payload, and begins with the number of the frame
-among those checked on its link: so one that was lost, came twice or was overtaken gives itself
-away as well. Other groups' frames are as they would be without.
+Layout in `peer.proto`. The digest is an HMAC-SHA256 cut to 32 bits, under a key of the link which
+follows from the secret of the job: who does not hold that cannot change a frame and make its digest
+right again, but by luck, once in 2^32. It covers header and payload, and begins with the number of
+the frame among those checked on its link: so one that was lost, came twice or was overtaken gives
+itself away as well. Other groups' frames are as they would be without.
 """
 
+import hmac
 import struct
 from collections.abc import Callable, Mapping
 from typing import Protocol
-from zlib import crc32
 
 from allhands.transport.frame import CHECKED, Frame, FrameError, Key
 
@@ -17,7 +19,7 @@ _TAIL = struct.Struct("<QQII")
 """Of a header: total, offset, length, flags."""
 _TAIL_AT = 40
 _HALF_AT = 48
-"""Bit of total and offset above which each holds half of the CRC."""
+"""Bit of total and offset above which each holds half of the digest."""
 _BELOW = (1 << _HALF_AT) - 1
 _WINDOW = 16
 """How many frames may be lost, or come again, to be told from frames that were changed."""
@@ -37,21 +39,38 @@ class Checker(Protocol):
         """Learn from `peer` that a frame of a call was changed on that link of the world."""
 
 
+class LinkKey:
+    """The key of the digests of one link, which carries frames from rank `start` to rank `end`."""
+
+    def __init__(self, secret: bytes, start: int, end: int) -> None:
+        key = hmac.digest(secret, b"frames of the link %d>%d" % (start, end), "sha256")
+        self._begun = hmac.new(key, digestmod="sha256")
+
+    def digest(self, number: int, *pieces: "bytes | bytearray | memoryview") -> int:
+        """Return the digest of the frame with that number among those checked on the link."""
+        made = self._begun.copy()
+        made.update(number.to_bytes(8, "little"))
+        for piece in pieces:
+            made.update(piece)
+        return int.from_bytes(made.digest()[:4], "little")
+
+
 class Stamper:
     """The sending end of one link."""
 
-    def __init__(self, groups: Mapping[int, object]) -> None:
+    def __init__(self, groups: Mapping[int, object], key: LinkKey) -> None:
         self._groups = groups
+        self._key = key
         self._count = 0
 
     def offer(self, frame: Frame, take: Callable[[Frame], bool]) -> bool:
-        """Offer a frame, with its CRC if it is of a group that verifies; say whether it was taken.
+        """Offer a frame, with its digest if its group verifies; say whether it was taken.
 
         Frames must be given here in the order in which the link has them.
         """
         if not self._groups or not self._is_checked(frame):
             return take(frame)
-        if not take(_stamped(frame, self._count)):
+        if not take(_stamped(frame, self._count, self._key)):
             return False
         self._count += 1
         return True
@@ -61,29 +80,31 @@ class Stamper:
         if not self._groups or not self._is_checked(frame):
             return frame
         self._count += 1
-        return _stamped(frame, self._count - 1)
+        return _stamped(frame, self._count - 1, self._key)
 
     def _is_checked(self, frame: Frame) -> bool:
         return _GROUP.unpack_from(frame[0])[0] in self._groups
 
 
 class Inspector:
-    """The receiving end of all links of a rank."""
+    """The receiving end of all links of a rank; `key_from` returns the key of that from a peer."""
 
-    def __init__(self, groups: Mapping[int, object]) -> None:
+    def __init__(self, groups: Mapping[int, object], key_from: Callable[[int], LinkKey]) -> None:
         self._groups = groups
+        self._key_from = key_from
+        self._keys: dict[int, LinkKey] = {}
         self._counts: dict[int, int] = {}
 
     def passes(self, peer: int, frame: bytes | memoryview) -> bool:
         """Say whether a whole frame is as it was sent, as far as that was asked for.
 
         Raises:
-            FrameError: it is not the next one of its link, or has no CRC where it should.
+            FrameError: it is not the next one of its link, or has no digest where it should.
         """
         total, offset, length, flags = _TAIL.unpack_from(frame, _TAIL_AT)
         if not flags & CHECKED:
             if self._groups and _GROUP.unpack_from(frame)[0] in self._groups:
-                raise FrameError("a frame without CRC of a group that this rank wants verified")
+                raise FrameError("a frame without digest of a group that this rank wants verified")
             return True
         claimed = total >> _HALF_AT | offset >> _HALF_AT << 16
         header = bytearray(frame[: _TAIL_AT + _TAIL.size])
@@ -91,10 +112,12 @@ class Inspector:
         payload = memoryview(frame)[len(header) :]
         expected = self._counts.get(peer, 0)
         self._counts[peer] = expected + 1
-        if _crc(expected, header, payload) == claimed:
+        if (key := self._keys.get(peer)) is None:
+            key = self._keys[peer] = self._key_from(peer)
+        if key.digest(expected, header, payload) == claimed:
             return True
         for number in range(max(expected - _WINDOW, 0), expected + _WINDOW):
-            if _crc(number, header, payload) == claimed:
+            if key.digest(number, header, payload) == claimed:
                 what = "came twice or too late" if number < expected else "came too early"
                 raise FrameError(
                     f"frame {number + 1} of those checked {what}: frame {expected + 1} was due"
@@ -102,24 +125,17 @@ class Inspector:
         return False
 
 
-def _stamped(frame: Frame, number: int) -> Frame:
+def _stamped(frame: Frame, number: int, key: LinkKey) -> Frame:
     first = bytearray(frame[0])
     total, offset, length, flags = _TAIL.unpack_from(first, _TAIL_AT)
     _TAIL.pack_into(first, _TAIL_AT, total, offset, length, flags | CHECKED)
-    crc = _crc(number, first, *frame[1:])
+    digest = key.digest(number, first, *frame[1:])
     _TAIL.pack_into(
         first,
         _TAIL_AT,
-        total | (crc & 0xFFFF) << _HALF_AT,
-        offset | crc >> 16 << _HALF_AT,
+        total | (digest & 0xFFFF) << _HALF_AT,
+        offset | digest >> 16 << _HALF_AT,
         length,
         flags | CHECKED,
     )
     return [bytes(first), *frame[1:]]
-
-
-def _crc(number: int, *pieces: "bytes | bytearray | memoryview") -> int:
-    crc = number & 0xFFFFFFFF
-    for piece in pieces:
-        crc = crc32(piece, crc)
-    return crc

@@ -21,7 +21,7 @@ _VERSION = 1
 _POINT_TO_POINT = 1
 _ASKED = 2
 CHECKED = 4
-"""Flag of a frame with a CRC, half of it above the 48 bits of `total`, half above `offset`'s."""
+"""Flag of a frame with a digest, half of it above the 48 bits of `total`, half above `offset`'s."""
 _48_BITS = (1 << 48) - 1
 _FRONT = struct.Struct("<2sBB52xI4x")
 """What of a header says where its frame ends: magic, version, kind, bytes of payload."""
@@ -90,7 +90,7 @@ class Header(NamedTuple):
     asked: bool = False
     """Data: of a message that the receiver has cleared; it counts against no budget."""
     checked: bool = False
-    """Whether it has a CRC, which it is given when it leaves."""
+    """Whether it has a digest, which it is given when it leaves."""
 
     def pack(self) -> bytes:
         key = self.key

@@ -146,6 +146,25 @@ class Inbox:
             arrived = self._early.pop(place)
             self._release(arrived.peer, len(arrived.payload or b""))
 
+    def drop_unchecked(self, group: int) -> set[int]:
+        """Drop what came of a group without a digest before it was opened; return from whom."""
+        early = [
+            (place, arrived)
+            for place, arrived in self._early.items()
+            if arrived.header.key.group == group and not arrived.header.checked
+        ]
+        queued = [
+            (tagged, arrived)
+            for tagged, waiting in self._queues.items()
+            for arrived in waiting
+            if arrived.header.key.group == group and not arrived.header.checked
+        ]
+        for place, _ in early:
+            del self._early[place]
+        for tagged, arrived in queued:
+            _remove(self._queues, tagged, arrived)
+        return {arrived.peer for _, arrived in (*early, *queued)}
+
     def accept(self, peer: int, header: Header, payload: memoryview) -> None:
         """Take a DATA, ANNOUNCE or WITHDRAW frame.
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from allhands.transport.checks import Checker, Inspector, Stamper
+from allhands.transport.checks import Checker, Inspector, LinkKey, Stamper
 from allhands.transport.frame import (
     HEADER_BYTES,
     Frame,
@@ -100,10 +100,11 @@ class Muster:
 class Mesh:
     """Messages between this rank and its peers; a `Receiver` for its fabric.
 
-    Links are dialled when first needed. Everything runs on one loop.
+    Links are dialled when first needed. Everything runs on one loop. `secret` is that of the job,
+    for the digests of frames.
     """
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, secret: bytes = b"", rank: int = 0) -> None:
         self._listener = listener
         self._fabric: Fabric | None = None
         self._lanes: dict[int, _Lane] = {}
@@ -120,7 +121,9 @@ class Mesh:
         self._pinged: dict[int, float] = {}
         """Peers that have sent nothing since they were pinged, and when that was."""
         self._checkers: dict[int, Checker] = {}
-        self._inspector = Inspector(self._checkers)
+        self._secret = secret
+        self._rank = rank
+        self._inspector = Inspector(self._checkers, lambda peer: LinkKey(secret, peer, rank))
 
     def attach(self, fabric: Fabric) -> None:
         """Give the mesh its network; before that nothing can be sent."""
@@ -211,7 +214,12 @@ class Mesh:
                 self._reply(peer, Header(kind, key, 0, 0, 0, len(payload)), payload)
 
     def verify(self, group: int, checker: Checker) -> None:
-        """Send the frames of a group with a CRC, and take in none of it without."""
+        """Send the frames of a group with a digest, and take in none of it without."""
+        if group not in self._checkers:
+            for peer in self._inbox.drop_unchecked(group):
+                reason = "it sent a frame without digest of a group that this rank wants verified"
+                # Once the group is open: its calls fail by that.
+                asyncio.get_running_loop().call_soon(self.broken, peer, reason)
         self._checkers[group] = checker
 
     def tell_corrupt(self, peer: int, key: Key, link: tuple[int, int]) -> None:
@@ -410,11 +418,11 @@ class Mesh:
         try:
             header = unpack(frame)
         except FrameError as error:
-            raise FrameError(f"a frame was changed on its way (CRC): {error}") from error
+            raise FrameError(f"a frame was changed on its way (digest): {error}") from error
         checker = self._checkers.get(header.key.group)
         if checker is None or header.key.point_to_point:
             # Nobody could tell which message has gone, and the next would take its place.
-            raise FrameError("a frame was changed on its way (CRC)")
+            raise FrameError("a frame was changed on its way (digest)")
         checker.corrupted(peer, header.key)
         self._inbox.passed_over(peer, header)
 
@@ -436,7 +444,9 @@ class Mesh:
         """Return the way out to a peer, which is dialled when it is first needed."""
         lane = self._lanes.get(peer)
         if lane is None:
-            lane = self._lanes[peer] = _Lane(Stamper(self._checkers))
+            lane = self._lanes[peer] = _Lane(
+                Stamper(self._checkers, LinkKey(self._secret, self._rank, peer))
+            )
             lane.task = asyncio.create_task(self._carry(peer, lane), name=f"link to rank {peer}")
         return lane
 
