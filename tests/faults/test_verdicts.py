@@ -180,6 +180,45 @@ def test_all_survivors_get_one_verdict_with_the_right_class(
         assert told[0]["verdict"] == told[1]["verdict"]
 
 
+LATE = """
+ah.init_process_group(timeout=30)
+me = ah.get_rank()
+x = np.ones({length})
+ah.all_reduce(x)
+tell("ready")
+hear()
+# The late one's deadline passes when the coordinator is asked by nobody else any more.
+tell("failed", **failure(lambda: ah.all_reduce(x, timeout=8 if me == 2 else 1)))
+hear()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("backend", ["socket", "grpc"])
+@pytest.mark.parametrize("length", [10, 1 << 19])
+def test_who_comes_to_a_call_that_the_others_have_given_up_is_told_that_it_came_too_late(
+    cluster: Cluster, backend: str, length: int
+) -> None:
+    url = cluster.daemon()
+    script = LATE.format(length=length)
+    ranks = cluster.world(3, script, ALLHANDS_URL=f"{url}/j", ALLHANDS_BACKEND=backend)
+    for rank in ranks:
+        rank.expect("ready")
+    for rank in ranks[:2]:
+        rank.say()
+    given = [rank.expect("failed") for rank in ranks[:2]]
+    ranks[2].say()
+    told = ranks[2].expect("failed")
+    for one in (*given, told):
+        assert (one["error"], one["ranks"], one["seq"]) == ("CollectiveTimeout", [2], 2), one
+        assert one["verdict"]["absent"] == given[0]["verdict"]["absent"]
+        assert one["verdict"]["absent"][0]["state"] == "busy"
+    assert (
+        "who came later came too late: the others had waited until their deadline" in told["text"]
+    )
+    assert "rank 2 is this one" in told["text"]
+
+
 def table() -> Iterator[str]:
     """Measure: which fault, over which backend, what survivors saw, after how many seconds."""
     import tempfile

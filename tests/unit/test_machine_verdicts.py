@@ -6,7 +6,14 @@ import pytest
 
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import Probe
-from allhands_server.machine.events import AwaitVerdict, Heartbeat, Leave, Looked, OpenGroup
+from allhands_server.machine.events import (
+    AwaitVerdict,
+    CloseGroup,
+    Heartbeat,
+    Leave,
+    Looked,
+    OpenGroup,
+)
 from allhands_server.machine.refusals import Status
 from allhands_server.machine.values import AbsentRank, Progress, State, Verdict
 from allhands_server.testing import Transcript
@@ -372,6 +379,99 @@ def test_who_does_not_answer_pings_is_unreachable_though_it_answers_the_coordina
     assert "unreachable for rank 0 (host host1, pid 1001): pings are unanswered" in (
         only(t, tickets[0]).text
     )
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_of_two_that_do_not_reach_each_other_who_has_not_come_is_named_not_who_is_ahead(
+    ahead: int,
+) -> None:
+    t = Transcript()
+    sessions = t.world(3)
+    behind = 1 - ahead
+    ticket = ask(t, sessions[ahead], waiting_on=(behind,))
+    t.at(1.7)
+    answer_probes(t, sessions[ahead], replace(inside(), unanswered=(behind,)))
+    answer_probes(t, sessions[behind], replace(inside(6, "broadcast"), unanswered=(ahead,)))
+    answer_probes(t, sessions[2], inside())
+    t.at(DUE)
+    assert absent(t, ticket) == [(behind, State.UNREACHABLE)]
+    assert f"is unreachable for rank {ahead} " in only(t, ticket).text
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_of_two_that_do_not_reach_each_other_who_has_ended_the_call_is_named_to_the_other(
+    ahead: int,
+) -> None:
+    t = Transcript()
+    sessions = t.world(2)
+    behind = 1 - ahead
+    t.say(sessions[ahead], Heartbeat(0, (replace(inside(8), unanswered=(behind,)),)))
+    ticket = ask(t, sessions[behind], waiting_on=(ahead,))
+    t.at(1.7)
+    answer_probes(t, sessions[behind], replace(inside(), unanswered=(ahead,)))
+    t.at(DUE)
+    assert absent(t, ticket) == [(ahead, State.UNREACHABLE)]
+
+
+def test_who_comes_after_the_others_have_given_a_call_up_is_told_that_it_came_too_late() -> None:
+    t = Transcript()
+    first, late = t.world(2, window=60.0)
+    ticket = ask(t, first, waiting_on=(1,))
+    t.at(1.7)
+    answer_probes(t, first, inside())
+    answer_probes(t, late, outside(6))
+    t.at(DUE)
+    given = verdict(t, ticket)
+    assert absent(t, ticket) == [(1, State.BUSY)]
+    t.say(first, Heartbeat(0, (replace(inside(), operation=""),)))
+    t.at(20.0)
+    t.say(late, Heartbeat(0, (inside(),)))
+    again = ask(t, late, due=50.0, waiting_on=(0,))
+    t.at(49.7)
+    answer_probes(t, first, replace(inside(), operation=""))
+    answer_probes(t, late, inside())
+    t.at(50.0)
+    assert verdict(t, again).absent == given.absent
+    assert verdict(t, again).text == (
+        f"{given.text}; who came later came too late: the others had waited until their "
+        "deadline, and given it up 48.0 s ago"
+    )
+
+
+def test_what_is_kept_of_past_verdicts_is_bounded_and_ends_with_its_group() -> None:
+    t = Transcript()
+    first, second = t.world(2, window=60.0)
+    for session in (first, second):
+        t.say(session, OpenGroup("pair", (0, 1)))
+
+    def waiting(sequence: int) -> Progress:
+        return Progress("pair", sequence, 0, "all_reduce")
+
+    def told(sequence: int, session: int) -> list[tuple[int, str]]:
+        """Return the verdict on a call which that member alone waits in."""
+        t.say(session, Heartbeat(0, (waiting(sequence),)))
+        request = AwaitVerdict("j", f"member{session}", "pair", sequence, "all_reduce", (0,))
+        ticket = t.ask(request, t.now + 10.0)
+        t.at(t.now + 9.7)
+        for one in (first, second):
+            answer_probes(t, one)
+        t.at(t.now + 0.3)
+        return absent(t, ticket)
+
+    for sequence in range(1, 70):
+        assert told(sequence, first) == [(1, State.BUSY)]
+    t.say(second, Heartbeat(0, (waiting(69),)))
+    assert told(69, second) == [(1, State.BUSY)]
+    t.say(second, Heartbeat(0, (waiting(69),)))
+    t.at(t.now + 10.0)
+    assert told(1, second) == [(0, State.SLOW)]  # so long ago that nobody knows
+    for session in (first, second):
+        t.say(session, CloseGroup("pair"))
+    for session in (first, second):
+        t.say(session, OpenGroup("pair", (0, 1)))
+        t.say(session, Heartbeat(0, (waiting(69),)))
+    t.at(t.now + 10.0)
+    assert told(69, second) == [(0, State.SLOW)]
 
 
 @pytest.mark.parametrize("silent", [0, 1])

@@ -303,6 +303,7 @@ class Endings:
             timeout=timeout,
             found=found,
             waiting_on=[self._ranks[rank] for rank in waiting_for],
+            mine=self._ranks[self._rank],
             registry=self._registry,
         )
 

@@ -15,6 +15,9 @@ from allhands.errors import (
 )
 from allhands.verdicts import Verdict
 
+_LATE_STATES = ("paused", "elsewhere", "busy")
+"""What a rank can be in a verdict on a call that it makes after that."""
+
 Failure = Callable[[str], AllhandsError]
 """Makes the error of a call, given what the call is; a fresh one for each caller."""
 
@@ -80,12 +83,13 @@ def timed_out(
     found: Verdict | None,
     waiting_on: Sequence[int],
     registry: Registry,
+    mine: int | None = None,
 ) -> CollectiveTimeout:
-    """Word a passed deadline."""
+    """Word a passed deadline; `mine` is this rank of the world, which may have come too late."""
     ranks = tuple(waiting_on)
     if found is not None and found.absent:
         ranks = found.ranks
-        text = f"{what} timed out after {timeout:g} s: {found}"
+        text = f"{what} timed out after {timeout:g} s: {_told(found, mine)}"
     else:
         said = ", ".join(registry.name(rank) for rank in ranks) or "nobody in particular"
         text = f"{what} timed out after {timeout:g} s, waiting for {said}"
@@ -100,6 +104,13 @@ def timed_out(
         verdict=found,
         timeout=timeout,
     )
+
+
+def _told(found: Verdict, mine: int | None) -> str:
+    """Word a verdict for a rank, which is missing itself where it came late."""
+    if any(one.rank == mine and one.state in _LATE_STATES for one in found.absent):
+        return f"{found}\nrank {mine} is this one: it came when the others had given the call up"
+    return str(found)
 
 
 def failed_to_pass(

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from allhands_server.machine import wording
 from allhands_server.machine.member import Member
@@ -137,6 +138,15 @@ def verdict(group: str, sequence: int, operation: str, found: Sequence[AbsentRan
     rest = f"; and {more:,} more" if more > 0 else ""
     text = f"{ranks} did not arrive in {call} of group {wording.short(group)}: {said}{rest}"
     return Verdict(group, sequence, operation, tuple(found), text)
+
+
+def given_before(verdict: Verdict, seconds: float) -> Verdict:
+    """Make the verdict on a call for who came to it after the others had given it up."""
+    text = (
+        f"{verdict.text}; who came later came too late: the others had waited until their "
+        f"deadline, and given it up {seconds:.1f} s ago"
+    )
+    return replace(verdict, text=text)
 
 
 def of_no_call(found: Sequence[AbsentRank], text: str = "") -> Verdict:

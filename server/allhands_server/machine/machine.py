@@ -379,6 +379,8 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
             return [] if job.verdicts is None else job.verdicts.opened(group)
         case CloseGroup(group):
             world.close_group(member, group)
+            if job.verdicts is not None:
+                job.verdicts.closed(group)
             return []
         case LinkBroken(rank, reason, shares_memory):
             return world.link_broke(rank, member, reason, shares_memory, now)

@@ -9,7 +9,7 @@ waits for them for a moment: callers wait for it longer than for their call.
 A monitored barrier is a call that ranks meet in here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -33,6 +33,8 @@ MEMORY = 5.0
 """Seconds for which a verdict stands for callers whose deadlines pass later."""
 BARRIER_MEMORY = 60.0
 """The same, for who comes to a monitored barrier that has failed."""
+PAST = 64
+"""Verdicts of one world that are kept for ranks that come to a call after it was given up."""
 BARRIER = "monitored_barrier"
 _FRESH_PROBE = 1.0
 _LOOK_AFTER = 0.1
@@ -79,6 +81,7 @@ class Verdicts:
         self._cases: dict[_Key, _Case] = {}
         self._callers: dict[int, tuple[_Case, tuple[Appointment, ...]]] = {}
         self._late: dict[_Key, _Case] = {}  # those whose deadline has passed
+        self._past: dict[_Key, tuple[Verdict, float]] = {}  # for who comes late; oldest first
 
     def ask(
         self, ticket: int, request: AwaitVerdict | Meet, now: float, due: float | None
@@ -143,6 +146,12 @@ class Verdicts:
         ]
         return [effect for case in met for effect in self._passed(case)]
 
+    def closed(self, group: str) -> None:
+        """Learn that a rank has closed a group: with the last one, its numbers begin anew."""
+        if self._world.groups.ranks_of(group) is None:
+            for key in [one for one in self._past if one[0] == group]:
+                del self._past[key]
+
     def give_up(
         self, member: Member, group: str, sequence: int, reason: str, now: float
     ) -> list[Effect]:
@@ -188,6 +197,7 @@ class Verdicts:
             if now < case.until and self._may_still_answer(case):
                 return effects
             case.verdict = self._verdict(case, now)
+            self._remember(case, now)
             del self._late[case.key]
             memory = BARRIER_MEMORY if case.is_barrier else MEMORY
             self._agenda.at(now + memory, partial(self._forget, case))
@@ -215,6 +225,14 @@ class Verdicts:
         self._late.pop(case.key, None)
         if self._cases.get(case.key) is case:
             del self._cases[case.key]
+
+    def _remember(self, case: _Case, now: float) -> None:
+        """Keep the first verdict on a call: who comes to it later should be told the same."""
+        assert case.verdict is not None
+        if not case.is_barrier and case.verdict.absent and case.key not in self._past:
+            self._past[case.key] = case.verdict, now
+            if len(self._past) > PAST:
+                del self._past[next(iter(self._past))]
 
     # ------------------------------------------------------------ asking
 
@@ -263,9 +281,12 @@ class Verdicts:
         if not absent:
             stuck = [self._stuck(rank, case, now) for rank in ranks]
             absent = {one.rank: one for one in stuck if one is not None}
-        for one in self._unreachable(case, ranks):
+        for one in self._unreachable(case, ranks, absent.keys()):
             if one.rank not in absent or absent[one.rank].state in _MILD:
                 absent[one.rank] = one
+        if not absent and (past := self._past.get(case.key)) is not None:
+            given, when = past
+            return absence.given_before(given, now - when)
         if not absent:
             absent = {rank: self._slow(rank, case) for rank in case.waited_for}
         inorder = [one for _, one in sorted(absent.items())]
@@ -293,8 +314,14 @@ class Verdicts:
         done = self._is_done(member, case)
         return None if done or not _is_silent(member, case) else _silent(member, now)
 
-    def _unreachable(self, case: _Case, ranks: Iterable[int]) -> list[AbsentRank]:
-        """Judge by what members say of the peers that do not answer them."""
+    def _unreachable(
+        self, case: _Case, ranks: Iterable[int], missing: Collection[int]
+    ) -> list[AbsentRank]:
+        """Judge by what members say of the peers that do not answer them.
+
+        Of two, who is `missing` is named, or else who is done: what the other needs of it has
+        not come through.
+        """
         present = self._world.present
         alive = {
             rank: present[rank]
@@ -307,9 +334,23 @@ class Verdicts:
             for other in one.cut_off(case.group)
             if other in alive and other != rank
         }
+        done = {rank for rank, one in alive.items() if self._is_done(one, case)}
+        blamed: dict[int, list[int]] = {}
+        for both in sorted(pairs):
+            culprits = [rank for rank in both if rank in missing] or [
+                rank for rank in both if rank in done
+            ]
+            if len(culprits) == 1:
+                [culprit] = culprits
+                blamed.setdefault(culprit, []).append(sum(both) - culprit)
+                pairs.discard(both)
+        for rank, others in blame(pairs).items():
+            blamed.setdefault(rank, []).extend(others)
         return [
-            absence.unreachable(alive[rank], [alive[one] for one in others], "pings are unanswered")
-            for rank, others in blame(pairs).items()
+            absence.unreachable(
+                alive[rank], [alive[one] for one in sorted(others)], "pings are unanswered"
+            )
+            for rank, others in sorted(blamed.items())
         ]
 
     def _slow(self, rank: int, case: _Case) -> AbsentRank:
