@@ -41,6 +41,20 @@ class Routed:
         """Let everything through again."""
         self._table("-F", "FORWARD")
 
+    def slow(self, letters: str, rate: str, queue: str) -> None:
+        """Let hosts receive so much a second, what has to wait as long as `queue` says."""
+        for interface in self._towards(letters):
+            shaped = ("root", "tbf", "rate", rate, "burst", "32kb", "latency", queue)
+            netns.run([*netns.enter(self.router), "tc", "qdisc", "add", "dev", interface, *shaped])
+
+    def fast(self, letters: str) -> None:
+        """Let hosts receive what they can again."""
+        for interface in self._towards(letters):
+            netns.run([*netns.enter(self.router), "tc", "qdisc", "del", "dev", interface, "root"])
+
+    def _towards(self, letters: str) -> list[str]:
+        return [f"host{at}" for at, letter in enumerate(self.hosts, 1) if letter in letters]
+
     def _table(self, *arguments: str) -> None:
         command = [*netns.enter(self.router), "iptables", *arguments]
         subprocess.run(command, check=True, capture_output=True)

@@ -201,6 +201,39 @@ def test_a_rank_whose_interpreter_is_held_up_is_not_taken_for_one_behind_a_silen
         assert rank.expect("ended")["warned"] == 0
 
 
+@pytest.mark.parametrize("backend", ["auto", "grpc"])
+@pytest.mark.parametrize("queue", ["50ms", "500ms"])
+def test_a_slow_network_is_not_taken_for_a_silent_one(
+    start: Start, routed: Routed, queue: str, backend: str
+) -> None:
+    ranks = start(
+        "abc",
+        """
+        ah.init_process_group(timeout=50, heartbeat_window=2)
+        x = np.ones(1 << 18)
+        ah.barrier()
+        tell("ready")
+        hear()
+        ah.all_reduce(x)
+        ah.barrier()
+        tell("ended", warned=len(warned))
+        hear()
+        os._exit(0)
+        """,
+        ALLHANDS_BACKEND=backend,
+    )
+    for rank in ranks:
+        rank.expect("ready")
+    routed.slow("bc", "3mbit", queue)
+    try:
+        for rank in ranks:
+            rank.say()
+        for rank in ranks:
+            assert rank.expect("ended")["warned"] == 0
+    finally:
+        routed.fast("bc")
+
+
 def test_a_rank_one_call_ahead_is_told_who_is_missing_and_not_that_it_is(
     start: Start, routed: Routed
 ) -> None:

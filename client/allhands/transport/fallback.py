@@ -35,7 +35,10 @@ class FallbackFabric:
         return self._first.pump(seconds)
 
     def last_heard(self, peer: int) -> float:
-        return self._first.last_heard(peer) if isinstance(self._first, Traced) else -math.inf
+        both = (self._first, self._second)
+        return max(
+            (one.last_heard(peer) for one in both if isinstance(one, Traced)), default=-math.inf
+        )
 
     async def aclose(self) -> None:
         await self._first.aclose()
