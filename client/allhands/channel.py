@@ -194,8 +194,10 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     # A coordinator whose host vanished without a word: waits end in 20 s, whatever their deadline.
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # its default, 60 s, would be in the way
+    # Seconds without an acknowledgement of the other host's kernel that end a connection. A
+    # coordinator that is stopped for a while acknowledges, and answers no ping of gRPC's.
+    ("grpc.keepalive_timeout_ms", 30_000),
+    ("grpc.http2.ping_timeout_ms", 3_600_000),
     ("grpc.http2.max_pings_without_data", 0),
     # The coordinator limits what it takes in; what it kept it may also give back.
     ("grpc.max_receive_message_length", -1),

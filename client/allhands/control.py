@@ -501,4 +501,6 @@ def _member(member: wire.Member) -> MemberStatus:
             for one in member.lateness
         ),
         gone=member.gone if member.HasField("gone") else None,
+        condition=member.condition.state,
+        condition_text=member.condition.text,
     )

@@ -57,6 +57,10 @@ class MemberStatus:
     """One per group where it is known."""
     gone: float | None = None
     """Seconds since it was lost or left; None: it is there."""
+    condition: str = ""
+    """`stalled`, `paused` or `unreachable`: silent towards the coordinator though it lives; ""."""
+    condition_text: str = ""
+    """The sentence on that."""
 
     def in_group(self, group: str) -> OperationStatus | None:
         return next((one for one in self.operations if one.group == group), None)

@@ -23,7 +23,7 @@ from allhands.errors import (
     MembershipChanged,
 )
 from allhands.verdicts import Absence, State, Verdict
-from allhands_proto import process
+from allhands_proto import process, stack_channel
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -45,6 +45,8 @@ _SIZE_ADVICE = (
     "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
     "or pass world_size"
 )
+OF_THE_WORLD = ("lost", "left", "ruling", "aborted", "condition")
+"""Events that a rank which the coordinator cannot reach is told by its peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,15 @@ class SessionListener(Protocol):
 
     def aborted(self, group: str, by: str, reason: str) -> None:
         """Somebody ended a group, or the world where that is empty."""
+
+    def vouch(self, rank: int) -> None:
+        """Find out whether a rank is heard over a link, and say so if it is."""
+
+    def condition(self, rank: int, found: Absence | None, seconds: float) -> None:
+        """A rank has been silent towards the coordinator for so long; None: not any more."""
+
+    def relay(self, event: wire.SessionEvent) -> None:
+        """Pass on what befell the world to ranks that the coordinator cannot tell."""
 
     def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
         """A rank gave a call up on purpose."""
@@ -453,7 +464,9 @@ class Session:
         try:
             while True:
                 event = await self._event(self._stream)
-                self._dispatch(event, listener)
+                self.take(event, listener)
+                if event.WhichOneof("event") in OF_THE_WORLD:
+                    listener.relay(event)
         except grpc.RpcError as error:
             if self._leaving:
                 return
@@ -485,7 +498,8 @@ class Session:
         known = next((one.reason for one in mine if one.reason), "")
         listener.expelled(known or f"its session broke: {reason}")
 
-    def _dispatch(self, event: wire.SessionEvent, listener: SessionListener) -> None:
+    def take(self, event: wire.SessionEvent, listener: SessionListener) -> None:
+        """Act on an event of the coordinator, which came from it or by way of a peer."""
         match event.WhichOneof("event"):
             case "lost":
                 self.epoch = event.lost.epoch
@@ -498,10 +512,13 @@ class Session:
                 stack = listener.stack() if event.probe.stack else ""
                 self.say(_heartbeat(listener, event.probe.probe, stack))
             case "inspect":
-                asked = event.inspect
-                found_there = process.look(asked.pid, asked.born)
-                inspected = wire.Inspected(member_id=asked.member_id, found=found_there)
-                self.say(wire.SessionRequest(inspected=inspected))
+                self._begin(self._inspect(event.inspect))
+            case "vouch":
+                listener.vouch(event.vouch.rank)
+            case "condition":
+                told = event.condition
+                condition = absence_from(told.found) if told.HasField("found") else None
+                listener.condition(told.rank, condition, told.seconds)
             case "ruling":
                 ranks = event.ruling.ranks
                 pairs = list(zip(ranks[::2], ranks[1::2], strict=True))
@@ -511,8 +528,8 @@ class Session:
                 between = list(zip(silent.ranks[::2], silent.ranks[1::2], strict=True))
                 listener.links_silent(verdict_from(silent.verdict), between, silent.over)
             case "aborted":
-                told = event.aborted
-                listener.aborted(told.group, told.by, told.reason)
+                aborted = event.aborted
+                listener.aborted(aborted.group, aborted.by, aborted.reason)
             case "given_up":
                 given = event.given_up
                 listener.call_given_up(given.group, given.sequence, given_up_from(given))
@@ -526,6 +543,15 @@ class Session:
                 self._begin(self._report(event.collect, listener))
             case other:
                 logger.warning("the coordinator says %r, which this worker does not know", other)
+
+    async def _inspect(self, asked: wire.Inspect) -> None:
+        found = process.look(asked.pid, asked.born)
+        inspected = wire.Inspected(member_id=asked.member_id, found=found)
+        await self._say(wire.SessionRequest(inspected=inspected))
+        if asked.stack_channel and found == "running":
+            inspected.stack = await stack_channel.read(asked.pid, asked.born, asked.stack_channel)
+            inspected.found = process.look(asked.pid, asked.born)
+            await self._say(wire.SessionRequest(inspected=inspected))
 
     async def flush(self) -> None:
         """Return when what was said has been handed over, or the session is over."""
@@ -617,7 +643,7 @@ def verdict_from(message: wire.Verdict) -> Verdict:
         group=message.group,
         sequence=message.sequence,
         operation=message.operation,
-        absent=tuple(map(_absence, message.absent)),
+        absent=tuple(map(absence_from, message.absent)),
         text=message.text,
     )
 
@@ -626,7 +652,7 @@ def given_up_from(message: wire.CallGivenUp) -> GivenUp:
     return GivenUp(message.rank, message.by, message.reason)
 
 
-def _absence(one: wire.AbsentRank) -> Absence:
+def absence_from(one: wire.AbsentRank) -> Absence:
     return Absence(
         rank=one.rank,
         state=cast(State, one.state),

@@ -80,7 +80,7 @@ def group_table(job: JobStatus, group: GroupStatus) -> RenderableType:
             str(rank),
             member.host,
             str(member.pid),
-            member.state,
+            _standing(member),
             _ago(member.last_heartbeat),
             str(now.sequence),
             str(now.completed),
@@ -256,7 +256,7 @@ def _members_table(members: Iterable[MemberStatus]) -> Table:
             member.host,
             str(member.pid),
             member.address,
-            member.state,
+            _standing(member),
             _ago(member.last_heartbeat),
         )
         first, *others = _shown(member)
@@ -264,6 +264,11 @@ def _members_table(members: Iterable[MemberStatus]) -> Table:
         for other in others:
             _add_row(table, *[""] * len(who), *_operation(other), _late(member, other))
     return table
+
+
+def _standing(member: MemberStatus) -> str:
+    """Return the state of a member, or what it is while it is silent."""
+    return member.condition if member.state == "joined" and member.condition else member.state
 
 
 def _shown(member: MemberStatus) -> Sequence[OperationStatus | None]:
@@ -288,9 +293,13 @@ def _late(member: MemberStatus, one: OperationStatus | None) -> str:
 
 
 def _reasons(members: Iterable[MemberStatus]) -> list[Text]:
-    """Say in a line each why members are gone; a column would become as wide as the longest."""
-    gone = [member for member in members if member.reason]
-    return [_cell(f"rank {one.rank} {one.state}: {one.reason}") for one in gone]
+    """Say in a line each why members are gone or silent: a column would be far too wide."""
+    told = [
+        f"rank {one.rank} {one.state}: {one.reason}" if one.reason else one.condition_text
+        for one in members
+        if one.reason or (one.state == "joined" and one.condition)
+    ]
+    return [_cell(line) for line in told]
 
 
 def _add_row(table: Table, *cells: str) -> None:

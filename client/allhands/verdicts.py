@@ -5,7 +5,8 @@ The state of an absent rank is one of these, of which the first that is true cou
     never joined   it was not there when the world should have been complete
     left           it has left the job
     dead           its process has ended: with `exit_status`, or by `signal`, where that is known
-    paused         its process lives, but says nothing: stopped, swapped out, its interpreter held
+    paused         its process is stopped, or says nothing and nobody could look at it
+    stalled        its process runs, but its interpreter is held up, or it is swapped out
     unreachable    it is alive, but a peer, or the coordinator, cannot reach it
     elsewhere      it is in another call: `operation`, number `sequence` of `group`
     busy           it is in no call, for `elapsed` seconds, since number `sequence` of `group`
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 State: TypeAlias = Literal[
-    "never joined", "left", "dead", "paused", "unreachable", "elsewhere", "busy", "slow"
+    "never joined", "left", "dead", "paused", "stalled", "unreachable", "elsewhere", "busy", "slow"
 ]
 
 _SHOWN_STACKS = 2
@@ -69,6 +70,11 @@ class Verdict:
         """The paragraph, and below it where the first of those who are late were."""
         shown = [one for one in self.absent if one.stack][:_SHOWN_STACKS]
         return "".join([self.text, *map(_located, shown)])
+
+
+def described(one: Absence) -> str:
+    """Return the sentence on an absent rank, and below it where it was, if that is known."""
+    return one.text + (_located(one) if one.stack else "")
 
 
 def _located(one: Absence) -> str:

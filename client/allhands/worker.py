@@ -22,6 +22,7 @@ from allhands.channel import Dial, dial
 from allhands.config import WorldConfig
 from allhands.engine import verdict
 from allhands.engine.call import group_hash
+from allhands.engine.endings import first
 from allhands.engine.group_engine import GroupEngine, Position
 from allhands.engine.phases import Layout, islands
 from allhands.engine.pings import SILENT_SECONDS, Pings
@@ -39,13 +40,13 @@ from allhands.meeting import Meeting, meet
 from allhands.recorder.dump import Dumper
 from allhands.recorder.record import OperationRecord, by_time
 from allhands.recovery.decision import Proposal, Reformed
-from allhands.session import Member, Session, introduced
+from allhands.session import OF_THE_WORLD, Member, Session, introduced
 from allhands.transport.frame import FrameError, Key, Kind
 from allhands.transport.handshake import Identity
 from allhands.transport.mesh import Mesh
 from allhands.transport.ports import Ports
-from allhands.verdicts import Verdict
-from allhands_proto import notice, process
+from allhands.verdicts import Absence, Verdict
+from allhands_proto import notice, process, stack_channel
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ _ENDED_GROUPS = 256
 _LOOK_SECONDS = 0.01
 _KEPT_OPERATIONS = 256
 """Calls of all groups in a rank's last report: putting them into words takes about 10 ms."""
+_WORD_SECONDS = 1.5
+"""How long a coordinator that is there may take to say what became of a peer."""
 
 
 class Worker:
@@ -103,6 +106,10 @@ class Worker:
         self._coordinator_gone = asyncio.Event()
         self._answers: dict[int, wire.Heartbeat] = {}  # of peers that were pinged
         self._answered = asyncio.Event()
+        self._ponged: dict[int, float] = {}  # when peers answered a ping last
+        self._ruled: set[str] = set()
+        self._conditions: dict[int, Absence] = {}  # of ranks that are silent though they live
+        self._vouching: set[asyncio.Task[None]] = set()
         self._expelled: str | None = None
         self._opinions: dict[int, asyncio.Task[None]] = {}
         self._closed = False
@@ -148,6 +155,7 @@ class Worker:
                 space=process.space(),
                 born=notice.born(os.getpid()),
                 watched=LAUNCH_VARIABLE in os.environ,
+                stack_channel=stack_channel.open_channel(),
             )
 
             async def listen(dial: Dial, timeout: float) -> None:
@@ -359,8 +367,8 @@ class Worker:
         if self._closed:
             return
         self._closed = True
-        for opinion in self._opinions.values():
-            opinion.cancel()
+        for task in (*self._opinions.values(), *self._vouching):
+            task.cancel()
         self._pings.close()
         if not error and self._expelled is None:
             await self._idle()
@@ -469,6 +477,9 @@ class Worker:
         self.abort(group, reason)
         await self._session.flush()
 
+    def condition_of(self, rank: int) -> Absence | None:
+        return self._conditions.get(rank)
+
     def shares_memory(self, rank: int) -> bool:
         return self._arena is not None and self._arena.has(rank)
 
@@ -521,12 +532,18 @@ class Worker:
 
     def ponged(self, peer: int, payload: bytes) -> None:
         self._answers[peer] = _parsed(wire.Heartbeat(), payload)
+        self._ponged[peer] = time.monotonic()
         self._answered.set()
 
     def told(self, peer: int, kind: Kind, key: Key, payload: bytes) -> None:
         if kind is Kind.ABORT:
             told = _parsed(wire.Aborted(), payload)
             self.aborted(told.group, told.by, told.reason)
+            return
+        if kind is Kind.RELAY:
+            event = _parsed(wire.SessionEvent(), payload)
+            if event.WhichOneof("event") in OF_THE_WORLD:
+                self._session.take(event, self)
             return
         given = GivenUp(peer, self.name(peer), payload.decode(errors="replace"))
         for engine in self._engines.values():
@@ -536,7 +553,19 @@ class Worker:
     async def _second_opinion(self, peer: int, reason: str) -> None:
         """Let the coordinator say what became of a peer; decide alone where it has gone."""
         await self._session.report_broken_link(peer, reason, self.shares_memory(peer))
-        await self._coordinator_gone.wait()  # cancelled by the coordinator's word
+        # Cancelled by the coordinator's word; where that does not come it may be out of reach.
+        if not await first(self._coordinator_gone.wait(), timeout=_WORD_SECONDS):
+            found = await self._look_at(peer, reason)
+            if found.absent[0].state == "dead":
+                self.member_lost(peer, reason, found)
+                return
+            await self._coordinator_gone.wait()
+        found = await self._look_at(peer, reason)
+        if found.absent[0].state == "dead" or not self.shares_memory(peer):
+            self.member_lost(peer, reason, found)
+
+    async def _look_at(self, peer: int, reason: str) -> Verdict:
+        """Look at the process of a peer to which the link broke; it may be about to end."""
         member, until = self.members[peer], time.monotonic() + _ENDING_SECONDS
         found = sight.of_broken_link(member, reason, self._space)
         while found.absent[0].state == "unreachable" and member.space == self._space != "":
@@ -544,8 +573,7 @@ class Worker:
                 break
             await asyncio.sleep(_LOOK_SECONDS)  # nothing tells of the end of a process
             found = sight.of_broken_link(member, reason, self._space)
-        if found.absent[0].state == "dead" or not self.shares_memory(peer):
-            self.member_lost(peer, reason, found)
+        return found
 
     # ------------------------------------------------------------ SessionListener
 
@@ -604,6 +632,8 @@ class Worker:
 
     def member_left(self, left: wire.MemberLeft) -> None:
         rank = left.rank
+        if rank in self._left:
+            return
         found = sight.of_left(self.members[rank], left.error)
         completed = {one.group: one.completed for one in left.progress}
         failure: Failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
@@ -630,6 +660,9 @@ class Worker:
         self._befell(tell)
 
     def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
+        if found.text in self._ruled:  # told by a peer before
+            return
+        self._ruled.add(found.text)
         logger.warning("%s", found.text)
         self._tell_last_report()
         failure = self._announced(
@@ -673,6 +706,42 @@ class Worker:
             return GroupAborted(f"{what} cannot end: SIGTERM on this rank", by=by, reason="SIGTERM")
 
         self._befell(lambda engine: engine.fail(failure))
+
+    def vouch(self, rank: int) -> None:
+        vouching = asyncio.create_task(self._vouch(rank))
+        self._vouching.add(vouching)
+        vouching.add_done_callback(self._vouching.discard)
+
+    async def _vouch(self, rank: int) -> None:
+        """Tell the coordinator if a rank answers a ping."""
+        begun = time.monotonic()
+        # A new link to a rank that answers nobody would only break.
+        self._mesh.ping(rank, dial=self.shares_memory(rank))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                while self._ponged.get(rank, 0.0) < begun:
+                    self._answered.clear()
+                    await self._answered.wait()
+                self._session.say(wire.SessionRequest(vouched=wire.Vouched(rank=rank)))
+
+    def condition(self, rank: int, found: Absence | None, seconds: float) -> None:
+        known = self._conditions.pop(rank, None)
+        if found is not None:
+            self._conditions[rank] = found
+        if rank == self.rank:
+            if found is not None and (known is None or known.state != found.state):
+                logger.warning("as peers tell it: %s", found.text)
+        elif found is None:
+            logger.info("%s is heard again, after %.1f s", self.name(rank), seconds)
+        for engine in self._engines.values():
+            if rank in engine.ranks and found is not None:
+                engine.learn()
+
+    def relay(self, event: wire.SessionEvent) -> None:
+        cut_off = [rank for rank, one in self._conditions.items() if one.state == "unreachable"]
+        payload = event.SerializeToString()
+        others = [rank for rank in cut_off if rank != self.rank and rank not in self._gone]
+        self._mesh.tell(others, Kind.RELAY, Key(0, 0), payload, dial=False)
 
     def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
         if (engine := self._engines.get(group)) is not None:

@@ -9,10 +9,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, cast
 
-from allhands_proto import process
+from allhands_proto import process, stack_channel
+from allhands_server import acknowledgements
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import (
     Answer,
+    CheckConnection,
     Drained,
     Effect,
     End,
@@ -24,6 +26,7 @@ from allhands_server.machine.effects import (
     Report,
 )
 from allhands_server.machine.events import (
+    Acknowledged,
     AnyRequest,
     Asked,
     AwaitVerdict,
@@ -85,8 +88,10 @@ class _Awaiting:
 class SessionStream:
     """What the coordinator says to one member, in order, until the session's end."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, peer: str = "") -> None:
         self.number = number
+        self.peer = peer
+        """The other end of its connection, as gRPC writes it."""
         self._queue: asyncio.Queue[Notification | End] = asyncio.Queue()
 
     def put(self, item: Notification | End) -> None:
@@ -130,6 +135,8 @@ class Coordinator:
         self._streams: dict[int, SessionStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
+        self._checks: list[CheckConnection] = []
+        self._looking: set[asyncio.Task[None]] = set()
         self._drained = asyncio.Event()
         self._is_closed = False
 
@@ -184,9 +191,9 @@ class Coordinator:
         if self._pending.pop(ticket, None) is not None:
             self._handle(Withdrawn(ticket))
 
-    def join(self, join: Join) -> SessionStream:
-        """Begin a session; whether it is taken in, its notifications say."""
-        stream = SessionStream(next(self._sessions))
+    def join(self, join: Join, peer: str = "") -> SessionStream:
+        """Begin a session of a peer; whether it is taken in, its notifications say."""
+        stream = SessionStream(next(self._sessions), peer)
         if self._is_closed:
             stream.put(End(stream.number, _OVER))
             return stream
@@ -227,6 +234,8 @@ class Coordinator:
     def close(self) -> None:
         """Refuse whoever still waits, end all sessions. Idempotent."""
         self._is_closed = True
+        for looking in self._looking:
+            looking.cancel()
         if self._timer is not None:
             self._timer.cancel()
         pending, self._pending = self._pending, {}
@@ -256,15 +265,46 @@ class Coordinator:
                 self._streams[session].put(notification)
             case End(session):
                 self._streams[session].put(effect)
-            case Look(job, member_id, pid, born):
-                seen = Looked(job, member_id, process.look(pid, born))
-                self._loop.call_soon(self._handle, seen)
+            case Look():
+                self._loop.call_soon(self._look, effect)
+            case CheckConnection():
+                if not self._checks:
+                    self._loop.call_soon(self._check_connections)
+                self._checks.append(effect)
             case Report(text, of_failure):
                 logger.info("%s", one_line(text), extra={"of_failure": of_failure})
             case JobEnded(job):
                 logger.info("job %s: ended", job)
             case Drained():
                 self._drained.set()
+
+    def _look(self, asked: Look) -> None:
+        found = process.look(asked.pid, asked.born)
+        self._handle(Looked(asked.job, asked.member_id, found))
+        if not asked.stack_channel or found != "running":
+            return
+        reading = asyncio.create_task(self._look_inside(asked))
+        self._looking.add(reading)
+        reading.add_done_callback(self._looking.discard)
+
+    async def _look_inside(self, asked: Look) -> None:
+        """Look at a process, and where its program is."""
+        stack = await stack_channel.read(asked.pid, asked.born, asked.stack_channel)
+        found = process.look(asked.pid, asked.born)
+        self._handle(Looked(asked.job, asked.member_id, found, stack))
+
+    def _check_connections(self) -> None:
+        """Tell the machine whose hosts acknowledge: of all that it wants to know, in one look."""
+        checks, self._checks = self._checks, []
+        peers = {
+            one.session: stream.peer
+            for one in checks
+            if (stream := self._streams.get(one.session)) is not None
+        }
+        answering = acknowledgements.acknowledging(peers.values())
+        for one in checks:
+            if peers.get(one.session) in answering:
+                self._handle(Acknowledged(one.job, one.member_id))
 
     def _arm(self) -> None:
         """Keep the one timer at the time when the machine wants to be told it."""

@@ -60,10 +60,12 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 100),
     ("grpc.http2.max_ping_strikes", 0),
-    # A host that vanished without a FIN: its streams end, and with them its unary waits.
+    # A host that vanished without a FIN: its streams end, and with them its unary waits, when its
+    # kernel has acknowledged nothing for 30 s (TCP_USER_TIMEOUT, which gRPC sets by the second).
+    # Not those of a process that is stopped or held up: its kernel answers, its gRPC cannot.
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 30_000),
+    ("grpc.http2.ping_timeout_ms", 3_600_000),
     # Who connects and says nothing, or says nothing any more, is dropped. A session or a wait is
     # a call under way, and a connection with one is not idle.
     ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_SECONDS * 1000)),

@@ -74,7 +74,7 @@ class CoordinatorService(CoordinatorServicer):
             address = _address(join, context)
         except Refused as refused:
             await _abort(context, refused.refusal)
-        stream = self._coordinator.join(translation.join_from(join, address))
+        stream = self._coordinator.join(translation.join_from(join, address), context.peer())
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
         try:
             async for batch in stream.batches():

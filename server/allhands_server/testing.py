@@ -7,6 +7,7 @@ from typing import cast
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import (
     Answer,
+    CheckConnection,
     Drained,
     Effect,
     End,
@@ -49,6 +50,8 @@ class Transcript:
     """By session: why it was ended, None for well."""
     looks: list[Look] = field(default_factory=list)
     """Processes that the machine wants the shell to look at."""
+    checks: list[CheckConnection] = field(default_factory=list)
+    """Connections of which it wants to know whether their other ends acknowledge what they get."""
 
     def __post_init__(self) -> None:
         self._tickets = itertools.count(1)
@@ -189,6 +192,8 @@ class Transcript:
                 self.ends[session] = refusal
             case Look():
                 self.looks.append(effect)
+            case CheckConnection():
+                self.checks.append(effect)
             case Report(text):
                 self.log.append(text)
             case JobEnded(job):

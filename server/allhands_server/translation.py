@@ -44,6 +44,7 @@ def join_from(message: wire.Join, address: str) -> events.Join:
         space=message.space,
         born=message.born,
         watched=message.watched,
+        stack_channel=message.stack_channel,
     )
 
 
@@ -79,7 +80,10 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
                 leave.report,
             )
         case "inspected":
-            return events.Inspected(message.inspected.member_id, message.inspected.found)
+            told = message.inspected
+            return events.Inspected(told.member_id, told.found, told.stack)
+        case "vouched":
+            return events.Vouched(message.vouched.rank)
         case "abort":
             return events.Abort(message.abort.group, message.abort.reason)
         case "gave_up":
@@ -155,8 +159,16 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             return wire.SessionEvent(draining=wire.Draining(reason=reason))
         case effects.LeaveAccepted():
             return wire.SessionEvent(leave_accepted=wire.LeaveAccepted())
-        case effects.Inspect(member_id, pid, born):
-            return wire.SessionEvent(inspect=wire.Inspect(member_id=member_id, pid=pid, born=born))
+        case effects.Inspect(member_id, pid, born, channel):
+            asked = wire.Inspect(member_id=member_id, pid=pid, born=born, stack_channel=channel)
+            return wire.SessionEvent(inspect=asked)
+        case effects.Vouch(rank):
+            return wire.SessionEvent(vouch=wire.Vouch(rank=rank))
+        case effects.Condition(rank, condition, seconds):
+            told = wire.Condition(rank=rank, seconds=seconds)
+            if condition is not None:
+                told.found.CopyFrom(absent_rank(condition))
+            return wire.SessionEvent(condition=told)
         case effects.Ruling(found, pairs):
             ranks = [rank for both in pairs for rank in both]
             return wire.SessionEvent(ruling=wire.Ruling(verdict=verdict(found), ranks=ranks))
@@ -210,6 +222,7 @@ def member(view: values.MemberView) -> wire.Member:
         has_clock_offset=view.clock_offset is not None,
         lateness=map(_lateness, view.lateness),
         gone=view.gone,
+        condition=None if view.condition is None else absent_rank(view.condition),
     )
 
 
@@ -277,7 +290,7 @@ def verdict(found: values.Verdict) -> wire.Verdict:
         group=found.group,
         sequence=found.sequence,
         operation=found.operation,
-        absent=map(_absent, found.absent),
+        absent=map(absent_rank, found.absent),
         text=found.text,
     )
 
@@ -292,7 +305,7 @@ def given_up(given: values.GivenUp) -> wire.CallGivenUp:
     )
 
 
-def _absent(one: values.AbsentRank) -> wire.AbsentRank:
+def absent_rank(one: values.AbsentRank) -> wire.AbsentRank:
     return wire.AbsentRank(
         rank=one.rank,
         host=one.host,

@@ -288,7 +288,7 @@ def test_a_verdict_that_is_withdrawn_leaves_nothing_behind() -> None:
     t = Transcript()
     first, second = t.world(2)
     t.withdraw(ask(t, first))
-    t.at(2.5)
+    t.at(1.9)
     assert t.told(second) == []
 
 

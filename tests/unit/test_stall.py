@@ -39,6 +39,7 @@ def test_patience_is_the_median_and_a_multiple_of_its_deviations(
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "allhands")
+    monkeypatch.setattr(group_engine, "PING_AFTER", 0.0025)
     monkeypatch.setattr(group_engine, "ASK_AFTER", 0.005)
     monkeypatch.setattr(stall, "LONGEST", 0.01)
 

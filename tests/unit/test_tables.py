@@ -222,6 +222,8 @@ def test_the_json_form_keeps_its_names() -> None:
                 "clock_offset": None,
                 "lateness": [],
                 "gone": None,
+                "condition": "",
+                "condition_text": "",
             }
         ],
         "groups": [{"group": "dp", "ranks": [0]}],

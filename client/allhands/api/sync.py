@@ -108,8 +108,9 @@ def init_process_group(
             `threads`: the world of the threads that `allhands.testing.run_threads` has started;
             `fake`: nobody else is there, and every call ends at once; see `engine.fake`.
         label: a name for this process, for people who look.
-        heartbeat_window: seconds of silence after which a rank counts as lost; the first rank of
-            a job to join sets it, 5 s if it says nothing.
+        heartbeat_window: seconds of silence after which a rank counts as lost, even if it lives;
+            the first rank of a job to join sets it. If it says nothing a rank is lost after 5 s of
+            silence in which nothing shows that it lives, else at a call's deadline.
         deterministic: give the same bits for a world size whatever the transport, the algorithm,
             the cut: contributions are added up in the order of ranks. All ranks get the same bits
             in any case. Over links it costs memory for every rank's part of a slice.

@@ -14,7 +14,9 @@ The JSON form is stable: names are added, none is removed or given another meani
                             "clock_offset": seconds or null (unknown),
                             "lateness": [{"group": str, "calls": int, "median": seconds,
                                           "worst": seconds, "last": int}],
-                            "gone": seconds ago or null (it is there)}],
+                            "gone": seconds ago or null (it is there),
+                            "condition": "stalled|paused|unreachable" (silent though it lives)
+                                         or "", "condition_text": str}],
                "groups": [{"group": str, "ranks": [int]}],
                "heartbeat_window": seconds, "keys": int, "incarnation": str,
                "failures": [{"rank": rank or -1 (aborted from outside), "state": str, "text": str,

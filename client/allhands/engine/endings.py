@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from allhands.engine import verdict
 from allhands.engine.call import Call
@@ -16,7 +17,7 @@ from allhands.engine.work import Work
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
-from allhands.verdicts import Verdict
+from allhands.verdicts import Absence, Verdict
 
 T = TypeVar("T")
 Found: TypeAlias = Verdict | GivenUp | None
@@ -62,6 +63,7 @@ class Endings:
         self._mesh = mesh
         self._registry = registry
         self._losses = losses
+        self._stalls: WeakSet[Stall] = WeakSet()
         self._heard = asyncio.Event()
         """Set once the group has failed, or a rank has left it."""
         self._history: dict[int, Call | str] = {}
@@ -260,15 +262,27 @@ class Endings:
         }
         what = self.named(operation, sequence, label)
         where = self.where(sequence)
-        return Stall(
+        stall = Stall(
             f"{what} at {where}" if where else what,
             facts,
             waiting_for,
             lambda rank: self._registry.name(self._ranks[rank]),
+            self._silent,
             begun,
             patience(self.waits if waits is None else waits),
             deadline,
         )
+        self._stalls.add(stall)
+        return stall
+
+    def learn(self) -> None:
+        """Take in that a rank of the group has fallen silent though it lives."""
+        for stall in list(self._stalls):
+            stall.learn()
+
+    def _silent(self) -> dict[int, Absence]:
+        found = {place: self._registry.condition_of(at) for place, at in enumerate(self._ranks)}
+        return {place: one for place, one in found.items() if one is not None}
 
     def ask(
         self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float

@@ -409,6 +409,10 @@ class GroupEngine:
                 self._mesh.excuse(Key(self.hash, self._current.work.sequence), rank)
         self._shared.limit(completed)
 
+    def learn(self) -> None:
+        """Learn that a rank of the group has fallen silent though it lives."""
+        self._endings.learn()
+
     def refused(self, peer: int, key: Key, call: str) -> None:
         """Learn that a peer made another call than this rank, under the same number."""
         rank = self.ranks.index(peer)

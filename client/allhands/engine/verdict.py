@@ -13,7 +13,7 @@ from allhands.errors import (
     GroupAborted,
     PeerFailed,
 )
-from allhands.verdicts import Verdict
+from allhands.verdicts import Absence, Verdict
 
 _LATE_STATES = ("paused", "elsewhere", "busy")
 """What a rank can be in a verdict on a call that it makes after that."""
@@ -62,6 +62,9 @@ class Registry(Protocol):
 
     def abort(self, group: str, reason: str) -> None:
         """Release all ranks of a group, this one too."""
+
+    def condition_of(self, rank: int) -> Absence | None:
+        """Return what a rank of the world is that is silent though it lives; None: it is heard."""
 
     def shares_memory(self, rank: int) -> bool:
         """Say whether a rank of the world is looked for in memory, not over links."""

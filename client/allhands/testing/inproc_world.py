@@ -109,6 +109,9 @@ class InprocRank:
         engine.fail(partial(verdict.aborted, by=self.name(self.rank), reason=reason))
         self.mesh.tell(others, Kind.ABORT, Key(engine.hash, 0), reason.encode(), dial=True)
 
+    def condition_of(self, rank: int) -> Absence | None:
+        return None
+
     def shares_memory(self, rank: int) -> bool:
         return False
 

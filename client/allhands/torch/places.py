@@ -18,7 +18,7 @@ from allhands.group import Group
 from allhands.torch import fakes
 from allhands.torch.bookkeeping import default_group
 from allhands.torch.process_group import ProcessGroup
-from allhands.torch.rendezvous import HEARTBEAT_SECONDS, world_of
+from allhands.torch.rendezvous import world_of
 from allhands.torch.through import Through
 
 
@@ -65,7 +65,6 @@ def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bo
         token=meeting.token,
         tls_ca=meeting.tls_ca,
         insecure=meeting.insecure,
-        heartbeat_window=HEARTBEAT_SECONDS,
         parent=parent(),
         place=meeting.place,
     )

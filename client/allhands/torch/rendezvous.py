@@ -16,10 +16,6 @@ from allhands.stores import CoordinatorStore
 from allhands.timeout import Timeout, seconds
 from allhands.torch.store import Store, whole
 
-HEARTBEAT_SECONDS = 15.0
-"""Silence after which a rank counts as lost: PyTorch's C++ keeps the interpreter for itself longer
-than NumPy does, as where it reads a large checkpoint. Who dies is known at once all the same."""
-
 
 class Joined(Store):
     """The store of a job whose world this process has joined."""
@@ -58,7 +54,6 @@ class Given:
             rank=asked.get("rank", -1),
             world_size=asked.get("world_size", -1),
             timeout=limit,
-            heartbeat_window=HEARTBEAT_SECONDS,
             parent=parent(),
         )
         store = Joined(World.join(settled), limit)

@@ -59,6 +59,8 @@ class Kind(enum.IntEnum):
     """The sender has given this call up on purpose; the payload is the reason, in UTF-8."""
     ABORT = 43
     """All of a group is over, or of the world where its hash is 0; the payload is an Aborted."""
+    RELAY = 44
+    """A SessionEvent of coordinator.proto, for a rank that the coordinator cannot reach."""
     CORRUPT = 9
     """Data of this call was changed on its way; the payload says on which link."""
 

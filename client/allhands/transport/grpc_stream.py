@@ -16,7 +16,7 @@ from allhands.escapes import one_line
 from allhands.transport import handshake
 from allhands.transport.frame import LARGEST_FRAME, Frame, FrameError, Header, Key, Kind, whole
 from allhands.transport.handshake import Identity
-from allhands.transport.link import LinkBroken, Receiver
+from allhands.transport.link import LinkBroken, Receiver, Unanswered
 from allhands_proto.connections import Connections, most_connections
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import peer_pb2
@@ -24,6 +24,7 @@ from allhands_proto.v1 import peer_pb2
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
 _GRACE_SECONDS = 0.1
 _LARGE = 64 << 10
 """Bytes of a frame behind which others wait noticeably on a slow network."""
@@ -274,7 +275,9 @@ class GrpcFabric:
             raise LinkBroken(f"who answers at {self._addresses[peer]}: {error}") from error
         except TimeoutError as error:
             call.cancel()
-            raise LinkBroken(
+            # gRPC does not tell a host that is out of reach from a process that is held up.
+            fate = Unanswered if await _takes_connections(self._addresses[peer]) else LinkBroken
+            raise fate(
                 f"no handshake with {self._addresses[peer]} within {HANDSHAKE_SECONDS:.0f} s"
             ) from error
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
@@ -317,6 +320,18 @@ class GrpcFabric:
         proof = handshake.prove(me.secret, "dial", greeting, challenge.nonce)
         await call.write(peer_pb2.Proof(proof=proof).SerializeToString())
         _parse(peer_pb2.Welcome(), await call.read())
+
+
+async def _takes_connections(address: str) -> bool:
+    """Say whether the host of a peer, `host:port`, takes a connection for it."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except OSError:  # TimeoutError is one
+        return False
+    writer.close()
+    return True
 
 
 def _parse(message: M, text: object) -> M:

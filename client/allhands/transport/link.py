@@ -19,6 +19,10 @@ class Unreachable(LinkBroken):
     """Nobody could be connected to there; on another way the peer may be found."""
 
 
+class Unanswered(LinkBroken):
+    """The peer's host takes connections, its process says nothing: it may be stopped or held up."""
+
+
 class Link(Protocol):
     """Frames to one peer, in order, each once or not at all."""
 
@@ -100,6 +104,7 @@ class Fabric(Protocol):
 
         Raises:
             Unreachable: nobody answers there.
+            Unanswered: the peer's process does not go on with the handshake.
             LinkBroken: somebody answers who cannot prove who it is.
         """
 

@@ -21,7 +21,15 @@ from allhands.transport.frame import (
     unpack_header,
 )
 from allhands.transport.inbox import Inbox, Incoming
-from allhands.transport.link import Fabric, Gathering, Link, LinkBroken, Sink, Traced
+from allhands.transport.link import (
+    Fabric,
+    Gathering,
+    Link,
+    LinkBroken,
+    Sink,
+    Traced,
+    Unanswered,
+)
 from allhands.transport.outbox import Outbox, Outgoing
 from allhands.transport.roll_call import RollCall
 
@@ -51,7 +59,7 @@ class Listener(Protocol):
         """`peer` has answered a ping."""
 
     def told(self, peer: int, kind: Kind, key: Key, payload: bytes) -> None:
-        """`peer` gives up a call, or ends a group."""
+        """`peer` gives up a call, ends a group, or passes on what the coordinator says."""
 
 
 class _Lane:
@@ -172,9 +180,12 @@ class Mesh:
         header = Header(Kind.REFUSE, key, 0, 0, 0, len(payload))
         self._reply(peer, header, payload)
 
-    def ping(self, peer: int, *, again: bool = False) -> None:
-        """Ask a peer for a sign of life, unless it still owes one; `again`: even then."""
-        if again or peer not in self._pinged:
+    def ping(self, peer: int, *, again: bool = False, dial: bool = True) -> None:
+        """Ask a peer for a sign of life, unless it still owes one; `again`: even then.
+
+        Without `dial` only where there is a link to it.
+        """
+        if (again or peer not in self._pinged) and (dial or peer in self._lanes):
             self._pinged.setdefault(peer, time.monotonic())
             self._reply(peer, Header(Kind.PING, Key(0, 0), 0, 0))
 
@@ -323,7 +334,7 @@ class Mesh:
                 self._reply(peer, Header(Kind.PONG, Key(0, 0), 0, 0, 0, len(said)), said)
             case Kind.PONG:
                 self._listener.ponged(peer, bytes(frame[HEADER_BYTES:]))
-            case Kind.GIVE_UP | Kind.ABORT:
+            case Kind.GIVE_UP | Kind.ABORT | Kind.RELAY:
                 self._listener.told(peer, header.kind, header.key, bytes(frame[HEADER_BYTES:]))
             case Kind.CORRUPT:
                 self._hear_corrupt(peer, header, frame[HEADER_BYTES:])
@@ -452,9 +463,8 @@ class Mesh:
 
     async def _carry(self, peer: int, lane: _Lane) -> None:
         """Dial the peer, then put out what its outbox gives, until the link breaks."""
-        assert self._fabric is not None
         try:
-            lane.link = await self._fabric.dial(peer)
+            lane.link = await self._dial(peer)
             while True:
                 frame = lane.outbox.next_frame()
                 if frame is not None:
@@ -469,6 +479,15 @@ class Mesh:
         except LinkBroken as error:
             lane.end()
             self.broken(peer, str(error))
+
+    async def _dial(self, peer: int) -> Link:
+        """Open the link to a peer; again where its process is held up: that is not lost."""
+        assert self._fabric is not None
+        while True:
+            try:
+                return await self._fabric.dial(peer)
+            except Unanswered as error:
+                logger.info("the link to rank %d is tried again: %s", peer, error)
 
     async def _drain(self, peer: int, lane: _Lane) -> None:
         await lane.idle.wait()

@@ -19,7 +19,7 @@ from functools import partial
 
 from allhands.transport import handshake
 from allhands.transport.handshake import HandshakeError, Identity
-from allhands.transport.link import LinkBroken, Receiver, Unreachable
+from allhands.transport.link import LinkBroken, Receiver, Unanswered, Unreachable
 from allhands.transport.socket_greeting import STEP_SECONDS, hear, refuse, say
 from allhands.transport.socket_inbound import PAGE_BYTES, WENT_AWAY, Inbound
 from allhands.transport.socket_link import SocketLink, fit_buffer
@@ -299,7 +299,7 @@ class SocketFabric:
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):
-                raise LinkBroken(f"no handshake with {where}") from error
+                raise Unanswered(f"no handshake with {where}") from error
             if isinstance(error, HandshakeError | OSError):
                 raise LinkBroken(f"who answers at {where}: {error}") from error
             raise

@@ -69,6 +69,7 @@ class SessionRequest(_message.Message):
     REPORT_PART_FIELD_NUMBER: _builtins.int
     LAST_REPORT_FIELD_NUMBER: _builtins.int
     LINK_SILENT_FIELD_NUMBER: _builtins.int
+    VOUCHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join: ...
     @_builtins.property
@@ -93,6 +94,8 @@ class SessionRequest(_message.Message):
     def last_report(self) -> Global___LastReport: ...
     @_builtins.property
     def link_silent(self) -> Global___LinkSilent: ...
+    @_builtins.property
+    def vouched(self) -> Global___Vouched: ...
     def __init__(
         self,
         *,
@@ -108,12 +111,13 @@ class SessionRequest(_message.Message):
         report_part: Global___ReportPart | None = ...,
         last_report: Global___LastReport | None = ...,
         link_silent: Global___LinkSilent | None = ...,
+        vouched: Global___Vouched | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request", "vouched", b"vouched"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request", "vouched", b"vouched"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up", "report_part", "last_report", "link_silent"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up", "report_part", "last_report", "link_silent", "vouched"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -141,6 +145,7 @@ class Join(_message.Message):
     BORN_FIELD_NUMBER: _builtins.int
     WATCHED_FIELD_NUMBER: _builtins.int
     ADVERTISE_FIELD_NUMBER: _builtins.int
+    STACK_CHANNEL_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     rank: _builtins.int
     """-1: the coordinator assigns the lowest free one"""
@@ -173,6 +178,8 @@ class Join(_message.Message):
     """who started it will report its exit"""
     advertise: _builtins.str
     """the IP address that its peers dial; empty: the one that this stream comes from"""
+    stack_channel: _builtins.str
+    """how processes of its host get its stack; see allhands_proto.stack_channel"""
     def __init__(
         self,
         *,
@@ -194,10 +201,11 @@ class Join(_message.Message):
         born: _builtins.str = ...,
         watched: _builtins.bool = ...,
         advertise: _builtins.str = ...,
+        stack_channel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "born", b"born", "data_port", b"data_port", "elastic", b"elastic", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "most", b"most", "pid", b"pid", "port", b"port", "rank", b"rank", "space", b"space", "takes_batches", b"takes_batches", "watched", b"watched", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "born", b"born", "data_port", b"data_port", "elastic", b"elastic", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "most", b"most", "pid", b"pid", "port", b"port", "rank", b"rank", "space", b"space", "stack_channel", b"stack_channel", "takes_batches", b"takes_batches", "watched", b"watched", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -451,21 +459,46 @@ class Inspected(_message.Message):
 
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     found: _builtins.str
+    stack: _builtins.str
+    """of its main thread, where that was asked for and could be had"""
     def __init__(
         self,
         *,
         member_id: _builtins.str = ...,
         found: _builtins.str = ...,
+        stack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "member_id", b"member_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "member_id", b"member_id", "stack", b"stack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Inspected: _TypeAlias = Inspected  # noqa: Y015
+
+@_typing.final
+class Vouched(_message.Message):
+    """This member hears that rank over a link; after a Vouch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Vouched: _TypeAlias = Vouched  # noqa: Y015
 
 @_typing.final
 class Abort(_message.Message):
@@ -537,6 +570,8 @@ class SessionEvent(_message.Message):
     COLLECT_FIELD_NUMBER: _builtins.int
     CALLER_REFUSED_FIELD_NUMBER: _builtins.int
     SILENT_LINKS_FIELD_NUMBER: _builtins.int
+    VOUCH_FIELD_NUMBER: _builtins.int
+    CONDITION_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -569,6 +604,10 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def silent_links(self) -> Global___SilentLinks: ...
     @_builtins.property
+    def vouch(self) -> Global___Vouch: ...
+    @_builtins.property
+    def condition(self) -> Global___Condition: ...
+    @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
         """Events in their order, in place of one: when all members leave at once, each hears of all
         others, and one message for each event would be a square of messages.
@@ -592,13 +631,15 @@ class SessionEvent(_message.Message):
         collect: Global___Collect | None = ...,
         caller_refused: Global___CallerRefused | None = ...,
         silent_links: Global___SilentLinks | None = ...,
+        vouch: Global___Vouch | None = ...,
+        condition: Global___Condition | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "caller_refused", b"caller_refused", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling", "silent_links", b"silent_links"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "caller_refused", b"caller_refused", "collect", b"collect", "condition", b"condition", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling", "silent_links", b"silent_links", "vouch", b"vouch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "caller_refused", b"caller_refused", "collect", b"collect", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling", "silent_links", b"silent_links"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "caller_refused", b"caller_refused", "collect", b"collect", "condition", b"condition", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling", "silent_links", b"silent_links", "vouch", b"vouch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up", "collect", "caller_refused", "silent_links"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up", "collect", "caller_refused", "silent_links", "vouch", "condition"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -752,6 +793,7 @@ class Member(_message.Message):
     HAS_CLOCK_OFFSET_FIELD_NUMBER: _builtins.int
     LATENESS_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
+    CONDITION_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     rank: _builtins.int
     host: _builtins.str
@@ -782,6 +824,10 @@ class Member(_message.Message):
     def lateness(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lateness]:
         """by group; where it is not known, none"""
 
+    @_builtins.property
+    def condition(self) -> Global___AbsentRank:
+        """of one that is silent though it is known to live"""
+
     def __init__(
         self,
         *,
@@ -804,10 +850,11 @@ class Member(_message.Message):
         has_clock_offset: _builtins.bool = ...,
         lateness: _abc.Iterable[Global___Lateness] | None = ...,
         gone: _builtins.float | None = ...,
+        condition: Global___AbsentRank | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "gone", b"gone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "condition", b"condition", "gone", b"gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "address", b"address", "born", b"born", "clock_offset", b"clock_offset", "data_port", b"data_port", "gone", b"gone", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "space", b"space", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "address", b"address", "born", b"born", "clock_offset", b"clock_offset", "condition", b"condition", "data_port", b"data_port", "gone", b"gone", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "space", b"space", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gone: _TypeAlias = _typing.Literal["gone"]  # noqa: Y015
     _WhichOneofArgType__gone: _TypeAlias = _typing.Literal["_gone", b"_gone"]  # noqa: Y015
@@ -963,23 +1010,79 @@ class Inspect(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     BORN_FIELD_NUMBER: _builtins.int
+    STACK_CHANNEL_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     pid: _builtins.int
     born: _builtins.str
+    stack_channel: _builtins.str
+    """its own, where its stack is wanted; else empty"""
     def __init__(
         self,
         *,
         member_id: _builtins.str = ...,
         pid: _builtins.int = ...,
         born: _builtins.str = ...,
+        stack_channel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["born", b"born", "member_id", b"member_id", "pid", b"pid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["born", b"born", "member_id", b"member_id", "pid", b"pid", "stack_channel", b"stack_channel"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Inspect: _TypeAlias = Inspect  # noqa: Y015
+
+@_typing.final
+class Vouch(_message.Message):
+    """Say whether this rank is heard over a link: with Vouched, or not at all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Vouch: _TypeAlias = Vouch  # noqa: Y015
+
+@_typing.final
+class Condition(_message.Message):
+    """A member is silent towards the coordinator though it is known to live; it is no loss."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    seconds: _builtins.float
+    """for which it has been silent, or had been"""
+    @_builtins.property
+    def found(self) -> Global___AbsentRank:
+        """stalled, paused or unreachable; none: it is heard again"""
+
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        found: Global___AbsentRank | None = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["found", b"found"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "rank", b"rank", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015
 
 @_typing.final
 class Ruling(_message.Message):

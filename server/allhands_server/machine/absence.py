@@ -35,7 +35,13 @@ def of_lost(member: Member, reason: str, now: float) -> AbsentRank:
     if is_over(member.sight):
         return _dead(member, f"{member} is dead: its process is gone, its exit status unknown")
     if not member.is_broken:
-        return paused(member, now)
+        if member.sight or member.acknowledged or member.answered:
+            return silent(member, now)
+        text = (
+            f"{member} is unreachable: {reason}, and nothing shows that it lives: its host "
+            "acknowledges nothing, and nobody there could look at its process"
+        )
+        return absent(member, State.UNREACHABLE, text, elapsed=now - member.heard)
     if member.sight:
         text = (
             f"{member} is unreachable from the coordinator: {reason}, though its process lives"
@@ -73,20 +79,28 @@ def of_left(member: Member) -> AbsentRank:
     return absent(member, State.LEFT, f"{member} has left the job{why}")
 
 
-def paused(member: Member, now: float) -> AbsentRank:
-    """Judge a member that does not answer though its session stands."""
+def silent(member: Member, now: float) -> AbsentRank:
+    """Judge a member that does not answer, by what speaks for its life."""
     silence = now - member.heard
     doing = max(member.progress(now), key=lambda one: -one.elapsed, default=None)
     last = f"; it last said that it was {_doing(doing)}" if doing is not None else ""
-    match member.sight:
-        case "stopped":
-            why = "its process is stopped (SIGSTOP, or a debugger)"
-        case "running":
-            why = "its process runs, but something holds up its interpreter (or it is swapped out)"
-        case _:
-            why = "it does not answer, and nobody on its host could look at its process"
-    text = f"{member} is paused: {why}, its last heartbeat is {silence:.1f} s ago{last}"
-    return absent(member, State.PAUSED, text, doing, elapsed=silence)
+    state = State.STALLED
+    if member.sight == "stopped":
+        state, why = State.PAUSED, "its process is stopped (SIGSTOP, or a debugger)"
+    elif member.answered:
+        state, why = State.UNREACHABLE, "its peers hear it over links, the coordinator does not"
+    elif member.is_broken and member.sight == "running":
+        state, why = State.UNREACHABLE, "its session broke, though its process runs"
+    elif member.sight == "running":
+        why = "its process runs, but something holds up its interpreter (or it is swapped out)"
+    elif member.acknowledged:
+        why = "its host acknowledges what it is sent, but it does not answer: stopped, or held up"
+    else:
+        state = State.PAUSED
+        why = "it does not answer, and nobody on its host could look at its process"
+    named = "unreachable from the coordinator" if state is State.UNREACHABLE else state.value
+    text = f"{member} is {named}: {why}, its last heartbeat is {silence:.1f} s ago{last}"
+    return absent(member, state, text, doing, elapsed=silence, stack=member.stack)
 
 
 def occupied(member: Member, group: str, now: float) -> AbsentRank:

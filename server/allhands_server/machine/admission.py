@@ -112,6 +112,15 @@ def too_late(join: Join, present: Mapping[int, Member], size: int) -> Refused:
     )
 
 
+def may_be_over(join: Join, window: float) -> Refused:
+    """Refuse a worker for now, to whom a world whose members are all silent may make room."""
+    return Refused(
+        Status.UNAVAILABLE,
+        f"job {join.job} has a world of which no member is heard: those that are not heard within "
+        f"{window:g} s are lost, join again then",
+    )
+
+
 def _candidate(join: Join) -> str:
     return f"{f'rank {join.rank}' if join.rank >= 0 else 'a worker'} ({party(join)})"
 

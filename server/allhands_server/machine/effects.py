@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from allhands_server.machine.record import record
 from allhands_server.machine.refusals import Refusal
-from allhands_server.machine.values import MemberView, Progress, Verdict
+from allhands_server.machine.values import AbsentRank, MemberView, Progress, Verdict
 
 
 @record
@@ -89,6 +89,7 @@ class Inspect:
     member_id: str
     pid: int
     born: str
+    stack_channel: str = ""
 
 
 @record
@@ -106,6 +107,23 @@ class SilentLinks:
     verdict: Verdict
     pairs: tuple[tuple[int, int], ...]
     is_over: bool = False
+
+
+@record
+class Vouch:
+    """Say whether this member is heard over a link."""
+
+    rank: int
+
+
+@record
+class Condition:
+    """A member is silent though it is known to live, or, with `found` None, is heard again."""
+
+    rank: int
+    found: AbsentRank | None
+    seconds: float
+    """For which it has been, or had been, silent."""
 
 
 @record
@@ -146,6 +164,8 @@ Notification: TypeAlias = (
     | Inspect
     | Ruling
     | SilentLinks
+    | Vouch
+    | Condition
     | Aborted
     | CallGivenUp
     | Collect
@@ -188,6 +208,16 @@ class Look:
     member_id: str
     pid: int
     born: str
+    stack_channel: str = ""
+
+
+@record
+class CheckConnection:
+    """See whether the host of a member acknowledges its session; if so, tell it."""
+
+    job: str
+    member_id: str
+    session: int
 
 
 @record
@@ -211,4 +241,6 @@ class Drained:
     """After a Drain: no world is left."""
 
 
-Effect: TypeAlias = Answer | Refuse | Push | End | Look | Report | JobEnded | Drained
+Effect: TypeAlias = (
+    Answer | Refuse | Push | End | Look | CheckConnection | Report | JobEnded | Drained
+)

@@ -288,6 +288,7 @@ class Join:
     space: str = ""
     born: str = ""
     watched: bool = False
+    stack_channel: str = ""
 
 
 @record
@@ -341,6 +342,14 @@ class Inspected:
 
     member_id: str
     found: str
+    stack: str = ""
+
+
+@record
+class Vouched:
+    """A member's answer to a `Vouch`: it hears that rank over a link."""
+
+    rank: int
 
 
 @record
@@ -380,6 +389,7 @@ Remark: TypeAlias = (
     | LinkSilent
     | Leave
     | Inspected
+    | Vouched
     | Abort
     | GaveUp
     | ReportPart
@@ -456,6 +466,15 @@ class Looked:
     job: str
     member_id: str
     found: str
+    stack: str = ""
+
+
+@record
+class Acknowledged:
+    """The answer to a `CheckConnection` where the member's host acknowledges all it was sent."""
+
+    job: str
+    member_id: str
 
 
 @record
@@ -475,5 +494,14 @@ class Tick:
 
 
 Event: TypeAlias = (
-    Asked | Withdrawn | Joining | Said | SessionBroke | RefusedCaller | Looked | Drain | Tick
+    Asked
+    | Withdrawn
+    | Joining
+    | Said
+    | SessionBroke
+    | RefusedCaller
+    | Looked
+    | Acknowledged
+    | Drain
+    | Tick
 )

@@ -9,6 +9,7 @@ The law:
   5. Nothing is pushed to a session after its End, or after it broke.
 """
 
+import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from allhands_server.machine.effects import (
 from allhands_server.machine.events import (
     Abort,
     AbortJob,
+    Acknowledged,
     AnyRequest,
     Arrive,
     Asked,
@@ -62,6 +64,7 @@ from allhands_server.machine.events import (
     Said,
     SessionBroke,
     Tick,
+    Vouched,
     Withdrawn,
 )
 from allhands_server.machine.jobs import Job, Jobs
@@ -146,8 +149,10 @@ class Machine:
                 return self._broke(session, now)
             case RefusedCaller(address, why):
                 return self._refused(address, why, now)
-            case Looked(name, member_id, found):
-                return self._looked(name, member_id, found, now)
+            case Looked(name, member_id, found, stack):
+                return self._looked(name, member_id, found, stack, now)
+            case Acknowledged(name, member_id):
+                return self._acknowledged(name, member_id)
             case Drain(reason):
                 return self._drain(reason)
             case Tick():
@@ -297,13 +302,22 @@ class Machine:
         waiting = [one for one, session in self._sessions.items() if session.world.is_forming]
         return [Push(session, CallerRefused(address, why)) for session in waiting]
 
-    def _looked(self, name: str, member_id: str, found: str, now: float) -> list[Effect]:
+    def _acknowledged(self, name: str, member_id: str) -> list[Effect]:
+        with contextlib.suppress(Refused):  # it is over, or gone
+            world = self._jobs.get(name).world
+            if world is not None:
+                world.liveness.acknowledged(world.member(member_id))
+        return []
+
+    def _looked(
+        self, name: str, member_id: str, found: str, stack: str, now: float
+    ) -> list[Effect]:
         try:
             job = self._jobs.get(name)
         except Refused:  # it is over
             return []
         self._touched[job] = None
-        effects = job.world.saw(member_id, found, now) if job.world is not None else []
+        effects = job.world.saw(member_id, found, now, stack) if job.world is not None else []
         return [*effects, *self._review(job, now)]
 
     def _review(self, job: Job, now: float) -> list[Effect]:
@@ -360,7 +374,15 @@ def _shutting_down(reason: str) -> Refusal:
 
 
 def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) -> list[Effect]:
-    world.heard(member, now, probe=remark.probe if isinstance(remark, Heartbeat) else 0)
+    probe = remark.probe if isinstance(remark, Heartbeat) else 0
+    return [
+        *world.heard(member, now, probe=probe),
+        *_meant(job, world, member, remark, now),
+    ]
+
+
+def _meant(job: Job, world: World, member: Member, remark: Remark, now: float) -> list[Effect]:
+    """Return what follows from what a member says."""
     match remark:
         case Heartbeat(_, progress, stack):
             member.learn(progress, now)
@@ -390,8 +412,11 @@ def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) ->
             return world.silences.begin(member, rank, seconds, now)
         case Leave():
             return world.leave(member, remark, now)
-        case Inspected(member_id, found):
-            return world.saw(member_id, found, now)
+        case Inspected(member_id, found, stack):
+            return world.saw(member_id, found, now, stack)
+        case Vouched(rank):
+            suspect = world.present.get(rank)
+            return [] if suspect is None else world.liveness.vouched(suspect, now)
         case Abort(group, reason):
             return world.abort(group, str(member), reason, now, but=member)
         case GaveUp(group, sequence, reason):

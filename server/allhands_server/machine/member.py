@@ -37,7 +37,15 @@ class Member:
     report: bytes = b""
     """What it had recorded at a failure or its end, as it serialised that."""
     stack: str = ""
-    """Where its main thread was when it last answered a probe."""
+    """Where its main thread was when it last answered a probe, or its process was looked at."""
+    acknowledged: bool = False
+    """Its host acknowledges what its session is sent, though it is silent."""
+    answered: bool = False
+    """A peer hears it over a link, though it is silent."""
+    had_answered: bool = False
+    """The same, when that was asked before."""
+    condition: AbsentRank | None = None
+    """What the others were told that it is, since it fell silent."""
     _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -107,6 +115,7 @@ class Member:
             space=self.join.space,
             born=self.join.born,
             gone=None if self.gone is None else max(0.0, now - self.gone),
+            condition=self.condition,
         )
 
 

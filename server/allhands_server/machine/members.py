@@ -8,9 +8,10 @@
 Who comes to an elastic world that runs waits there, a newcomer, until the members let it in: see
 `reforms`. From then on the world is as large as its members are.
 
-A member is lost when nothing was heard from it for the heartbeat window, or when its session broke
-without a Leave: after a grace, or at once where more is known. Its process may have been seen to be
-gone, by the coordinator or by a neighbour on its host; who started it may have told how it ended;
+A member is lost when nothing was heard from it for the heartbeat window and nothing speaks for its
+life (see `liveness`), or when its session broke without a Leave: after a grace, or at once where
+more is known. Its process may have been seen to be gone, by the coordinator or by a neighbour on
+its host; who started it may have told how it ended;
 and a link of another member to it may have broken, where nobody can look.
 
 Where links break and both ends are alive, that is ruled upon once for all members.
@@ -45,6 +46,7 @@ from allhands_server.machine.effects import (
 )
 from allhands_server.machine.events import Fresh, Heartbeat, Join, Leave, ReportExit
 from allhands_server.machine.groups import Groups
+from allhands_server.machine.liveness import Liveness
 from allhands_server.machine.member import Member
 from allhands_server.machine.postmortem import Postmortem, report_nbytes
 from allhands_server.machine.reachability import Complaints, Pair, blame, pair
@@ -52,7 +54,14 @@ from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.reports import Reports
 from allhands_server.machine.silences import Silences
 from allhands_server.machine.skew import Skew
-from allhands_server.machine.values import GivenUp, Lateness, MemberView, Presence
+from allhands_server.machine.values import (
+    GivenUp,
+    Lateness,
+    MemberView,
+    Presence,
+    State,
+    Verdict,
+)
 
 WORLD = "world"
 """How the names of groups begin that have all members."""
@@ -63,8 +72,8 @@ LAST_WORDS = 0.2
 RULING = 0.3
 """Seconds in which links that broke at one time are reported, and suspects answer."""
 BEATS_PER_WINDOW = 5
-_PROBE_AFTER = 0.6
-"""Part of the window after which a silent member is probed: it may beat only when asked."""
+INTERVAL_MOST = 1.0
+"""Seconds between heartbeats, however long the window: who is silent is named within three."""
 
 
 class World:
@@ -100,12 +109,13 @@ class World:
         self.postmortem = Postmortem(self.groups)
         self.reports = Reports(self)
         self.silences = Silences(self, agenda)
+        self.liveness = Liveness(self, agenda, is_window_given=first.heartbeat_window > 0)
         self._clocks = Clocks()
         self._skew = Skew()
 
     @property
     def interval(self) -> float:
-        return self.window / BEATS_PER_WINDOW
+        return min(self.window / BEATS_PER_WINDOW, INTERVAL_MOST)
 
     @property
     def size(self) -> int:
@@ -164,6 +174,8 @@ class World:
             return self._await(session, join, member_id, now)
         admission.check_size(join, self._sized())
         if self._formed_size:
+            if self.liveness.disturb(now):
+                raise admission.may_be_over(join, self.window)
             raise admission.too_late(join, self.present, self._formed_size)
         place = admission.find_place(join, self.members)
         effects: list[Effect] = []
@@ -171,7 +183,7 @@ class World:
             effects += self._displace(place.displaced, join)
         member = Member(member_id, session, place.rank, join, heard=now)
         self.members[member.rank] = self.present[member.rank] = member
-        self._watch(member)
+        self.liveness.watch(member)
         effects.append(Push(session, self._introduction(member)))
         if len(self.members) == self.size:
             effects += self._form(now)
@@ -193,19 +205,19 @@ class World:
         rank = max([*self.members, *self.newcomers, self._formed_size - 1]) + 1
         member = Member(member_id, session, rank, join, heard=now)
         self.newcomers[rank] = member
-        self._watch(member)
+        self.liveness.watch(member)
         report = Report(f"job {self.job}: {member} waits to be taken in")
         introduction = Push(session, self._introduction(member))
         return member, [introduction, *self._announce(), report, *self.on_change(now)]
 
     def _announce(self) -> list[Effect]:
-        return self._tell(self.present.values(), Newcomers(len(self.newcomers)))
+        return self.tell(self.present.values(), Newcomers(len(self.newcomers)))
 
     def expel_unreachable(self, ranks: Iterable[int], now: float) -> list[Effect]:
         """Lose those members of a group that others of it cannot reach."""
         effects: list[Effect] = []
         for rank in self.unreachable.intersection(ranks, self.present):
-            effects += self._lose(self.present[rank], "other members cannot reach it", now)
+            effects += self.lose(self.present[rank], "other members cannot reach it", now)
         return effects
 
     def let_in(self, group: str, ranks: Sequence[int], now: float) -> tuple[MemberView, ...]:
@@ -229,7 +241,7 @@ class World:
     ) -> list[Effect]:
         """Say to newcomers which group they are part of now, to all who still waits."""
         formed = WorldFormed(self.epoch, len(members), members, group)
-        told = self._tell((self.members[rank] for rank in newcomers), formed)
+        told = self.tell((self.members[rank] for rank in newcomers), formed)
         report = Report(
             f"job {self.job}: epoch {self.epoch} opened, {len(members)} members of {group}"
         )
@@ -266,15 +278,31 @@ class World:
         members = tuple(member.view(now) for _, member in sorted(self.members.items()))
         formed = WorldFormed(self.epoch, self._formed_size, members)
         report = f"job {self.job}: epoch {self.epoch} opened, {self._formed_size} members"
-        return [*self._tell(self.members.values(), formed), Report(report)]
+        return [*self.tell(self.members.values(), formed), Report(report)]
 
     # ------------------------------------------------------------ going
+
+    def lose_held_up(self, verdict: Verdict, now: float) -> list[Effect]:
+        """Lose those who are silent though they live, when a call's deadline has passed for them.
+
+        Not those who have been silent for less than the window: they may be back for the next call.
+        """
+        call = absence.name_of(verdict.operation, verdict.sequence)
+        effects: list[Effect] = []
+        for one in verdict.absent:
+            member = self.present.get(one.rank)
+            if member is None or one.state not in (State.PAUSED, State.STALLED):
+                continue
+            if member.unanswered is not None and now - member.heard >= self.window:
+                silent = f"silent for {now - member.heard:.1f} s, past the deadline of {call}"
+                effects += self.lose(member, silent, now)
+        return effects
 
     def leave(self, member: Member, leave: Leave, now: float) -> list[Effect]:
         """Let a member go that says so; the others hear what it had completed."""
         member.learn(leave.progress, now)
         effects: list[Effect] = [Push(member.session, LeaveAccepted()), End(member.session)]
-        if self._is_outside(member):
+        if self.is_outside(member):
             return [*effects, *self._remove(member)]
         error = wording.plain(leave.error)[: limits.LONGEST_ERROR]
         traceback = wording.plain(leave.traceback)[-limits.LONGEST_ERROR :]
@@ -299,26 +327,28 @@ class World:
         report = Report(
             f"job {self.job}: {member} left{why}; epoch {self.epoch}", of_failure=bool(why)
         )
-        told = self._tell(others.values(), left)
+        told = self.tell(others.values(), left)
         return [*effects, *told, report, *self.on_change(now), *self._maybe_ended(now)]
 
     def broke(self, member: Member, now: float) -> list[Effect]:
         """Note that a member's session is over though it has not left."""
-        if self._is_outside(member):
+        if self.is_outside(member):
             return self._remove(member)
         member.is_broken = True
         if member.status is not None:
-            return self._lose(member, "its session broke", now)
+            return self.lose(member, "its session broke", now)
+        if member.unanswered is not None and now - member.heard >= self.window:
+            return self.liveness.broke(member, now)
         looking = self.look(member)
         if member.rank in self._suspected and not (looking or member.join.watched):
-            return self._lose(member, "its session broke, and a link to it", now)
-        self._stop_watching(member)
+            return self.lose(member, "its session broke, and a link to it", now)
+        self.liveness.stop(member)
         # Twice: a process closes its sockets before it is gone.
         member.watch = self._agenda.at(now + GRACE / 2, partial(self._look_again, member))
         return looking
 
     def _look_again(self, member: Member, now: float) -> list[Effect]:
-        lose = partial(self._lose, member, "its session broke")
+        lose = partial(self.lose, member, "its session broke")
         member.watch = self._agenda.at(now + GRACE / 2, lose)
         return self.look(member)
 
@@ -333,7 +363,7 @@ class World:
         if suspect.is_broken:
             if suspect.join.space or suspect.join.watched:
                 return []  # more will be known in a moment
-            return self._lose(suspect, "its session broke, and a link to it", now)
+            return self.lose(suspect, "its session broke, and a link to it", now)
         if not shares_memory:
             self.complain(pair(reporter.rank, rank), f"the link broke ({reason})", now)
         return self.probe([suspect], now)
@@ -352,7 +382,7 @@ class World:
 
     def tell_present(self, what: Notification) -> list[Effect]:
         """Push something to all members that are there."""
-        return self._tell(self.present.values(), what)
+        return self.tell(self.present.values(), what)
 
     def _await_ruling(self, now: float) -> None:
         if self._ruling is None and self._formed_size:
@@ -384,7 +414,7 @@ class World:
             )
         verdict = absence.of_no_call(found)
         report = Report(f"job {self.job}: {verdict.text}")
-        return [*self._tell(self.present.values(), Ruling(verdict, tuple(pairs))), report]
+        return [*self.tell(self.present.values(), Ruling(verdict, tuple(pairs))), report]
 
     def exited(self, exit: ReportExit, now: float) -> tuple[bool, list[Effect]]:
         """Take in how a process ended; say whether it is one of the members."""
@@ -401,9 +431,9 @@ class World:
         if not member.is_present or not self._formed_size:
             return []
         if member.is_broken:
-            return self._lose(member, "its session broke", now)
-        self._stop_watching(member)
-        lose = partial(self._lose, member, "its process ended")
+            return self.lose(member, "its session broke", now)
+        self.liveness.stop(member)
+        lose = partial(self.lose, member, "its process ended")
         member.watch = self._agenda.at(now + LAST_WORDS, lose)
         return []
 
@@ -420,14 +450,14 @@ class World:
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {wording.short(group)} of job {self.job}" if group else f"job {self.job}"
         report = Report(f"{what} was aborted by {by}: {wording.short(reason)}", of_failure=True)
-        return [*self._tell(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
+        return [*self.tell(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
 
     def given_up(self, given: GivenUp) -> list[Effect]:
         """Release the members that may be in a call."""
         ranks = self.groups.ranks_of(given.group) or ()
         told = [self.present[rank] for rank in set(ranks) if rank in self.present]
         notice = CallGivenUp(given.group, given.sequence, given.rank, given.by, given.reason)
-        return self._tell([one for one in told if one.rank != given.rank], notice)
+        return self.tell([one for one in told if one.rank != given.rank], notice)
 
     def dismiss(self, refusal: Refusal) -> list[Effect]:
         """End the sessions of a world that is not formed and will not be."""
@@ -455,15 +485,15 @@ class World:
         """Where nobody's session is alive any more, do not wait for the grace to be over."""
         if not self.is_live or any(one.is_reachable for one in self.members.values()):
             return []
-        lost = [self._lose(one, "its session broke", now) for one in [*self.present.values()]]
+        lost = [self.lose(one, "its session broke", now) for one in [*self.present.values()]]
         return [effect for effects in lost for effect in effects]
 
-    def _lose(self, member: Member, reason: str, now: float) -> list[Effect]:
+    def lose(self, member: Member, reason: str, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if not member.is_broken:
             text = f"job {self.job} counts {member} as lost: {reason}"
             effects.append(End(member.session, Refusal(Status.ABORTED, text)))
-        if self._is_outside(member):
+        if self.is_outside(member):
             return [*effects, *self._remove(member)]
         member.fate = absence.of_lost(member, reason, now)
         self._gone(member, Presence.LOST, reason, now)
@@ -480,11 +510,11 @@ class World:
         report = Report(
             f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", of_failure=True
         )
-        others = self._tell(self.present.values(), lost)
+        others = self.tell(self.present.values(), lost)
         return [*effects, *others, report, *self.on_change(now), *self._maybe_ended(now)]
 
     def _gone(self, member: Member, presence: Presence, reason: str, now: float) -> None:
-        self._stop_watching(member)
+        self.liveness.stop(member)
         member.presence = presence
         member.gone = now
         member.reason = reason
@@ -493,12 +523,12 @@ class World:
         if not self.present and self._ruling is not None:
             self._ruling.cancel()
 
-    def _is_outside(self, member: Member) -> bool:
+    def is_outside(self, member: Member) -> bool:
         """Whether a member is in no world that has formed: its going concerns nobody."""
         return not self._formed_size or member.rank in self.newcomers
 
     def _remove(self, member: Member) -> list[Effect]:
-        self._stop_watching(member)
+        self.liveness.stop(member)
         if member.rank in self.newcomers:
             del self.newcomers[member.rank]
             return self._announce()
@@ -517,17 +547,19 @@ class World:
             self._remove(member)
         return [*ended, JobEnded(self.job)]
 
-    def _tell(self, members: Iterable[Member], what: Notification) -> list[Effect]:
+    def tell(self, members: Iterable[Member], what: Notification) -> list[Effect]:
         return [Push(member.session, what) for member in members if member.is_reachable]
 
     # ------------------------------------------------------------ silence
 
-    def heard(self, member: Member, now: float, *, probe: int = 0) -> None:
+    def heard(self, member: Member, now: float, *, probe: int = 0) -> list[Effect]:
         """Note a sign of life; an answer to a probe counts as one even in the same instant."""
         if member.unanswered is not None and (probe or now > member.unanswered):
             member.unanswered = None
+        effects = self.liveness.heard(member, now)
         member.heard = now
         member.sight = ""
+        return effects
 
     def clocked(self, member: Member, beat: Heartbeat, now: float) -> None:
         """Learn from a heartbeat how a member's clock goes, and when it began its calls."""
@@ -565,28 +597,36 @@ class World:
         if self.groups.ranks_of(group) is None:
             self._skew.forget(group)
 
-    def look(self, member: Member) -> list[Effect]:
-        """Have the process of a member looked at, by somebody who can; none: nobody can."""
+    def look(self, member: Member, *, stack: bool = False) -> list[Effect]:
+        """Have the process of a member looked at, by somebody who can; none: nobody can.
+
+        With `stack` it is to say where its program is, unless that is known.
+        """
         join = member.join
         if not (join.space and join.born):
             return []
+        channel = join.stack_channel if stack and not member.stack else ""
         if join.space == self._space:
-            return [Look(self.job, member.member_id, join.pid, join.born)]
+            return [Look(self.job, member.member_id, join.pid, join.born, channel)]
         for one in self.present.values():
             answers = one.is_reachable and one.unanswered is None
             if one is not member and answers and one.join.space == join.space:
-                return [Push(one.session, Inspect(member.member_id, join.pid, join.born))]
+                asked = Inspect(member.member_id, join.pid, join.born, channel)
+                return [Push(one.session, asked)]
         return []
 
-    def saw(self, member_id: str, found: str, now: float) -> list[Effect]:
-        """Take in how the process of a member looked."""
+    def saw(self, member_id: str, found: str, now: float, stack: str = "") -> list[Effect]:
+        """Take in how the process of a member looked, and where its program was."""
         member = next((one for one in self.present.values() if one.member_id == member_id), None)
         if member is None or not self._formed_size:
             return []
-        member.sight = found if member.is_broken or member.unanswered is not None else ""
+        is_silent = member.is_broken or member.unanswered is not None
+        member.sight = found if is_silent else ""
+        if stack and is_silent:
+            member.stack = stack[-limits.LONGEST_STACK :]
         if not absence.is_over(member.sight) or member.join.watched:
-            return []
-        return self._lose(member, "its session broke" if member.is_broken else "it is gone", now)
+            return self.liveness.seen(member, now) if is_silent and stack else []
+        return self.lose(member, "its session broke" if member.is_broken else "it is gone", now)
 
     def probe(self, members: Iterable[Member], now: float, *, stack: bool = False) -> list[Effect]:
         """Ask members to say at once where they are."""
@@ -600,38 +640,3 @@ class World:
                     member.stack = ""
                 effects.append(Push(member.session, Probe(self._probes, stack)))
         return effects
-
-    def _watch(self, member: Member) -> None:
-        due = member.heard + _PROBE_AFTER * self.window
-        member.watch = self._agenda.at(due, partial(self._suspect, member))
-
-    def _stop_watching(self, member: Member) -> None:
-        if member.watch is not None:
-            member.watch.cancel()
-
-    def _suspect(self, member: Member, now: float) -> list[Effect]:
-        if now < member.heard + _PROBE_AFTER * self.window:
-            self._watch(member)
-            return []
-        # The probe gets time for its answer, also where this very look came late.
-        due = max(member.heard + self.window, now + self.interval)
-        look = partial(self._look_first, member, member.heard, due)
-        member.watch = self._agenda.at((now + due) / 2, look)
-        return self.probe([member], now)
-
-    def _look_first(self, member: Member, heard: float, due: float, now: float) -> list[Effect]:
-        if member.heard > heard:
-            self._watch(member)
-            return []
-        member.watch = self._agenda.at(due, partial(self._judge, member, heard, due))
-        return self.look(member)
-
-    def _judge(self, member: Member, heard: float, due: float, now: float) -> list[Effect]:
-        if member.heard > heard:
-            self._watch(member)
-            return []
-        if now - due > self.interval:
-            # The coordinator itself was held up, and what members said meanwhile may still lie
-            # in its sockets: nobody is judged for its own absence.
-            return self._suspect(member, now)
-        return self._lose(member, f"no heartbeat for {now - member.heard:.1f} s", now)

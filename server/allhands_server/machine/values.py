@@ -76,6 +76,8 @@ class MemberView:
     lateness: tuple[Lateness, ...] = ()
     gone: float | None = None
     """Seconds since it was lost or left; None: it is there."""
+    condition: "AbsentRank | None" = None
+    """Of one that is silent though it is known to live: stalled, paused or unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,9 @@ class State(enum.StrEnum):
     LEFT = "left"
     DEAD = "dead"
     PAUSED = "paused"
-    """Its process lives, and its heartbeats do not come: stopped, swapped out, or held up."""
+    """Its process is stopped, or says nothing and nobody could look at it."""
+    STALLED = "stalled"
+    """Its process runs, and its heartbeats do not come: its interpreter is held up."""
     UNREACHABLE = "unreachable"
     """It is alive, and a peer or the coordinator cannot reach it."""
     ELSEWHERE = "elsewhere"

@@ -37,6 +37,8 @@ PAST = 64
 """Verdicts of one world that are kept for ranks that come to a call after it was given up."""
 BARRIER = "monitored_barrier"
 _FRESH_PROBE = 1.0
+LOSS_LAG = 0.5
+"""Seconds from a verdict to the loss of those that it found silent for the whole window."""
 _LOOK_AFTER = 0.1
 """Seconds after a probe before processes that did not answer are looked at."""
 
@@ -201,6 +203,8 @@ class Verdicts:
             del self._late[case.key]
             memory = BARRIER_MEMORY if case.is_barrier else MEMORY
             self._agenda.at(now + memory, partial(self._forget, case))
+            # Later: whose call it was is to hear of its deadline first.
+            self._agenda.at(now + LOSS_LAG, partial(self._world.lose_held_up, case.verdict))
         tickets = case.callers if case.is_barrier else case.overdue
         return effects + self._answer(case, [*tickets])
 
@@ -249,7 +253,7 @@ class Verdicts:
         if case.verdict is not None or not case.callers:
             return []
         silent = [one for one in self._concerned(case) if _is_silent(one, case)]
-        return [effect for one in silent for effect in self._world.look(one)]
+        return [effect for one in silent for effect in self._world.look(one, stack=True)]
 
     def _may_still_answer(self, case: _Case) -> bool:
         return any(
@@ -370,4 +374,4 @@ def _is_silent(member: Member, case: _Case) -> bool:
 def _silent(member: Member, now: float) -> AbsentRank:
     if member.is_broken or absence.is_over(member.sight):
         return absence.of_lost(member, "its session broke", now)
-    return absence.paused(member, now)
+    return absence.silent(member, now)

@@ -1,0 +1,60 @@
+"""TCP connections of this host as its kernel sees them: does the other end acknowledge? Linux only.
+
+A process that is stopped, or whose interpreter is held up, reads nothing; its host's kernel
+acknowledges what it is sent all the same, as long as the process exists. A host that is gone or
+out of reach acknowledges nothing.
+"""
+
+import ipaddress
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote
+
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+_ESTABLISHED = "01"
+
+
+def acknowledging(peers: Iterable[str]) -> set[str]:
+    """Return those peers, as gRPC writes them, that have acknowledged all that they were sent.
+
+    Peers without an established TCP connection to this network namespace are not among them.
+    """
+    wanted: dict[str, str] = {}
+    for peer in peers:
+        for entry in _entries(peer):
+            wanted[entry] = peer
+    found: set[str] = set()
+    for table in _TABLES:
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, _, remote, state, queues = line.split(maxsplit=5)[:5]
+            peer = wanted.get(remote, "")
+            if peer and state == _ESTABLISHED and int(queues.partition(":")[0], 16) == 0:
+                found.add(peer)
+    return found
+
+
+def _entries(peer: str) -> list[str]:
+    """Return how the kernel's tables may write "ipv4:10.0.0.1:5000" or "ipv6:%5B::1%5D:5000"."""
+    family, _, authority = unquote(peer).partition(":")
+    if family not in ("ipv4", "ipv6"):
+        return []
+    host, _, port = authority.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+        number = f":{int(port):04X}"
+    except ValueError:
+        return []
+    written = [address.packed]
+    if address.version == 4:
+        written.append(ipaddress.ip_address(f"::ffff:{address}").packed)
+    return ["".join(f"{word:08X}" for word in _words(packed)) + number for packed in written]
+
+
+def _words(packed: bytes) -> tuple[int, ...]:
+    """Cut an address into words of 32 bits in the order of this machine's bytes."""
+    return struct.unpack(f"={len(packed) // 4}I", packed)
