@@ -33,6 +33,7 @@ LaneRow = tuple[
     Source | None,
     str | None,  # label
     int,  # ranks that it waits for
+    tuple[int, ...] | None,  # shape; None: ranks may differ in it
 ]
 MailRow = tuple[
     bool,  # receives
@@ -106,9 +107,10 @@ class Lane:
     under way or an argument is not plain (then the careful way tells what is wrong). They raise
     what `on_failure` raises.
 
-    `on_failure(status, sequence, operation, dtype, count, op, root, shares, waiting, culprits,
-    timeout, label, met)` must raise; sets of ranks are bits, shares as in `record`, and `met` says
-    that all ranks were in the call, so that outputs may have been touched. `on_slow(sequence,
+    `on_failure(status, sequence, operation, dtype, count, op, root, shares, shape, waiting,
+    culprits, timeout, label, met)` must raise; sets of ranks are bits, shares and shape as in
+    `record`, and `met` says that all ranks were in the call, so that outputs may have been touched.
+    Ranks must agree on operation, dtype, count, op, root, shape and label. `on_slow(sequence,
     operation, waiting, deadline)` tells of a call that has been blocked for a while, again about
     every second, and with waiting 0 when it has ended. A negative deadline then says that an
     exception of a signal handler ended it, whose name stands for the operation.
@@ -188,6 +190,7 @@ class Lane:
         timeout: float,
         deadline: float,
         label: str | None,
+        shape: tuple[int, ...] | None,
     ) -> bool:
         """Run a call whose arguments were checked; sequence 0: now, if nothing is under way."""
 
@@ -202,8 +205,22 @@ class Lane:
 
     def record(
         self, sequence: int, /
-    ) -> tuple[str, np.dtype[Any] | None, int, int, int, list[int] | None] | None:
-        """Return operation, dtype, count, op, root and shares of a recent call; None: too old.
+    ) -> (
+        tuple[
+            str,
+            np.dtype[Any] | None,
+            int,
+            int,
+            int,
+            list[int] | None,
+            tuple[int, ...] | None,
+            str | None,
+        ]
+        | None
+    ):
+        """Return operation, dtype, count, op, root, shares, shape and label of a recent call.
+
+        None: it is too long ago.
 
         Shares are the bytes given to each rank, then those expected from each, of the latest call
         if ranks may differ in them; else None.
@@ -243,9 +260,17 @@ class Lane:
         """Say goodbye to the other ranks; nothing of this touches the memory from then on."""
 
     def post(
-        self, x: NDArray[Any], op: object, timeout: float, label: str | None, /
+        self,
+        x: NDArray[Any],
+        op: object,
+        timeout: float,
+        label: str | None,
+        shape: tuple[int, ...] | None,
+        /,
     ) -> Persistent | None:
         """Start an all_reduce here and now, for somebody to `wait` for once; or for the next call.
+
+        `shape` is that of which `x` has the elements.
 
         None: it cannot be, because of what `x` is or of calls before it, and nothing has happened.
         """

@@ -195,16 +195,18 @@ class Collecting(Group):
     def _together(self, alike: Sequence[_Collected]) -> Chain:
         natives = [one.native for one in alike]
         targets = [native.targets[0] for native in natives]
+        shapes = [native.shape or () for native in natives]
         op = natives[0].op or ReduceOp.SUM
         match natives[0].kind:
             case "all_reduce":
-                return coalesced.all_reduce(targets, op, None)
+                return coalesced.all_reduce(targets, shapes, op, None)
             case "reduce_scatter_tensor":
-                return coalesced.reduce_scatter(targets, [one.sources for one in natives], op, None)
+                blocks = [one.sources for one in natives]
+                return coalesced.reduce_scatter(targets, blocks, shapes, op, None)
             case kind:
-                blocks = [list(target.reshape(self.size, -1)) for target in targets]
+                places = [list(target.reshape(self.size, -1)) for target in targets]
                 sources = [native.sources[0] for native in natives]
-                return coalesced.all_gather(blocks, sources, f"{kind}_coalesced", None)
+                return coalesced.all_gather(places, sources, shapes, f"{kind}_coalesced", None)
 
 
 def _touches(written: Sequence[tuple[int, int]], native: Native) -> bool:

@@ -375,7 +375,8 @@ class Group(Collectives[Work], Composed):
             return None
         if self._engine.is_at_home:
             return None
-        posted = lane.post(native.targets[0], native.op, self._seconds(timeout), label)
+        seconds = self._seconds(timeout)
+        posted = lane.post(native.targets[0], native.op, seconds, label, native.shape)
         if posted is None:
             return None
         call = native.call
@@ -441,6 +442,7 @@ class Group(Collectives[Work], Composed):
     ) -> Operation:
         """Give a call its number, with the order's lock held."""
 
+        call = call.labelled(label)
         work = Work(call, self.order.take(), label, self.name, self._thread.callbacks)
         work.entry = self._engine.recording.asked(
             call.operation, work.sequence, native.nbytes, call, label

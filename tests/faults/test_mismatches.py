@@ -19,6 +19,8 @@ KINDS = {
     "splits": ("ah.all_to_all_single(y, y, [n] * 3, [n] * 3)", "uneven(me)"),
     "order": ("ah.broadcast(x, 0); ah.all_reduce(x)", "ah.all_reduce(x); ah.broadcast(x, 0)"),
     "missing call": ("ah.barrier()", "ah.all_reduce(x)"),
+    "label": ("ah.all_reduce(x, label='a')", "ah.all_reduce(x, label='b')"),
+    "label on one rank": ("ah.barrier(label='a')", "ah.barrier()"),
 }
 """What rank 1 calls, and what the others do."""
 
@@ -163,4 +165,105 @@ def test_who_is_not_there_is_not_waited_for_and_says_what_it_does(job: Job, back
         assert row in late["text"]
     for rank in ranks:
         assert rank.expect("next")["right"]
+        assert rank.ended() == 0, "".join(rank.errors)
+
+
+SHAPES = {
+    "all_reduce": ("ah.all_reduce(x, **how)", "all_reduce(float64[{}], SUM)"),
+    "reduce": ("ah.reduce(x, 1, **how)", "reduce(float64[{}], SUM, root 1)"),
+    "broadcast": ("ah.broadcast(x, 1, **how)", "broadcast(float64[{}], root 1)"),
+    "gather": (
+        "ah.gather(x, list(w) if me == 1 else None, 1, **how)",
+        "gather(float64[{}], root 1)",
+    ),
+    "scatter": (
+        "ah.scatter(x, list(w) if me == 1 else None, 1, **how)",
+        "scatter(float64[{}], root 1)",
+    ),
+    "all_gather": ("ah.all_gather(list(w), x, **how)", "all_gather(float64[{}])"),
+    "all_gather_into_tensor": (
+        "ah.all_gather_into_tensor(w, x, **how)",
+        "all_gather_into_tensor(float64[{}])",
+    ),
+    "reduce_scatter": (
+        "ah.reduce_scatter(x, [one.reshape(x.shape) for one in w], **how)",
+        "reduce_scatter(float64[{}], SUM)",
+    ),
+    "reduce_scatter_tensor": (
+        "ah.reduce_scatter_tensor(x, w.reshape(3 * x.shape[0], *x.shape[1:]), **how)",
+        "reduce_scatter_tensor(float64[{}], SUM)",
+    ),
+    "an operation of the user's": (
+        "ah.all_reduce(x, TWICE, **how)",
+        "all_reduce(float64[{}], USER(twice))",
+    ),
+    "scan": ("ah.scan(x, **how)", "scan(float64[{}], SUM)"),
+    "all_reduce_coalesced": (
+        "ah.all_reduce_coalesced([w[0], x], **how)",
+        "all_reduce_coalesced(float64[{whole}],float64[{}], SUM)",
+    ),
+    "broadcast_coalesced": (
+        "ah.default_group().broadcast_coalesced([x, w], 0).wait()",
+        "broadcast_coalesced(float64[{}],float64[3,{whole}], root 0)",
+    ),
+    "several arrays a rank": (
+        "several.allreduce([x, w[0].reshape(x.shape)], ah.c10d.AllreduceOptions()).wait()",
+        "all_reduce(float64[{}], 2 arrays a rank, SUM)",
+    ),
+    "a list of one": (
+        "several.allreduce([x], ah.c10d.AllreduceOptions(asyncOp=how != {})).wait()",
+        "all_reduce(float64[{}], SUM)",
+    ),
+}
+"""Calls that bring `x`, and how they are named in tables."""
+
+
+@pytest.mark.parametrize("backend", ["auto", "socket"])
+@pytest.mark.parametrize("n", [10, 40_000])
+@pytest.mark.parametrize("how", ["now", "later"])
+def test_ranks_that_bring_as_many_elements_in_other_shapes_are_told(
+    job: Job, how: str, n: int
+) -> None:
+    text = f"""
+    TWICE = ah.ReduceOp.user(lambda one, other: one + other, name="twice")
+    how = {{"async_op": True}} if {how!r} == "later" else {{}}
+    n = {n}
+
+    def outcome(code):
+        try:
+            work = eval(code)
+            work is None or hasattr(work, "wait") and work.wait()
+        except ah.CollectiveMismatch as error:
+            return {{str(rank): row for rank, row in error.table.items()}}
+        return "ended well"
+
+    ah.init_process_group(timeout=20)
+    me = ah.get_rank()
+    several = ah.process_group()
+    for name, (code, _) in {SHAPES!r}.items():
+        for shapes in ((n // 5, 5), (n,)), ((n // 5, 5), (5, n // 5)), ((n, 1), (n,)):
+            x = (np.arange(float(n)) + me).reshape(shapes[me == 2])
+            w = np.arange(3.0 * n).reshape(3, n) - me
+            before = x.tobytes(), w.tobytes()
+            table = outcome(code)
+            kept = before == (x.tobytes(), w.tobytes())
+            y = np.arange(3.0)
+            ah.all_reduce(y)
+            right = y.tolist() == [0, 3, 6]
+            tell("told", name=name, shapes=shapes, table=table, kept=kept, right=right)
+    ah.destroy_process_group()
+    """
+    ranks = job(3, textwrap.dedent(text))
+    for name, (_, row) in SHAPES.items():
+        for _ in range(3):
+            told = [rank.expect("told") for rank in ranks]
+            assert [one["name"] for one in told] == [name] * 3
+            table = told[0]["table"]
+            assert table != "ended well", told
+            assert [one["table"] for one in told] == [table] * 3
+            for rank in range(3):
+                shape = ",".join(map(str, told[0]["shapes"][rank == 2]))
+                assert table[str(rank)].startswith(row.format(shape, whole=n)), table
+            assert all(one["kept"] and one["right"] for one in told), told
+    for rank in ranks:
         assert rank.ended() == 0, "".join(rank.errors)

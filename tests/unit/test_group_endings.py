@@ -343,7 +343,9 @@ async def test_an_absent_rank_ends_the_call_at_its_deadline_by_name(
         missing.update(error.missing_ranks)
     assert 2 in missing
     # The absent rank comes late: what was sent for the old call is not taken for the new one.
-    (late,) = await outcomes([three.groups[2].all_reduce(np.full(length, 7.0), timeout=0.05)])
+    (late,) = await outcomes(
+        [three.groups[2].all_reduce(np.full(length, 7.0), timeout=0.05, label="gradients")]
+    )
     assert isinstance(late, CollectiveTimeout)
     await assert_usable(three)
 
@@ -563,7 +565,8 @@ async def test_a_work_tells_how_it_stands(three: InprocWorld) -> None:
     assert repr(work) == "all_reduce #1 of group 'world' (loss)"
     with pytest.raises(CollectiveTimeout, match="goes on until its own deadline"):
         work.wait(0.001)
-    await results([work, *(group.all_reduce(ones(3)) for group in three.groups[1:])])
+    others = [group.all_reduce(ones(3), label="loss") for group in three.groups[1:]]
+    await results([work, *others])
     assert work.wait()
     assert work.is_success()
     assert work.result() is x

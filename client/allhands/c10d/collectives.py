@@ -71,7 +71,7 @@ class Collectives:
             chain = several.broadcast(views, options.rootRank, options.rootTensor, arrays)
             return self._chain(options, chain)
         return self._giving(options, arrays).broadcast(
-            views[0], options.rootRank, timeout=options.seconds, label=options.label
+            arrays[0], options.rootRank, timeout=options.seconds, label=options.label
         )
 
     def allreduce(
@@ -102,7 +102,7 @@ class Collectives:
         if len(views) > 1:
             return self._chain(options, several.all_reduce(views, options.reduceOp, arrays))
         return self._giving(options, arrays).all_reduce(
-            views[0], options.reduceOp, timeout=options.seconds, label=options.label
+            arrays[0], options.reduceOp, timeout=options.seconds, label=options.label
         )
 
     def allreduce_coalesced(
@@ -183,7 +183,7 @@ class Collectives:
         everywhere = [array for one in lists for array in one]
         views = arguments.targets(everywhere, "output_tensors", len(everywhere))
         read = arguments.sources(inputs, "input_tensors", len(inputs), views)
-        return self._chain(options, several.all_gather(views, read, lists))
+        return self._chain(options, several.all_gather(views, read, inputs, lists))
 
     def all_gather_single(
         self,

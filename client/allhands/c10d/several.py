@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from allhands.engine import sparsely
+from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
@@ -16,7 +17,9 @@ from allhands.reduction import Premul, ReduceOp, fold
 from allhands.sparse import SparseArray, distinct, unflat
 
 
-def broadcast(views: Sequence[Array], root: int, root_tensor: int, result: object) -> Chain:
+def broadcast(
+    views: Sequence[Array], root: int, root_tensor: int, result: Sequence[AnyArray]
+) -> Chain:
     """Overwrite all arrays, on all ranks, with one of the root's."""
 
     def steps(moves: Moves) -> Steps:
@@ -25,10 +28,10 @@ def broadcast(views: Sequence[Array], root: int, root_tensor: int, result: objec
         _fill(views, whole)
         return result
 
-    return Chain(_call("broadcast", views, root=root), steps, views)
+    return Chain(_call("broadcast", result, root=root), steps, views)
 
 
-def all_reduce(views: Sequence[Array], op: ReduceOp, result: object) -> Chain:
+def all_reduce(views: Sequence[Array], op: ReduceOp, result: Sequence[AnyArray]) -> Chain:
     """Overwrite all arrays, on all ranks, with the combination of all of them."""
 
     def steps(moves: Moves) -> Steps:
@@ -38,11 +41,19 @@ def all_reduce(views: Sequence[Array], op: ReduceOp, result: object) -> Chain:
         _fill(views, whole)
         return result
 
-    return Chain(_call("all_reduce", views, op.name), steps, views)
+    return Chain(_call("all_reduce", result, op.name), steps, views)
 
 
-def all_gather(outputs: Sequence[Array], inputs: Sequence[Array], result: object) -> Chain:
-    """Fill the outputs with all ranks' inputs, again and again: lists of them end to end."""
+def all_gather(
+    outputs: Sequence[Array],
+    inputs: Sequence[Array],
+    given: Sequence[AnyArray],
+    result: object,
+) -> Chain:
+    """Fill the outputs with all ranks' inputs, again and again: lists of them end to end.
+
+    The inputs are the elements of what was `given`.
+    """
 
     def steps(moves: Moves) -> Steps:
         mine = np.stack(inputs)
@@ -52,7 +63,7 @@ def all_gather(outputs: Sequence[Array], inputs: Sequence[Array], result: object
             output[...] = whole[at % len(whole)]
         return result
 
-    return Chain(_call("all_gather", inputs), steps, outputs)
+    return Chain(_call("all_gather", given), steps, outputs)
 
 
 def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> Chain:
@@ -85,6 +96,15 @@ def _fill(views: Sequence[Array], whole: Array) -> None:
         view[...] = whole
 
 
-def _call(name: str, views: Sequence[Array], reduce: str = "", root: int | None = None) -> Call:
-    dtype, count = str(views[0].dtype), views[0].size
-    return Call(name, dtype, count, reduce, root, layout=f"{len(views)} arrays a rank")
+def _call(name: str, arrays: Sequence[AnyArray], reduce: str = "", root: int | None = None) -> Call:
+    """Describe a call in which every rank brings such arrays, all alike."""
+    first = arrays[0]
+    return Call(
+        name,
+        str(first.dtype),
+        first.size,
+        reduce,
+        root,
+        layout=f"{len(arrays)} arrays a rank",
+        shape=first.shape,
+    )

@@ -1,8 +1,14 @@
 """What a rank asked for, in a form that can be compared with what others asked for."""
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import TypeAlias
+
+Shape: TypeAlias = tuple[int, ...]
+"""The dimensions of an array; or, of several, of one after the other with BETWEEN between them."""
+BETWEEN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +27,18 @@ class Call:
     detail: str = field(default="", compare=False, repr=False)
     """What ranks need not agree on, for people to read."""
     layout: str = ""
-    """Where there are many arrays: the dtypes and counts of all."""
+    """Where there are many arrays: the dtypes and shapes of all."""
+    shape: Shape | None = None
+    """Of the array, or of each rank's block; None: it has none, or ranks may differ in it."""
+    label: str = ""
+    """What the caller named the call; "": nothing."""
 
     def __str__(self) -> str:
+        """Describe the call without its label, which is told beside it."""
+        counted = "any" if self.count is None else str(self.count)
+        shown = counted if self.shape is None else shape_text(self.shape)
         parts = [
-            f"{self.dtype}[{'any' if self.count is None else self.count}]" if self.dtype else "",
+            f"{self.dtype}[{shown}]" if self.dtype else "",
             self.layout,
             self.reduce,
             f"root {self.root}" if self.root is not None else "",
@@ -33,10 +46,36 @@ class Call:
         ]
         return f"{self.operation}({', '.join(part for part in parts if part)})"
 
+    def labelled(self, label: str | None) -> "Call":
+        """Return the call under the label that its caller gave it.
+
+        Raises:
+            TypeError: the label is no text.
+        """
+        if label is not None and not isinstance(label, str):
+            raise TypeError(f"label must be a str, not {type(label).__name__}")
+        return replace(self, label=label) if label else self
+
     @property
     def signature(self) -> int:
         """64 bits that travel with every message of the call."""
         return _signature(self)
+
+
+def shape_of(shapes: Sequence[Shape]) -> Shape:
+    """Return the shape that some arrays have in common; where they differ, the shapes of all."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    joined = list(shapes[0])
+    for shape in shapes[1:]:
+        joined += (BETWEEN, *shape)
+    return tuple(joined)
+
+
+def shape_text(shape: Shape) -> str:
+    """Return a shape as people read it: "10,100"; of several arrays "10,100;1000"."""
+    shown = ",".join(";" if dim == BETWEEN else str(dim) for dim in shape)
+    return shown.replace(",;", ";").replace(";,", ";")
 
 
 @lru_cache(maxsize=1024)

@@ -10,11 +10,13 @@ import numpy as np
 
 from allhands.engine import arguments
 from allhands.engine.buffer import Array
-from allhands.engine.call import Call
+from allhands.engine.call import Call, Shape, shape_text
 from allhands.engine.chain import Chain, Moves, Steps
 from allhands.engine.native import named
 from allhands.reduction import ReduceOp, check
 
+Shapes = Sequence[Shape]
+"""Of the arrays as callers gave them, on which ranks must agree."""
 BUCKET_BYTES = 16 << 20
 """Of a bucket, unless one array is larger."""
 
@@ -33,7 +35,7 @@ def buckets(arrays: Sequence[Array], limit: int) -> list[list[int]]:
     return found
 
 
-def all_reduce(arrays: Sequence[Array], op: ReduceOp, result: object) -> Chain:
+def all_reduce(arrays: Sequence[Array], shapes: Shapes, op: ReduceOp, result: object) -> Chain:
     """Overwrite each of the 1-D arrays with the combination of all ranks'."""
     for array in arrays:
         check(op, array.dtype)
@@ -48,11 +50,13 @@ def all_reduce(arrays: Sequence[Array], op: ReduceOp, result: object) -> Chain:
             _unpack(whole, [arrays[at] for at in group])
         return result
 
-    call = _call("all_reduce_coalesced", arrays, op.name)
+    call = _call("all_reduce_coalesced", arrays, shapes, op.name)
     return Chain(call, steps, arrays)
 
 
-def broadcast(arrays: Sequence[Array], root: int, limit: int, result: object) -> Chain:
+def broadcast(
+    arrays: Sequence[Array], shapes: Shapes, root: int, limit: int, result: object
+) -> Chain:
     """Overwrite each of the 1-D arrays with the root's, in buckets of `limit` bytes."""
     groups = buckets(arrays, limit)
 
@@ -66,11 +70,15 @@ def broadcast(arrays: Sequence[Array], root: int, limit: int, result: object) ->
                 _unpack(whole, [arrays[at] for at in group])
         return result
 
-    return Chain(_call("broadcast_coalesced", arrays, root=root), steps, arrays)
+    return Chain(_call("broadcast_coalesced", arrays, shapes, root=root), steps, arrays)
 
 
 def all_gather(
-    outputs: Sequence[Sequence[Array]], inputs: Sequence[Array], name: str, result: object
+    outputs: Sequence[Sequence[Array]],
+    inputs: Sequence[Array],
+    shapes: Shapes,
+    name: str,
+    result: object,
 ) -> Chain:
     """Fill `outputs[i]`, a 1-D array for each rank, with every rank's `inputs[i]`."""
     groups = buckets(inputs, BUCKET_BYTES)
@@ -87,13 +95,20 @@ def all_gather(
         return result
 
     written = [block for one in outputs for block in one]
-    return Chain(_call(name, inputs), steps, written)
+    return Chain(_call(name, inputs, shapes), steps, written)
 
 
 def reduce_scatter(
-    outputs: Sequence[Array], inputs: Sequence[Sequence[Array]], op: ReduceOp, result: object
+    outputs: Sequence[Array],
+    inputs: Sequence[Sequence[Array]],
+    shapes: Shapes,
+    op: ReduceOp,
+    result: object,
 ) -> Chain:
-    """Overwrite `outputs[i]` with the combination of what all ranks have in `inputs[i][rank]`."""
+    """Overwrite `outputs[i]` with the combination of what all ranks have in `inputs[i][rank]`.
+
+    `shapes` are those of one rank's share of each.
+    """
     for array in outputs:
         check(op, array.dtype)
     groups = buckets(outputs, BUCKET_BYTES)
@@ -110,7 +125,7 @@ def reduce_scatter(
             _unpack(found, [outputs[at] for at in group])
         return result
 
-    call = _call("reduce_scatter_tensor_coalesced", outputs, op.name)
+    call = _call("reduce_scatter_tensor_coalesced", outputs, shapes, op.name)
     return Chain(call, steps, outputs)
 
 
@@ -134,9 +149,18 @@ def targets(arrays: object, name: str) -> list[Array]:
     return arguments.targets(found, name, len(found))
 
 
-def _call(name: str, arrays: Sequence[Array], reduce: str = "", root: int | None = None) -> Call:
+def _call(
+    name: str,
+    arrays: Sequence[Array],
+    shapes: Shapes,
+    reduce: str = "",
+    root: int | None = None,
+) -> Call:
     # Ranks must agree on all of it: another cut would give other arrays.
-    layout = ",".join(f"{named(array.dtype)}[{array.size}]" for array in arrays)
+    layout = ",".join(
+        f"{named(array.dtype)}[{shape_text(shape)}]"
+        for array, shape in zip(arrays, shapes, strict=True)
+    )
     return Call(name, reduce=reduce, root=root, layout=layout)
 
 

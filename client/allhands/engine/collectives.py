@@ -4,6 +4,10 @@ Arrays are `numpy.ndarray`s of any shape. What is written must be C-contiguous a
 is only read may be anything, and is copied first where it is not contiguous or shares memory with
 what is written. Until a call has ended its arrays belong to it. Ranks here are ranks of the group.
 
+What every rank brings to a call has the same shape, not only as many elements; of a rank's own
+arrays it is their sizes that must fit. Only all_to_all takes any shapes: there each pair of ranks
+agrees on how many elements go from one to the other.
+
 Where every rank gives to every rank, real arrays may be among complex ones of twice their size: all
 are taken for the real numbers that they consist of, on all ranks.
 """
@@ -19,6 +23,7 @@ from allhands.algorithms.cost import Wire
 from allhands.engine import arguments, plan
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
+from allhands.engine.call import Shape, shape_of
 from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.work import Result
@@ -75,7 +80,9 @@ class Collectives(ABC, Generic[T_co]):
         """Overwrite `x` with that of rank `src`; equal dtypes and sizes."""
         array = arguments.target(x, "x")
         root = self._member(src, "src")
-        native = Native("broadcast", array.dtype, array.size, targets=[array], root=root)
+        native = Native(
+            "broadcast", array.dtype, array.size, targets=[array], root=root, shape=np.shape(x)
+        )
         return self._start(
             native,
             lambda rank, size: plan.broadcast(rank, size, array, root, self._wire),
@@ -95,7 +102,9 @@ class Collectives(ABC, Generic[T_co]):
         """Overwrite `x` on every rank with the combination of all, the same bits everywhere."""
         array = arguments.target(x, "x")
         check(op, array.dtype)
-        native = Native("all_reduce", array.dtype, array.size, targets=[array], op=op)
+        native = Native(
+            "all_reduce", array.dtype, array.size, targets=[array], op=op, shape=np.shape(x)
+        )
         ordered = native.is_ordered(self.size, self.deterministic)
         return self._reduce(
             native,
@@ -120,8 +129,9 @@ class Collectives(ABC, Generic[T_co]):
         array = arguments.target(x, "x") if is_root else arguments.source(x, "x")
         check(op, array.dtype)
         target = array if is_root else None
+        targets = [array] if is_root else []
         native = Native(
-            "reduce", array.dtype, array.size, [array], [array] if is_root else [], op, root
+            "reduce", array.dtype, array.size, [array], targets, op, root, shape=np.shape(x)
         )
         ordered = native.is_ordered(self.size, self.deterministic)
         return self._reduce(
@@ -148,7 +158,9 @@ class Collectives(ABC, Generic[T_co]):
         targets = self._only_at(root, gather_list, "gather_list", x, arguments.targets)
         source = arguments.source(x, "x", targets)
         self._blocks(targets, "gather_list", source, "x")
-        native = Native("gather", source.dtype, source.size, [source], targets, root=root)
+        native = Native(
+            "gather", source.dtype, source.size, [source], targets, root=root, shape=np.shape(x)
+        )
         return self._start(
             native,
             lambda rank, size: plan.gather(rank, size, source, targets, root),
@@ -177,7 +189,9 @@ class Collectives(ABC, Generic[T_co]):
             lambda given, name, size: arguments.sources(given, name, size, [target]),
         )
         self._blocks(sources, "scatter_list", target, "x")
-        native = Native("scatter", target.dtype, target.size, sources, [target], root=root)
+        native = Native(
+            "scatter", target.dtype, target.size, sources, [target], root=root, shape=np.shape(x)
+        )
         return self._start(
             native,
             lambda rank, size: plan.scatter(rank, size, sources, target, root),
@@ -198,7 +212,8 @@ class Collectives(ABC, Generic[T_co]):
         targets = arguments.targets(outputs, "outputs", self.size)
         source, *targets = arguments.in_common([arguments.source(x, "x", targets), *targets])
         self._blocks(targets, "outputs", source, "x")
-        native = Native("all_gather", source.dtype, source.size, [source], targets)
+        shape = _shape_of(x, source)
+        native = Native("all_gather", source.dtype, source.size, [source], targets, shape=shape)
         return self._start(
             native,
             lambda rank, size: plan.all_gather(rank, size, source, targets, self._wire),
@@ -217,7 +232,14 @@ class Collectives(ABC, Generic[T_co]):
         target = arguments.target(output, "output")
         source, target = arguments.in_common([arguments.source(x, "x", [target]), target])
         self._whole(target, "output", source, "x")
-        native = Native("all_gather_into_tensor", source.dtype, source.size, [source], [target])
+        native = Native(
+            "all_gather_into_tensor",
+            source.dtype,
+            source.size,
+            [source],
+            [target],
+            shape=_shape_of(x, source),
+        )
         return self._start(
             native,
             lambda rank, size: plan.all_gather(rank, size, source, [target], self._wire),
@@ -239,7 +261,16 @@ class Collectives(ABC, Generic[T_co]):
         target = arguments.target(output, "output")
         sources = arguments.sources(inputs, "inputs", self.size, [target])
         self._blocks(sources, "inputs", target, "output")
-        return self._reduce_scatter("reduce_scatter", output, target, sources, op, timeout, label)
+        native = Native(
+            "reduce_scatter",
+            target.dtype,
+            target.size,
+            sources,
+            [target],
+            op,
+            shape=shape_of([np.shape(one) for one in inputs]),
+        )
+        return self._reduce_scatter(native, output, timeout, label)
 
     def reduce_scatter_tensor(
         self,
@@ -255,9 +286,16 @@ class Collectives(ABC, Generic[T_co]):
         source = arguments.source(x, "x", [target])
         self._whole(source, "x", target, "output")
         sources = [source[at * target.size : (at + 1) * target.size] for at in range(self.size)]
-        return self._reduce_scatter(
-            "reduce_scatter_tensor", output, target, sources, op, timeout, label
+        native = Native(
+            "reduce_scatter_tensor",
+            target.dtype,
+            target.size,
+            sources,
+            [target],
+            op,
+            shape=shape_of_block(x, self.size),
         )
+        return self._reduce_scatter(native, output, timeout, label)
 
     def all_to_all(
         self,
@@ -325,17 +363,11 @@ class Collectives(ABC, Generic[T_co]):
         return self._start_foreign(native, result, timeout, label)
 
     def _reduce_scatter(
-        self,
-        operation: str,
-        output: AnyArray,
-        target: Array,
-        sources: Sequence[Array],
-        op: ReduceOp,
-        timeout: Timeout,
-        label: str | None,
+        self, native: Native, output: AnyArray, timeout: Timeout, label: str | None
     ) -> T_co:
-        check(op, target.dtype)
-        native = Native(operation, target.dtype, target.size, sources, [target], op)
+        (target,), sources = native.targets, native.sources
+        assert native.op is not None
+        check(native.op, target.dtype)
         ordered = native.is_ordered(self.size, self.deterministic)
         return self._reduce(
             native,
@@ -426,3 +458,14 @@ class Collectives(ABC, Generic[T_co]):
         rows = arguments.splits(given, name, array.shape[0], self.size)
         width = array.size // array.shape[0] if array.shape[0] else 0
         return [count * width for count in rows]
+
+
+def _shape_of(x: AnyArray, source: Array) -> Shape:
+    """Return the shape of what travels of `x`: as real numbers, complex ones have another."""
+    return np.shape(x) if source.dtype == x.dtype else (source.size,)
+
+
+def shape_of_block(x: AnyArray, size: int) -> Shape:
+    """Return the shape of a rank's share of `x`; that of `x` where dimension 0 cannot be shared."""
+    shape = np.shape(x)
+    return (shape[0] // size, *shape[1:]) if shape and shape[0] % size == 0 else shape

@@ -13,8 +13,9 @@ import numpy as np
 from allhands.engine import arguments, coalesced, objectly, ragged, scans, sparsely
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
+from allhands.engine.call import Shape
 from allhands.engine.chain import Chain
-from allhands.engine.collectives import Timeout
+from allhands.engine.collectives import Timeout, shape_of_block
 from allhands.engine.work import Work
 from allhands.objects import Objects
 from allhands.reduction import ReduceOp, check
@@ -136,7 +137,7 @@ class Composed(ABC):
     ) -> Work:
         """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
         found = coalesced.targets(arrays, "arrays")
-        return self._chain(coalesced.all_reduce(found, op, arrays), timeout, label)
+        return self._chain(coalesced.all_reduce(found, _shapes(arrays), op, arrays), timeout, label)
 
     def broadcast_coalesced(
         self,
@@ -155,7 +156,8 @@ class Composed(ABC):
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least one byte, not {buffer_size}")
         found = coalesced.targets(arrays, "arrays")
-        return self._chain(coalesced.broadcast(found, root, buffer_size, arrays), timeout, label)
+        chain = coalesced.broadcast(found, _shapes(arrays), root, buffer_size, arrays)
+        return self._chain(chain, timeout, label)
 
     def all_gather_coalesced(
         self,
@@ -178,7 +180,8 @@ class Composed(ABC):
         for at, (blocks, source) in enumerate(zip(outputs, sources, strict=True)):
             names = [f"inputs[{at}]", *(f"output_lists[{to}][{at}]" for to in range(self.size))]
             arguments.alike([source, *blocks], names)
-        chain = coalesced.all_gather(outputs, sources, "all_gather_coalesced", output_lists)
+        name = "all_gather_coalesced"
+        chain = coalesced.all_gather(outputs, sources, _shapes(inputs), name, output_lists)
         return self._chain(chain, timeout, label)
 
     def all_gather_into_tensor_coalesced(
@@ -197,7 +200,8 @@ class Composed(ABC):
             self._whole(target, f"outputs[{at}]", source, f"inputs[{at}]")
         blocks = [list(target.reshape(self.size, -1)) for target in targets]
         name = "all_gather_into_tensor_coalesced"
-        return self._chain(coalesced.all_gather(blocks, sources, name, outputs), timeout, label)
+        chain = coalesced.all_gather(blocks, sources, _shapes(inputs), name, outputs)
+        return self._chain(chain, timeout, label)
 
     def reduce_scatter_tensor_coalesced(
         self,
@@ -215,7 +219,9 @@ class Composed(ABC):
         for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
             self._whole(source, f"inputs[{at}]", target, f"outputs[{at}]")
         blocks = [list(source.reshape(self.size, -1)) for source in sources]
-        return self._chain(coalesced.reduce_scatter(targets, blocks, op, outputs), timeout, label)
+        shapes = [shape_of_block(one, self.size) for one in inputs]
+        chain = coalesced.reduce_scatter(targets, blocks, shapes, op, outputs)
+        return self._chain(chain, timeout, label)
 
     # ------------------------------------------------------------ sparse arrays
 
@@ -309,6 +315,10 @@ def _source(x: object, name: str) -> AnyArray:
 def _sources(arrays: object, name: str, written: Sequence[Array]) -> list[Array]:
     found = coalesced.listed(arrays, name)
     return arguments.sources(found, name, len(found), written)
+
+
+def _shapes(arrays: Sequence[AnyArray]) -> list[Shape]:
+    return [np.shape(one) for one in arrays]
 
 
 def _as_many(outputs: Sequence[object], name: str, inputs: Sequence[object]) -> None:

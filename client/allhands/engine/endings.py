@@ -133,7 +133,9 @@ class Endings:
     def row(self, sequence: int, call: Call | str) -> str:
         """Return the row of this rank in the table of a mismatch."""
         where = self.where(sequence)
-        return f"{call} at {where}" if where else str(call)
+        label = call.label if isinstance(call, Call) else ""
+        shown = f"{call} labelled {label!r}" if label else str(call)
+        return f"{shown} at {where}" if where else shown
 
     def conclude(self, sequence: int) -> None:
         """Forget what others called, or gave up, up to a number."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from allhands.arena.grounds import Grounds
 from allhands.engine.aside import Aside
+from allhands.engine.call import Shape
 from allhands.engine.endings import ASK_AFTER
 from allhands.engine.native import Native
 from allhands.errors import AllhandsError
@@ -173,6 +174,7 @@ class Island:
         op: int,
         root: int,
         shares: list[int] | None,
+        shape: Shape | None,
         waiting: int,
         culprits: int,
         timeout: float,

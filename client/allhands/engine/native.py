@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allhands.engine.buffer import Array
-from allhands.engine.call import Call
+from allhands.engine.call import Call, Shape
 from allhands.reduction import OPS, ReduceOp, finish, is_whole, name_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Native:
     recv: Sequence[int] | None = None
     crossing: tuple[int, int] | None = None
     """Of two ranks: how many of them go from rank 0 to rank 1, and back."""
+    shape: Shape | None = None
+    """What ranks must agree on beside the count; None: they may differ in it."""
 
     @property
     def call(self) -> Call:
@@ -52,6 +54,7 @@ class Native:
             self.root if self.root >= 0 else None,
             self.crossing,
             detail,
+            shape=self.shape,
         )
 
     def is_ordered(self, size: int, deterministic: bool) -> bool:
@@ -100,6 +103,7 @@ class Native:
             timeout=timeout,
             deadline=deadline,
             label=label,
+            shape=self.shape if signature is None else None,
         )
 
 
@@ -110,6 +114,8 @@ def call_of(
     op: int,
     root: int,
     shares: Sequence[int] | None,
+    shape: Shape | None,
+    label: str | None,
 ) -> Call:
     """Describe a call as other ranks are told of it; what is given is what a lane records."""
     counts = dtype is not None and kind not in ("all_to_all", "all_to_all_single")
@@ -125,6 +131,8 @@ def call_of(
         OPS[op].name if op >= 0 else "",
         root if root >= 0 else None,
         detail=detail,
+        shape=shape,
+        label=label or "",
     )
 
 

@@ -114,7 +114,7 @@ class Recording:
 
     def _of_lane(self, row: "LaneRow") -> tuple[bool, OperationRecord]:
         sequence, kind, dtype, count, nbytes, op, root = row[:7]
-        started, finished, outcome, variant, queued, source, label, waiting = row[7:]
+        started, finished, outcome, variant, queued, source, label, waiting, shape = row[7:]
         file, line, function = source or ("", 0, "")
         if outcome and not finished:  # its error is being raised
             finished = time.monotonic_ns()
@@ -124,7 +124,7 @@ class Recording:
             sequence=sequence,
             operation=kind,
             nbytes=nbytes,
-            signature=str(call_of(kind, dtype, count, op, root, None)),
+            signature=str(call_of(kind, dtype, count, op, root, None, shape, label)),
             created=started,
             started=started,
             finished=finished,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
@@ -18,10 +19,11 @@ SMALL_BYTES = 8 << 10
 """Of an array that all ranks are given."""
 
 
-def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: object) -> Chain:
+def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: AnyArray) -> Chain:
     """Overwrite 1-D `array` with the combination of the ranks up to this one.
 
-    If `exclusive` without this one: rank 0 keeps what it has.
+    If `exclusive` without this one: rank 0 keeps what it has. It is the memory of `result`, whose
+    shape ranks agree on.
 
     Raises:
         TypeError: `op` is not defined for the dtype, or for some of the ranks.
@@ -29,7 +31,8 @@ def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: object) -> Chai
     check(op, array.dtype)
     if op is ReduceOp.AVG:
         raise TypeError("AVG is not defined for a scan; use SUM and divide by rank + 1")
-    call = Call("exscan" if exclusive else "scan", str(array.dtype), array.size, op.name)
+    name = "exscan" if exclusive else "scan"
+    call = Call(name, str(array.dtype), array.size, op.name, shape=np.shape(result))
 
     def small(moves: Moves) -> Steps:
         found = np.empty((moves.size, array.size), array.dtype)

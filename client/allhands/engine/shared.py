@@ -11,7 +11,7 @@ import numpy as np
 from allhands.arena.grounds import Grounds
 from allhands.engine import explain
 from allhands.engine.aside import Aside
-from allhands.engine.call import Call
+from allhands.engine.call import Call, Shape
 from allhands.engine.endings import HISTORY, LATE, Endings, Found, first, stop
 from allhands.engine.native import Native, call_of
 from allhands.engine.order import Order
@@ -230,6 +230,7 @@ class Shared:
         op: int,
         root: int,
         shares: list[int] | None,
+        shape: Shape | None,
         waiting: int,
         culprits: int,
         timeout: float,
@@ -237,7 +238,9 @@ class Shared:
         met: bool,
     ) -> None:
         """Raise what the failure of a call means; `met`: its outputs may have been touched."""
-        call = self._calls.get(sequence) or call_of(operation, dtype, count, op, root, shares)
+        call = self._calls.get(sequence) or call_of(
+            operation, dtype, count, op, root, shares, shape, label
+        )
         judging = self._judge(
             status, sequence, call, _places(waiting), _places(culprits), timeout, label
         )

@@ -9,10 +9,14 @@
 #define PY_ARRAY_UNIQUE_SYMBOL allhands_array_api
 #include <numpy/arrayobject.h>
 
-/* An array that needs no second look; NULL: everything else, which is for the careful way. */
+/* An array that needs no second look; NULL: everything else, which is for the careful way. It has
+ * SHAPE_DIMS dimensions at most. */
 PyArrayObject *plain_array(PyObject *given, bool written);
 
-/* Write the dtype of an array into a plan. */
+/* Write the dtype and the shape of an array into a plan. */
 void plan_type(Plan *plan, PyArrayObject *array);
+
+/* Let the shape of a plan be that of a block: dimension 0 is cut for so many ranks, if it can be. */
+void plan_block(Plan *plan, int size);
 
 #endif

@@ -1,5 +1,55 @@
 #include "arrays.h"
 #include "deadline.h"
+#include "signature.h"
+
+bool plan_label(Plan *plan, PyObject *label)
+{
+    plan->labelsig = 0;
+    if (label == Py_None)
+        return true;
+    Py_ssize_t nbytes;
+    const char *text = PyUnicode_Check(label) ? PyUnicode_AsUTF8AndSize(label, &nbytes) : NULL;
+    if (text == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    plan->labelsig = label_signature(text, (size_t)nbytes);
+    return true;
+}
+
+void plan_no_shape(Plan *plan)
+{
+    plan->ndim = SHAPE_NONE;
+    plan->shape = NULL;
+    plan->shapesig = 0;
+}
+
+bool plan_shape(Plan *plan, PyObject *given)
+{
+    plan_no_shape(plan);
+    if (given == Py_None)
+        return true;
+    if (!PyTuple_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "a shape must be a tuple");
+        return false;
+    }
+    Py_ssize_t ndim = PyTuple_GET_SIZE(given);
+    uint64_t signature = shape_begun((size_t)ndim);
+    for (Py_ssize_t at = 0; at < ndim; at++) {
+        Py_ssize_t dim = PyLong_AsSsize_t(PyTuple_GET_ITEM(given, at));
+        if (dim == -1 && PyErr_Occurred())
+            return false;
+        signature = shape_with(signature, dim);
+        if (at < SHAPE_DIMS)
+            plan->dims[at] = dim;
+    }
+    plan->shapesig = signature;
+    if (ndim <= SHAPE_DIMS && (ndim != 1 || (size_t)plan->dims[0] == plan->count))
+        plan->ndim = (int)ndim;
+    else
+        plan->shape = given;
+    return true;
+}
 
 static bool is_open(const LaneObject *self)
 {
@@ -38,7 +88,7 @@ static PyObject *run_here(LaneObject *self, PyObject *timeout, PyObject *label)
         }
         limit = (int64_t)(seconds * NANOSECONDS);
     }
-    if ((limit = within_deadlines(limit)) <= 0)
+    if ((limit = within_deadlines(limit)) <= 0 || !plan_label(&self->plan, label))
         return not_here(self);
     int failed = lane_perform(self, ++self->taken, limit, 0, label == Py_None ? NULL : label);
     PyThread_release_lock(self->turn);
@@ -86,6 +136,7 @@ PyObject *lane_barrier(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
     plan->kind = BARRIER;
     plan->count = plan->itemsize = 0;
     plan->typesig = 0;
+    plan_no_shape(plan);
     return run_here(self, args[0], args[1]);
 }
 
@@ -181,6 +232,7 @@ PyObject *lane_reduce_scatter_tensor(PyObject *self_, PyObject *const *args,
         (plan->op = lane_op_index(self, args[2])) < 0)
         return not_here(self);
     plan_type(plan, in);
+    plan_block(plan, self->size);
     if (!ah_supports(plan->op, plan->type))
         return not_here(self);
     plan->kind = REDUCE_SCATTER_TENSOR;
@@ -201,6 +253,7 @@ PyObject *lane_all_to_all_single(PyObject *self_, PyObject *const *args, Py_ssiz
     plan_type(plan, in);
     plan->kind = ALL_TO_ALL_SINGLE;
     plan->count = 0; /* ranks may differ in it */
+    plan_no_shape(plan);
     size_t share = (size_t)PyArray_NBYTES(in) / (size_t)self->size;
     for (int rank = 0; rank < self->size; rank++)
         plan->send[rank] = plan->recv[rank] = share;

@@ -111,17 +111,17 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"sequence", "kind",    "dtype",   "typesig", "op",      "root",
                             "count",    "sources", "targets", "send",    "recv",    "timeout",
-                            "deadline", "label",   NULL};
+                            "deadline", "label",   "shape",   NULL};
     unsigned long long sequence, typesig;
     const char *kind;
-    PyObject *dtype, *op, *sources, *targets, *send, *recv, *label;
+    PyObject *dtype, *op, *sources, *targets, *send, *recv, *label, *shape;
     int root;
     Py_ssize_t count;
     double timeout, deadline;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KsOKOinO!O!OOddO", names, &sequence, &kind,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KsOKOinO!O!OOddOO", names, &sequence, &kind,
                                      &dtype, &typesig, &op, &root, &count, &PyTuple_Type, &sources,
                                      &PyTuple_Type, &targets, &send, &recv, &timeout, &deadline,
-                                     &label))
+                                     &label, &shape))
         return NULL;
     bool now = sequence == 0;
     if (now) {
@@ -163,6 +163,12 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
     whole = whole && (!reduces || (plan->type != AH_TYPES && ah_supports(plan->op, plan->type)));
     if (!whole) {
         PyErr_SetString(PyExc_ValueError, "no such call over shared memory");
+        goto refused;
+    }
+    if (!plan_shape(plan, shape))
+        goto refused;
+    if (!plan_label(plan, label)) {
+        PyErr_SetString(PyExc_TypeError, "a label must be a str");
         goto refused;
     }
     bool exchanges = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE;

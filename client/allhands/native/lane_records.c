@@ -12,8 +12,12 @@ bool lane_make_records(LaneObject *self, size_t wanted)
     while (count < wanted)
         count *= 2;
     self->records = aligned_alloc(_Alignof(Record), count * sizeof(Record));
-    if (self->records == NULL)
+    self->shapes = calloc(count, sizeof(Shape)); /* untouched pages cost nothing */
+    if (self->records == NULL || self->shapes == NULL) {
+        free(self->records);
+        self->records = NULL;
         return false;
+    }
     memset(self->records, 0, count * sizeof(Record));
     self->mask = count - 1;
     self->records_all = wanted > 0;
@@ -23,14 +27,35 @@ bool lane_make_records(LaneObject *self, size_t wanted)
 
 void lane_free_records(LaneObject *self)
 {
-    if (self->records == NULL)
-        return;
-    for (size_t at = 0; at <= self->mask; at++) {
+    for (size_t at = 0; self->records != NULL && at <= self->mask; at++) {
+        if (self->records[at].ndim == SHAPE_LONG)
+            Py_DECREF(self->shapes[at].tuple);
         Py_XDECREF(self->records[at].dtype);
         Py_XDECREF(self->records[at].code);
         Py_XDECREF(self->records[at].label);
     }
     free(self->records);
+    free(self->shapes);
+}
+
+PyObject *record_shape(const LaneObject *self, const Record *record)
+{
+    const Shape *kept = &self->shapes[record - self->records];
+    if (record->ndim == SHAPE_NONE)
+        Py_RETURN_NONE;
+    if (record->ndim == SHAPE_LONG)
+        return Py_NewRef(kept->tuple);
+    if (record->ndim == 1)
+        return Py_BuildValue("(n)", (Py_ssize_t)record->amount);
+    PyObject *shape = PyTuple_New(record->ndim);
+    for (int at = 0; shape != NULL && at < record->ndim; at++) {
+        PyObject *one = PyLong_FromSsize_t(kept->dims[at]);
+        if (one == NULL)
+            Py_CLEAR(shape);
+        else
+            PyTuple_SET_ITEM(shape, at, one);
+    }
+    return shape;
 }
 
 static bool is_exchange(const Record *record)
@@ -75,11 +100,15 @@ PyObject *lane_record(LaneObject *self, PyObject *given)
         return none_or_error();
     PyObject *ragged = record->sequence == self->begun ? lane_shares(self, (Kind)record->kind)
                                                        : Py_NewRef(Py_None);
-    if (ragged == NULL)
+    PyObject *shape = ragged == NULL ? NULL : record_shape(self, record);
+    if (shape == NULL) {
+        Py_XDECREF(ragged);
         return NULL;
-    return Py_BuildValue("sOniiN", lane_kind_names[record->kind],
+    }
+    return Py_BuildValue("sOniiNNO", lane_kind_names[record->kind],
                          record->dtype ? record->dtype : Py_None, (Py_ssize_t)record_count(record),
-                         record->op, record->root, ragged);
+                         record->op, record->root, ragged, shape,
+                         record->label ? record->label : Py_None);
 }
 
 static PyObject *told(const Record *record)
@@ -104,15 +133,19 @@ static PyObject *row(LaneObject *self, const Record *one)
     Py_XINCREF(record.label);
     int outcome = record.ending & 15;
     bool runs = outcome == OUTCOME_RUNNING && record.sequence == self->begun;
-    PyObject *source = told(&record), *made = NULL;
-    if (source != NULL)
+    PyObject *shape = record_shape(self, one), *source = told(&record), *made = NULL;
+    if (source == NULL || shape == NULL) {
+        Py_XDECREF(source);
+        Py_XDECREF(shape);
+    } else
         made = Py_BuildValue(
-            "KsOnniiLLisONOK", (unsigned long long)record.sequence, lane_kind_names[record.kind],
+            "KsOnniiLLisONOKN", (unsigned long long)record.sequence, lane_kind_names[record.kind],
             record.dtype ? record.dtype : Py_None, (Py_ssize_t)record_count(&record),
             (Py_ssize_t)record_bytes(&record), record.op, record.root, (long long)record.started,
             (long long)record.finished, outcome, lane_variant_names[record.ending >> 4 & 7],
             record.ending & RECORD_QUEUED ? Py_True : Py_False, source,
-            record.label ? record.label : Py_None, (unsigned long long)(runs ? self->waiting : 0));
+            record.label ? record.label : Py_None, (unsigned long long)(runs ? self->waiting : 0),
+            shape);
     Py_XDECREF(record.dtype);
     Py_XDECREF(record.code);
     Py_XDECREF(record.label);

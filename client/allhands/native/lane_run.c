@@ -2,6 +2,7 @@
 #include "lane_state.h"
 
 #include "clock.h"
+#include "signature.h"
 #include "source.h"
 
 #include <time.h>
@@ -58,22 +59,15 @@ static bool tick_python(void *owner, uint64_t waiting)
     return interrupted;
 }
 
-static uint64_t mixed(uint64_t value)
-{
-    value += 0x9e3779b97f4a7c15u; /* splitmix64 (Steele, Lea & Flood 2014) */
-    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ value >> 27) * 0x94d049bb133111ebu;
-    return value ^ value >> 31;
-}
-
 static uint64_t signature(const Plan *plan)
 {
 #ifdef AH_UNSIGNED
-    return (void)plan, (void)mixed, 0;
+    return (void)plan, 0;
 #endif
     uint64_t names = (uint64_t)plan->kind | (uint64_t)(plan->op + 1) << 8 |
                      (uint64_t)(plan->root + 1) << 16;
-    return mixed(mixed(names ^ plan->typesig << 24) + plan->count);
+    return mixed(mixed(names ^ plan->typesig << 24) + plan->count + plan->shapesig +
+                 plan->labelsig);
 }
 
 static ah_status carry_out(LaneObject *self, ah_call *call)
@@ -167,6 +161,22 @@ static inline void keep(PyObject **place, PyObject *value)
         Py_XSETREF(*place, Py_XNewRef(value));
 }
 
+static inline void keep_shape(LaneObject *self, Record *record)
+{
+    const Plan *plan = &self->plan;
+    Shape *place = &self->shapes[record - self->records];
+    PyObject *before = record->ndim == SHAPE_LONG ? place->tuple : NULL;
+    if (plan->shape != NULL) {
+        record->ndim = SHAPE_LONG;
+        place->tuple = Py_NewRef(plan->shape);
+    } else {
+        record->ndim = (uint8_t)plan->ndim;
+        for (int at = 0; plan->ndim > 1 && at < plan->ndim && at < SHAPE_DIMS; at++)
+            place->dims[at] = plan->dims[at];
+    }
+    Py_XDECREF(before);
+}
+
 /* Write down what begins. */
 static void record(LaneObject *self, uint64_t sequence, size_t nbytes, int64_t now, PyObject *label)
 {
@@ -180,11 +190,12 @@ static void record(LaneObject *self, uint64_t sequence, size_t nbytes, int64_t n
     bool exchanges = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE;
     record->amount = exchanges ? nbytes : plan->count;
     keep(&record->dtype, plan->dtype);
+    keep(&record->label, label);
+    keep_shape(self, record);
     if (!self->records_all)
         return;
     record->started = now;
     record->finished = 0;
-    keep(&record->label, label);
     if (self->from_queue) {
         record->ending |= RECORD_QUEUED;
         Py_CLEAR(record->code);
@@ -271,10 +282,16 @@ void lane_complain(LaneObject *self, const Running *running, ah_status status, P
     PyObject *ragged = lane_shares(self, plan->kind);
     if (ragged == NULL)
         return;
+    PyObject *shape = record_shape(self, lane_record_of(self, running->call.sequence));
+    if (shape == NULL) {
+        Py_DECREF(ragged);
+        return;
+    }
     PyObject *done = PyObject_CallFunction(
-        self->on_failure, "sKsOniiNKKdOO", names[status], (unsigned long long)running->call.sequence,
-        lane_kind_names[plan->kind], plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count,
-        plan->op, plan->root, ragged, (unsigned long long)running->call.waiting,
+        self->on_failure, "sKsOniiNNKKdOO", names[status],
+        (unsigned long long)running->call.sequence, lane_kind_names[plan->kind],
+        plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count, plan->op, plan->root, ragged,
+        shape, (unsigned long long)running->call.waiting,
         (unsigned long long)running->call.culprits, (double)running->timeout / NANOSECONDS,
         label ? label : Py_None, running->call.met && status != AH_MISMATCH ? Py_True : Py_False);
     if (done != NULL) {

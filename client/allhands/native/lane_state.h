@@ -19,6 +19,9 @@
 #define RECORDS_LEAST 64 /* for who asks what a call was, also where none is recorded */
 #define RECORDS_MOST (1 << 24)
 #define BEGUN 64
+#define SHAPE_DIMS 8  /* that are kept beside a record; of more dimensions a tuple is */
+#define SHAPE_LONG 14 /* in place of the number of dimensions: there is a tuple */
+#define SHAPE_NONE 15
 
 typedef enum {
     BARRIER,
@@ -51,6 +54,10 @@ typedef struct {
     void *out[AH_MAX_RANKS];
     size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS]; /* bytes; only of all_to_all */
     PyObject *dtype;   /* borrowed; NULL: none */
+    int ndim;          /* of what this rank brings; SHAPE_NONE: ranks may differ in its shape */
+    Py_ssize_t dims[SHAPE_DIMS];
+    PyObject *shape;   /* borrowed; a shape that does not fit there, else NULL */
+    uint64_t shapesig, labelsig; /* equal on all ranks exactly when their shapes, and labels, are */
 } Plan;
 
 typedef enum {
@@ -72,11 +79,18 @@ typedef struct {
     PyObject *dtype, *code, *label; /* owned; NULL: none */
     size_t amount; /* elements; of all_to_all the bytes that this rank sends */
     int32_t instruction; /* in the code */
-    uint8_t kind;
+    uint8_t kind : 4, ndim : 4; /* one dimension is `amount`, more are in the record's Shape */
     int8_t op, root;
     uint8_t ending; /* Outcome, then 4 bits on: ah_variant; RECORD_QUEUED */
 } Record;
 _Static_assert(sizeof(Record) == 64 && AH_MAX_RANKS <= 128 && OUTCOMES <= 16, "records fit");
+_Static_assert(KINDS <= 16 && SHAPE_DIMS < SHAPE_LONG, "kinds and dimensions fit");
+
+/* What a record has no room for: most calls need none of it. */
+typedef union {
+    Py_ssize_t dims[SHAPE_DIMS];
+    PyObject *tuple; /* owned */
+} Shape;
 
 #define RECORD_QUEUED 0x80 /* it is told in Python when and where it was made */
 
@@ -118,6 +132,7 @@ typedef struct {
     bool from_queue; /* the call that runs */
     size_t mask; /* of `records`, whose number is a power of two */
     Record *records;
+    Shape *shapes; /* of the records, at their places */
     int64_t waits[WAITS]; /* of the latest calls: nanoseconds to the end of a wait that others could
                            * see; else 0 */
     uint64_t waiting; /* ranks for which the call that runs was last seen to wait */
@@ -160,6 +175,13 @@ PyObject *lane_shares(const LaneObject *self, Kind kind);
  * or -1 with an exception that is for whoever calls. */
 int lane_enter(LaneObject *self);
 int lane_op_index(LaneObject *self, PyObject *op);
+/* Write what stands for a label, or None, into a plan; false: it is no text. */
+bool plan_label(Plan *plan, PyObject *label);
+/* Write a shape that is a tuple into a plan, which has its count; None: as plan_no_shape. false: an
+ * exception is set. */
+bool plan_shape(Plan *plan, PyObject *shape);
+/* Let ranks differ in the shapes of what they bring. */
+void plan_no_shape(Plan *plan);
 /* The methods named after collectives. */
 typedef PyObject *LaneCall(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 LaneCall lane_barrier, lane_all_reduce, lane_reduce, lane_broadcast, lane_all_gather_into_tensor,
@@ -176,6 +198,8 @@ PyObject *lane_records(LaneObject *self, PyObject *last);
 PyObject *lane_source(LaneObject *self, PyObject *sequence);
 PyObject *lane_ended_as(LaneObject *self, PyObject *args);
 PyObject *lane_begun(LaneObject *self, PyObject *unused);
+/* The shape of what this rank brought, as a tuple; None: ranks may differ in it. */
+PyObject *record_shape(const LaneObject *self, const Record *record);
 /* Bytes of what this rank brought. */
 size_t record_bytes(const Record *record);
 extern const char *const lane_variant_names[];

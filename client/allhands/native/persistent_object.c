@@ -10,6 +10,7 @@ typedef struct Persistent {
     PyObject_HEAD
     PyObject *order; /* has the lane, sooner or later; NULL of one that was posted, as fallback */
     PyObject *x, *op, *fallback, *label;
+    PyObject *shape; /* that x had before it was made flat; NULL: it was not */
     LaneObject *lane;
     PyObject *work;  /* of a call that went the other way */
     PyObject *error; /* of one that was finished on the way of another call */
@@ -80,6 +81,8 @@ static void prepare(PersistentObject *self)
     if (x == NULL || self->plan.op < 0)
         return;
     plan_type(&self->plan, x);
+    if (!plan_label(&self->plan, self->label))
+        return;
     self->dtype = Py_NewRef(self->plan.dtype);
     self->plan.kind = ALL_REDUCE;
     self->plan.root = -1;
@@ -116,13 +119,15 @@ static int begin(PersistentObject *self, int64_t timeout)
     Plan *plan = &lane->plan;
     PyObject *label = self->label == Py_None ? NULL : self->label;
     plan->kind = ALL_REDUCE;
-    plan->type = self->plan.type;
-    plan->typesig = self->plan.typesig;
     plan->op = self->plan.op;
     plan->root = -1;
     plan->count = self->plan.count;
-    plan->itemsize = self->plan.itemsize;
-    plan->dtype = self->plan.dtype;
+    plan_type(plan, (PyArrayObject *)self->x); /* its shape may have been set anew */
+    if (self->shape != NULL && !plan_shape(plan, self->shape)) {
+        PyThread_release_lock(lane->turn);
+        return -1;
+    }
+    plan->labelsig = self->plan.labelsig;
     lane_begin(lane, &self->running, ++lane->taken, timeout, 0, label);
     ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op, plan->type,
                                            self->plan.out[0], plan->count);
@@ -143,7 +148,7 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
     if (self->state != RESTING)
         return PyErr_Format(PyExc_RuntimeError, "started already: wait() for it first");
     PyArrayObject *x = (PyArrayObject *)self->x;
-    bool same = bind(self) && self->plan.out[0] != NULL &&
+    bool same = bind(self) && self->plan.out[0] != NULL && PyArray_NDIM(x) <= SHAPE_DIMS &&
                 self->plan.out[0] == PyArray_DATA(x) && self->dtype == (PyObject *)PyArray_DESCR(x) &&
                 self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
     int64_t timeout = 0;
@@ -234,8 +239,8 @@ static PyObject *persistent_wait(PersistentObject *self, PyObject *unused)
 PyObject *lane_post(PyObject *lane, PyObject *const *args, Py_ssize_t nargs)
 {
     LaneObject *on = (LaneObject *)lane;
-    if (nargs != 4 || !PyArray_Check(args[0]))
-        return PyErr_Format(PyExc_TypeError, "post(x, op, timeout, label)");
+    if (nargs != 5 || !PyArray_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "post(x, op, timeout, label, shape)");
     double timeout = PyFloat_AsDouble(args[2]);
     if (PyErr_Occurred())
         return NULL;
@@ -248,6 +253,7 @@ PyObject *lane_post(PyObject *lane, PyObject *const *args, Py_ssize_t nargs)
     self->x = Py_NewRef(args[0]);
     self->op = Py_NewRef(args[1]);
     self->label = Py_NewRef(args[3]);
+    self->shape = Py_NewRef(args[4]);
     self->over = PyThread_allocate_lock();
     if (self->over == NULL) {
         Py_DECREF(self);
@@ -331,6 +337,7 @@ static void persistent_dealloc(PersistentObject *self)
     Py_XDECREF(self->x);
     Py_XDECREF(self->op);
     Py_XDECREF(self->label);
+    Py_XDECREF(self->shape);
     Py_XDECREF(self->dtype);
     Py_XDECREF(self->lane);
     if (self->over != NULL)
