@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,8 +138,13 @@ class Lane:
         taken: int,
         queued: int,
         records: int = 0,
+        on_clash: Callable[[str, int, int, str], NoReturn] = ...,
     ) -> None:
-        """Remember the last `records` calls, or some more; 0: only what they were."""
+        """Remember the last `records` calls, or some more; 0: only what they were.
+
+        `on_clash(operation, thread, sequence, other)` must raise: a thread calls `operation` while
+        another one is in a call of its own with the same label.
+        """
 
     def barrier(self, timeout: float | None, label: str | None, /) -> bool: ...
     def all_reduce(
@@ -196,6 +201,12 @@ class Lane:
 
     def progress(self) -> tuple[int, int, int, str, float]:
         """Return begun, ended, completed, the operation under way, and since when."""
+
+    def inside(self) -> tuple[int, int, str, str | None] | None:
+        """Return thread, sequence, operation and label of a call that runs on its caller's thread.
+
+        None: there is none.
+        """
 
     def waits(self) -> list[float]:
         """Return for how many seconds each of the latest calls that ended was blocked or busy."""

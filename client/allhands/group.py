@@ -443,7 +443,11 @@ class Group(Collectives[Work], Composed):
         """Give a call its number, with the order's lock held."""
 
         call = call.labelled(label)
+        if (clash := self.order.clash(label)) is not None:
+            self._engine.refuse_clash(call.operation, clash)
         work = Work(call, self.order.take(), label, self.name, self._thread.callbacks)
+        work.waiter = self._waiter()
+        self.order.entered(work)
         work.entry = self._engine.recording.asked(
             call.operation, work.sequence, native.nbytes, call, label
         )
@@ -456,6 +460,10 @@ class Group(Collectives[Work], Composed):
             seconds,
             time.monotonic() + seconds,
         )
+
+    def _waiter(self) -> int:
+        """Return the thread that waits for what it calls here; 0: it may do something else."""
+        return 0
 
     def _exchange(
         self,
@@ -534,6 +542,9 @@ def _checked(timeout: float) -> float:
 
 class _Here(Group):
     """A group for callers that wait anyway."""
+
+    def _waiter(self) -> int:
+        return threading.get_ident()
 
     def _start(
         self,

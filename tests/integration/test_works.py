@@ -49,15 +49,15 @@ def test_a_thousand_calls_of_eight_threads_and_a_loop_are_exact(job: Job) -> Non
                     wrong.append((number, at))
 
         def shared(number):
-            # On one group of all, where threads make like calls: which is paired with which says
-            # the order of each rank, and that does not matter.
+            # On one group of all, where threads begin like calls: which is paired with which says
+            # the order of each rank, and that does not matter. None is in a call of its own.
             for at in range(30):
                 works = []
                 for _ in range(2):
                     x = np.full(5, me + 1)
                     works.append((x, ah.all_reduce(x, async_op=True)))
                 y = np.full(5, me + 1)
-                ah.all_reduce(y)
+                ah.all_reduce(y, async_op=True).wait()
                 for x, work in works:
                     work.wait()
                     if not (x == n * (n + 1) // 2).all() or not (y == n * (n + 1) // 2).all():

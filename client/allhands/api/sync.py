@@ -824,6 +824,7 @@ def finished(work: Work, async_op: bool) -> Work | None:
         return work
     if isinstance(work, Promised):
         return None
+    work.waiter = threading.get_ident()
     try:
         work.wait()
     except INTERRUPTIONS as interruption:

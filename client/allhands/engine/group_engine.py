@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from allhands.algorithms.cost import Wire
 from allhands.arena.grounds import Grounds
 from allhands.callbacks import Callbacks
+from allhands.engine import verdict
 from allhands.engine.aside import Aside
 from allhands.engine.backlog import Backlog
 from allhands.engine.call import Call, group_hash
@@ -28,7 +30,7 @@ from allhands.engine.island import Island, Left
 from allhands.engine.losses import Losses
 from allhands.engine.messages import Messages
 from allhands.engine.native import Native
-from allhands.engine.order import Order
+from allhands.engine.order import Clash, Order
 from allhands.engine.phases import Allocate, Layout, Phase, Scratch
 from allhands.engine.pings import PING_AFTER
 from allhands.engine.recording import SIZE, Recording
@@ -39,6 +41,8 @@ from allhands.engine.verdict import Failure, GivenUp, Registry
 from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
+from allhands.recorder.record import worded
+from allhands.recorder.source import caller, place
 from allhands.reduction import ReduceOp
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
@@ -194,7 +198,14 @@ class GroupEngine:
             self._hierarchy = Hierarchy(layout, island, Scratch(allocate), mesh, ranks, self.hash)
             grounds = None
         self._shared = Shared(
-            name, rank, self.order, self._aside, self._endings, grounds, self.recording
+            name,
+            rank,
+            self.order,
+            self._aside,
+            self._endings,
+            grounds,
+            self.recording,
+            self._refuse,
         )
         self.messages = Messages(
             name,
@@ -380,6 +391,30 @@ class GroupEngine:
     def abort(self, reason: str) -> None:
         """End the group on all its ranks."""
         self._registry.abort(self.name, reason)
+
+    def refuse_clash(self, operation: str, clash: Clash) -> NoReturn:
+        """End the group because a thread called what another one was in a call of; on any thread.
+
+        Ranks number their calls in the order in which they come: whichever rank has the two the
+        other way round would be given the wrong numbers, without being told.
+        """
+        here = worded(*place(*caller()))
+        there = self.recording.where(clash.sequence)
+        reason = (
+            f"two threads called at the same time: {_thread(clash.thread)} was in "
+            f"{clash.operation} #{clash.sequence}{there and f' at {there}'} when "
+            f"{_thread(threading.get_ident())} called {operation}{here and f' at {here}'}; the "
+            "other ranks cannot tell which of the calls belong together: give each thread a group "
+            "of its own (new_group), or let them call in turn, in the same order on every rank"
+        )
+        self._loop.call_soon_threadsafe(self._registry.abort, self.name, reason)
+        if (lane := self.order.lane) is not None:
+            lane.close()  # so that no call begins before the loop has heard of it
+        by = self._registry.name(self.ranks[self.rank])
+        raise verdict.aborted(f"{operation} of group {self.name!r}", by, reason)
+
+    def _refuse(self, operation: str, thread: int, sequence: int, other: str) -> NoReturn:
+        self.refuse_clash(operation, Clash(thread, sequence, other))
 
     def given_up(self, sequence: int, given: GivenUp) -> None:
         """Learn that a rank of the group gave a call up on purpose."""
@@ -862,6 +897,12 @@ class GroupEngine:
     def _what(self, operation: Operation) -> str:
         work = operation.work
         return self._endings.named(work.operation, work.sequence, work.label)
+
+
+def _thread(ident: int) -> str:
+    """Name a thread, for people."""
+    names = [thread.name for thread in threading.enumerate() if thread.ident == ident]
+    return f"thread {names[0]!r}" if names else f"thread {ident}"
 
 
 def _cancelled(what: str) -> AllhandsError:

@@ -1,13 +1,28 @@
 """Order: the numbers of a group's calls, and whether one may run at once."""
 
 import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from allhands.config import DEFAULT_TIMEOUT
+from allhands.engine.work import Work
 
 if TYPE_CHECKING:
     from allhands._native import Lane, Mail
     from allhands.engine.mailing import Mailing
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """A call in which another thread of this rank is."""
+
+    thread: int
+    """As `threading.get_ident` has it."""
+    sequence: int
+    operation: str
 
 
 class Careful:
@@ -19,6 +34,8 @@ class Careful:
         self._order = order
         self.lock = order.lock
         self.take = order.take
+        self.clash = order.clash
+        self.entered = order.entered
 
     @property
     def taken(self) -> int:
@@ -71,6 +88,8 @@ class Order:
         """Calls that have a number and not ended, of those in the group's backlog."""
         self._taken = 0
         self._queued = 0
+        self._latest: Callable[[], Work | None] = lambda: None
+        """The call with the latest number, as long as somebody has it."""
 
     @property
     def timeout(self) -> float:
@@ -94,6 +113,25 @@ class Order:
     def taken(self) -> int:
         """Number of the latest call that has one; 0 before the first."""
         return self.lane.taken if self.lane is not None else self._taken
+
+    def clash(self, label: str | None) -> Clash | None:
+        """Return the call with that label in which another thread is, and waits for it; None: none.
+
+        With `lock` held.
+        """
+        inside = None if self.lane is None else self.lane.inside()
+        if inside is not None and inside[0] != get_ident() and (inside[3] or "") == (label or ""):
+            return Clash(*inside[:3])
+        work = self._latest()
+        if work is None or work.waiter in (0, get_ident()) or work.has_ended:
+            return None
+        if (work.label or "") != (label or ""):
+            return None
+        return Clash(work.waiter, work.sequence, work.operation)
+
+    def entered(self, work: Work) -> None:
+        """Take in which call has the latest number, with `lock` held."""
+        self._latest = weakref.ref(work)
 
     def take(self) -> int:
         """Return the next number, with `lock` held."""

@@ -46,7 +46,9 @@ class Shared:
         endings: Endings,
         grounds: Grounds | None,
         recording: Recording,
+        on_clash: Callable[[str, int, int, str], NoReturn],
     ) -> None:
+        """`on_clash` is what a lane wants by that name."""
         self._name = name
         self._rank = rank
         self._order = order
@@ -54,6 +56,7 @@ class Shared:
         self._endings = endings
         self._grounds = grounds
         self.recording = recording
+        self._on_clash = on_clash
         self._loop = asyncio.get_running_loop()
         self._settling = asyncio.Lock()
         self._has_failed = False
@@ -98,6 +101,7 @@ class Shared:
                 on_failure=self._on_failure,
                 on_slow=self._on_slow,
                 records=self.recording.size,
+                on_clash=self._on_clash,
                 taken=taken,
                 queued=queued,
             )

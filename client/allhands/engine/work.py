@@ -50,6 +50,8 @@ class Work:
         self.why = "cancelled"
         """What other ranks are told of the reason where this one gives the operation up."""
         self._explanation = ""
+        self.waiter = 0
+        """The thread that made the call to wait for it at once; 0: it may do something else."""
         self.entry: Entry | None = None
         """What the recorder knows of it, unless that is known where it was carried out."""
 
@@ -80,6 +82,11 @@ class Work:
                 )
         self._future.result()
         return True
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the operation has ended, as far as is known without asking anybody."""
+        return self._future.done()
 
     def is_completed(self) -> bool:
         """Say whether the operation has ended, well or not."""

@@ -57,10 +57,31 @@ static bool is_open(const LaneObject *self)
            self->generation == lane_generation;
 }
 
-int lane_enter(LaneObject *self)
+/* Refuse a call while another thread is in one under the same label: -1. Ranks could not tell which
+ * of the two belongs to which of theirs. */
+static int refuse_clash(LaneObject *self, const char *operation, PyObject *label)
 {
-    if (!is_open(self) || !PyThread_acquire_lock(self->turn, NOWAIT_LOCK))
+    if (self->on_clash == NULL || self->inside == 0 ||
+        self->inside == PyThread_get_thread_ident())
         return 0;
+    Plan mine;
+    if (!plan_label(&mine, label) || mine.labelsig != self->plan.labelsig)
+        return 0;
+    PyObject *done = PyObject_CallFunction(
+        self->on_clash, "skKs", operation, self->inside, (unsigned long long)self->begun,
+        lane_kind_names[self->plan.kind]);
+    if (done == NULL)
+        return -1;
+    Py_DECREF(done);
+    return 0;
+}
+
+int lane_enter(LaneObject *self, const char *operation, PyObject *label)
+{
+    if (!is_open(self))
+        return 0;
+    if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK))
+        return refuse_clash(self, operation, label);
     if (self->pending == NULL)
         return 1;
     /* That takes time, in which others may have taken a number. */
@@ -90,7 +111,9 @@ static PyObject *run_here(LaneObject *self, PyObject *timeout, PyObject *label)
     }
     if ((limit = within_deadlines(limit)) <= 0 || !plan_label(&self->plan, label))
         return not_here(self);
+    self->inside = PyThread_get_thread_ident();
     int failed = lane_perform(self, ++self->taken, limit, 0, label == Py_None ? NULL : label);
+    self->inside = 0;
     PyThread_release_lock(self->turn);
     if (failed)
         return NULL;
@@ -115,13 +138,13 @@ static int rank_of(LaneObject *self, PyObject *given)
     return rank < 0 || rank >= self->size ? -1 : (int)rank;
 }
 
-#define FAST(self_, wanted)                                                                        \
+#define FAST(self_, wanted, kind_)                                                                 \
     LaneObject *self = (LaneObject *)(self_);                                                      \
     if (nargs != (wanted)) {                                                                       \
         PyErr_Format(PyExc_TypeError, "wants %d arguments, has %zd", (wanted), nargs);             \
         return NULL;                                                                               \
     }                                                                                              \
-    int entered = lane_enter(self);                                                                     \
+    int entered = lane_enter(self, lane_kind_names[kind_], args[nargs - 1]);                       \
     if (entered < 0)                                                                               \
         return NULL;                                                                               \
     if (!entered)                                                                                  \
@@ -132,7 +155,7 @@ static int rank_of(LaneObject *self, PyObject *given)
 
 PyObject *lane_barrier(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
 {
-    FAST(self_, 2);
+    FAST(self_, 2, BARRIER);
     plan->kind = BARRIER;
     plan->count = plan->itemsize = 0;
     plan->typesig = 0;
@@ -142,7 +165,7 @@ PyObject *lane_barrier(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
 
 PyObject *lane_all_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
 {
-    FAST(self_, 4); /* x, op, timeout, label */
+    FAST(self_, 4, ALL_REDUCE); /* x, op, timeout, label */
     PyArrayObject *x = plain_array(args[0], true);
     if (x == NULL || (plan->op = lane_op_index(self, args[1])) < 0)
         return not_here(self);
@@ -157,7 +180,7 @@ PyObject *lane_all_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nar
 
 PyObject *lane_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
 {
-    FAST(self_, 5); /* x, root, op, timeout, label */
+    FAST(self_, 5, REDUCE); /* x, root, op, timeout, label */
     if ((plan->root = rank_of(self, args[1])) < 0 || (plan->op = lane_op_index(self, args[2])) < 0)
         return not_here(self);
     PyArrayObject *x = plain_array(args[0], plan->root == self->rank);
@@ -175,7 +198,7 @@ PyObject *lane_reduce(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
 
 PyObject *lane_broadcast(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
 {
-    FAST(self_, 4); /* x, root, timeout, label */
+    FAST(self_, 4, BROADCAST); /* x, root, timeout, label */
     PyArrayObject *x = plain_array(args[0], true);
     if (x == NULL || (plan->root = rank_of(self, args[1])) < 0)
         return not_here(self);
@@ -211,7 +234,7 @@ static void spread(void *places[], void *first, size_t nbytes, int size)
 PyObject *lane_all_gather_into_tensor(PyObject *self_, PyObject *const *args,
                                              Py_ssize_t nargs)
 {
-    FAST(self_, 4); /* output, x, timeout, label */
+    FAST(self_, 4, ALL_GATHER_INTO_TENSOR); /* output, x, timeout, label */
     PyArrayObject *out, *in;
     if (!pair(args[0], args[1], &out, &in) || PyArray_SIZE(out) != PyArray_SIZE(in) * self->size)
         return not_here(self);
@@ -226,7 +249,7 @@ PyObject *lane_all_gather_into_tensor(PyObject *self_, PyObject *const *args,
 PyObject *lane_reduce_scatter_tensor(PyObject *self_, PyObject *const *args,
                                             Py_ssize_t nargs)
 {
-    FAST(self_, 5); /* output, x, op, timeout, label */
+    FAST(self_, 5, REDUCE_SCATTER_TENSOR); /* output, x, op, timeout, label */
     PyArrayObject *out, *in;
     if (!pair(args[0], args[1], &out, &in) || PyArray_SIZE(in) != PyArray_SIZE(out) * self->size ||
         (plan->op = lane_op_index(self, args[2])) < 0)
@@ -244,7 +267,7 @@ PyObject *lane_reduce_scatter_tensor(PyObject *self_, PyObject *const *args,
 
 PyObject *lane_all_to_all_single(PyObject *self_, PyObject *const *args, Py_ssize_t nargs)
 {
-    FAST(self_, 4); /* output, x, timeout, label; equal shares */
+    FAST(self_, 4, ALL_TO_ALL_SINGLE); /* output, x, timeout, label; equal shares */
     PyArrayObject *out, *in;
     if (!pair(args[0], args[1], &out, &in) || PyArray_NDIM(in) == 0 || PyArray_NDIM(out) == 0 ||
         PyArray_DIM(in, 0) % self->size || PyArray_DIM(out, 0) % self->size ||

@@ -125,7 +125,7 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     bool now = sequence == 0;
     if (now) {
-        int entered = lane_enter(self);
+        int entered = lane_enter(self, kind, label);
         if (entered < 0)
             return NULL;
         if (!entered)
@@ -191,9 +191,11 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
     if (now)
         sequence = ++self->taken;
     self->from_queue = !now;
+    self->inside = now ? PyThread_get_thread_ident() : 0;
     int failed = lane_perform(self, sequence, (int64_t)(timeout * NANOSECONDS),
                      (int64_t)(deadline * NANOSECONDS), label == Py_None ? NULL : label);
     self->from_queue = false;
+    self->inside = 0;
     PyThread_release_lock(self->turn);
     if (failed)
         return NULL;
@@ -215,6 +217,16 @@ static PyObject *lane_progress(LaneObject *self, PyObject *unused)
     return Py_BuildValue("KKKsd", (unsigned long long)self->begun, (unsigned long long)self->ended,
                          (unsigned long long)self->completed, self->current,
                          (double)since / NANOSECONDS);
+}
+
+static PyObject *lane_inside(LaneObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->inside == 0)
+        Py_RETURN_NONE;
+    PyObject *label = lane_record_of(self, self->begun)->label;
+    return Py_BuildValue("kKsO", self->inside, (unsigned long long)self->begun,
+                         lane_kind_names[self->plan.kind], label ? label : Py_None);
 }
 
 static PyObject *lane_last(LaneObject *self, PyObject *unused)
@@ -303,19 +315,22 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"rank",       "segments", "offsets", "pids",       "heap_offset",
                             "heap_bytes", "limits",   "timeout", "ops",        "on_failure",
-                            "on_slow",    "taken",    "queued",  "records",    NULL};
+                            "on_slow",    "taken",    "queued",  "records",    "on_clash",
+                            NULL};
     unsigned long long taken;
     Py_ssize_t queued;
     int rank;
     PyObject *segments, *offsets, *pids, *ops, *on_failure, *on_slow;
     Py_ssize_t heap_offset, heap_bytes, slot_max, chunk, attach_min;
     Py_ssize_t records = 0;
+    PyObject *on_clash = NULL;
     double timeout;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!nn(nnn)dO!OOKn|n", names, &rank,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!nn(nnn)dO!OOKn|nO", names, &rank,
                                      &PyTuple_Type, &segments, &PyTuple_Type, &offsets,
                                      &PyTuple_Type, &pids, &heap_offset, &heap_bytes, &slot_max,
                                      &chunk, &attach_min, &timeout, &PyTuple_Type, &ops,
-                                     &on_failure, &on_slow, &taken, &queued, &records))
+                                     &on_failure, &on_slow, &taken, &queued, &records,
+                                     &on_clash))
         return NULL;
     Py_ssize_t size = PyTuple_GET_SIZE(segments);
     ah_limits limits = {(size_t)slot_max, (size_t)chunk,
@@ -340,6 +355,7 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->ops = Py_NewRef(ops);
     self->on_failure = Py_NewRef(on_failure);
     self->on_slow = Py_NewRef(on_slow);
+    self->on_clash = Py_XNewRef(on_clash);
     self->rank = rank;
     self->size = (int)size;
     self->timeout_ns = (int64_t)(timeout * NANOSECONDS);
@@ -364,6 +380,7 @@ static int lane_traverse(LaneObject *self, visitproc visit, void *arg)
     Py_VISIT(self->ops);
     Py_VISIT(self->on_failure);
     Py_VISIT(self->on_slow);
+    Py_VISIT(self->on_clash);
     Py_VISIT((PyObject *)self->pending);
     Py_VISIT(Py_TYPE(self));
     return 0;
@@ -376,6 +393,7 @@ static int lane_break(LaneObject *self)
     Py_XDECREF(pending);
     Py_CLEAR(self->on_failure);
     Py_CLEAR(self->on_slow);
+    Py_CLEAR(self->on_clash);
     return 0;
 }
 
@@ -413,6 +431,7 @@ static PyMethodDef lane_methods[] = {
     {"is_next", (PyCFunction)lane_is_next, METH_O, NULL},
     {"run", (PyCFunction)(void (*)(void))lane_run, METH_VARARGS | METH_KEYWORDS, NULL},
     {"progress", (PyCFunction)lane_progress, METH_NOARGS, NULL},
+    {"inside", (PyCFunction)lane_inside, METH_NOARGS, NULL},
     {"waits", (PyCFunction)lane_waits, METH_NOARGS, NULL},
     {"last", (PyCFunction)lane_last, METH_NOARGS, NULL},
     {"record", (PyCFunction)lane_record, METH_O, NULL},

@@ -130,6 +130,8 @@ typedef struct {
     ah_variant variant; /* of the call that ended last */
     bool records_all; /* else only what they are, not when and where */
     bool from_queue; /* the call that runs */
+    unsigned long inside; /* the thread that made the call that runs, and waits for it; 0: none */
+    PyObject *on_clash;   /* NULL: threads may do as they like */
     size_t mask; /* of `records`, whose number is a power of two */
     Record *records;
     Shape *shapes; /* of the records, at their places */
@@ -172,8 +174,9 @@ PyObject *lane_shares(const LaneObject *self, Kind kind);
 /* ---- lane_calls.c */
 
 /* Take the turn at once, if nobody else has a call here and nothing speaks against it: 1. Else 0,
- * or -1 with an exception that is for whoever calls. */
-int lane_enter(LaneObject *self);
+ * or -1 with an exception that is for whoever calls: such as that another thread is in a call of its
+ * own under the same label. */
+int lane_enter(LaneObject *self, const char *operation, PyObject *label);
 int lane_op_index(LaneObject *self, PyObject *op);
 /* Write what stands for a label, or None, into a plan; false: it is no text. */
 bool plan_label(Plan *plan, PyObject *label);

@@ -129,8 +129,10 @@ static int begin(PersistentObject *self, int64_t timeout)
     }
     plan->labelsig = self->plan.labelsig;
     lane_begin(lane, &self->running, ++lane->taken, timeout, 0, label);
+    lane->inside = PyThread_get_thread_ident();
     ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op, plan->type,
                                            self->plan.out[0], plan->count);
+    lane->inside = 0;
     int failed = 0;
     if (status == AH_OK) {
         self->state = POSTED;
@@ -154,7 +156,8 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
     int64_t timeout = 0;
     if (same)
         timeout = within_deadlines(self->timeout ? self->timeout : self->lane->timeout_ns);
-    int entered = same && timeout > 0 ? lane_enter(self->lane) : 0;
+    int entered =
+        same && timeout > 0 ? lane_enter(self->lane, lane_kind_names[ALL_REDUCE], self->label) : 0;
     if (entered < 0)
         return NULL;
     if (entered) {
@@ -261,10 +264,16 @@ PyObject *lane_post(PyObject *lane, PyObject *const *args, Py_ssize_t nargs)
     }
     prepare(self);
     /* There is nothing pending, so this waits for nobody; nor does it where there is room. */
-    bool entered = self->plan.out[0] != NULL && lane_enter(on) > 0;
+    int entered = self->plan.out[0] == NULL
+                      ? 0
+                      : lane_enter(on, lane_kind_names[ALL_REDUCE], self->label);
+    if (entered < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
     if (entered && !ah_has_room(on->lane, on->taken + 1)) {
         PyThread_release_lock(on->turn);
-        entered = false;
+        entered = 0;
     }
     if (!entered) {
         Py_DECREF(self);

@@ -205,7 +205,10 @@ class ResilientGroup(Group):
         """Give a call its number and hand it to the loop, in one step."""
         source = caller()
         with self.order.lock:
+            if (clash := self.order.clash(label)) is not None:
+                self._now._engine.refuse_clash(what.operation, clash)
             work = Work(what, self.order.take(), label, self.name, self._thread.callbacks)
+            self.order.entered(work)
             call = make(work)
             call.source = source
             self._hand_over(work, self._submit, self._cancel, call)
