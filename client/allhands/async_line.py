@@ -55,7 +55,10 @@ class AsyncLine(asyncio.Protocol):
             CallFailed: it says that this side does not know it.
         """
         loop = asyncio.get_running_loop()
-        _, line = await loop.create_connection(cls, endpoint.address.host, port.port, ssl=tls)
+        name = None if tls is None else endpoint.tls_name
+        _, line = await loop.create_connection(
+            cls, endpoint.address.host, port.port, ssl=tls, server_hostname=name
+        )
         try:
             await line._greet(port.secret)
         except BaseException:

@@ -5,6 +5,7 @@ the calls say is not here: see `control` and `session`.
 """
 
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from allhands.errors import (
 )
 from allhands.escapes import lines
 from allhands_proto import notice
+from allhands_proto.certificates import client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
 
 _FORM = "ah://HOST:PORT or ah://HOST:PORT/JOB"
@@ -91,6 +93,18 @@ class Endpoint:
     """Path of the bundle of authorities that vouch for the coordinator; None: plaintext."""
     insecure: bool = False
     """Whether token and data may be sent in plaintext beyond loopback."""
+    tls_name: str | None = None
+    """The name that its certificate must have; None: the host."""
+
+
+def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
+    """Return a context for connections to a coordinator that speaks TLS, without gRPC.
+
+    Raises:
+        OSError: the bundle of authorities cannot be read.
+    """
+    assert endpoint.tls_ca is not None
+    return client_context(endpoint.tls_ca)
 
 
 def is_insecure(environ: Mapping[str, str]) -> bool:
@@ -118,26 +132,40 @@ def find_coordinator(
     url = url or environ.get("ALLHANDS_URL") or None
     if url is not None:
         address = parse_url(url)
-        token = find_token(address, token, environ.get("ALLHANDS_TOKEN"))
-        return Endpoint(address, token, tls_ca, insecure or is_insecure(environ))
+        return complete(
+            Endpoint(
+                address,
+                token or environ.get("ALLHANDS_TOKEN") or None,
+                tls_ca,
+                insecure or is_insecure(environ),
+                environ.get("ALLHANDS_TLS_NAME") or None,
+            )
+        )
     found = _only_one(notice.live())
     address = Address(_dialable(found.host), found.port)
     # What is sent to an address of this host does not leave it.
-    return Endpoint(address, token or found.token, tls_ca, insecure=True)
+    return _as_noted(Endpoint(address, token or found.token, insecure=True), found)
 
 
-def find_token(address: Address, argument: str | None, inherited: str | None) -> str | None:
-    """Choose the token for `address`: the argument, else ALLHANDS_TOKEN, else the notice.
+def complete(endpoint: Endpoint) -> Endpoint:
+    """Add what the notice of a coordinator says, if no token was given: that, and how it does TLS.
 
-    `inherited` is the value of ALLHANDS_TOKEN. A notice counts only on loopback: the same port
-    on another host belongs to somebody else, who must not be sent this user's token.
+    A notice counts only on loopback: the same port on another host belongs to somebody else, who
+    must not be sent this user's token. Whoever has a token already needs no notice.
     """
-    if argument or inherited:
-        return argument or inherited
-    if not address.is_loopback:
-        return None
-    found = notice.find(address.port)
-    return found.token if found is not None else None
+    if endpoint.token is not None or not endpoint.address.is_loopback:
+        return endpoint
+    found = notice.find(endpoint.address.port)
+    return endpoint if found is None else _as_noted(endpoint, found)
+
+
+def _as_noted(endpoint: Endpoint, found: notice.Notice) -> Endpoint:
+    return replace(
+        endpoint,
+        token=endpoint.token or found.token,
+        tls_ca=endpoint.tls_ca or found.tls_ca or None,
+        tls_name=endpoint.tls_name or found.tls_name or None,
+    )
 
 
 def _only_one(notices: list[notice.Notice]) -> notice.Notice:
@@ -175,7 +203,7 @@ class Dial:
     """As it was given, but for a name that stands for loopback: that is an address here."""
     target: str
     credentials: grpc.ChannelCredentials | None
-    options: tuple[tuple[str, int], ...]
+    options: tuple[tuple[str, int | str], ...]
     metadata: tuple[tuple[str, str], ...]
 
     def open(self) -> grpc.Channel:
@@ -249,17 +277,27 @@ def dial(endpoint: Endpoint) -> Dial:
         if not (endpoint.token.isascii() and endpoint.token.isprintable()):
             raise ValueError("the token holds characters that no token has, perhaps a line's end")
         metadata = (("authorization", f"Bearer {endpoint.token}"),)
-    return Dial(endpoint, endpoint.address.target, credentials, _OPTIONS, metadata)
+    options: tuple[tuple[str, int | str], ...] = _OPTIONS
+    if endpoint.tls_name:
+        options += (("grpc.ssl_target_name_override", endpoint.tls_name),)
+    return Dial(endpoint, endpoint.address.target, credentials, options, metadata)
 
 
 def translate(
-    error: grpc.RpcError, doing: str, *, at: str, refused: type[AllhandsError] = Refused
+    error: grpc.RpcError,
+    doing: str,
+    *,
+    at: str,
+    refused: type[AllhandsError] = Refused,
+    reason: str = "",
 ) -> Exception:
     """Give the exception of ours that a failed call means; raise it `from` the call's own.
 
     The arguments are those of `meaning`.
     """
-    return meaning(error.code(), error.details() or "", doing, at=at, refused=refused)
+    return meaning(
+        error.code(), error.details() or "", doing, at=at, refused=refused, reason=reason
+    )
 
 
 def meaning(
@@ -269,12 +307,14 @@ def meaning(
     *,
     at: str,
     refused: type[AllhandsError] = Refused,
+    reason: str = "",
 ) -> Exception:
     """Give the exception of ours that a status means.
 
     `doing` says what the caller wanted, as in "wait for keys 'a', 'b' of job 'j'"; `at` is the
     coordinator's `host:port`. `refused` is raised where the parties disagree; a join passes
-    `JoinRefused`, to which its INVALID_ARGUMENT (a rank outside the world) belongs too.
+    `JoinRefused`, to which its INVALID_ARGUMENT (a rank outside the world) belongs too. `reason` is
+    what `probe` has found out where the coordinator cannot be reached.
 
         DEADLINE_EXCEEDED                    StoreTimeout
         UNAVAILABLE, CANCELLED               CoordinatorUnavailable
@@ -291,6 +331,8 @@ def meaning(
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return StoreTimeout(f"timeout: {said}")
+        case grpc.StatusCode.UNAVAILABLE if reason:
+            return CoordinatorUnavailable(f"{reason} ({said})")
         case grpc.StatusCode.UNAVAILABLE:
             return CoordinatorUnavailable(
                 f"the coordinator at {at} is not available ({said}); start one with "

@@ -82,6 +82,8 @@ class WorldConfig:
     """Seconds: for joining, and the default of every call."""
     token: str | None = None
     tls_ca: str | None = None
+    tls_name: str | None = None
+    """The name in the coordinator's certificate; None: the host that is dialled."""
     tls_cert: str | None = None
     """Path of the certificate chain of a coordinator that rank 0 hosts; its key is in `tls_key`."""
     tls_key: str | None = None
@@ -177,6 +179,7 @@ def settle(
     job: str | None = None,
     token: str | None = None,
     tls_ca: str | None = None,
+    tls_name: str | None = None,
     insecure: bool = False,
     label: str | None = None,
     heartbeat_window: float = 0.0,
@@ -238,6 +241,7 @@ def settle(
         timeout=timeout,
         token=token or environ.get("ALLHANDS_TOKEN") or None,
         tls_ca=tls_ca or environ.get("ALLHANDS_TLS_CA") or None,
+        tls_name=tls_name or environ.get("ALLHANDS_TLS_NAME") or None,
         tls_cert=environ.get("ALLHANDS_TLS_CERT") or None,
         tls_key=environ.get("ALLHANDS_TLS_KEY") or None,
         advertise=read_host(environ.get("ALLHANDS_ADVERTISE", ""), "ALLHANDS_ADVERTISE"),

@@ -23,6 +23,7 @@ from allhands.job_status import (
 )
 from allhands.key_calls import CallFailed, CallsPort, KeyCall, P, Q
 from allhands.lines import Lines
+from allhands.probe import reason_of
 from allhands.recorder.diagnosis import Diagnosis, RankReport, diagnose
 from allhands.timeout import Timeout, seconds
 from allhands.values import encode
@@ -334,7 +335,7 @@ class Control:
                     told[reply.report.rank] = report
         except grpc.RpcError as error:
             doing = f"collect the reports of job {request.job!r}"
-            raise translate(error, doing, at=self._dial.target) from error
+            raise self._translated(error, doing) from error
         assert job is not None  # it comes first
         return Reports(job, told, absences)
 
@@ -428,7 +429,7 @@ class Control:
             raise meaning(error.code, error.details, doing, at=self._dial.target) from error
         except grpc.RpcError as error:
             doing = self._in_job(call.doing(request))
-            raise translate(error, doing, at=self._dial.target) from error
+            raise self._translated(error, doing) from error
 
     def _in_job(self, doing: str) -> str:
         return f"{doing} of job {self._job!r}"
@@ -445,7 +446,11 @@ class Control:
         try:
             return method(request, timeout=limit, metadata=self._dial.metadata)
         except grpc.RpcError as error:
-            raise translate(error, doing, at=self._dial.target) from error
+            raise self._translated(error, doing) from error
+
+    def _translated(self, error: grpc.RpcError, doing: str) -> Exception:
+        reason = reason_of(error, self._dial.endpoint)
+        return translate(error, doing, at=self._dial.target, reason=reason)
 
 
 def _calls_port(

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
-from allhands.channel import Endpoint
+from allhands.channel import Endpoint, tls_context
 from allhands.key_calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
 from allhands_proto import framing
 from allhands_proto.line_proof import is_proof, new_nonce, prove
@@ -278,9 +278,11 @@ class Lines:
                 connected.setsockopt(level, option, value)
             if self._endpoint.tls_ca is not None:
                 if self._tls is None:
-                    self._tls = ssl.create_default_context(cafile=self._endpoint.tls_ca)
+                    self._tls = tls_context(self._endpoint)
                 connected.settimeout(_remaining(deadline))
-                connected = self._tls.wrap_socket(connected, server_hostname=host)
+                connected = self._tls.wrap_socket(
+                    connected, server_hostname=self._endpoint.tls_name or host
+                )
             line = Line(connected)
             line.greet(port.secret, deadline)
         except BaseException:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allhands.channel import Address, Endpoint, check_privacy, find_token, parse_url
+from allhands.channel import Address, Endpoint, check_privacy, complete, parse_url
 from allhands.config import Alone, Daemon, Gathering, Hosted, WorldConfig
 from allhands.errors import CoordinatorUnavailable
+from allhands.probe import RETRY_SECONDS, Attempts
 from allhands_proto import notice
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ async def meet(config: WorldConfig) -> Meeting:
     match config.place:
         case Daemon(url):
             address = parse_url(url)
-            token = find_token(address, config.token, None)
-            endpoint = Endpoint(address, token, config.tls_ca, config.insecure)
+            endpoint = complete(
+                Endpoint(address, config.token, config.tls_ca, config.insecure, config.tls_name)
+            )
             await asyncio.to_thread(check_privacy, endpoint)
             return Meeting(endpoint)
         case Hosted() as place:
@@ -95,21 +97,21 @@ async def _hosted(config: WorldConfig, place: Hosted) -> Meeting:
         if config.world_size == 1 and not config.is_elastic:
             return await _host(config, "127.0.0.1", place.port)  # nobody is to reach it
         raise ValueError(_recipe(config, place))
-    resolved = await resolve(place.host)
+    resolved = await _resolve_in_time(place.host, time.monotonic() + config.timeout)
     if config.rank == 0:
         return await _host(config, _listened(config, place.host, resolved), place.port, place.host)
     # A certificate is for a name; without one all ranks take the same address of several.
     address = Address(place.host if config.tls_ca else resolved, place.port)
-    token = config.token
-    deadline = time.monotonic() + config.timeout
-    while token is None and address.is_loopback and time.monotonic() < deadline:
-        # Rank 0 leaves its token in a notice when it listens, perhaps after this rank is up.
-        if (token := find_token(address, None, None)) is None:
-            await asyncio.sleep(_LOOK_SECONDS)
-    is_guess = config.token is None
     # On loopback rank 0 speaks TLS only if it was told to, whatever other coordinators do.
     tls_ca = None if address.is_loopback and config.tls_cert is None else config.tls_ca
-    endpoint = Endpoint(address, token, tls_ca, config.insecure)
+    endpoint = Endpoint(address, config.token, tls_ca, config.insecure, config.tls_name)
+    deadline = time.monotonic() + config.timeout
+    while address.is_loopback and time.monotonic() < deadline:
+        # Rank 0 leaves its token in a notice when it listens, perhaps after this rank is up.
+        if (endpoint := complete(endpoint)).token is not None:
+            break
+        await asyncio.sleep(_LOOK_SECONDS)
+    is_guess = config.token is None
     await asyncio.to_thread(check_privacy, endpoint)
     return Meeting(endpoint, is_guess=is_guess)
 
@@ -253,6 +255,17 @@ async def resolve(host: str) -> str:
         raise CoordinatorUnavailable(f"the host {host!r} has no address: {error}") from error
     families = sorted(found, key=lambda one: one[0] != socket.AF_INET)
     return str(families[0][4][0])
+
+
+async def _resolve_in_time(host: str, deadline: float) -> str:
+    """Resolve a name that may not be known yet, as where hosts start together."""
+    attempts = Attempts(deadline)
+    while True:
+        try:
+            return await resolve(host)
+        except CoordinatorUnavailable as error:
+            attempts.failed(error, None, is_guess=True)
+        await asyncio.sleep(RETRY_SECONDS)  # nothing tells when a name is known
 
 
 async def own_address(endpoint: Endpoint) -> str:

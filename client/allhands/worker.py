@@ -37,6 +37,7 @@ from allhands.errors import (
 )
 from allhands.gauge import gauge
 from allhands.meeting import Meeting, meet
+from allhands.probe import RETRY_SECONDS, Attempts
 from allhands.recorder.dump import Dumper
 from allhands.recorder.record import OperationRecord, by_time
 from allhands.recovery.decision import Proposal, Reformed
@@ -64,7 +65,6 @@ _LAST_WORDS = 0.5
 """Seconds for the messages of a rank that leaves because of an error: the others wait for it."""
 _PARTING_SECONDS = 0.5
 """How long a rank that has left waits for the others to close their links to it."""
-_RETRY_SECONDS = 0.1
 _ENDING_SECONDS = 0.3
 """How long a process that ends may still be there when its links are closed."""
 _ENDED_GROUPS = 256
@@ -892,23 +892,24 @@ async def _join(
     deadline: float,
 ) -> Session:
     """Join, and try again until the deadline where the coordinator may only be late."""
+    attempts = Attempts(deadline)
     while True:
         try:
-            remaining = max(deadline - time.monotonic(), _RETRY_SECONDS)
+            remaining = max(deadline - time.monotonic(), RETRY_SECONDS)
             dialled = dial(meeting.endpoint)
             await listen(dialled, remaining)
-            remaining = max(deadline - time.monotonic(), _RETRY_SECONDS)
+            remaining = max(deadline - time.monotonic(), RETRY_SECONDS)
             return await Session.join(dialled, request, remaining)
-        except CoordinatorUnavailable:
-            if time.monotonic() + _RETRY_SECONDS > deadline:
-                raise
+        except CoordinatorUnavailable as error:
+            endpoint = None if meeting.hosted else meeting.endpoint
+            await asyncio.to_thread(attempts.failed, error, endpoint, meeting.is_guess)
         except Unauthenticated:
             # Perhaps the notice of a coordinator that was here before.
-            if not meeting.is_guess or time.monotonic() + _RETRY_SECONDS > deadline:
+            if not meeting.is_guess or time.monotonic() + RETRY_SECONDS > deadline:
                 raise
-        await asyncio.sleep(_RETRY_SECONDS)  # there is no event for "somebody listens"
+        await asyncio.sleep(RETRY_SECONDS)  # there is no event for "somebody listens"
         if meeting.is_guess:
-            remaining = max(deadline - time.monotonic(), _RETRY_SECONDS)
+            remaining = max(deadline - time.monotonic(), RETRY_SECONDS)
             meeting.endpoint = (await meet(replace(config, timeout=remaining))).endpoint
 
 

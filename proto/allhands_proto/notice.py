@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from allhands_proto import process
@@ -32,6 +32,10 @@ class Notice:
     """`daemon` (allhands serve) or `embedded` (in a launcher or in rank 0)."""
     born: str = ""
     """When the process began, as the kernel counts: another one may get its number later."""
+    tls_ca: str = ""
+    """Path of the authorities that vouch for it; empty: it speaks no TLS."""
+    tls_name: str = ""
+    """The name in its certificate, where that is not the host."""
 
     @property
     def url(self) -> str:
@@ -167,7 +171,10 @@ def find(port: int) -> Notice | None:
 
 def _read(path: Path) -> Notice | None:
     try:
-        return Notice(**json.loads(path.read_text()))
+        said = json.loads(path.read_text())
+        return Notice(
+            **{field.name: said[field.name] for field in fields(Notice) if field.name in said}
+        )
     except (OSError, ValueError, TypeError):
         return None  # gone meanwhile, or not ours
 

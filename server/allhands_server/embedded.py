@@ -8,6 +8,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import grpc
@@ -16,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from allhands_proto import notice
+from allhands_proto.certificates import dialled_name
 from allhands_proto.connections import Connections, most_connections
 from allhands_proto.framing import LARGEST_FRAME
 from allhands_proto.limited_log import LimitedLog
@@ -198,6 +200,10 @@ def _post_notice(
     """
     pid = os.getpid()
     posted = notice.Notice(*address, token, pid, config.kind, notice.born(pid))
+    if (tls := _line_tls(config)) is not None:
+        cert = os.path.abspath(os.fspath(config.tls_cert or ""))
+        name = dialled_name(tls, cert, posted.host)
+        posted = replace(posted, tls_ca=cert, tls_name=name)
     try:
         notice.post(posted)
     except OSError as error:

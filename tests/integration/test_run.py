@@ -15,8 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from allhands.channel import Address, Endpoint
 from allhands.config import agreed_port
+from allhands.errors import CoordinatorUnavailable
+from allhands.launcher.coordinator import probe
 from allhands.testing.daemon import Daemon
+from harness import free_port
 
 PATIENCE = 30.0
 
@@ -49,6 +53,8 @@ class Running:
     process: subprocess.Popen[bytes]
     lines: "queue.Queue[str]" = field(default_factory=queue.Queue)
     errors: list[str] = field(default_factory=list)
+    said: threading.Event = field(default_factory=threading.Event)
+    """Something stands in `errors`."""
 
     def __post_init__(self) -> None:
         self._readers = [
@@ -67,6 +73,7 @@ class Running:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.errors.append(line.decode(errors="backslashreplace").removesuffix("\n"))
+            self.said.set()
 
     def line(self) -> str:
         return self.lines.get(timeout=PATIENCE)
@@ -675,14 +682,29 @@ def test_ranks_listen_where_the_launcher_is_told(run: Start, script: Callable[[s
     assert running.output() == ["[0] 127.0.0.2"]
 
 
-def test_an_unreachable_coordinator_is_one_line_and_no_rank_starts(
-    run: Start, script: Callable[[str], str]
+def test_a_coordinator_that_is_not_there_yet_is_waited_for_before_any_rank_starts(
+    run: Start, script: Callable[[str], str], tmp_path: Path
 ) -> None:
-    running = run("-n", "2", "--coordinator", "ah://127.0.0.1:1", script("print('ran')"))
-    assert running.status() == 1
-    assert running.output() == []
+    port = free_port()
+    url = f"ah://127.0.0.1:{port}"
+    running = run("-n", "2", "--coordinator", url, script("print('ran')"), ALLHANDS_TOKEN="t")
+    assert running.said.wait(PATIENCE)
     [line] = running.errors
-    assert "127.0.0.1:1 is not available" in line
+    assert f"127.0.0.1:{port} cannot be reached: nothing listens there" in line
+    assert "trying again" in line
+    serve = [sys.executable, "-m", "allhands.cli.main", "serve", "--listen", f"127.0.0.1:{port}"]
+    environment = {**os.environ, "ALLHANDS_TOKEN": "t", "XDG_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen(serve, env=environment, stderr=subprocess.DEVNULL) as daemon:
+        assert running.status() == 0
+        daemon.terminate()
+    assert sorted(running.output()) == ["[0] ran", "[1] ran"]
+
+
+def test_a_coordinator_that_never_comes_is_told_of_with_what_is_wrong() -> None:
+    nobody = Endpoint(Address("127.0.0.1", free_port()), "t")
+    with pytest.raises(CoordinatorUnavailable, match="nothing listens there") as caught:
+        probe(nobody, patience=0.3)
+    assert nobody.address.target in str(caught.value)
 
 
 def test_a_wrong_token_is_one_line_and_no_rank_starts(

@@ -11,9 +11,9 @@ from allhands import errors
 from allhands.channel import (
     Address,
     Endpoint,
+    complete,
     dial,
     find_coordinator,
-    find_token,
     parse_url,
     translate,
 )
@@ -109,22 +109,42 @@ def _post(port: int, kind: str = "daemon", host: str = "127.0.0.1") -> None:
     post(Notice(host=host, port=port, token=f"of-{port}", pid=os.getpid(), kind=kind))
 
 
-def test_the_argument_goes_before_the_environment_and_the_notice() -> None:
+def _token(address: Address, given: str | None = None) -> str | None:
+    return complete(Endpoint(address, given)).token
+
+
+def test_a_token_that_is_given_goes_before_the_notice() -> None:
     _post(7070)
     here = Address("127.0.0.1", 7070)
-    assert find_token(here, "argument", "inherited") == "argument"
-    assert find_token(here, None, "inherited") == "inherited"
-    assert find_token(here, None, None) == "of-7070"
+    assert _token(here, "given") == "given"
+    assert _token(here) == "of-7070"
+    found = find_coordinator("ah://127.0.0.1:7070", {"ALLHANDS_TOKEN": "inherited"}, token="given")
+    assert found.token == "given"
+    assert find_coordinator("ah://127.0.0.1:7070", {"ALLHANDS_TOKEN": "of-it"}).token == "of-it"
 
 
 def test_a_notice_is_not_shown_to_another_host() -> None:
     _post(7070)
-    assert find_token(Address("10.0.0.1", 7070), None, None) is None
+    assert _token(Address("10.0.0.1", 7070)) is None
 
 
 def test_a_notice_counts_only_for_its_port() -> None:
     _post(7070)
-    assert find_token(Address("127.0.0.1", 7071), None, None) is None
+    assert _token(Address("127.0.0.1", 7071)) is None
+
+
+def test_a_notice_says_how_its_coordinator_does_tls() -> None:
+    mine = Notice("127.0.0.1", 7070, "t", os.getpid(), "daemon", tls_ca="/c.pem", tls_name="node7")
+    post(mine)
+    for found in (find_coordinator(None, {}), find_coordinator("ah://localhost:7070", {})):
+        assert (found.tls_ca, found.tls_name) == ("/c.pem", "node7")
+    given = find_coordinator("ah://localhost:7070", {"ALLHANDS_TLS_CA": "/mine.pem"})
+    assert (given.tls_ca, given.tls_name) == ("/mine.pem", "node7")
+
+
+def test_authorities_for_other_coordinators_do_not_concern_one_that_is_found_here() -> None:
+    _post(7070)
+    assert find_coordinator(None, {"ALLHANDS_TLS_CA": "/ca.pem"}).tls_ca is None
 
 
 def test_the_given_url_goes_before_the_environment() -> None:

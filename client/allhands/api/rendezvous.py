@@ -40,11 +40,19 @@ class Meeting:
     token: str | None = None
     tls_ca: str | None = None
     insecure: bool = False
+    tls_name: str | None = None
 
     @classmethod
     def at(cls, url: str, endpoint: Endpoint) -> "Meeting":
         """Return the meeting at a URL of a coordinator that is reached already."""
-        return cls(Daemon(url), None, endpoint.token, endpoint.tls_ca, endpoint.insecure)
+        return cls(
+            Daemon(url),
+            None,
+            endpoint.token,
+            endpoint.tls_ca,
+            endpoint.insecure,
+            endpoint.tls_name,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,12 +156,12 @@ def init_process_group(
         if backend == "threads" and seat is not None:
             init_method, rank, world_size = seat.place(rank, world_size)
         length, attempt = seconds(timeout), next_attempt()
-        place = None
+        place, tls_name = None, None
         if store is not None and backend not in ("fake", "threads"):  # which meet elsewhere
             meeting = meet_through(store, rank, world_size, length)
             place, attempt, job = meeting.place, 0, job or meeting.job
             token, tls = meeting.token, meeting.tls_ca
-            insecure = insecure or meeting.insecure
+            insecure, tls_name = insecure or meeting.insecure, meeting.tls_name
         settled = config.settle(
             os.environ,
             init_method=init_method,
@@ -171,6 +171,7 @@ def init_process_group(
             job=job,
             token=token,
             tls_ca=tls,
+            tls_name=tls_name,
             insecure=insecure,
             label=label,
             heartbeat_window=heartbeat_window or 0.0,

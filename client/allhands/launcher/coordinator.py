@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,20 +11,24 @@ from allhands.errors import CoordinatorUnavailable, StoreTimeout
 from allhands.launcher.environment import Rendezvous
 
 _PROBE_SECONDS = 5.0
+_PATIENCE = 30.0
 _DRAIN_SECONDS = 0.5
 
 
-def probe(endpoint: Endpoint) -> None:
+def probe(endpoint: Endpoint, patience: float = _PATIENCE) -> None:
     """Make sure that the coordinator answers and lets us in, before any rank depends on it.
+
+    One that does not listen yet, or whose name is not known yet, is waited for.
 
     Raises:
         CoordinatorUnavailable, Unauthenticated: it does not.
     """
     from allhands.control import Control
+    from allhands.probe import insist
 
     with Control(endpoint, job=None, timeout=_PROBE_SECONDS) as control:
         try:
-            control.jobs()
+            insist(control.jobs, endpoint, time.monotonic() + patience, quiet=0)
         except StoreTimeout as error:
             raise CoordinatorUnavailable(
                 f"the coordinator at {endpoint.address.target} did not answer "
@@ -35,7 +40,13 @@ def rendezvous_at(endpoint: Endpoint, job: str) -> Rendezvous:
     """Let the ranks meet in `job` of a coordinator that runs already."""
     address = endpoint.address
     return Rendezvous(
-        address.host, address.port, job, endpoint.token, endpoint.tls_ca, endpoint.insecure
+        address.host,
+        address.port,
+        job,
+        endpoint.token,
+        endpoint.tls_ca,
+        endpoint.insecure,
+        endpoint.tls_name,
     )
 
 

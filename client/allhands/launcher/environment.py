@@ -50,6 +50,8 @@ class Rendezvous:
     """Path of the authorities that vouch for the coordinator; None: it does not speak TLS."""
     insecure: bool = False
     """Whether ranks may send the token in plaintext beyond loopback."""
+    tls_name: str | None = None
+    """The name in the coordinator's certificate; None: the host."""
 
     @property
     def url(self) -> str:
@@ -79,7 +81,11 @@ def rank_environment(
         "MASTER_PORT": str(master_port),
         LAUNCH_VARIABLE: launch,
     }
-    secrets = {"ALLHANDS_TOKEN": rendezvous.token, "ALLHANDS_TLS_CA": rendezvous.tls_ca}
+    secrets = {
+        "ALLHANDS_TOKEN": rendezvous.token,
+        "ALLHANDS_TLS_CA": rendezvous.tls_ca,
+        "ALLHANDS_TLS_NAME": rendezvous.tls_name,
+    }
     if rendezvous.insecure:
         rendezvous_variables["ALLHANDS_INSECURE"] = "1"
     place_variables = {

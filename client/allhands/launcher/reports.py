@@ -22,7 +22,9 @@ class Reports:
 
     def __init__(self, rendezvous: Rendezvous) -> None:
         address = Address(rendezvous.host, rendezvous.port, rendezvous.job)
-        self._endpoint = Endpoint(address, rendezvous.token, rendezvous.tls_ca, rendezvous.insecure)
+        self._endpoint = Endpoint(
+            address, rendezvous.token, rendezvous.tls_ca, rendezvous.insecure, rendezvous.tls_name
+        )
         self._job = rendezvous.job
         self._space = process.space()
         self._born: dict[int, str] = {}

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -14,10 +13,11 @@ from google.protobuf.message import DecodeError
 
 from allhands import key_calls
 from allhands.async_line import AsyncLine
-from allhands.channel import Endpoint, dial, meaning, translate
+from allhands.channel import Endpoint, dial, meaning, tls_context, translate
 from allhands.deadlines import effective_for
 from allhands.key_calls import CallFailed, KeyCall, P, Q, too_late
 from allhands.lines import OPENING_SECONDS
+from allhands.probe import reason_of
 from allhands.timeout import Timeout, seconds
 from allhands.values import encode, paired
 from allhands_proto.framing import Malformed
@@ -164,7 +164,8 @@ class AsyncCoordinatorStore:
             raise meaning(error.code, error.details, doing, at=self._dial.target) from error
         except grpc.RpcError as error:
             doing = f"{call.doing(request)} of job {self._job!r}"
-            raise translate(error, doing, at=self._dial.target) from error
+            reason = await asyncio.to_thread(reason_of, error, self._endpoint)
+            raise translate(error, doing, at=self._dial.target, reason=reason) from error
 
     async def _opened(self, limit: float) -> AsyncLine | None:
         """Return a line, a new one where there is none; None: none is to be had."""
@@ -195,7 +196,7 @@ class AsyncCoordinatorStore:
         try:
             tls = None
             if self._endpoint.tls_ca is not None:
-                tls = ssl.create_default_context(cafile=self._endpoint.tls_ca)
+                tls = tls_context(self._endpoint)
             async with asyncio.timeout(OPENING_SECONDS):
                 return await AsyncLine.open(self._endpoint, port, tls)
         except (OSError, Malformed, DecodeError) as error:

@@ -7,10 +7,11 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from allhands.channel import Address, Endpoint, find_token, is_insecure
+from allhands.channel import Address, Endpoint, complete, is_insecure
 from allhands.control import Control
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
 from allhands.loop_thread import LoopThread
+from allhands.probe import Attempts
 from allhands.stores.coordinator import CoordinatorStore
 from allhands.timeout import Timeout, seconds
 
@@ -174,20 +175,32 @@ async def _start(host: str, port: int, token: str | None, insecure: bool) -> "Ru
 def _connected(host: str, port: int, token: str | None, insecure: bool, until: float) -> Control:
     """Connect once the master is there; nothing tells when that is."""
     tls_ca = os.environ.get("ALLHANDS_TLS_CA") or None
-    address = Address(host if tls_ca else _resolved(host), port)
+    tls_name = os.environ.get("ALLHANDS_TLS_NAME") or None
+    attempts = Attempts(until)
     while True:
-        # Without a token of ours it is the one in the notice, perhaps of an earlier master.
-        found = find_token(address, token, None)
-        control = Control(Endpoint(address, found, tls_ca, insecure), job=JOB)
+        endpoint = None
         try:
-            control.count(timeout=max(until - time.monotonic(), _LOOK_SECONDS))
-            return control
-        except (CoordinatorUnavailable, Unauthenticated, StoreTimeout) as error:
-            control.close()
-            is_final = isinstance(error, Unauthenticated) and token is not None
-            if is_final or time.monotonic() + _LOOK_SECONDS >= until:
+            address = Address(host if tls_ca else _resolved(host), port)
+            # Without a token of ours it is the one in the notice, perhaps of an earlier master.
+            endpoint = complete(Endpoint(address, token, tls_ca, insecure, tls_name))
+            return _asked(endpoint, max(until - time.monotonic(), _LOOK_SECONDS))
+        except (CoordinatorUnavailable, StoreTimeout) as error:
+            attempts.failed(error, endpoint, is_guess=token is None)
+        except Unauthenticated:
+            if token is not None or time.monotonic() + _LOOK_SECONDS >= until:
                 raise
         time.sleep(_LOOK_SECONDS)
+
+
+def _asked(endpoint: Endpoint, timeout: float) -> Control:
+    """Return a client that has been answered."""
+    control = Control(endpoint, job=JOB)
+    try:
+        control.count(timeout=timeout)
+    except BaseException:
+        control.close()
+        raise
+    return control
 
 
 def _resolved(host: str) -> str:

@@ -32,7 +32,12 @@ class Daemon:
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint(Address(self.notice.host, self.notice.port), self.notice.token)
+        return Endpoint(
+            Address(self.notice.host, self.notice.port),
+            self.notice.token,
+            self.notice.tls_ca or None,
+            tls_name=self.notice.tls_name or None,
+        )
 
     def command(
         self, *arguments: str, stdin: str = "", timeout: float = 30.0

@@ -8,6 +8,7 @@ they make is a job of its own, `torchrun-ID-world-...`, which outlives none of i
 import logging
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from torch.distributed.elastic.rendezvous.utils import (
 from allhands.channel import Endpoint, find_coordinator
 from allhands.control import Control
 from allhands.errors import AllhandsError, NotFound
+from allhands.probe import insist
 from allhands.stores import CoordinatorStore, TCPStore
 from allhands.torch.store import Store
 
@@ -171,10 +173,12 @@ def create(parameters: Any) -> Handler:
         RendezvousConnectionError: there is no coordinator, or it does not let us in.
     """
     found = _find(parameters)
+    limit = parameters.get_as_int("connect_timeout", _CONNECT_SECONDS)
     run = f"torchrun-{re.sub(r'[^A-Za-z0-9._:@+-]', '-', parameters.run_id)}"
     control = Control(found.endpoint, job=f"{run}.rendezvous", timeout=_CALL_SECONDS)
     store = Store(CoordinatorStore(control, _CALL_SECONDS))
     try:
+        insist(control.count, found.endpoint, time.monotonic() + limit)
         handler = Handler(create_handler(store, State(control), parameters), control, found.host)
     except AllhandsError as error:
         raise _lost(error) from error

@@ -64,6 +64,7 @@ def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bo
         job=meeting.job,
         token=meeting.token,
         tls_ca=meeting.tls_ca,
+        tls_name=meeting.tls_name,
         insecure=meeting.insecure,
         parent=parent(),
         place=meeting.place,

@@ -1,0 +1,367 @@
+"""TLS to the coordinator: by its notice on its own host, and what is wrong where it fails."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from allhands import errors
+from allhands.channel import Address, Endpoint
+from allhands.control import Control
+from allhands.probe import find_reason
+from allhands.stores import AsyncCoordinatorStore
+from allhands.testing.daemon import Daemon, running_daemon
+from harness import PATIENCE, Cluster, Process, free_port
+
+NAME = "node7.example"
+
+
+@dataclass(frozen=True)
+class Files:
+    cert: str
+    key: str
+    ca: str
+
+
+def _self_signed(folder: Path) -> Files:
+    """Make an end certificate that vouches for itself, as `openssl req -x509` does."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = folder / "self.pem", folder / "self-key.pem"
+    cert_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return Files(str(cert_file), str(key_file), str(cert_file))
+
+
+def _issued(folder: Path, *names: str) -> Files:
+    authority = trustme.CA()
+    issued = authority.issue_cert(*names)
+    files = Files(*(str(folder / name) for name in ("cert.pem", "key.pem", "ca.pem")))
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(files.cert, append=True)
+    issued.private_key_pem.write_to_path(files.key)
+    authority.cert_pem.write_to_path(files.ca)
+    return files
+
+
+@pytest.fixture(params=["self-signed", "issued", "wildcard", "loopback"])
+def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon with TLS, whose certificate is mostly for another name than 127.0.0.1."""
+    match request.param:
+        case "self-signed":
+            files = _self_signed(tmp_path)
+        case "issued":
+            files = _issued(tmp_path, NAME)
+        case "wildcard":
+            files = _issued(tmp_path, "*.cluster.example")
+        case _:
+            files = _issued(tmp_path, NAME, "127.0.0.1")
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    arguments = ("--tls-cert", files.cert, "--tls-key", files.key)
+    with running_daemon(tmp_path / "runtime", *arguments) as running:
+        yield running
+
+
+def test_commands_on_the_daemons_own_host_need_no_variables(daemon: Daemon) -> None:
+    for arguments in (["kv", "put", "job", "key", "value"], ["status"]):
+        done = daemon.command(*arguments)
+        assert done.returncode == 0, done.stderr
+    done = daemon.command("kv", "get", "job", "key", "--coordinator", daemon.notice.url)
+    assert done.stdout == "value"
+
+
+def test_programs_and_launches_on_the_daemons_own_host_need_no_variables(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import allhands as ah, numpy as np\n"
+        f"ah.init_process_group({daemon.notice.url + '/mine'!r}, rank=0, world_size=1)\n"
+        "ah.store().set('key', b'value')\n"
+        "ah.destroy_process_group()\n"
+    )
+    alone = subprocess.run(
+        [sys.executable, script],
+        env=daemon.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert alone.returncode == 0, alone.stderr
+    script.write_text(
+        "import allhands as ah, numpy as np\n"
+        "ah.init_process_group()\n"
+        "x = np.ones(1); ah.all_reduce(x); print('sum', x[0])\n"
+        "ah.destroy_process_group()\n"
+    )
+    done = daemon.command("run", "-n", "2", "--coordinator", daemon.notice.url, str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("sum 2.0") == 2
+
+
+async def test_key_value_calls_take_the_port_with_tls_too(daemon: Daemon) -> None:
+    async with AsyncCoordinatorStore(daemon.endpoint, job="j", timeout=20) as store:
+        assert await store.add("key", 1) == 1
+        assert store._line is not None
+    with Control(daemon.endpoint, job="j", timeout=20) as control:
+        assert control.add("key", 1) == 2
+        assert control._lines._idle
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+def _expired(folder: Path) -> Files:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", not_after=datetime.now(UTC) - timedelta(days=1))
+    files = Files(*(str(folder / name) for name in ("cert.pem", "key.pem", "ca.pem")))
+    issued.cert_chain_pems[0].write_to_path(files.cert)
+    issued.private_key_pem.write_to_path(files.key)
+    authority.cert_pem.write_to_path(files.ca)
+    return files
+
+
+CASES = {
+    "missing CA": ("it speaks TLS, and this side was given no authority", "ALLHANDS_TLS_CA=FILE"),
+    "wrong CA": ("its certificate is not vouched for by the authorities of this side", "wrong.pem"),
+    "another name": (f"its certificate is for {NAME}, not for '127.0.0.1'", NAME),
+    "expired": ("its certificate is not valid: certificate has expired", ""),
+    "no TLS": ("it speaks no TLS, and this side wants TLS", "ALLHANDS_TLS_CA="),
+    "nobody": ("nothing listens there", "allhands serve"),
+    "no name": ("has no address", "nowhere.invalid"),
+}
+
+
+@pytest.fixture(params=CASES)
+def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Endpoint, str, str]]:
+    """A way to a coordinator that does not lead there, and what is to be said of it."""
+    says = CASES[request.param]
+    runtime = tmp_path / "of-the-daemon"
+    runtime.mkdir(mode=0o700)
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "wrong.pem"))
+    files = (_expired if request.param == "expired" else _issued)(
+        tmp_path, *(() if request.param == "expired" else (NAME,))
+    )
+    tls = () if request.param == "no TLS" else ("--tls-cert", files.cert, "--tls-key", files.key)
+    with running_daemon(runtime, *tls) as daemon:
+        there = Endpoint(daemon.endpoint.address, daemon.notice.token, files.ca)
+        match request.param:
+            case "missing CA":
+                yield replace(there, tls_ca=None), *says
+            case "wrong CA":
+                yield replace(there, tls_ca=str(tmp_path / "wrong.pem")), *says
+            case "nobody":
+                yield replace(there, address=replace(there.address, port=free_port())), *says
+            case "no name":
+                yield replace(there, address=replace(there.address, host="nowhere.invalid")), *says
+            case _:
+                yield there, *says
+
+
+def test_a_client_says_what_is_wrong_on_its_way(broken: tuple[Endpoint, str, str]) -> None:
+    endpoint, reason, names = broken
+    with (
+        Control(endpoint, job="j", timeout=10) as control,
+        pytest.raises(errors.CoordinatorUnavailable) as caught,
+    ):
+        control.count()
+    assert reason in str(caught.value)
+    assert names in str(caught.value)
+    assert endpoint.address.target in str(caught.value)
+
+
+async def test_an_asyncio_store_says_what_is_wrong_on_its_way(
+    broken: tuple[Endpoint, str, str],
+) -> None:
+    endpoint, reason, _ = broken
+    async with AsyncCoordinatorStore(endpoint, job="j", timeout=10) as store:
+        with pytest.raises(errors.CoordinatorUnavailable) as caught:
+            await store.num_keys()
+    assert reason in str(caught.value)
+
+
+def test_a_rank_is_told_at_once_what_would_not_change_by_waiting(
+    broken: tuple[Endpoint, str, str], cluster: Cluster
+) -> None:
+    endpoint, reason, _ = broken
+    if reason in ("nothing listens there", "has no address"):
+        pytest.skip("that may change")
+    rank = cluster.start(
+        f"tell('failed', **failure(lambda: ah.init_process_group({endpoint.address.url + '/j'!r},"
+        f" rank=0, world_size=1, timeout=3600, tls={endpoint.tls_ca!r})))",
+        ALLHANDS_TOKEN=endpoint.token or "",
+    )
+    told = rank.expect("failed")
+    assert told["error"] == "CoordinatorUnavailable"
+    assert reason in told["text"]
+
+
+# ---------------------------------------------------------------- late
+
+
+def _serve(cluster: Cluster, port: int) -> None:
+    child = cluster.nursery.start(
+        module="allhands.cli.main",
+        arguments=["serve", "--listen", f"127.0.0.1:{port}"],
+        environment={**cluster.environment, "ALLHANDS_TOKEN": "t"},
+    )
+    cluster.started.append(Process(child))
+
+
+JOINS = {
+    "init": "ah.init_process_group(f'ah://127.0.0.1:{PORT}/j', rank=0, world_size=1, timeout=60)",
+    "store": "ah.TCPStore('127.0.0.1', PORT, timeout=60)",
+    "torchrun": """
+        from torch.distributed.elastic.rendezvous import RendezvousParameters
+        from allhands.torch.elastic import create
+        os.environ["ALLHANDS_URL"] = f"ah://127.0.0.1:{PORT}"
+        create(RendezvousParameters("allhands", "", "run", 1, 2))
+    """,
+}
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_port_that_does_not_listen_yet_is_tried_again_and_that_is_said_once(
+    cluster: Cluster, join: str
+) -> None:
+    if join == "torchrun":
+        pytest.importorskip("torch")
+    port = free_port()
+    rank = cluster.start(
+        f"PORT = {port}\n" + _HEARD + _function(JOINS[join]) + "go()\n"
+        "tell('joined', warnings=len(warnings))\nos._exit(0)",
+        ALLHANDS_TOKEN="t",
+    )
+    said = rank.expect("warned")["text"]
+    assert f"127.0.0.1:{port} cannot be reached: nothing listens there" in said
+    assert "trying again for" in said
+    _serve(cluster, port)
+    assert rank.expect("joined")["warnings"] == 1
+
+
+# A name that comes to be known needs a resolver of the test's own: Python's, and the loop's.
+_LATE_NAME = """
+import socket
+looked_up = socket.getaddrinfo
+known = threading.Event()
+def look_up(host, *rest, **named):
+    if host == "late.example":
+        if not known.is_set():
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        host = "127.0.0.1"
+    return looked_up(host, *rest, **named)
+socket.getaddrinfo = look_up
+from allhands import meeting
+resolve = meeting.resolve
+async def resolve_late(host):
+    if host == "late.example":
+        if not known.is_set():
+            raise ah.CoordinatorUnavailable("the host 'late.example' has no address")
+        host = "127.0.0.1"
+    return await resolve(host)
+meeting.resolve = resolve_late
+threading.Thread(target=lambda: (hear(), known.set()), daemon=True).start()
+"""
+
+_HEARD = """
+import logging
+warnings = []
+class Heard(logging.Handler):
+    def emit(self, record):
+        warnings.append(record.getMessage())
+        tell("warned", text=record.getMessage())
+logging.getLogger("allhands.probe").addHandler(Heard())
+"""
+
+
+def _function(body: str) -> str:
+    return "def go():\n" + textwrap.indent(textwrap.dedent(body), "    ") + "\n"
+
+
+NAMED = {
+    "hosted": "ah.init_process_group(f'tcp://late.example:{PORT}', rank=0, world_size=2,"
+    " timeout=60, insecure=True)",
+    "store": "ah.TCPStore('late.example', PORT, timeout=60)",
+}
+
+
+@pytest.mark.parametrize("join", NAMED)
+def test_a_name_that_has_no_address_yet_is_tried_again_and_that_is_said_once(
+    cluster: Cluster, join: str
+) -> None:
+    port = free_port()
+    rank = cluster.start(
+        f"PORT = {port}\n" + _LATE_NAME + _HEARD + _function(NAMED[join]) + "go()\n"
+        "tell('joined', warnings=len(warnings))\nhear()\nos._exit(0)",
+        ALLHANDS_TOKEN="t",
+    )
+    said = rank.expect("warned")["text"]
+    assert "'late.example' has no address" in said
+    if join == "store":
+        _serve(cluster, port)
+    else:
+        cluster.start(
+            f"ah.init_process_group('tcp://127.0.0.1:{port}', rank=1, world_size=2, timeout=60)",
+            ALLHANDS_TOKEN="t",
+        )
+    rank.say("it is known")
+    assert rank.expect("joined")["warnings"] == 1
+
+
+def test_a_one_shot_command_does_not_wait(cluster: Cluster) -> None:
+    port = free_port()
+    done = subprocess.run(
+        [sys.executable, "-m", "allhands.cli.main", "status"],
+        env={**os.environ, "ALLHANDS_URL": f"ah://127.0.0.1:{port}", "ALLHANDS_TOKEN": "t"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "nothing listens there" in done.stderr
+    assert "trying again" not in done.stderr
+
+
+def test_who_probes_sends_nothing_of_the_users() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint(Address("127.0.0.1", listener.getsockname()[1]), "s3cret")
+        find_reason(endpoint, seconds=0.2)
+        connected, _ = listener.accept()
+        with connected:
+            connected.settimeout(PATIENCE)
+            sent = b""
+            while piece := connected.recv(4096):
+                sent += piece
+    assert b"s3cret" not in sent
