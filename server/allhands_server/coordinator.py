@@ -135,6 +135,7 @@ class Coordinator:
         self._streams: dict[int, SessionStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
+        self._looks: list[Look] = []
         self._checks: list[CheckConnection] = []
         self._looking: set[asyncio.Task[None]] = set()
         self._drained = asyncio.Event()
@@ -266,10 +267,8 @@ class Coordinator:
             case End(session):
                 self._streams[session].put(effect)
             case Look():
-                self._loop.call_soon(self._look, effect)
+                self._looks.append(effect)
             case CheckConnection():
-                if not self._checks:
-                    self._loop.call_soon(self._check_connections)
                 self._checks.append(effect)
             case Report(text, of_failure):
                 logger.info("%s", one_line(text), extra={"of_failure": of_failure})
@@ -295,6 +294,8 @@ class Coordinator:
 
     def _check_connections(self) -> None:
         """Tell the machine whose hosts acknowledge: of all that it wants to know, in one look."""
+        if not self._checks:
+            return
         checks, self._checks = self._checks, []
         peers = {
             one.session: stream.peer
@@ -307,7 +308,13 @@ class Coordinator:
                 self._handle(Acknowledged(one.job, one.member_id))
 
     def _arm(self) -> None:
-        """Keep the one timer at the time when the machine wants to be told it."""
+        """Keep the one timer at the time when the machine wants to be told it.
+
+        First it is told what it asked for that is seen at once: a timer may be overdue by then.
+        """
+        while self._looks:
+            self._look(self._looks.pop())
+        self._check_connections()
         due = self._machine.next_due
         if due == self._timer_due:
             return

@@ -198,7 +198,7 @@ def test_a_stall_longer_than_the_window_costs_the_rank_its_membership() -> None:
     for one in (call[0], call[2]):
         assert isinstance(one, ah.PeerFailed)
         assert one.verdict is not None
-        assert [(at.rank, at.state) for at in one.verdict.absent] == [(1, "paused")]
+        assert [(at.rank, at.state) for at in one.verdict.absent] == [(1, "unreachable")]
 
 
 def test_a_killed_rank_is_known_at_once() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from allhands_server.machine import wording
-from allhands_server.machine.member import Member
+from allhands_server.machine.member import NEVER, Member
 from allhands_server.machine.values import AbsentRank, Progress, State, Verdict
 
 _LISTED = 8
@@ -35,7 +35,7 @@ def of_lost(member: Member, reason: str, now: float) -> AbsentRank:
     if is_over(member.sight):
         return _dead(member, f"{member} is dead: its process is gone, its exit status unknown")
     if not member.is_broken:
-        if member.sight or member.acknowledged or member.answered:
+        if member.sight or max(member.acknowledged, member.answered) > NEVER:
             return silent(member, now)
         text = (
             f"{member} is unreachable: {reason}, and nothing shows that it lives: its host "
@@ -87,13 +87,13 @@ def silent(member: Member, now: float) -> AbsentRank:
     state = State.STALLED
     if member.sight == "stopped":
         state, why = State.PAUSED, "its process is stopped (SIGSTOP, or a debugger)"
-    elif member.answered:
+    elif member.answered > NEVER:
         state, why = State.UNREACHABLE, "its peers hear it over links, the coordinator does not"
     elif member.is_broken and member.sight == "running":
         state, why = State.UNREACHABLE, "its session broke, though its process runs"
     elif member.sight == "running":
         why = "its process runs, but something holds up its interpreter (or it is swapped out)"
-    elif member.acknowledged:
+    elif member.acknowledged > NEVER:
         why = "its host acknowledges what it is sent, but it does not answer: stopped, or held up"
     else:
         state = State.PAUSED

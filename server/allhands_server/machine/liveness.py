@@ -24,7 +24,7 @@ from allhands_server.machine.effects import (
     Report,
     Vouch,
 )
-from allhands_server.machine.member import Member
+from allhands_server.machine.member import NEVER, Member
 
 PROBE_AFTER = 2.0
 """Heartbeat intervals of silence after which a member is probed: it may beat only when asked."""
@@ -97,7 +97,8 @@ class Liveness:
         if gap > self._world.window:
             self._fresh_until = max(self._fresh_until, now + max(gap, self._world.window))
             self._is_disturbed = False
-        member.acknowledged = member.answered = member.had_answered = False
+        member.acknowledged = member.answered = member.collected = NEVER
+        member.had_answered = False
         if member.condition is None:
             return []
         seconds = now - member.heard
@@ -129,16 +130,18 @@ class Liveness:
         """Learn that more is known of a silent member's process; tell it if it was named before."""
         return [] if member.condition is None else self._name(member, now)
 
-    def acknowledged(self, member: Member) -> None:
+    def acknowledged(self, member: Member, now: float) -> None:
         """Take in that the host of a member acknowledges what its session is sent."""
         if member.unanswered is not None:
-            member.acknowledged = True
+            member.acknowledged = now
 
     def vouched(self, member: Member, now: float) -> list[Effect]:
         """Take in that a peer has an answer of a member over a link."""
         if member.unanswered is None and not member.is_broken:
             return []
-        member.answered = True
+        if member.answered < member.collected:
+            member.had_answered = member.answered > NEVER
+        member.answered = now
         return self._name(member, now) if member.condition is not None else []
 
     # ------------------------------------------------------------ by the time of silence
@@ -160,9 +163,18 @@ class Liveness:
             return []
         judge = partial(self._judge, member, heard, probed)
         member.watch = self._agenda.at(now + _JUDGE_IN * self._world.interval, judge)
-        member.had_answered = member.answered
-        member.sight, member.acknowledged, member.answered = "", False, False
+        self._forget_old_evidence(member, now)
         return self.collect(member)
+
+    def _forget_old_evidence(self, member: Member, now: float) -> None:
+        """Let evidence count until it has been asked for twice: an answer may be late once."""
+        before, member.collected = member.collected, now
+        if member.seen < before:
+            member.sight = ""
+        if member.acknowledged < before:
+            member.acknowledged = NEVER
+        if member.answered < before:
+            member.answered, member.had_answered = NEVER, False
 
     def collect(self, member: Member) -> list[Effect]:
         """Ask all who may know whether a member lives."""
@@ -228,7 +240,11 @@ class Liveness:
         if known is not None:
             if known.state is found.state and (known.stack or not found.stack):
                 return []
-            if member.answered and known.state is not found.state and not member.had_answered:
+            if (
+                member.answered > NEVER
+                and known.state is not found.state
+                and not member.had_answered
+            ):
                 return []  # an interpreter that is held up may come to its senses for an instant
         member.condition = found
         report = Report(f"job {self._world.job}: {found.text}")
@@ -243,4 +259,4 @@ def _lives(member: Member) -> bool:
     """Say whether what was collected last shows that a silent member lives."""
     if member.sight:
         return not absence.is_over(member.sight)
-    return member.acknowledged or member.answered
+    return max(member.acknowledged, member.answered) > NEVER

@@ -152,7 +152,7 @@ class Machine:
             case Looked(name, member_id, found, stack):
                 return self._looked(name, member_id, found, stack, now)
             case Acknowledged(name, member_id):
-                return self._acknowledged(name, member_id)
+                return self._acknowledged(name, member_id, now)
             case Drain(reason):
                 return self._drain(reason)
             case Tick():
@@ -302,11 +302,11 @@ class Machine:
         waiting = [one for one, session in self._sessions.items() if session.world.is_forming]
         return [Push(session, CallerRefused(address, why)) for session in waiting]
 
-    def _acknowledged(self, name: str, member_id: str) -> list[Effect]:
+    def _acknowledged(self, name: str, member_id: str, now: float) -> list[Effect]:
         with contextlib.suppress(Refused):  # it is over, or gone
             world = self._jobs.get(name).world
             if world is not None:
-                world.liveness.acknowledged(world.member(member_id))
+                world.liveness.acknowledged(world.member(member_id), now)
         return []
 
     def _looked(

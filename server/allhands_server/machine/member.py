@@ -1,5 +1,6 @@
 """One member of a world: who it is, when it was last heard, what it last said it does."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -7,6 +8,9 @@ from allhands_server.machine.agenda import Appointment
 from allhands_server.machine.events import Join
 from allhands_server.machine.limits import check_name
 from allhands_server.machine.values import AbsentRank, MemberView, Presence, Progress
+
+NEVER = -math.inf
+"""A time at which nothing has happened."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +42,16 @@ class Member:
     """What it had recorded at a failure or its end, as it serialised that."""
     stack: str = ""
     """Where its main thread was when it last answered a probe, or its process was looked at."""
-    acknowledged: bool = False
-    """Its host acknowledges what its session is sent, though it is silent."""
-    answered: bool = False
-    """A peer hears it over a link, though it is silent."""
+    seen: float = NEVER
+    """When its process was seen as `sight` says."""
+    acknowledged: float = NEVER
+    """When its host acknowledged what its session was sent, though it is silent."""
+    answered: float = NEVER
+    """When a peer heard it over a link, though it is silent."""
     had_answered: bool = False
-    """The same, when that was asked before."""
+    """The same was so when that was asked before."""
+    collected: float = NEVER
+    """When evidence of its life was asked for last."""
     condition: AbsentRank | None = None
     """What the others were told that it is, since it fell silent."""
     _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)

@@ -622,6 +622,7 @@ class World:
             return []
         is_silent = member.is_broken or member.unanswered is not None
         member.sight = found if is_silent else ""
+        member.seen = now
         if stack and is_silent:
             member.stack = stack[-limits.LONGEST_STACK :]
         if not absence.is_over(member.sight) or member.join.watched:
