@@ -75,7 +75,7 @@ def test_a_rank_that_does_not_come_is_named_and_the_next_call_is_right(job: Job)
             tell("late", **failure(lambda: ah.all_reduce(x, timeout=1, label="step 7")))
             hear()
         else:
-            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5)))
+            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5, label="step 7")))
         y = np.full(5, ah.get_rank() + 1.0)
         ah.all_reduce(y)
         tell("sum", values=y.tolist())

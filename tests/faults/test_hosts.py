@@ -199,7 +199,7 @@ def test_a_rank_that_does_not_come_is_named_on_both_hosts(span: Span, length: in
         x = np.ones({length}, np.float32)
         if ah.get_rank() == 1:
             hear()
-            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5)))
+            tell("late", **failure(lambda: ah.all_reduce(x, timeout=0.5, label="step 7")))
         else:
             tell("late", **failure(lambda: ah.all_reduce(x, timeout=1.5, label="step 7")))
             hear()
