@@ -17,7 +17,7 @@ from pathlib import Path
 
 from allhands_proto import process
 
-_NAME = "allhands-stack"
+_NAME = "python-stack"
 READ_SECONDS = 0.2
 """For which a reader waits: a thread deep in the kernel may not take the signal before."""
 _POLL_SECONDS = 0.01
