@@ -62,6 +62,11 @@ class FakeSession(Session):
     def say(self, request: wire.SessionRequest) -> None:
         pass
 
+    def tell_last_report(
+        self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
+    ) -> None:
+        pass
+
     async def flush(self) -> None:
         pass
 

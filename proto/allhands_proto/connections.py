@@ -6,6 +6,7 @@ process's own descriptors are looked at, and where too many strangers hold some,
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import os
 import resource
@@ -61,16 +62,22 @@ class Connections:
 
     def _look(self) -> None:
         began = self._loop.time()
-        self._timer = None
+        try:
+            self._look_from(began)
+        except OSError as error:  # to look takes a descriptor
+            if error.errno != errno.EMFILE:
+                raise
+        # Where there are very many descriptors, a look at them all is a small part of the time.
+        pause = max(_LOOK_SECONDS, 20 * (self._loop.time() - began))
+        self._timer = self._loop.call_later(pause, self._look)
+
+    def _look_from(self, began: float) -> None:
         count = _count()
         self._quiet = min(self._quiet, count + self._unproven.most // 2)
         if count > self._quiet or len(self._proven) > 2 * self._proven_before + 1024:
             self._review(began)
             crowded = len(self._unproven) > self._unproven.most // 2
             self._quiet = 0 if crowded else count + self._unproven.most // 2
-        # Where there are very many descriptors, a look at them all is a small part of the time.
-        pause = max(_LOOK_SECONDS, 20 * (self._loop.time() - began))
-        self._timer = self._loop.call_later(pause, self._look)
 
     def _review(self, now: float) -> None:
         """Bring what is known up to date, and shut down what is too much."""
