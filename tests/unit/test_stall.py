@@ -70,7 +70,7 @@ async def test_a_blocked_call_is_told_of_again_and_again_until_it_goes_on(
         assert "barrier #1 (step 7) of group 'world' at test_stall.py:" in text
         assert "has been blocked for 0.0 s" in text
         assert "waiting for rank 2 (in process); its deadline is in" in text
-        await results([early, *(group.barrier() for group in world.groups[1:])])
+        await results([early, *(group.barrier(label="step 7") for group in world.groups[1:])])
         await told(caplog, "stall over", 1)
         assert "went on after" in caplog.text
         count = len(caplog.records)
