@@ -578,7 +578,8 @@ class Worker:
     # ------------------------------------------------------------ SessionListener
 
     def progress(self) -> Sequence[wire.Progress]:
-        silent = self._mesh.unanswered(SILENT_SECONDS)
+        # What a call has failed of is told by these: its data has not come in any case.
+        silent = self._mesh.unanswered(SILENT_SECONDS, behind_data=True)
         return [
             _progress(
                 engine.name, engine.position, [rank for rank in silent if rank in engine.ranks]

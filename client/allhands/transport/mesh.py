@@ -189,16 +189,17 @@ class Mesh:
             self._pinged.setdefault(peer, time.monotonic())
             self._reply(peer, Header(Kind.PING, Key(0, 0), 0, 0))
 
-    def unanswered(self, seconds: float) -> dict[int, float]:
+    def unanswered(self, seconds: float, *, behind_data: bool = False) -> dict[int, float]:
         """Return the peers from which nothing has come for so long since a ping: for how long.
 
-        A ping that waits behind data is not taken for lost as long as the data gets on.
+        A ping that waits behind data is not taken for lost as long as the data gets on, unless
+        `behind_data` asks for those too.
         """
         now = time.monotonic()
         silent = {}
         for peer, pinged in self._pinged.items():
             silence = now - pinged
-            if silence >= seconds:
+            if silence >= seconds and not behind_data:
                 silence = now - max(pinged, self._last_heard(peer))
             if silence >= seconds:
                 silent[peer] = silence
