@@ -82,9 +82,9 @@ class Connections:
     def _review(self, now: float) -> None:
         """Bring what is known up to date, and shut down what is too much."""
         there = dict(_connections(self._port))
-        self._proven = {one for one in self._proven if _peer(one) in there}
+        self._proven = {one for one in self._proven if read_peer(one) in there}
         self._proven_before = len(self._proven)
-        proven = set(map(_peer, self._proven))
+        proven = set(map(read_peer, self._proven))
         for peer in [one for one in self._unproven if one not in there or one in proven]:
             self._unproven.discard(peer)
         for peer in there:
@@ -135,7 +135,7 @@ def _shut_down(descriptor: int, peer: Peer) -> bool:
     return False
 
 
-def _peer(written: str) -> Peer | None:
+def read_peer(written: str) -> Peer | None:
     """Read `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     host, _, port = unquote(written).partition(":")[2].rpartition(":")
     try:

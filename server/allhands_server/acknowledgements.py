@@ -9,7 +9,8 @@ import ipaddress
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import unquote
+
+from allhands_proto.connections import read_peer
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED = "01"
@@ -40,15 +41,9 @@ def acknowledging(peers: Iterable[str]) -> set[str]:
 
 def _entries(peer: str) -> list[str]:
     """Return how the kernel's tables may write "ipv4:10.0.0.1:5000" or "ipv6:%5B::1%5D:5000"."""
-    family, _, authority = unquote(peer).partition(":")
-    if family not in ("ipv4", "ipv6"):
+    if (found := read_peer(peer)) is None:
         return []
-    host, _, port = authority.rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-        number = f":{int(port):04X}"
-    except ValueError:
-        return []
+    address, number = ipaddress.ip_address(found[0]), f":{found[1]:04X}"
     written = [address.packed]
     if address.version == 4:
         written.append(ipaddress.ip_address(f"::ffff:{address}").packed)
