@@ -11,14 +11,17 @@ A rank of which calls fail says of whose loss: that may be a rank that left earl
 import contextlib
 import json
 import os
+import secrets
+import shutil
 import socket
 import struct
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 LAUNCH_VARIABLE = "ALLHANDS_LAUNCH"
-"""Holds the same random name in every process of one launch, and in no other process."""
+"""Holds the directory of its launch in every process of one launch, and in no other process."""
 
 _FAILING, _LEAVING = b"failing", b"leaving"
 _CAUSE = b"cause "
@@ -26,6 +29,15 @@ _LARGEST = 16384
 _TEXT = 1024
 _SEND_SECONDS = 1.0
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_SOCKET = "announcements"
+_LONGEST_DIRECTORY = 107 - len(f"/{_SOCKET}")  # what a struct sockaddr_un holds
+
+
+def choose_directory() -> str:
+    """Return the directory of a new launch, which is not there yet."""
+    name = f"allhands-launch-{secrets.token_hex(16)}"
+    directory = os.path.join(tempfile.gettempdir(), name)
+    return directory if len(os.fsencode(directory)) <= _LONGEST_DIRECTORY else f"/tmp/{name}"
 
 
 def announce_end(environ: Mapping[str, str], *, failing: bool) -> None:
@@ -73,8 +85,7 @@ def _send(environ: Mapping[str, str], message: bytes) -> None:
 
 
 def _address(launch: str) -> str:
-    # In Linux's abstract name space: no file that a killed launcher could leave behind.
-    return f"\0allhands-launch-{launch}"
+    return os.path.join(launch, _SOCKET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +112,15 @@ class Announcements:
     """The launcher's ear: takes in what ranks announce."""
 
     def __init__(self, launch: str) -> None:
+        """Make the directory of a launch, which other users cannot enter, and listen in it.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._launch = launch
+        os.mkdir(launch, 0o700)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        # Anybody on this host can send to an abstract address; so let the kernel say who did.
+        # The kernel says who sends: a rank, or a process that it has started.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(_address(launch))
 
@@ -111,6 +129,7 @@ class Announcements:
 
     def close(self) -> None:
         self._socket.close()
+        shutil.rmtree(self._launch, ignore_errors=True)  # the guardian may have been first
 
     def heard(self) -> Iterator[Announcement]:
         """Give what has been announced since, in order; never waits."""
@@ -124,8 +143,8 @@ class Announcements:
             for _, kind, content in ancillary:
                 if kind != socket.SCM_CREDENTIALS:
                     continue
-                pid, uid, _ = _CREDENTIALS.unpack(content)
-                if uid == os.getuid() and (announced := _read(pid, data)) is not None:
+                pid, _, _ = _CREDENTIALS.unpack(content)
+                if (announced := _read(pid, data)) is not None:
                     yield announced
 
 

@@ -20,6 +20,7 @@ from allhands.config import agreed_port
 from allhands.errors import CoordinatorUnavailable
 from allhands.launcher.coordinator import probe
 from allhands.testing.daemon import Daemon
+from allhands.testing.until import until
 from harness import free_port
 
 PATIENCE = 30.0
@@ -552,9 +553,12 @@ def test_no_process_is_left_whatever_signal_ends_the_launcher(
     running = run("-n", "2", "--grace", "0.2", script(HANGING))
     pids = pids_of_hanging(running, 2)
     assert len(pids) == 6
+    launch = Path(psutil.Process(pids[0]).environ()["ALLHANDS_LAUNCH"])
+    assert launch.is_dir()
     running.process.send_signal(signum)
     assert all(ends(pid) for pid in pids)
     assert running.status() in (-signum, 128 + signum)
+    until(lambda: not launch.exists())
 
 
 def test_ranks_end_with_the_launcher_also_where_the_guardian_was_killed(

@@ -1,8 +1,13 @@
 """What ranks tell their launcher, by way of the kernel."""
 
+import contextlib
 import os
-import secrets
+import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +20,7 @@ from allhands.announcement import (
     _send,
     announce_cause,
     announce_end,
+    choose_directory,
 )
 
 Ear = tuple[Announcements, dict[str, str]]
@@ -22,7 +28,7 @@ Ear = tuple[Announcements, dict[str, str]]
 
 @pytest.fixture
 def ear() -> Iterator[Ear]:
-    launch = secrets.token_hex(8)
+    launch = choose_directory()
     announcements = Announcements(launch)
     yield announcements, {LAUNCH_VARIABLE: launch}
     announcements.close()
@@ -58,3 +64,31 @@ def test_what_is_no_announcement_is_passed_over(ear: Ear, message: bytes) -> Non
     _send(environment, message)
     announce_end(environment, failing=True)
     assert list(announcements.heard()) == [Leaving(os.getpid(), failing=True)]
+
+
+def test_other_users_cannot_reach_the_launcher() -> None:
+    launch = choose_directory()
+    with contextlib.closing(Announcements(launch)):
+        assert stat.S_IMODE(os.stat(launch).st_mode) == 0o700
+        if os.getuid() == 0:
+            forbidden = """
+import os, socket, sys
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+try:
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"leaving", sys.argv[1])
+except PermissionError:
+    sys.exit(7)
+"""
+            argv = [sys.executable, "-c", forbidden, f"{launch}/announcements"]
+            assert subprocess.run(argv, check=False).returncode == 7
+    assert not os.path.exists(launch)
+
+
+def test_a_temporary_directory_of_any_length_leaves_room_for_the_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    launch = choose_directory()
+    with contextlib.closing(Announcements(launch)) as announcements:
+        announce_end({LAUNCH_VARIABLE: launch}, failing=False)
+        assert list(announcements.heard()) == [Leaving(os.getpid(), failing=False)]

@@ -63,11 +63,11 @@ class Crew:
         async with AsyncExitStack() as stack:
             stack.callback(self._writer.close)
             stack.callback(self._reports.close)
-            announcements = stack.enter_context(closing(Announcements(self._plan.name)))
+            announcements = stack.enter_context(closing(Announcements(self._plan.directory)))
             loop = asyncio.get_running_loop()
             loop.add_reader(announcements, self._listen, announcements)
             stack.callback(loop.remove_reader, announcements)
-            guardian = Guardian(self._plan.name)
+            guardian = Guardian(self._plan.directory)
             stack.push_async_callback(guardian.finish)
             await _first_of(self._run_all(guardian, announcements), self._abandoned.wait())
             if self._alarm is not None:

@@ -4,7 +4,8 @@ Runs as a program of its own (`python -I -S guardian.py NAME=VALUE`), and theref
 nothing but the standard library. Standard input tells of the process groups of the ranks: `+PGID`
 when one begins, `-PGID` when it has ended. When it closes, for whatever reason, all that is left
 is killed: the groups, and each process that has NAME=VALUE in its environment, which children of
-ranks keep also when they move to a session of their own.
+ranks keep also when they move to a session of their own. VALUE is the directory of the launch: that
+is removed at last.
 """
 
 import contextlib
@@ -53,6 +54,11 @@ def main() -> None:
         else:
             groups.discard(group)
     kill_all(groups, sys.argv[1])
+    directory = Path(sys.argv[1].partition("=")[2])
+    with contextlib.suppress(FileNotFoundError):  # the launcher has removed it
+        for file in directory.iterdir():
+            file.unlink()
+        directory.rmdir()
 
 
 if __name__ == "__main__":

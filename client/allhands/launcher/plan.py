@@ -1,10 +1,10 @@
 """What a launch is to do: decided before it begins, and the same to its end."""
 
-import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from allhands.announcement import choose_directory
 from allhands.config import agreed_port
 from allhands.launcher.environment import Placement, Rendezvous, rank_environment
 from allhands.launcher.supervision import GRACE_SECONDS
@@ -28,8 +28,8 @@ class Launch:
     """Ranks may fail while so many run or have ended well; 0: none may."""
     grace: float = GRACE_SECONDS
     """How long ranks may take to end after SIGTERM, in seconds."""
-    name: str = field(default_factory=lambda: secrets.token_hex(16))
-    """Of this launch and no other."""
+    directory: str = field(default_factory=choose_directory)
+    """Of this launch and no other: what its processes say to the launcher goes through it."""
 
     def environment_of(self, rank: int) -> dict[str, str]:
         address, port = self.master
@@ -38,7 +38,7 @@ class Launch:
             self.placement,
             self.rendezvous,
             rank=rank,
-            launch=self.name,
+            launch=self.directory,
             master_address=address,
             master_port=port,
         )
