@@ -207,9 +207,10 @@ def test_there_is_but_one_nan(name: str) -> None:
     infinity = np.array(np.inf, real).view(bits)
     quiet = np.array(np.nan, real).view(bits)
     sign = bits.type(1 << (8 * bits.itemsize - 1))
+    a, b, c, d = map(bits.type, (1, 2, 3, 5))
     nans = [
         np.full(41, pattern, bits).view(dtype if real == dtype else real)
-        for pattern in (quiet | 1, quiet | sign | 2, infinity | 3, infinity | sign | 5)
+        for pattern in (quiet | a, quiet | sign | b, infinity | c, infinity | sign | d)
     ]
     operands = [np.repeat(x, 2).view(dtype) if dtype.kind == "c" else x for x in nans]
     for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX):
