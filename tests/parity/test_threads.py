@@ -19,6 +19,8 @@ from allhands.testing import (
 )
 from harness import free_port
 
+WAYS = ("threads",)
+
 
 def _gathered() -> list[np.ndarray]:
     mine = np.full((3, 3), ah.get_rank())

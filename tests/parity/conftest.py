@@ -1,0 +1,90 @@
+"""The ways on which the rows of the native face are proven: threads, shared memory and links.
+
+A test of a row that has ranks runs on threads of this process, which talk over queues, and on
+processes of one host over the memory that they share; where its module says so by `WAYS`, or by
+night, also on processes that talk over sockets.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from crews import Crew, parametrized, places
+from harness import Cluster, Nursery
+
+BACKENDS = {"shm": "shm", "links": "socket"}
+"""What carries the calls of processes, by the way's name."""
+
+WAYS = ("threads", "shm", pytest.param("links", marks=pytest.mark.nightly))
+
+THREADS_ALONE = {
+    "test_p043_calls_on_the_callers_thread_give_the_same": "it looks at what links alone do",
+    "test_p047_a_monitored_barrier_tells_all_ranks_who_is_missing": "ranks share a barrier",
+    "test_p047_a_monitored_barrier_that_may_take_no_time_says_so": "ranks share an event",
+    "test_p057_rank_that_has_not_made_the_group_is_named": "ranks share an event",
+    "test_p086_failing_hook_ends_the_step_and_leaves_the_gradients": "ranks share an event",
+    "test_p090_every_rank_joins_last_with_even_inputs": "ranks share a list",
+    "test_p094_keyword_arguments_reach_every_hook_unchanged": "ranks share a list",
+    "test_p106_threads_make_a_world_and_groups_know_their_ranks": "it is about threads",
+    "test_p106_threads_may_be_given_a_store_as_processes_are": "it is about threads",
+    "test_p112_parts_are_split_again": "more ranks than a crew",
+    "test_p112_split_by_color_and_key": "more ranks than a crew",
+    "test_p113_mesh_has_a_group_along_each_dimension": "more ranks than a crew",
+    "test_p113_mesh_is_flattened": "more ranks than a crew",
+    "test_p113_mesh_is_sliced_by_name": "more ranks than a crew",
+}
+"""Tests of rows that need their ranks in one process, and why."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let the tests of rows that have ranks run on every way."""
+    if _has_ranks(metafunc):
+        ways = getattr(metafunc.module, "WAYS", WAYS)
+        metafunc.parametrize("way", ways, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Carry out the test elsewhere, unless it is for threads of this process."""
+    crew = pyfuncitem.funcargs.get("way")
+    if not isinstance(crew, Crew):
+        return None
+    at = places(pyfuncitem.module, pyfuncitem.function, pyfuncitem.callspec.params)
+    crew.run(pyfuncitem.path, pyfuncitem.originalname, at)
+    return True
+
+
+@pytest.fixture(autouse=True)
+def way(request: pytest.FixtureRequest) -> object:
+    """Give what carries the test out: a crew, or by name the threads of this process."""
+    name = getattr(request, "param", "threads")
+    return request.getfixturevalue("crew_of")(name) if name in BACKENDS else name
+
+
+@pytest.fixture(scope="session")
+def crew_of(
+    tmp_path_factory: pytest.TempPathFactory, nursery: Nursery
+) -> Iterator[Callable[[str], Crew]]:
+    """Give a function that gives the crew of a way."""
+    runtime = tmp_path_factory.mktemp("crews")
+    runtime.chmod(0o700)
+    cluster = Cluster(runtime, nursery)
+    url = cluster.daemon()
+    crews = {name: Crew(cluster, url, backend) for name, backend in BACKENDS.items()}
+    yield crews.__getitem__
+    cluster.close()
+
+
+def _has_ranks(metafunc: pytest.Metafunc) -> bool:
+    """Say whether a test is of a row, has ranks that threads can be, and needs no fixture."""
+    name, module = metafunc.definition.originalname, metafunc.module
+    given = {one for names, _ in parametrized(module, metafunc.function) for one in names}
+    return (
+        metafunc.definition.path.parent == Path(__file__).parent
+        and name.startswith("test_p")
+        and name not in THREADS_ALONE
+        and (hasattr(module, "on_threads") or hasattr(module, "run_threads"))
+        and given >= {*inspect.signature(metafunc.function).parameters}
+    )
