@@ -85,6 +85,7 @@ from .errors import CollectiveMismatch as CollectiveMismatch
 from .errors import CollectiveTimeout as CollectiveTimeout
 from .errors import CoordinatorUnavailable as CoordinatorUnavailable
 from .errors import DataCorrupted as DataCorrupted
+from .errors import ForkedProcess as ForkedProcess
 from .errors import GroupAborted as GroupAborted
 from .errors import InvalidArgument as InvalidArgument
 from .errors import InvalidType as InvalidType

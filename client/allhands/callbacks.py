@@ -10,6 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from allhands_proto import forks
+
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 2
@@ -47,9 +49,17 @@ class Callbacks:
         """Functions that have begun or ended."""
         self._is_watched = False
         self._is_closed = False
+        self._generation = forks.generation
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether its threads are in a process that this one was forked from, and not here."""
+        return self._generation != forks.generation
 
     def run(self, act: Callable[[], object]) -> bool:
-        """Run a function soon; False: it is too late for that."""
+        """Run a function soon; False: it is too late for that, or this is a forked child."""
+        if self.is_inherited:
+            return False
         own = self._own
         if own.is_ending and own.following is None:
             own.following = act
@@ -70,8 +80,10 @@ class Callbacks:
     def carry(self, act: Callable[[], object]) -> bool:
         """Run a function that others wait for, before all else; False: it is too late for that.
 
-        However many are stuck, there is a thread for it.
+        However many are stuck, there is a thread for it. In a forked child there is none.
         """
+        if self.is_inherited:
+            return False
 
         def carried() -> None:
             try:

@@ -24,7 +24,7 @@ from allhands.errors import (
     Unauthenticated,
 )
 from allhands.escapes import lines
-from allhands_proto import notice
+from allhands_proto import forks, notice
 from allhands_proto.certificates import client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
 
@@ -208,6 +208,7 @@ class Dial:
 
     def open(self) -> grpc.Channel:
         """Make a synchronous channel; it connects with its first call, and needs closing."""
+        forks.use_grpc()
         if self.credentials is None:
             return grpc.insecure_channel(self.target, options=self.options)
         return grpc.secure_channel(self.target, self.credentials, options=self.options)
@@ -271,6 +272,7 @@ def dial(endpoint: Endpoint) -> Dial:
     endpoint = check_privacy(endpoint)
     credentials = None
     if endpoint.tls_ca is not None:
+        forks.use_grpc()
         credentials = grpc.ssl_channel_credentials(Path(endpoint.tls_ca).read_bytes())
     metadata: tuple[tuple[str, str], ...] = ()
     if endpoint.token is not None:

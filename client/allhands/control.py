@@ -2,6 +2,7 @@
 
 import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from allhands.probe import reason_of
 from allhands.recorder.diagnosis import Diagnosis, RankReport, diagnose
 from allhands.timeout import Timeout, seconds
 from allhands.values import encode
+from allhands_proto import forks
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -112,13 +114,15 @@ class Control:
     ) -> None:
         self.endpoint = endpoint
         """The coordinator, and what it takes to be let in."""
-        self._dial: Dial = dial(endpoint)
-        self._channel = self._dial.open()
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
+        self._inherited: list[object] = []
+        """Connections of the processes that this one was forked from, which are not to be freed."""
+        self._is_closed = False
+        self._connect()
         self._job = job
         self._timeout = seconds(timeout)
-        find_port = partial(_calls_port, self._stub, self._dial.metadata)
+        find_port = partial(_port_known_to, weakref.ref(self))
         self._lines = Lines(self._dial.endpoint, find_port if use_lines else lambda _: None)
+        forks.hold(self)
 
     def __enter__(self) -> Self:
         return self
@@ -133,8 +137,14 @@ class Control:
 
     def close(self) -> None:
         """Drop the connection; calls that wait raise CoordinatorUnavailable. Idempotent."""
+        self._is_closed = True
         self._lines.close()
-        self._channel.close()
+        if not forks.is_inherited(self._generation):
+            self._channel.close()
+
+    def forked(self) -> None:
+        """Leave the connection to the parent: a forked child makes its own with its next call."""
+        self._inherited += self._dial, self._channel, self._stub, self._describe
 
     @property
     def job_name(self) -> str | None:
@@ -274,13 +284,13 @@ class Control:
             job=self._named(), name=name, participant=participant, participants=participants
         )
         doing = self._in_job(f"wait at barrier {name!r} as {participant!r}")
-        return self._call(self._stub.Barrier, request, doing, timeout).generation
+        return self._call(self._calls.Barrier, request, doing, timeout).generation
 
     # ------------------------------------------------------------ looking
 
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
         """Return every job that the coordinator knows, by name."""
-        reply = self._call(self._stub.ListJobs, wire.ListJobsRequest(), "list jobs", timeout)
+        reply = self._call(self._calls.ListJobs, wire.ListJobsRequest(), "list jobs", timeout)
         return tuple(sorted(map(_job, reply.jobs), key=lambda job: job.job))
 
     def job(self, name: str | None = None, *, timeout: Timeout | None = None) -> JobStatus:
@@ -291,7 +301,7 @@ class Control:
         """
         request = wire.DescribeJobRequest(job=name or self._named())
         doing = f"describe job {request.job!r}"
-        return _job(self._call(self._stub.DescribeJob, request, doing, timeout))
+        return _job(self._call(self._calls.DescribeJob, request, doing, timeout))
 
     def members(self, *, timeout: Timeout | None = None) -> tuple[MemberStatus, ...]:
         """Return the members of the job, by rank.
@@ -322,7 +332,7 @@ class Control:
         told: dict[int, RankReport] = {}
         absences: dict[int, str] = {}
         try:
-            for reply in self._stub.CollectReports(
+            for reply in self._calls.CollectReports(
                 request, timeout=limit, metadata=self._dial.metadata
             ):
                 if reply.HasField("job"):
@@ -365,7 +375,7 @@ class Control:
         """
         request = wire.AbortJobRequest(job=job or self._named(), by=by, reason=reason)
         doing = f"abort job {request.job!r}"
-        return self._call(self._stub.AbortJob, request, doing, timeout).told
+        return self._call(self._calls.AbortJob, request, doing, timeout).told
 
     def delete_job(
         self,
@@ -388,7 +398,7 @@ class Control:
             job=name or self._named(), by=by or f"process {os.getpid()}", force=force
         )
         doing = f"delete job {request.job!r}"
-        return self._call(self._stub.DeleteJob, request, doing, timeout).expelled
+        return self._call(self._calls.DeleteJob, request, doing, timeout).expelled
 
     def report_exit(
         self, space: str, pid: int, born: str, status: int, *, timeout: Timeout | None = None
@@ -404,9 +414,41 @@ class Control:
             job=self._named(), space=space, pid=pid, born=born, status=status
         )
         doing = self._in_job(f"report the end of process {pid}")
-        return self._call(self._stub.ReportExit, request, doing, timeout).known
+        return self._call(self._calls.ReportExit, request, doing, timeout).known
 
     # ------------------------------------------------------------ calling
+
+    def _connect(self) -> None:
+        """Make the channel of this process, which connects with its first call."""
+        self._generation = forks.generation
+        self._dial: Dial = dial(self.endpoint)
+        self._channel = self._dial.open()
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
+        self._describe = self._stub.DescribeCoordinator
+        if self._is_closed:
+            self._channel.close()
+
+    @property
+    def _calls(self) -> coordinator_pb2_grpc.CoordinatorStub:
+        """The calls of the coordinator."""
+        self._check_connected()
+        return self._stub
+
+    def _check_connected(self) -> None:
+        """Connect anew in a forked child."""
+        if forks.is_inherited(self._generation):
+            self._connect()
+
+    def _find_port(self, limit: float) -> CallsPort | None:
+        self._check_connected()
+        request = wire.DescribeCoordinatorRequest()
+        try:
+            found = self._describe(request, timeout=limit, metadata=self._dial.metadata)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return None  # an older one
+            raise
+        return key_calls.calls_port(found)
 
     def _named(self) -> str:
         if not self._job:
@@ -420,7 +462,7 @@ class Control:
         try:
             reply = self._lines.call(call, request, deadline)
             if reply is None:
-                method = getattr(self._stub, call.method)
+                method = getattr(self._calls, call.method)
                 remaining = deadline - time.monotonic()
                 reply = method(request, timeout=remaining, metadata=self._dial.metadata)
             return reply
@@ -453,17 +495,10 @@ class Control:
         return translate(error, doing, at=self._dial.target, reason=reason)
 
 
-def _calls_port(
-    stub: coordinator_pb2_grpc.CoordinatorStub, metadata: tuple[tuple[str, str], ...], limit: float
-) -> CallsPort | None:
-    request = wire.DescribeCoordinatorRequest()
-    try:
-        found = stub.DescribeCoordinator(request, timeout=limit, metadata=metadata)
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return None  # an older one
-        raise
-    return key_calls.calls_port(found)
+def _port_known_to(asking: "weakref.ref[Control]", limit: float) -> CallsPort | None:
+    control = asking()
+    assert control is not None, "it is what calls"
+    return control._find_port(limit)
 
 
 def _job(job: wire.Job) -> JobStatus:

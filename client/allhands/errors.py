@@ -14,6 +14,7 @@
     ├── CoordinatorUnavailable   nobody answers at the coordinator's address     UNAVAILABLE
     ├── Unauthenticated          no token, or a wrong one                        UNAUTHENTICATED
     ├── PermissionDenied         the token does not allow this                   PERMISSION_DENIED
+    ├── ForkedProcess            a parent's world or call, used in a child       FAILED_PRECONDITION
     ├── InvalidArgument          also a ValueError: c10d's texts                 INVALID_ARGUMENT
     └── InvalidType              also a TypeError: c10d's texts                  INVALID_ARGUMENT
 
@@ -231,6 +232,21 @@ class PermissionDenied(AllhandsError):
     """The token is good, but not for this."""
 
     code = "PERMISSION_DENIED"
+
+
+class ForkedProcess(AllhandsError):
+    """A world, a group or a call belongs to the process that this one was forked from.
+
+    A forked child is no rank: it makes a world of its own by init_process_group().
+    """
+
+    code = "FAILED_PRECONDITION"
+
+    def __init__(self, what: str = "this group") -> None:
+        super().__init__(
+            f"{what} belongs to the process that this one was forked from, and a forked child is "
+            "no rank of it: call init_process_group() here for a world of its own"
+        )
 
 
 class InvalidArgument(AllhandsError, ValueError):

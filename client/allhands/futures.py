@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from allhands.callbacks import Callbacks
+from allhands.errors import ForkedProcess
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 __all__ = ["Future", "collect_all", "wait_all"]
+
+_DONE = "CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED"
 
 
 class Future(concurrent.futures.Future[T], Generic[T]):
@@ -30,6 +33,33 @@ class Future(concurrent.futures.Future[T], Generic[T]):
     def __init__(self, callbacks: Callbacks | None = None) -> None:
         super().__init__()
         self._callbacks = callbacks
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the value, and return it.
+
+        Raises:
+            TimeoutError: it is not there within so many seconds.
+            ForkedProcess: the call is one of the process that this one was forked from.
+        """
+        self.check_inherited()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end, and return what went wrong; raises as `result` does."""
+        self.check_inherited()
+        return super().exception(timeout)
+
+    def check_inherited(self) -> None:
+        """Refuse to wait in a forked child for the end of a call of its parent.
+
+        Raises:
+            ForkedProcess: it had not ended when this process was forked.
+        """
+        if self._callbacks is None or not self._callbacks.is_inherited:
+            return
+        if self._state not in _DONE:
+            raise ForkedProcess("the call whose future this is")
+        self._condition = threading.Condition()  # a thread of the parent may have had its lock
 
     def wait(self, timeout: float | None = None) -> T:
         """Block until the value is there, and return it.

@@ -6,7 +6,6 @@ a wait, for whatever reason, is the end of its line only. Whoever cannot have a 
 
 import contextlib
 import logging
-import os
 import select
 import socket
 import ssl
@@ -21,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from allhands.channel import Endpoint, tls_context
 from allhands.key_calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
-from allhands_proto import framing
+from allhands_proto import forks, framing
 from allhands_proto.line_proof import is_proof, new_nonce, prove
 from allhands_proto.v1 import calls_pb2 as wire
 
@@ -154,7 +153,7 @@ class Lines:
         self._room = _MOST
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._pid = os.getpid()
+        forks.hold(self)
         weakref.finalize(self, _close_all, self._all).atexit = False
 
     def call(self, call: KeyCall[Q, P], request: Q, deadline: float) -> P | None:
@@ -192,16 +191,23 @@ class Lines:
             while True:
                 self._drop(self._idle.pop())
 
+    def forked(self) -> None:
+        """Have lines of its own in a forked child.
+
+        What is said on a line that parent and child both hold, nobody can tell apart.
+        """
+        for line in self._all:
+            line.close()  # which does not end it for the parent
+        self._idle.clear()
+        self._all.clear()
+        self._room = _MOST
+        # Another thread of the parent may have held their locks.
+        self._lock = threading.Lock()
+        is_closed, self._closed = self._closed.is_set(), threading.Event()
+        if is_closed:
+            self._closed.set()
+
     def _idle_line(self) -> Line | None:
-        if self._pid != os.getpid():
-            # Forked. What is said on a line that parent and child both hold, nobody can tell apart.
-            for line in self._all:
-                line.close()
-            self._idle.clear()
-            self._all.clear()
-            self._room = _MOST
-            self._lock = threading.Lock()  # another thread of the parent may have held it
-            self._pid = os.getpid()
         while self._idle:
             try:
                 line = self._idle.pop()

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import uvloop
 
 from allhands.callbacks import Callbacks
+from allhands.errors import ForkedProcess
 from allhands.signals import Deferred
+from allhands_proto import forks
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +72,15 @@ class LoopThread:
         """Whether what is called comes to its turn by itself."""
         self._is_stopping = False
         self._lent_at = 0.0
+        self._generation = forks.generation
+        forks.hold(self)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it runs in a process that this one was forked from, and not here."""
+        return forks.is_inherited(self._generation)
 
     @property
     def is_here(self) -> bool:
@@ -83,6 +92,7 @@ class LoopThread:
 
         Raises:
             RuntimeError: called on the loop itself, which would wait for itself.
+            ForkedProcess: it is the parent's.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -108,6 +118,7 @@ class LoopThread:
 
         Raises:
             RuntimeError: the thread is gone.
+            ForkedProcess: it is the parent's.
         """
         self._check()
         self.loop.call_soon_threadsafe(act, *arguments)
@@ -119,7 +130,7 @@ class LoopThread:
         It must be short, and says whether the loop has something to do because of it; where it has
         not, the next one to borrow the loop probably need not wait for it.
         """
-        if self._is_due or threading.current_thread() is self._thread:
+        if self._is_due or self.is_inherited or threading.current_thread() is self._thread:
             return False
         if not self._borrowing.acquire(blocking=False):
             return False
@@ -131,7 +142,12 @@ class LoopThread:
             self._borrowing.release()
 
     def stop(self) -> None:
-        """End the loop and the thread, once the functions beside it have returned. Idempotent."""
+        """End the loop and the thread, once the functions beside it have returned. Idempotent.
+
+        In a forked child it is left as it is: parent and child share what the loop waits on.
+        """
+        if self.is_inherited:
+            return
         if not self.callbacks.close(_CALLBACK_SECONDS):
             logger.warning("went on without functions given to then() that do not return")
         if self._thread.is_alive():
@@ -175,11 +191,10 @@ class LoopThread:
             self._bell.release()
 
     def _check(self) -> None:
+        if self.is_inherited:
+            raise ForkedProcess
         if not self._thread.is_alive():
-            raise RuntimeError(
-                "this process has left its world, or was forked from a rank: "
-                "a forked child must call init_process_group() for itself"
-            )
+            raise RuntimeError("this process has left its world")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

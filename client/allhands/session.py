@@ -23,7 +23,7 @@ from allhands.errors import (
     MembershipChanged,
 )
 from allhands.verdicts import Absence, State, Verdict
-from allhands_proto import process, stack_channel
+from allhands_proto import forks, process, stack_channel
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -632,6 +632,7 @@ async def listens_beyond_loopback(dial: Dial, timeout: float) -> bool:
 
 
 def _open(dial: Dial) -> grpc.aio.Channel:
+    forks.use_grpc()
     if dial.credentials is None:
         return grpc.aio.insecure_channel(dial.target, options=dial.options)
     return grpc.aio.secure_channel(dial.target, dial.credentials, options=dial.options)

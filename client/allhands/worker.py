@@ -47,7 +47,7 @@ from allhands.transport.handshake import Identity
 from allhands.transport.mesh import Mesh
 from allhands.transport.ports import Ports
 from allhands.verdicts import Absence, Verdict
-from allhands_proto import notice, process, stack_channel
+from allhands_proto import forks, notice, process, stack_channel
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 logger = logging.getLogger(__name__)
@@ -126,6 +126,7 @@ class Worker:
         )
         self.world: GroupEngine
         """Of the group of all ranks."""
+        forks.hold(self)
 
     @classmethod
     async def start(cls, config: WorldConfig) -> "Worker":
@@ -201,6 +202,11 @@ class Worker:
             session.epoch,
         )
         return worker
+
+    def forked(self) -> None:
+        """Refuse all calls in a forked child, which is no member."""
+        for engine in self._engines.values():
+            engine.order.forked()
 
     @property
     def epoch(self) -> int:

@@ -16,7 +16,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from allhands_proto import notice
+from allhands_proto import forks, notice
 from allhands_proto.certificates import dialled_name
 from allhands_proto.connections import Connections, most_connections
 from allhands_proto.framing import LARGEST_FRAME
@@ -154,6 +154,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         DecodingInterceptor(connections.proven),
     ]
     options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections())]
+    forks.use_grpc()
     server = grpc.aio.server(interceptors=interceptors, options=options)
     port = _bind(server, config)
     lines = Lines(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
@@ -185,9 +186,11 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         await server.stop(None)
         raise
     logger.info("listening on %s", authority(config.host, port))
-    return RunningCoordinator(
+    running = RunningCoordinator(
         address, token, server, coordinator, lines, connections, health_service, posted
     )
+    forks.hold(running)
+    return running
 
 
 def _post_notice(

@@ -338,7 +338,7 @@ def test_a_forked_child_sends_and_receives_nothing(job: Job) -> None:
     pid = os.fork()
     if pid == 0:
         said = [failure(lambda: act(x, 1 - me, timeout=1)) for act in (ah.send, ah.recv, ah.isend)]
-        os._exit(sum(one["error"] != "RuntimeError" for one in said))
+        os._exit(sum(one["error"] != "ForkedProcess" for one in said))
     fine(os.waitpid(pid, 0)[1], 0, "child")
     ah.recv(x, 1 - me)
     fine(x, np.full(3, 1.0 - me), x)

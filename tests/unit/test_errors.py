@@ -12,6 +12,7 @@ ERRORS = [
     ah.DataCorrupted("spoilt", op="all_reduce", seq=2, link=(0, 1), ranks=(1,)),
     ah.PeerFailed("lost", (2, 3), ah.Verdict("world", 1, "barrier", (), "nobody")),
     ah.GroupAborted("over", by="rank 1", reason="enough"),
+    ah.ForkedProcess(),
     ah.MembershipChanged("another", old_epoch=1, new_epoch=2),
     ah.StoreTimeout("timeout: no key"),
     ah.NotFound("no such job"),

@@ -66,6 +66,16 @@ _seated = 0
 """Threads that have a seat."""
 
 
+def _in_child() -> None:
+    """Let a forked child make a world of its own: its threads are no ranks, and hold no locks."""
+    global _lock, _seated
+    _lock, _seated = threading.Lock(), 0
+    _own.seat = None
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 def init_process_group(
     init_method: str | None = None,
     *,
@@ -144,8 +154,9 @@ def init_process_group(
     global _default, _home
     seat = _own.seat
     with _lock if seat is None else contextlib.nullcontext():
-        if is_initialized():
+        if (world := found_world()) is not None and not world.is_inherited:
             raise RuntimeError("this process is in a world already: destroy_process_group() first")
+        _own.world = None  # in a forked child it may be the parent's
         if seat is None and _seated:
             raise RuntimeError(
                 "threads of this process are ranks, and this thread is none of them: "
@@ -738,8 +749,8 @@ def rise() -> World | None:
     """Make this thread one like any other; return the world that it has not left, if any."""
     global _seated
     with _lock:
+        _seated -= _own.seat is not None  # it has none in a forked child
         world, _own.seat, _own.world = _own.world, None, None
-        _seated -= 1
     return world
 
 

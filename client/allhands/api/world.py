@@ -23,7 +23,7 @@ from allhands.config import ON_FAILURE, WorldConfig
 from allhands.engine.arguments import AnyArray
 from allhands.engine.order import Order
 from allhands.engine.verdict import Failure
-from allhands.errors import AllhandsError
+from allhands.errors import AllhandsError, ForkedProcess
 from allhands.group import Group
 from allhands.loop_thread import LoopThread
 from allhands.objects import Objects
@@ -92,7 +92,6 @@ class World:
         self._closed = False
         self.callbacks = thread.callbacks
         """What runs functions once calls have ended."""
-        self._pid = os.getpid()
         self._survivors = Survivors(worker, thread)
         self._resilient: list[ResilientGroup] = []
         self.types = Types()
@@ -122,9 +121,14 @@ class World:
         return self._worker.config.job
 
     @property
+    def is_inherited(self) -> bool:
+        """Whether it is a world of the process that this one was forked from."""
+        return self._thread.is_inherited
+
+    @property
     def is_closed(self) -> bool:
-        """Whether this process has left it."""
-        return self._closed
+        """Whether this process has left it, or was never in it but forked from a rank."""
+        return self._closed or self.is_inherited
 
     @property
     def endpoint(self) -> Endpoint:
@@ -160,6 +164,7 @@ class World:
         Raises:
             ValueError: no ranks, a rank twice, or one that the parent does not have.
         """
+        self._check_own()
         if not places or len(set(places)) != len(places):
             raise ValueError(f"a group needs each of its ranks once, and at least one: {places}")
         if strangers := [place for place in places if not 0 <= place < parent.size]:
@@ -187,10 +192,11 @@ class World:
 
     def is_open(self, group: Group) -> bool:
         """Say whether a group is one of this world, and neither it nor the world is over."""
-        return not self._closed and all(self._worker.is_open(part.name) for part in group.parts)
+        return not self.is_closed and all(self._worker.is_open(part.name) for part in group.parts)
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
         """Return an array in the memory that this host's ranks share; see `ah.empty`."""
+        self._check_own()
         found = np.dtype(dtype)
         if found.hasobject:
             raise TypeError(f"{found} arrays hold Python objects, which cannot be shared")
@@ -221,6 +227,8 @@ class World:
 
     def close_group(self, group: Group, why: Failure | None = None) -> None:
         """Forget a group, and its tag, when its calls have ended; those to come say `why`."""
+        if self.is_inherited:
+            return
         for part in group.parts:
             self.register.remove(part)
             self._thread.run(self._worker.close_group(part.name, why))
@@ -240,8 +248,11 @@ class World:
     def close(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
         """Leave: what was sent before is received first, unless `error` says why not. Idempotent.
 
-        A rank that hosts the coordinator waits for the others to leave, 30 s at most.
+        A rank that hosts the coordinator waits for the others to leave, 30 s at most. In a forked
+        child it does nothing: the membership is its parent's.
         """
+        if self.is_inherited:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -266,6 +277,15 @@ class World:
         if LAUNCH_VARIABLE in os.environ:
             termination.install(self._terminate)
 
+    def _check_own(self) -> None:
+        """Refuse to be used in a forked child.
+
+        Raises:
+            ForkedProcess: it is one.
+        """
+        if self.is_inherited:
+            raise ForkedProcess("this world")
+
     def _terminate(self) -> None:
         """End the calls of all threads: this rank is told to end."""
         self._is_terminated = True
@@ -286,8 +306,6 @@ class World:
         return resilient
 
     def _at_exit(self) -> None:
-        if os.getpid() != self._pid:
-            return  # a forked child is no member
         # What ended the interpreter, if it was an exception: the others should know.
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if error is None:

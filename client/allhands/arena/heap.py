@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from allhands.arena.grounds import PAGE
+from allhands.errors import ForkedProcess
 
 if TYPE_CHECKING:
     from allhands._native import Block, Segment
@@ -32,12 +33,10 @@ class Heap:
 
         Raises:
             MemoryError: so much is not free in one piece.
-            RuntimeError: this is a forked child; its parent would give out the same.
+            ForkedProcess: its parent would give out the same.
         """
         if os.getpid() != self._pid:
-            raise RuntimeError(
-                "this process was forked from a rank: it cannot take of that rank's shared memory"
-            )
+            raise ForkedProcess("this shared memory")
         wanted = max(-(-nbytes // PAGE), 1) * PAGE
         with self._lock:
             while self._returned:

@@ -3,12 +3,14 @@
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from allhands.config import DEFAULT_TIMEOUT
 from allhands.engine.work import Work
+from allhands.errors import ForkedProcess
 
 if TYPE_CHECKING:
     from allhands._native import Lane, Mail
@@ -25,6 +27,16 @@ class Clash:
     operation: str
 
 
+class _NotHere:
+    """The lock of an order in a forked child: nobody gets it."""
+
+    def __enter__(self) -> NoReturn:
+        raise ForkedProcess
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 class Careful:
     """An order as callers of a group that verifies see it: no call goes past the queue."""
 
@@ -32,10 +44,13 @@ class Careful:
 
     def __init__(self, order: "Order") -> None:
         self._order = order
-        self.lock = order.lock
         self.take = order.take
         self.clash = order.clash
         self.entered = order.entered
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        return self._order.lock
 
     @property
     def taken(self) -> int:
@@ -74,7 +89,7 @@ class Order:
     """
 
     def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self.lock = threading.Lock()
+        self.lock: AbstractContextManager[object] = threading.Lock()
         """Held while a call takes its number and its place in the queue, in one step."""
         self._timeout = timeout
         self.lane: Lane | None = None
@@ -90,6 +105,10 @@ class Order:
         self._queued = 0
         self._latest: Callable[[], Work | None] = lambda: None
         """The call with the latest number, as long as somebody has it."""
+
+    def forked(self) -> None:
+        """Refuse all calls in a forked child: they would be made in its parent's name."""
+        self.lock = _NotHere()
 
     @property
     def timeout(self) -> float:

@@ -75,6 +75,8 @@ class Posted(Work):
 
     def _ask(self) -> None:
         """Have it ended, while the caller does something else."""
+        if self._callbacks.is_inherited:
+            return
         with self._lock:
             if self._is_asked or self._is_taken:
                 return
@@ -84,6 +86,8 @@ class Posted(Work):
 
     def _end(self) -> None:
         """End it on this thread, if no other does."""
+        if self._callbacks.is_inherited:
+            return  # it is for the parent to end
         with Deferred() as calm:  # only the wait can be broken into: other threads want to know
             with self._lock:
                 if self._is_taken:

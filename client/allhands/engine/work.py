@@ -66,8 +66,10 @@ class Work:
 
         Raises:
             CollectiveTimeout: it has not ended within `timeout`; it goes on.
+            ForkedProcess: it is under way in the process that this one was forked from.
             AllhandsError: it failed; what the error says.
         """
+        self._future.check_inherited()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         until = math.inf if seconds is None else time.monotonic() + seconds
         if seconds is None and self._carry is not None and not self._future.done():

@@ -95,9 +95,24 @@ static bool sizes(PyObject *given, size_t itemsize, size_t nbytes[], int size)
     return true;
 }
 
+bool lane_is_own(const LaneObject *self)
+{
+    if (self->generation == lane_generation)
+        return true;
+    PyObject *errors = PyImport_ImportModule("allhands.errors");
+    PyObject *error = errors ? PyObject_GetAttrString(errors, "ForkedProcess") : NULL;
+    Py_XDECREF(errors);
+    if (error != NULL)
+        PyErr_SetNone(error);
+    Py_XDECREF(error);
+    return false;
+}
+
 /* Wait for the turn, and for what was started before; -1 with an exception: without the turn. */
 static int await_turn(LaneObject *self)
 {
+    if (!lane_is_own(self))
+        return -1;
     Py_BEGIN_ALLOW_THREADS
     PyThread_acquire_lock(self->turn, WAIT_LOCK);
     Py_END_ALLOW_THREADS
@@ -257,7 +272,7 @@ static PyObject *lane_waits(LaneObject *self, PyObject *unused)
 static PyObject *lane_interrupt(LaneObject *self, PyObject *given)
 {
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred())
+    if (PyErr_Occurred() || !lane_is_own(self))
         return NULL;
     ah_lane_interrupt(self->lane, sequence);
     Py_RETURN_NONE;
@@ -277,6 +292,8 @@ static PyObject *lane_limit(LaneObject *self, PyObject *given)
 static PyObject *lane_close(LaneObject *self, PyObject *unused)
 {
     (void)unused;
+    if (!lane_is_own(self))
+        return NULL;
     self->closed = true;
     ah_lane_interrupt(self->lane, UINT64_MAX);
     Py_RETURN_NONE;
@@ -286,6 +303,8 @@ static PyObject *lane_close(LaneObject *self, PyObject *unused)
 static PyObject *lane_leave(LaneObject *self, PyObject *unused)
 {
     (void)unused;
+    if (!lane_is_own(self))
+        return NULL;
     self->closed = true;
     ah_lane_leave(self->lane);
     Py_RETURN_NONE;
@@ -402,7 +421,8 @@ static void lane_dealloc(LaneObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     lane_break(self);
-    if (self->lane != NULL)
+    /* In a forked child the memory is still its parent's, who has not left. */
+    if (self->lane != NULL && self->generation == lane_generation)
         ah_lane_free(self->lane);
     if (self->turn != NULL)
         PyThread_free_lock(self->turn);

@@ -177,6 +177,9 @@ PyObject *lane_shares(const LaneObject *self, Kind kind);
  * or -1 with an exception that is for whoever calls: such as that another thread is in a call of its
  * own under the same label. */
 int lane_enter(LaneObject *self, const char *operation, PyObject *label);
+/* Whether this process made the lane; else false with an exception set: a forked child shares the
+ * memory, where it must not write in its parent's name. */
+bool lane_is_own(const LaneObject *self);
 int lane_op_index(LaneObject *self, PyObject *op);
 /* Write what stands for a label, or None, into a plan; false: it is no text. */
 bool plan_label(Plan *plan, PyObject *label);

@@ -191,6 +191,8 @@ static int await_over(PersistentObject *self)
 static PyObject *persistent_wait(PersistentObject *self, PyObject *unused)
 {
     (void)unused;
+    if (self->state == POSTED && !lane_is_own(self->lane))
+        return NULL;
     if (self->state == POSTED) {
         PyThread_type_lock turn = self->lane->turn;
         if (!PyThread_acquire_lock(turn, NOWAIT_LOCK)) {

@@ -20,6 +20,7 @@ from allhands.lines import OPENING_SECONDS
 from allhands.probe import reason_of
 from allhands.timeout import Timeout, seconds
 from allhands.values import encode, paired
+from allhands_proto import forks
 from allhands_proto.framing import Malformed
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -37,6 +38,7 @@ class AsyncCoordinatorStore:
 
     def __init__(self, endpoint: Endpoint, *, job: str, timeout: Timeout = 30.0) -> None:
         self._dial = dial(endpoint)
+        forks.use_grpc()
         self._endpoint = self._dial.endpoint
         if self._dial.credentials is None:
             self._channel = grpc.aio.insecure_channel(self._dial.target, self._dial.options)
@@ -50,6 +52,7 @@ class AsyncCoordinatorStore:
         self._line: AsyncLine | None = None
         self._opening = asyncio.Lock()
         self._has_none = False  # no line is to be had: all calls are gRPC
+        forks.hold(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@ from allhands.loop_thread import LoopThread
 from allhands.probe import Attempts
 from allhands.stores.coordinator import CoordinatorStore
 from allhands.timeout import Timeout, seconds
+from allhands_proto import forks
 
 if TYPE_CHECKING:
     from allhands_server.embedded import RunningCoordinator
@@ -99,7 +100,7 @@ class TCPStore(CoordinatorStore):
         self.close()
 
     def close(self) -> None:
-        """Disconnect; the master's ends the store for all. Idempotent."""
+        """Disconnect; the master's ends the store for all, unless it was forked. Idempotent."""
         self._is_open()
 
     def _muster(self, world_size: int, waits: bool, until: float) -> None:
@@ -142,6 +143,7 @@ class _Host:
             (os.environ.get("ALLHANDS_TLS_CA") or cert) if cert else None,
             insecure,
         )
+        forks.hold(self)
 
     @property
     def is_here(self) -> bool:
@@ -149,6 +151,9 @@ class _Host:
         return self._thread.is_here
 
     def stop(self) -> None:
+        """End the store; in a forked child it goes on for all others."""
+        if self._thread.is_inherited:
+            return
         self._thread.run(self._running.stop())
         self._thread.stop()
 

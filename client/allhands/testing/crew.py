@@ -94,7 +94,9 @@ class Crew:
         self._call(self._abort, reason)
 
     def close(self) -> None:
-        """End what is left of all of it."""
+        """End what is left of all of it, but for a forked child, whose it is not."""
+        if self._loop.is_inherited:
+            return
         with self._calling:
             self._is_over = True
         try:
@@ -115,6 +117,8 @@ class Crew:
             return self._loop.run(self._listen())
 
     def _call(self, act: Callable[[str], None], reason: str) -> None:
+        if self._loop.is_inherited:
+            return  # the ranks are threads of the process that this one was forked from
         with self._calling:
             if not self._is_over:  # else by a thread that was left behind
                 self._loop.call(act, reason)

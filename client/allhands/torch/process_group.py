@@ -159,7 +159,12 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     # ------------------------------------------------------------ its end
 
     def shutdown(self) -> None:
-        """End the group when its calls have ended; of a world, leave it. Idempotent."""
+        """End the group when its calls have ended; of a world, leave it. Idempotent.
+
+        In a forked child the group is its parent's, and goes on.
+        """
+        if self.world.is_inherited:
+            return
         if self._is_world:
             self.world.close()
             if self.held_store is not None:
@@ -173,8 +178,10 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         """End the group on all its ranks: calls raise GroupAborted, also those to come.
 
         The rank stays in its world, for `recover`, until the default group is shut down. A no-op
-        where that is over.
+        where that is over, and in a forked child.
         """
+        if self.world.is_inherited:
+            return
         if self.world.is_open(self.group):
             self.group.abort(reason)
         self.strands.abort(reason)

@@ -17,6 +17,7 @@ from allhands.transport import handshake
 from allhands.transport.frame import LARGEST_FRAME, Frame, FrameError, Header, Key, Kind, whole
 from allhands.transport.handshake import Identity
 from allhands.transport.link import LinkBroken, Receiver, Unanswered
+from allhands_proto import forks
 from allhands_proto.connections import Connections, most_connections
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import peer_pb2
@@ -64,6 +65,7 @@ class Listening:
         self._log = LimitedLog(logger, "refused links")
         self._connections = Connections(self._evicted)
         bound = ("grpc.max_allowed_incoming_connections", most_connections())
+        forks.use_grpc()
         self._server = grpc.aio.server(options=[*_LISTENING_OPTIONS, bound])
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
             self._link
