@@ -632,6 +632,25 @@ def test_a_launcher_that_nobody_reads_from_still_obeys_a_signal(
         assert process.wait(PATIENCE) == 143
 
 
+# ---------------------------------------------------------------- an interpreter as the program
+
+
+@pytest.mark.parametrize("name", [sys.executable, Path(sys.executable).name])
+def test_an_interpreter_may_stand_before_the_script(
+    run: Start, script: Callable[[str], str], name: str
+) -> None:
+    path = script("""
+        import os, sys
+        print(os.environ["RANK"], sys.executable, *sys.argv[1:])
+    """)
+    found = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    running = run("-n", "2", "--", name, "-W", "error", path, "--flag", PATH=found)
+    assert running.status() == 0, running.errors
+    assert sorted(running.output()) == [
+        f"[{rank}] {rank} {os.path.abspath(sys.executable)} --flag" for rank in range(2)
+    ]
+
+
 # ---------------------------------------------------------------- wrong usage
 
 
@@ -643,6 +662,7 @@ def test_a_launcher_that_nobody_reads_from_still_obeys_a_signal(
         (("script.py",), "say how many ranks"),
         (("-n", "0", "script.py"), "at least one rank"),
         (("-n", "2", "missing.py"), "there is no 'missing.py'"),
+        (("-n", "2", sys.executable), "script.py"),
         (("-n", "2", "--grace", "-1", "script.py"), "--grace"),
         (("-n", "2", "--nnodes", "2", "script.py"), "the same --coordinator and --job"),
         (("-n", "2", "--coordinator", "http://x:1", "script.py"), "begins with ah://"),

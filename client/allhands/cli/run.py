@@ -5,6 +5,9 @@ signal n ended the launcher itself, 1 if the launch could not go on, 2 for wrong
 """
 
 import os
+import re
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -19,12 +22,16 @@ if TYPE_CHECKING:
     from allhands.channel import Endpoint
     from allhands.launcher.environment import Placement
 
+_PYTHON = sys.executable, "-u"
+_INTERPRETER = re.compile(r"python(\d+(\.\d+)?t?)?")
+
 
 def run_command(
     program: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT [ARGS]...", help="A Python script (with -m: a module), its arguments."
+            metavar="SCRIPT [ARGS]...",
+            help="A Python script (with -m: a module) and its arguments; `python` may go before.",
         ),
     ] = None,
     count: Annotated[
@@ -141,7 +148,7 @@ def run_command(
 
 
 def _program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str, ...], str]:
-    """Return the interpreter's arguments, and the name that the job may be made from."""
+    """Return what each rank runs, and the name that the job may be made from."""
     hint = "SCRIPT"
     if not program:
         raise typer.BadParameter(
@@ -149,7 +156,15 @@ def _program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str,
         )
     script, *arguments = program
     if is_module:
-        return ("-m", script, *arguments), script
+        return (*_PYTHON, "-m", script, *arguments), script
+    if (interpreter := _interpreter(script)) is not None:
+        if not arguments:
+            raise typer.BadParameter(
+                f"say what {script!r} is to run, as in: allhands run -n 4 {script} script.py",
+                param_hint=hint,
+            )
+        named = next((one for one in arguments if one.endswith(".py")), script)
+        return (interpreter, "-u", *arguments), Path(named).stem
     if script.startswith("-"):
         raise typer.BadParameter(
             f"{script!r} is no script; options of allhands stand before the script, "
@@ -160,7 +175,16 @@ def _program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str,
         raise typer.BadParameter(
             f"there is no {script!r} in {Path.cwd()}; to run a module, give -m", param_hint=hint
         )
-    return (script, *arguments), Path(script).stem
+    return (*_PYTHON, script, *arguments), Path(script).stem
+
+
+def _interpreter(name: str) -> str | None:
+    """Return the path of the Python that a first argument names, as for mpirun; None: a script."""
+    if not _INTERPRETER.fullmatch(Path(name).name):
+        return None
+    found = shutil.which(name)
+    # As it is called, not where links lead: by that Python finds its virtual environment.
+    return None if found is None else os.path.abspath(found)
 
 
 def _placement(count: int | None, nodes: int, node: int) -> "Placement":

@@ -15,7 +15,7 @@ class Launch:
     """What to run, and as which ranks."""
 
     program: tuple[str, ...]
-    """Arguments of the Python interpreter: a script or `-m` and a module, then their own."""
+    """The Python interpreter and its arguments: a script or `-m` and a module, then their own."""
     placement: Placement
     rendezvous: Rendezvous
     environment: Mapping[str, str]

@@ -34,7 +34,7 @@ class RankProcess:
 
 
 def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]) -> RankProcess:
-    """Start the interpreter that runs this one, with `program` as its arguments.
+    """Start a program: the path of an interpreter, and its arguments.
 
     The rank dies with this thread, and reads nothing: a terminal gives input to one session.
 
@@ -47,7 +47,7 @@ def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]
         for descriptor in (stdout, stderr):
             os.set_blocking(descriptor, False)
         child = Child(
-            (*_TINY_PYTHON, _LEASH, str(os.getpid()), sys.executable, "-u", *program),
+            (*_TINY_PYTHON, _LEASH, str(os.getpid()), *program),
             environment,
             stdin=subprocess.DEVNULL,
             stdout=stdout_of_rank,
