@@ -1,27 +1,36 @@
 """What c10d says of a monitored barrier that not all ranks have passed, beside who has not."""
 
-from allhands.errors import CollectiveTimeout
+import copy
+from collections.abc import Sequence
+
+from allhands.engine.verdict import listed
+from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 
 
-def not_passed(error: CollectiveTimeout, rank: int, limit: float | None) -> CollectiveTimeout:
+def not_passed(
+    error: CollectiveTimeout | PeerFailed,
+    rank: int,
+    ranks: Sequence[int],
+    limit: float | None,
+    names_all: bool,
+) -> AllhandsError:
     """Return an error with what c10d says on a rank before what all ranks are told.
 
-    `limit` are the seconds that were asked for.
+    `ranks` are those of the group, as ranks of the world, `limit` the seconds that were asked for.
     """
+    absent = error.failed_ranks if isinstance(error, PeerFailed) else error.missing_ranks
     if rank == 0 and limit == 0:
         text = "Rank 0 timed out in monitoredBarrier after 0 s"
-    elif rank == 0 or rank in error.missing_ranks:
+    elif rank == 0 and isinstance(error, PeerFailed):
+        named = absent if names_all else absent[:1]
+        text = f"{listed(named).capitalize()} failed to pass monitoredBarrier"
+    elif rank == 0 or ranks[rank] in absent:
         return error
     else:
         text = (
             f"Rank {rank} successfully reached monitoredBarrier, but received errors while "
             "waiting for send/recv from rank 0"
         )
-    return CollectiveTimeout(
-        f"{text}: {error}",
-        op=error.op,
-        seq=error.seq,
-        missing_ranks=error.missing_ranks,
-        label=error.label,
-        verdict=error.verdict,
-    )
+    told = copy.copy(error)
+    told.args = (f"{text}: {error}", *error.args[1:])
+    return told

@@ -21,7 +21,7 @@ from allhands.c10d.giving import Giving
 from allhands.c10d.options import BarrierOptions, GroupOptions, settled
 from allhands.c10d.passing import not_passed
 from allhands.engine.work import Work
-from allhands.errors import CollectiveTimeout
+from allhands.errors import CollectiveTimeout, PeerFailed
 from allhands.termination import INTERRUPTIONS, reason_of
 from allhands.timeout import Timeout, seconds
 
@@ -102,14 +102,17 @@ class ProcessGroup(Collectives):
 
         Raises:
             CollectiveTimeout: ranks did not come in time; c10d's text is before our own.
+            PeerFailed: ranks died or left, likewise.
         """
         limit = _seconds(timeout)
         given = None if limit is None else max(limit, _AT_ONCE)
         work = self.group.monitored_barrier(given, wait_all_ranks, label=label)
         try:
             work.wait()
-        except CollectiveTimeout as error:
-            if (told := not_passed(error, self.rank(), limit)) is error:
+        except (CollectiveTimeout, PeerFailed) as error:
+            ranks = self.group.ranks
+            told = not_passed(error, self.rank(), ranks, limit, wait_all_ranks)
+            if told is error:
                 raise
             raise told from error
         except INTERRUPTIONS as interruption:

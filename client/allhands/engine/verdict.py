@@ -136,6 +136,7 @@ def failed_to_pass(
         missing_ranks=tuple(ranks),
         label=label,
         verdict=found,
+        timeout=timeout,
     )
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from allhands.collecting import Collecting, Promised
 from allhands.engine.work import Work as NativeWork
+from allhands.errors import CollectiveTimeout, PeerFailed
 from allhands.group import Group
 from allhands.torch.options import limit
 from allhands.torch.texts import worded
@@ -47,8 +48,9 @@ class Together(dist.Work):  # type: ignore[misc]
         for work in self._works:
             try:
                 work.wait(limit(timeout))
-            except TimeoutError as error:
-                worded(error)
+            except (CollectiveTimeout, PeerFailed) as error:
+                is_over = error is work.exception()
+                worded(error, work.operation, None if is_over else limit(timeout))
                 raise
             if isinstance(work, Promised) and work.settle is not None:
                 work.settle()

@@ -14,6 +14,7 @@ from allhands import c10d
 from allhands.api.world import World
 from allhands.c10d.options import BarrierOptions, GroupOptions
 from allhands.engine.verdict import Failure
+from allhands.errors import AllhandsError
 from allhands.group import Group
 from allhands.torch import strands
 from allhands.torch.coalescing import Block, Together
@@ -23,6 +24,7 @@ from allhands.torch.events import recorded
 from allhands.torch.options import settled
 from allhands.torch.store import whole
 from allhands.torch.tensors import Lent
+from allhands.torch.texts import worded
 from allhands.torch.untraced import untraced
 from allhands.torch.work import Copied, Work
 
@@ -220,4 +222,8 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """Return when every rank has called it; else every rank is told who has not."""
-        self.native.monitored_barrier(timeout, wait_all_ranks)
+        try:
+            self.native.monitored_barrier(timeout, wait_all_ranks)
+        except AllhandsError as error:
+            worded(error)
+            raise

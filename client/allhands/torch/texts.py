@@ -1,12 +1,34 @@
 """Texts of failures, with the words by which programs for PyTorch look for them."""
 
-from allhands.errors import CollectiveTimeout
+from datetime import timedelta
+
+from allhands.errors import CollectiveTimeout, PeerFailed
 
 
-def worded(error: BaseException) -> BaseException:
-    """Return an error with what PyTorch would have said at the end of its text. Idempotent."""
-    if isinstance(error, CollectiveTimeout) and error.timeout is not None:
-        said = f"; Timed out waiting {error.timeout * 1000:g}ms"
-        if said not in str(error):
-            error.args = (f"{error}{said}", *error.args[1:])
+def worded(
+    error: BaseException, operation: str = "", limit: timedelta | None = None
+) -> BaseException:
+    """Return an error with what Gloo would have said at the end of its text. Idempotent.
+
+    `operation` is that of the work that has failed; `limit` is given where a wait for it has ended
+    and the work has not.
+    """
+    said = _said(error, operation, limit)
+    if said and said not in str(error):
+        error.args = (f"{error}; {said}", *error.args[1:])
     return error
+
+
+def _said(error: BaseException, operation: str, limit: timedelta | None) -> str:
+    if isinstance(error, PeerFailed):
+        return "Connection closed by peer"
+    if not isinstance(error, CollectiveTimeout):
+        return ""
+    is_message = operation in ("send", "recv")
+    if limit is not None and not is_message:
+        return "Operation timed out!"
+    seconds = error.timeout if limit is None else limit.total_seconds()
+    if seconds is None:
+        return ""
+    waited = f"Timed out waiting {seconds * 1000:g}ms"
+    return f"{waited} for {operation} operation to complete" if is_message else waited

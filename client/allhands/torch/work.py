@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from allhands.collecting import NotMade, Promised
 from allhands.engine.work import Work as NativeWork
-from allhands.errors import CollectiveTimeout
+from allhands.errors import CollectiveTimeout, PeerFailed
 from allhands.termination import INTERRUPTIONS, reason_of
 from allhands.torch import strands
 from allhands.torch.options import limit
@@ -68,8 +68,9 @@ class Work(dist.Work):  # type: ignore[misc]
         except INTERRUPTIONS as interruption:
             self.native.abandon(reason_of(type(interruption).__name__))
             raise
-        except CollectiveTimeout as error:
-            worded(error)
+        except (CollectiveTimeout, PeerFailed) as error:
+            is_over = error is self.native.exception()
+            worded(error, self.native.operation, None if is_over else limit(timeout))
             raise
         self._settle()
         if self.before_return is not None:
@@ -90,7 +91,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def exception(self) -> BaseException | None:
         error = self.native.exception()
-        return None if error is None else worded(error)
+        return None if error is None else worded(error, self.native.operation)
 
     def result(self) -> Any:
         """Wait, then return the tensors of the call that hold its result."""
