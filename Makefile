@@ -47,6 +47,10 @@ tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run o
 table-torch: $(VENV)/.has-torch ## Write docs/pytorch_suite.md from a run of PyTorch's own tests over Gloo and allhands
 	PYTHONPATH=tests $(BIN)/python -m parity.pytorch.compare $(ARGS)
 
+.PHONY: table-seeds
+table-seeds: $(VENV)/.has-torch ## Write docs/seeds.md from a run of the tests in ../shared/seeds over Gloo and allhands
+	PYTHONPATH=tests:proto:server:client $(BIN)/python -m parity.pytorch.seeds.compare $(ARGS)
+
 .PHONY: sanitize
 sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also under sanitizers
 	ALLHANDS_NATIVE_ROUNDS=$${ALLHANDS_NATIVE_ROUNDS:-200} \

@@ -11,6 +11,7 @@ import pytest
 import parity_rows
 from allhands.loop_thread import is_wake_of_a_closed_loop
 from harness import Cluster, Job, Nursery, Process
+from parity.pytorch.seeds.listing import ABSENT
 
 
 def pytest_configure() -> None:
@@ -33,7 +34,10 @@ def _is_no_wake_of_a_closed_loop(record: logging.LogRecord) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the parity table from what has run, where the environment says so."""
+    """Say what is not there; write the parity table where the environment says so."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    if left_out := sum(ABSENT in str(getattr(one, "longrepr", "")) for one in skipped):
+        terminalreporter.write_line(f"{ABSENT} ({left_out})")
     if "ALLHANDS_WRITE_TABLES" not in os.environ:
         return
     outcomes: dict[str, str] = {}

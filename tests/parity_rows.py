@@ -10,8 +10,10 @@ the PyTorch face alone.
 import ast
 import functools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from parity.pytorch.seeds import record as seeds
 
 TESTS = Path(__file__).parent
 TABLE = TESTS.parent / "docs" / "parity.md"
@@ -149,6 +151,9 @@ LATER = frozenset({120})
 NATIVE, TORCH = "native", "torch"
 Proofs = dict[int, list[str]]
 
+COLUMNS: dict[str, Callable[[], dict[int, str]]] = {"seeds": seeds.cells}
+"""Further columns, each from a record of its own: what they say of each row, by its number."""
+
 
 @functools.cache
 def proofs(face: str = NATIVE) -> Proofs:
@@ -177,14 +182,19 @@ def table(outcomes: dict[str, str]) -> str:
         "and on the PyTorch face. Written by a run of the former (`make tables`); the latter are",
         "those of `make test-torch`. A test fails where a row has lost its proof.",
         "",
-        "| row | behaviour | result | tests | PyTorch face |",
-        "|---|---|---|---|---|",
+        seeds.counts(),
+        "In their column, whose letters [seeds.md](seeds.md) explains: ✓ passes over allhands,",
+        "✗ fails, · is skipped, and why. † calls a helper that the listing lacks.",
+        "",
+        f"| row | behaviour | result | tests | PyTorch face | {' | '.join(COLUMNS)} |",
+        "|---" * (5 + len(COLUMNS)) + "|",
     ]
+    further = [cells() for cells in COLUMNS.values()]
     for row, title in ROWS.items():
         tests = native.get(row, [])
         lines.append(
             f"| P{row} | {title} | {_result(row, tests, outcomes)} | {_names(tests)} "
-            f"| {_names(torch.get(row, []))} |"
+            f"| {_names(torch.get(row, []))} | {' | '.join(one.get(row, '') for one in further)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -200,10 +210,13 @@ def told() -> dict[int, tuple[str, list[str], list[str]]]:
     return found
 
 
+def refreshed() -> str:
+    """Return the table with all up to date but what a run of the native face's tests has seen."""
+    return table({test: result for result, tests, _ in told().values() for test in tests})
+
+
 def refresh() -> None:
-    """Bring the column of the PyTorch face up to date; the others are what a run has seen."""
-    results = {test: result for result, tests, _ in told().values() for test in tests}
-    TABLE.write_text(table(results))
+    TABLE.write_text(refreshed())
 
 
 def _tests(body: list[ast.stmt], within: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parity_rows import LATER, NATIVE_ONLY, ROWS, TORCH, TORCH_ONLY, proofs, told
+from parity_rows import LATER, NATIVE_ONLY, ROWS, TABLE, TORCH, TORCH_ONLY, proofs, refreshed, told
 
 
 @pytest.mark.parametrize("row", sorted(set(ROWS) - TORCH_ONLY - LATER))
@@ -23,3 +23,7 @@ def test_the_table_names_the_tests_that_there_are():
         assert on_torch == torch.get(row, []), f"PYTHONPATH=tests python -m parity_rows (P{row})"
         if row not in TORCH_ONLY | LATER:
             assert result == "passed", f"write the table anew: make tables (P{row})"
+
+
+def test_the_table_says_what_the_records_say():
+    assert TABLE.read_text() == refreshed(), "write it anew: PYTHONPATH=tests python -m parity_rows"

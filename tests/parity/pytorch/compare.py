@@ -17,7 +17,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from parity.pytorch.court import RUNS, Court, Outcome, Run, all_tests
+from parity.pytorch.court import RUNS, Outcome, Run, all_tests, court
 from parity.pytorch.record import BACKENDS, DOCUMENT, Record, text
 
 _TRIES = 2
@@ -81,10 +81,10 @@ def _judge(backend: str, run: Run, tests: Sequence[str], kept: _Kept) -> None:
     left = [one for one in tests if not kept.has(backend, run, one)]
     if not left:
         return
-    with closing(Court(backend, run)) as court:
+    with closing(court(backend, run)) as judge:
         for test in left:
             tries = 1
-            while (one := court.judge(test)).may_pass and tries < _TRIES:
+            while (one := judge.judge(test)).may_pass and tries < _TRIES:
                 tries += 1
             kept.add(backend, run, one, tries)
             print(f"{backend}, {run}: {test}: {one.outcome}", file=sys.stderr, flush=True)

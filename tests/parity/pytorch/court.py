@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,13 +42,13 @@ class Outcome:
 class Court:
     """A process that runs tests one after the other, as it is asked to."""
 
-    def __init__(self, backend: str, run: Run) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
-            _command(backend, run),
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=_environment(),
+            env=environment(),
         )
 
     def close(self) -> None:
@@ -66,10 +67,15 @@ class Court:
         return Outcome(**json.loads(line))
 
 
+def court(backend: str, run: Run) -> Court:
+    """Return one for the tests of the wheel."""
+    return Court(_command(backend, run))
+
+
 def all_tests() -> list[str]:
     """Return the names of the tests, in their order."""
     listing = [*_command("gloo", RUNS[0]), "--list"]
-    return subprocess.check_output(listing, text=True, env=_environment()).split()
+    return subprocess.check_output(listing, text=True, env=environment()).split()
 
 
 def _command(backend: str, run: Run) -> list[str]:
@@ -77,6 +83,6 @@ def _command(backend: str, run: Run) -> list[str]:
     return [sys.executable, "-m", "parity.pytorch.judge", *asked]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     paths = [ROOT / one for one in ("tests", "proto", "server", "client")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}

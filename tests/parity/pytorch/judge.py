@@ -41,7 +41,7 @@ def main() -> None:
         return
     said = os.fdopen(os.dup(1), "w")
     for name in given.names or map(str.strip, sys.stdin):
-        said.write(json.dumps(_outcome(tests, name)) + "\n")
+        said.write(json.dumps(outcome(tests, name)) + "\n")
         said.flush()
 
 
@@ -86,7 +86,7 @@ def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
     return Judged
 
 
-def _outcome(tests: Any, name: str) -> dict[str, Any]:
+def outcome(tests: Any, name: str) -> dict[str, Any]:
     """Run one test; return how it ended, why, and in how many seconds."""
     result = unittest.TestResult()
     began = time.monotonic()

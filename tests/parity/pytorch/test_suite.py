@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from parity.pytorch import record
-from parity.pytorch.court import RUNS, Court, Run
+from parity.pytorch.court import RUNS, Court, Run, court
 
 JUDGED = (RUNS[0], RUNS[-1])
 """Each test is in the last; the first is as PyTorch runs them."""
@@ -22,8 +22,8 @@ def courts() -> Iterator[dict[Run, Court]]:
     """Give the processes of the tests, which are started when they are needed."""
     made: dict[Run, Court] = {}
     yield made
-    for court in made.values():
-        court.close()
+    for one in made.values():
+        one.close()
 
 
 @pytest.mark.timeout(600)
@@ -32,6 +32,6 @@ def courts() -> Iterator[dict[Run, Court]]:
 )
 def test_what_passed_passes_again(run: Run, test: str, courts: dict[Run, Court]) -> None:
     if run not in courts:
-        courts[run] = Court("allhands", run)
+        courts[run] = court("allhands", run)
     ended = courts[run].judge(test)
     assert ended.outcome == "pass", ended.why

@@ -1,0 +1,111 @@
+"""The modules of the listings, made for a backend."""
+
+import sys
+import types
+import unittest
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal import common_distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import allhands.torch
+from parity.pytorch.seeds import listing, lost
+
+
+def prepare(backend: str) -> None:
+    """Let PyTorch's harnesses fork their ranks, and give threads the backend, as listings do."""
+    sys.modules["test_c10d_common"] = lost
+    case: Any = common_distributed.MultiProcessTestCase
+    case._spawn_processes = _fork_processes
+    if backend != "gloo":
+        harness: Any = common_distributed
+        harness.c10d = _Named(dist, backend)
+        harness.ProcessLocalGroup = _Released
+
+
+def module(letter: str, backend: str) -> types.ModuleType:
+    """Return the module of a listing, for a backend, with what it names and does not make."""
+    made = types.ModuleType(f"seed_{letter}_{listing.LISTINGS[letter]}")
+    sys.modules[made.__name__] = made
+    vars(made).update(_GIVEN, BACKEND=backend)
+    code = compile(listing.source(letter, backend), listing.LISTINGS[letter], "exec")
+    exec(code, vars(made))
+    return made
+
+
+def methods(owner: type[unittest.TestCase], test: str) -> list[str]:
+    """Return what a test has become in its class: one method, or one for each parameter."""
+    if hasattr(owner, test):
+        return [test]
+    return [
+        name
+        for name in unittest.TestLoader().getTestCaseNames(owner)
+        if name.startswith((f"{test}_device_", f"{test}_compile_"))
+    ]
+
+
+def _fork_processes(case: Any) -> None:
+    case._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+
+class _Named(types.SimpleNamespace):
+    """`torch.distributed`, in which the threaded backend has another name."""
+
+    def __init__(self, module: types.ModuleType, backend: str) -> None:
+        super().__init__(module=module, backend=backend)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def init_process_group(self, backend: str, **named: Any) -> None:
+        self.module.init_process_group(self.backend if backend == "threaded" else backend, **named)
+
+
+class _Released:
+    """What releases the threads that wait for one that has raised something."""
+
+    @staticmethod
+    def exception_handle(error: BaseException) -> None:
+        dist.group.WORLD.abort(f"a rank raised {type(error).__name__}: {error}")
+
+    @staticmethod
+    def reset() -> None:
+        """Nothing: each world has groups of its own."""
+
+
+class _ProcessGroupByOptions:
+    """What stands for `ProcessGroupGloo`: a default group with the timeout of the options."""
+
+    class _Options(types.SimpleNamespace):
+        """As Gloo's; devices and threads are Gloo's own."""
+
+    def __new__(cls, store: Any, rank: int, size: int, options: Any) -> Any:
+        limit = timedelta(seconds=options._timeout)
+        dist.init_process_group(
+            allhands.torch.backend.NAME, store=store, rank=rank, world_size=size, timeout=limit
+        )
+        return dist.group.WORLD
+
+
+def _requires_gpus() -> Callable[[Any], Any]:
+    return unittest.skipIf(torch.cuda.device_count() < 2, "needs 2 GPUs")
+
+
+def _round_robin(groups: Any) -> Any:
+    return allhands.torch.round_robin(groups)
+
+
+_GIVEN = {
+    "FakeStore": FakeStore,
+    "ProcessGroupByOptions": _ProcessGroupByOptions,
+    "WORLD_SIZE": 2,
+    "exit_if_lt_x_gpu": lost.exit_if_lt_x_gpu,
+    "requires_gpus": _requires_gpus,
+    "round_robin": _round_robin,
+    "timedelta": timedelta,
+    "with_comms": lost.with_comms,
+}
