@@ -95,7 +95,9 @@ def _pattern(factor: int, offset: int, length: int, dtype: "np.dtype[Any]") -> A
 def folded(op: ah.ReduceOp, arrays: list[Array]) -> Array:
     """Combine contributions with NumPy."""
     result = functools.reduce(_UFUNCS[op], arrays)
-    return result / len(arrays) if op is ah.ReduceOp.AVG else result
+    if op is not ah.ReduceOp.AVG:
+        return result
+    return np.fix(result / len(arrays)) if result.dtype.kind in "iu" else result / len(arrays)
 
 
 def case(

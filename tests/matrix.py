@@ -153,8 +153,16 @@ def combined(op: str, dtype: str, arrays: Sequence[Array]) -> Array:
         wide = [x * x.dtype.type(3) for x in wide]
     made: Any = functools.reduce(_UFUNCS[op], wide)
     if op == "AVG":
-        made = np.true_divide(made, len(arrays))
+        made = quotient(made, len(arrays))
     return np.asarray(made.astype(DTYPES[dtype]))
+
+
+def quotient(made: Any, divisor: int) -> Any:
+    """Divide: integers as C does, towards zero."""
+    if made.dtype.kind not in "iu":
+        return np.true_divide(made, divisor)
+    found = [abs(one) // divisor * (1 if one > 0 else -1) for one in made.tolist()]
+    return np.array(found, made.dtype)
 
 
 @dataclass
@@ -328,7 +336,7 @@ def is_defined(operation: str, op: str, dtype: str) -> bool:
         case "MIN" | "MAX":
             return is_plain and "complex" not in dtype
         case "AVG":
-            return ("float" in dtype or "complex" in dtype) and operation not in SCANNING
+            return is_plain and dtype != "bool" and operation not in SCANNING
         case "PREMUL_SUM":
             return is_plain and dtype != "bool"
         case "":

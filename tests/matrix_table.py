@@ -10,7 +10,7 @@ RULES = """\
 - Results keep the dtype. Integers wrap around; floats overflow to infinity, `float8_e4m3fn`,
   which has none, to NaN. Nothing warns.
 - Of booleans SUM, MAX, BOR and LOR are *or*, PRODUCT, MIN, BAND and LAND are *and*.
-- AVG of integers and booleans is refused: only the caller knows how it should be rounded.
+- AVG of integers divides their sum, which wraps around, towards zero; of booleans it is refused.
 - MIN and MAX are NaN where any contribution is.
 - `float16`, `bfloat16` and `float8` are combined in float32, in the order of ranks, and rounded
   once; where a group spans hosts, once by each host and once more between them.

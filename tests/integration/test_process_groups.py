@@ -115,7 +115,8 @@ pg.barrier(ah.c10d.BarrierOptions(asyncOp=False))
 pg.barrier().wait(30)
 assert "#2, 16 bytes" in work.explain()
 refused = []
-for given, op in (([x[::-1]], "SUM"), ([x.astype(int)], "AVG"), ([x, x], "SUM"), ([], "SUM")):
+y = np.arange(3.0)
+for given, op in (([x[::-1]], "SUM"), ([x > 1], "AVG"), ([y[:2], y[1:]], "SUM"), ([], "SUM")):
     try:
         opts.reduceOp = ah.ReduceOp[op]
         pg.allreduce(given, opts)

@@ -155,6 +155,47 @@ def test_every_dtype_is_reduced_by_every_operation_it_allows(job: Job, size: int
     told(job(size, script(text)))
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_averages_of_integers_are_divided_towards_zero_whatever_way_a_call_goes(
+    job: Job, size: int
+) -> None:
+    text = """
+    AVG = ah.ReduceOp.AVG
+
+    def brought(rank, length, dtype):
+        return ((np.arange(length) * (rank + 3)) % 23 - 11 - rank).astype(dtype)
+
+    for dtype in (np.int8, np.int32, np.int64):
+        for make in (np.empty, shared):
+            for length in (1, 5, 4_000, 200_000):
+                all_ranks = [brought(r, length, np.int64) for r in range(n)]
+                want = np.trunc(sum(all_ranks) / n).astype(dtype)
+
+                def mine():
+                    x = make(length, dtype)
+                    x[:] = brought(me, length, dtype)
+                    return x
+
+                where = dtype.__name__, make.__name__, length
+                ah.all_reduce(x := mine(), AVG)
+                fine(not np.array_equal(x, want), "all_reduce", *where, x, want)
+                ah.all_reduce(x := mine(), AVG, async_op=True).wait()
+                fine(not np.array_equal(x, want), "async", *where)
+                ah.reduce(x := mine(), n - 1, AVG)
+                kept = want if me == n - 1 else mine()
+                fine(not np.array_equal(x, kept), "reduce", *where)
+                ah.reduce_scatter(out := make(length, dtype), [mine()] * n, AVG)
+                fine(not np.array_equal(out, want), "reduce_scatter", *where)
+                whole = make(n * length, dtype)
+                whole.reshape(n, length)[:] = mine()
+                ah.reduce_scatter_tensor(out := make(length, dtype), whole, AVG)
+                fine(not np.array_equal(out, want), "reduce_scatter_tensor", *where)
+                ah.all_reduce_coalesced([x := mine(), y := mine()], AVG)
+                fine(not np.array_equal([x, y], [want, want]), "coalesced", *where)
+    """
+    told(job(size, script(text)))
+
+
 def test_elements_of_any_kind_are_moved(job: Job) -> None:
     text = """
     import ml_dtypes

@@ -70,6 +70,14 @@ def test_p095_average_is_this_ranks_array_bit_for_bit(place: tuple[int, int]):
     np.testing.assert_array_equal(x, before)
 
 
+def test_p095_average_of_integers_is_that_of_a_sum_that_wraps_around(place: tuple[int, int]):
+    _, size = place
+    x = np.array([3, -7, 100], np.int8)
+    total = [int(one) for one in (np.array([3, -7, 100]) * size).astype(np.int8)]
+    ah.all_reduce(x, ReduceOp.AVG)
+    assert x.tolist() == [int(one / size) for one in total]
+
+
 def test_p095_reduce(place: tuple[int, int]):
     rank, size = place
     for root in {0, rank, size - 1}:
@@ -214,8 +222,8 @@ def test_p095_arguments_are_checked_as_in_any_group(fake: None):
         ah.broadcast(x, src=4)
     with pytest.raises(ValueError, match="outputs"):
         ah.all_gather([np.ones(3)], x)
-    with pytest.raises(TypeError, match="AVG of int64"):
-        ah.all_reduce(np.ones(3, np.int64), ReduceOp.AVG)
+    with pytest.raises(TypeError, match="AVG of bool"):
+        ah.all_reduce(np.ones(3, bool), ReduceOp.AVG)
     with pytest.raises(ValueError, match="C-contiguous"):
         ah.all_reduce(np.ones((3, 3)).T[1:])
     with pytest.raises(ValueError, match="is this rank itself"):

@@ -286,14 +286,66 @@ def test_p110_avg_of_complex_numbers(dtype: str, rank: int):
     assert share.tolist() == [1.5 + 3j]
 
 
-@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@on_threads(3)
+def test_p110_avg_of_integers_is_divided_towards_zero(dtype: str, rank: int):
+    mine = np.array([[-3, -2, 4], [2, -2, 4], [-7, 2, 0]], dtype)[rank]  # -8, -2, 8 together
+    wanted = [-2, 0, 2]
+    ah.all_reduce(x := mine.copy(), Op.AVG)
+    assert x.dtype == dtype
+    assert x.tolist() == wanted
+    ah.all_reduce(x := mine.copy(), Op.AVG, async_op=True).wait()
+    assert x.tolist() == wanted
+    ah.reduce(x := mine.copy(), 1, Op.AVG)
+    assert x.tolist() == (wanted if rank == 1 else mine.tolist())
+    share = np.zeros(3, dtype)
+    ah.reduce_scatter(share, [mine, mine, mine], Op.AVG)
+    assert share.tolist() == wanted
+    ah.reduce_scatter_tensor(one := np.zeros(1, dtype), mine, Op.AVG)
+    assert one.tolist() == wanted[rank : rank + 1]
+    assert ah.reduce_scatter_v([mine[:1], mine[:2], mine], Op.AVG).tolist() == wanted[: rank + 1]
+    ah.all_reduce_coalesced([x := mine.copy(), y := mine[::-1].copy()], Op.AVG)
+    assert (x.tolist(), y.tolist()) == (wanted, wanted[::-1])
+    with ah.coalescing():
+        ah.all_reduce(x := mine.copy(), Op.AVG)
+        ah.all_reduce(y := mine[1:].copy(), Op.AVG)
+    assert (x.tolist(), y.tolist()) == (wanted, wanted[1:])
+
+
+@on_threads(3)
+def test_p110_avg_of_unsigned_integers_and_of_sums_that_wrap_around(rank: int):
+    x = np.array([100, 255, rank], np.uint8)
+    ah.all_reduce(x, Op.AVG)
+    assert x.tolist() == [300 % 256 // 3, 765 % 256 // 3, 1]
+    y = np.array([2**62, -(2**62)], np.int64)
+    ah.all_reduce(y, Op.AVG)
+    assert y.tolist() == [-(2**62) // 3 + 1, 2**62 // 3]
+
+
+@on_threads(3)
+def test_p110_avg_of_integers_of_several_arrays_a_rank_is_divided_once(rank: int):
+    pg = ah.process_group()
+    # -1 and 0 on each of 3 ranks: of averages at home nothing would be left, nor of -3 // 6.
+    xs = [np.array([-1, 5, rank]), np.array([0, 6, -rank])]
+    assert pg.allreduce(xs, op=Op.AVG).wait(20)
+    assert [x.tolist() for x in xs] == [[0, 5, 0]] * 2
+    xs = [np.array([-5]), np.array([-2])]
+    assert pg.allreduce(xs, op=Op.AVG).wait(20)
+    assert [x.tolist() for x in xs] == [[-3]] * 2
+    sparse = [ah.SparseArray([[0, rank]], [-5, 1], (4,)), ah.SparseArray([[0]], [-2], (4,))]
+    assert pg.allreduce(sparse, op=Op.AVG).wait(20)
+    assert [one.todense().tolist() for one in sparse] == [[-20 // 6 + 1, 0, 0, 0]] * 2
+    alone = ah.SparseArray([[0, 1]], [-4, 7 + rank], (4,))
+    ah.all_reduce(alone, Op.AVG)
+    assert alone.todense().tolist() == [-4, 8, 0, 0]
+
+
 @on_threads(2)
-def test_p110_avg_of_integers_is_refused_and_nothing_is_overwritten(dtype: str, rank: int):
-    x = np.array([3, 1], dtype)
-    before = x.copy()
-    with pytest.raises(TypeError, match=f"AVG of {dtype} is not defined; use SUM and divide"):
+def test_p110_avg_of_booleans_is_refused_and_nothing_is_overwritten(rank: int):
+    x = np.array([True, False])
+    with pytest.raises(TypeError, match=r"Cannot use ReduceOp\.AVG with Boolean inputs"):
         ah.all_reduce(x, Op.AVG)
-    assert x.tobytes() == before.tobytes()
+    assert x.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])

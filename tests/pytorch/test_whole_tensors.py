@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 
 from torch_cases import coalesced, equal, given, options, reductions, twofold
 from torch_ranks import on_ranks, run_ranks
@@ -137,6 +138,66 @@ def test_p045_booleans(rank: int) -> None:
             else:
                 dist.reduce(x, root, op)
             equal(x, torch.tensor(wanted) if root in (None, rank) else before)
+
+
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@on_ranks(SIZE)
+def test_p110_average_of_integers_is_divided_towards_zero(rank: int) -> None:
+    pg, avg = dist.group.WORLD, dist.ReduceOp.AVG
+    for dtype in INTEGERS:
+        mine = torch.tensor([[-3, -2, 4], [2, -2, 4], [-7, 2, 0]][rank], dtype=dtype)
+        wanted = torch.tensor([-2, 0, 2], dtype=dtype)  # -8, -2, 8 together
+        dist.all_reduce(x := mine.clone(), avg)
+        equal(x, wanted)
+        dist.all_reduce(x := mine.clone(), avg, async_op=True).wait()
+        equal(x, wanted)
+        column = torch.stack([mine, mine], dim=1)[:, 0]
+        dist.all_reduce(column, avg)
+        equal(column.clone(), wanted)
+        dist.reduce(x := mine.clone(), 1, avg)
+        equal(x, wanted if rank == 1 else mine)
+        dist.reduce_scatter(share := torch.zeros(3, dtype=dtype), [mine] * SIZE, avg)
+        equal(share, wanted)
+        dist.reduce_scatter_tensor(one := torch.zeros(1, dtype=dtype), mine.clone(), avg)
+        equal(one, wanted[rank : rank + 1])
+        dist.all_reduce_coalesced([x := mine.clone(), y := mine.flip(0)], avg)
+        equal([x, y], [wanted, wanted.flip(0)])
+        with dist._coalescing_manager(device=torch.device("cpu")):
+            dist.all_reduce(x := mine.clone(), avg)
+            dist.all_reduce(y := mine[1:].clone(), avg)
+        equal([x, y], [wanted, wanted[1:]])
+        sparse = mine.to_sparse()
+        dist.all_reduce(sparse, avg)
+        equal(sparse.to_dense(), wanted)
+        xs = [mine.clone(), torch.zeros_like(mine)]  # of six tensors
+        equal(given(pg.allreduce(xs, op=avg)), [torch.tensor([-1, 0, 1], dtype=dtype)] * 2)
+        equal(funcol.all_reduce(mine, "avg", pg).clone(), wanted)
+    count = torch.tensor(3 * rank)  # as Lightning averages what a loop has logged
+    dist.all_reduce(count, avg)
+    equal(count, torch.tensor(3))
+    unsigned = torch.tensor([100, 255, rank], dtype=torch.uint8)
+    dist.all_reduce(unsigned, avg)
+    equal(unsigned, torch.tensor([300 % 256 // 3, 765 % 256 // 3, 1], dtype=torch.uint8))
+
+
+@on_ranks(SIZE)
+def test_p110_average_of_large_tensors_of_integers(rank: int) -> None:
+    for dtype in INTEGERS:
+        for length in (5_000, 300_000):
+            brought = [(torch.arange(length) * (one + 3)) % 23 - 11 - one for one in range(SIZE)]
+            wanted = sum(brought).div(SIZE, rounding_mode="trunc").to(dtype)
+            dist.all_reduce(x := brought[rank].to(dtype), dist.ReduceOp.AVG)
+            equal(x, wanted)
+
+
+@on_ranks(2)
+def test_p110_average_of_booleans_is_refused() -> None:
+    x = torch.tensor([True, False])
+    with pytest.raises(TypeError, match=r"Cannot use ReduceOp\.AVG with Boolean inputs"):
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+    assert x.tolist() == [True, False]
 
 
 @on_ranks(SIZE)

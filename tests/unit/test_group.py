@@ -109,6 +109,36 @@ async def test_all_reduce_of_floats_gives_the_same_bits_everywhere(size: int) ->
             np.testing.assert_allclose(xs[0], exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint16"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+async def test_averages_of_integers_are_divided_towards_zero(
+    size: int, dtype: str, deterministic: bool
+) -> None:
+    rng = np.random.default_rng(size)
+    for length in LENGTHS:
+        given = [rng.integers(-9, 9, size * length).astype(dtype) for _ in range(size)]
+        total = fold(np.add, given).tolist()
+        wanted = np.array([abs(x) // size * (1 if x > 0 else -1) for x in total], dtype)
+        async with inproc_world(size, deterministic=deterministic) as world:
+            whole, rooted = kept(given), kept(given)
+            await world.everywhere(
+                lambda group, xs=whole: group.all_reduce(xs[group.rank], ReduceOp.AVG)
+            )
+            assert_equal(whole, [wanted] * size)
+            await world.everywhere(
+                lambda group, xs=rooted: group.reduce(xs[group.rank], 0, ReduceOp.AVG)
+            )
+            assert_equal(rooted, [wanted, *given[1:]])
+            shares = [np.empty(length, dtype) for _ in range(size)]
+            await world.everywhere(
+                lambda group, xs=given, outs=shares: group.reduce_scatter_tensor(
+                    outs[group.rank], xs[group.rank], ReduceOp.AVG
+                )
+            )
+            assert_equal([np.concatenate(shares)], [wanted])
+
+
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT])
 async def test_deterministic_reductions_fold_in_the_order_of_ranks(
@@ -572,7 +602,7 @@ async def test_what_cannot_be_reduced_is_refused() -> None:
     async with inproc_world(2) as world:
         group = world.groups[0]
         for call in (
-            lambda: group.all_reduce(np.zeros(2, int), ReduceOp.AVG),
+            lambda: group.all_reduce(np.zeros(2, bool), ReduceOp.AVG),
             lambda: group.reduce(np.zeros(2), 0, ReduceOp.BAND),
             lambda: group.reduce_scatter_tensor(np.zeros(1, "M8[s]"), np.zeros(2, "M8[s]")),
             lambda: group.all_reduce(np.zeros(2), "sum"),

@@ -83,6 +83,33 @@ async def test_reductions_know_every_operation(op: ReduceOp, hosts: str) -> None
             assert_equal([np.concatenate(shares)], [wanted])
 
 
+@on_all_hosts
+async def test_averages_of_integers_are_divided_once_and_towards_zero(hosts: str) -> None:
+    size = len(hosts)
+    async with inproc_world(size, hosts=hosts) as world:
+        for length in LENGTHS:
+            rng = np.random.default_rng(length)
+            given = [rng.integers(-9, 9, size * length) for _ in range(size)]
+            total = fold(np.add, given).tolist()
+            wanted = np.array([abs(x) // size * (1 if x > 0 else -1) for x in total], np.int64)
+            whole, rooted = ([x.copy() for x in given] for _ in range(2))
+            shares = [np.zeros(length, np.int64) for _ in range(size)]
+            await world.everywhere(
+                lambda group, xs=whole: group.all_reduce(xs[group.rank], ReduceOp.AVG)
+            )
+            await world.everywhere(
+                lambda group, xs=rooted: group.reduce(xs[group.rank], 1, ReduceOp.AVG)
+            )
+            await world.everywhere(
+                lambda group, xs=given, outs=shares: group.reduce_scatter_tensor(
+                    outs[group.rank], xs[group.rank], ReduceOp.AVG
+                )
+            )
+            assert_equal(whole, [wanted] * size)
+            assert_equal(rooted, [given[0], wanted, *given[2:]])
+            assert_equal([np.concatenate(shares)], [wanted])
+
+
 @pytest.mark.parametrize(
     "dtype",
     ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "complex64", "complex128"],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from allhands.reduction import OPS, ReduceOp, check, combine, finish, name_of
+from allhands.reduction import OPS, ReduceOp, check, check_mean, combine, finish, folds, name_of
 
 BOOL = ["bool"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -22,7 +22,7 @@ DEFINED = {
     for ops, names in (
         ([ReduceOp.SUM, ReduceOp.PRODUCT], BOOL + INTEGERS + FLOATS + COMPLEX),
         ([ReduceOp.MIN, ReduceOp.MAX], BOOL + INTEGERS + FLOATS),
-        ([ReduceOp.AVG], FLOATS + COMPLEX),
+        ([ReduceOp.AVG], INTEGERS + FLOATS + COMPLEX),
         (WHOLE, BOOL + INTEGERS),
     )
     for op in ops
@@ -51,7 +51,7 @@ def test_check_allows_what_is_defined_and_nothing_else(op: ReduceOp, name: str) 
 @pytest.mark.parametrize(
     ("op", "dtype", "text"),
     [
-        (ReduceOp.AVG, "int64", "AVG of int64 is not defined; use SUM and divide"),
+        (ReduceOp.AVG, "bool", "Cannot use ReduceOp.AVG with Boolean inputs: AVG of bool is not"),
         (ReduceOp.MIN, "complex64", "MIN of complex64 is not defined: complex numbers have no"),
         (ReduceOp.BAND, "float32", "Cannot use ReduceOp.BAND with non-integral dtype float32"),
         (ReduceOp.LOR, "float16", "LOR with non-integral dtype float16; use x != 0"),
@@ -173,6 +173,35 @@ def test_avg_is_the_sum_divided_by_the_size_of_the_group(name: str) -> None:
     finish(ReduceOp.AVG, array, 4)
     assert array.dtype == name
     assert array.tolist() == [0.5, 1, 3]
+
+
+@pytest.mark.parametrize("has_core", [True, False])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_avg_of_integers_is_divided_towards_zero(
+    name: str, has_core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_core:
+        monkeypatch.setattr(folds, "_core", lambda: None)
+    limits = np.iinfo(name)
+    given = [one for one in (limits.min, -7, -4, -1, 0, 1, 7, 8, limits.max) if one >= limits.min]
+    for divisor in (1, 2, 3, 4, 200):
+        wanted = [abs(one) // divisor * (1 if one > 0 else -1) for one in given]
+        finish(ReduceOp.AVG, array := np.array(given, name), divisor)
+        assert array.tolist() == wanted
+        assert array.dtype == name
+        out = np.empty(len(given), name)
+        folds.fold(ReduceOp.AVG, [np.array(given, name), np.zeros(len(given), name)], out, divisor)
+        assert out.tolist() == wanted
+
+
+def test_means_of_integers_are_no_gradients() -> None:
+    for name in FLOATS + COMPLEX:
+        check_mean(np.dtype(name))
+    for name in INTEGERS:
+        with pytest.raises(TypeError, match=f"the mean of {name} arrays would lose its fraction"):
+            check_mean(np.dtype(name))
+    with pytest.raises(TypeError, match="AVG of bool is not defined"):
+        check_mean(np.dtype(bool))
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op is not ReduceOp.AVG])

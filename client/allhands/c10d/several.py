@@ -13,7 +13,7 @@ from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
-from allhands.reduction import Premul, ReduceOp, fold
+from allhands.reduction import Premul, ReduceOp, finish, fold
 from allhands.sparse import SparseArray, distinct, unflat
 
 
@@ -36,8 +36,9 @@ def all_reduce(views: Sequence[Array], op: ReduceOp, result: Sequence[AnyArray])
 
     def steps(moves: Moves) -> Steps:
         whole = np.empty_like(views[0])
-        fold(_at_home(op), views, whole, len(views))
+        fold(_at_home(op, whole.dtype), views, whole, len(views))
         yield moves.all_reduce(whole, op)
+        _settle(op, whole, len(views))
         _fill(views, whole)
         return result
 
@@ -73,7 +74,9 @@ def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> Chain:
 
     def steps(moves: Moves) -> Steps:
         yield from chain.steps(moves)
-        return [array.become(mine.indices.copy(), mine.values.copy()) for array in arrays]
+        values = mine.values.copy()
+        _settle(op, values.reshape(-1), len(arrays))
+        return [array.become(mine.indices.copy(), values.copy()) for array in arrays]
 
     layout = f"{chain.call.layout}, {len(arrays)} arrays a rank"
     return Chain(replace(chain.call, layout=layout), steps)
@@ -82,13 +85,24 @@ def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> Chain:
 def _combined(arrays: Sequence[SparseArray], op: ReduceOp) -> SparseArray:
     """Return a new array that is the combination of these, which are alike."""
     stored = [distinct(array) for array in arrays]
-    union, whole = sparsely.combined(_at_home(op), stored, len(arrays))
+    union, whole = sparsely.combined(_at_home(op, arrays[0].dtype), stored, len(arrays))
     return SparseArray(unflat(union, arrays[0]), whole, arrays[0].shape)
 
 
-def _at_home(op: ReduceOp) -> ReduceOp:
+def _at_home(op: ReduceOp, dtype: "np.dtype[np.generic]") -> ReduceOp:
     """Return what combines the arrays of a rank, so that the ranks' can be combined by `op`."""
-    return ReduceOp.SUM if isinstance(op.value, Premul) else op
+    return ReduceOp.SUM if isinstance(op.value, Premul) or _is_quotient(op, dtype) else op
+
+
+def _settle(op: ReduceOp, whole: Array, count: int) -> None:
+    """Divide what was added up at home, `count` arrays, by as many."""
+    if _is_quotient(op, whole.dtype):
+        finish(op, whole, count)
+
+
+def _is_quotient(op: ReduceOp, dtype: "np.dtype[np.generic]") -> bool:
+    """Say whether it is an average of integers: those of averages would drop fractions twice."""
+    return op is ReduceOp.AVG and dtype.kind in "iu"
 
 
 def _fill(views: Sequence[Array], whole: Array) -> None:

@@ -26,7 +26,7 @@ from allhands.engine.group_engine import GroupEngine, Operation
 from allhands.engine.messages import Messages
 from allhands.engine.native import Native
 from allhands.errors import AllhandsError
-from allhands.reduction import ReduceOp, fold
+from allhands.reduction import ReduceOp, finish, fold
 
 _HOW = "by this rank alone: the group is fake"
 
@@ -140,7 +140,7 @@ def _move(native: Native, rank: int, size: int) -> None:
 
 def _repeat(op: ReduceOp, array: Array, times: int, target: Array) -> None:
     """Write the combination of an array with itself to `target`, which may be that array."""
-    if op is ReduceOp.AVG:
+    if op is ReduceOp.AVG and array.dtype.kind not in "iu":  # whose sum wraps around
         np.copyto(target, array)
         return
     once, found = array.copy(), np.empty_like(array)
@@ -149,6 +149,8 @@ def _repeat(op: ReduceOp, array: Array, times: int, target: Array) -> None:
         fold(op, [found, found], found, 1)
         if bit == "1":
             fold(op, [found, once], found, 1)
+    if op is ReduceOp.AVG:
+        finish(op, found, times)
     np.copyto(target, found)
 
 

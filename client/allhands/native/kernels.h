@@ -55,9 +55,9 @@ const char *ah_instructions(void);
 /* out[i] = in[0][i] op in[1][i] op ... op in[n-1][i], folded from the left; n >= 1.
  *
  * `out` may be one of `in`, exactly; otherwise nothing overlaps. Any alignment that the type has in
- * NumPy. AVG divides the sum by `divisor`, 1 or more, once. Floats narrower than float32 are folded
- * in it and rounded once, to the nearest, ties to even. With n of 1 elements are copied as they
- * are, but for AVG and the logical operations.
+ * NumPy. AVG divides the sum by `divisor`, 1 or more, once; integers towards zero. Floats narrower
+ * than float32 are folded in it and rounded once, to the nearest, ties to even. With n of 1 elements
+ * are copied as they are, but for AVG and the logical operations.
  *
  * The bits of a result depend on the values and their order alone, never on count, alignment, the
  * processor, or how a caller cuts an array. They are NumPy's, with two exceptions: every NaN that

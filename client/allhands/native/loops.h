@@ -47,6 +47,25 @@
     SAME_LOOP(min_##TYPE, TYPE, AS_IS, LEAST, AS_IS)                                               \
     SAME_LOOP(max_##TYPE, TYPE, AS_IS, GREATEST, AS_IS)
 
+/* Towards zero. Narrow sums are divided as 32 bits, which hold the size of any group. */
+#define INTEGER_DIVISION(TYPE, DIVISOR)                                                            \
+    TARGET static void NAMED(divide_##TYPE)(void *out_, const void *sums, size_t count,            \
+                                            size_t divisor) {                                      \
+        any_##TYPE *out = out_;                                                                    \
+        const any_##TYPE *sum = sums;                                                              \
+        const DIVISOR by = (DIVISOR)divisor;                                                       \
+        INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = (TYPE)(sum[i] / by);               \
+    }
+
+INTEGER_DIVISION(u8, u32)
+INTEGER_DIVISION(u16, u32)
+INTEGER_DIVISION(u32, u32)
+INTEGER_DIVISION(u64, u64)
+INTEGER_DIVISION(i8, i32)
+INTEGER_DIVISION(i16, i32)
+INTEGER_DIVISION(i32, i32)
+INTEGER_DIVISION(i64, i64)
+
 UNSIGNED_LOOPS(u8)
 UNSIGNED_LOOPS(u16)
 UNSIGNED_LOOPS(u32)
@@ -187,6 +206,14 @@ static const loops NAMED(loops) = {
         },
     .divide =
         {
+            [AH_INT8] = NAMED(divide_i8),
+            [AH_INT16] = NAMED(divide_i16),
+            [AH_INT32] = NAMED(divide_i32),
+            [AH_INT64] = NAMED(divide_i64),
+            [AH_UINT8] = NAMED(divide_u8),
+            [AH_UINT16] = NAMED(divide_u16),
+            [AH_UINT32] = NAMED(divide_u32),
+            [AH_UINT64] = NAMED(divide_u64),
             [AH_FLOAT16] = NAMED(divide_f16),
             [AH_BFLOAT16] = NAMED(divide_bf16),
             [AH_FLOAT8_E4M3FN] = NAMED(divide_e4m3fn),
@@ -202,6 +229,7 @@ static const loops NAMED(loops) = {
 #undef SAME_LOOP
 #undef UNSIGNED_LOOPS
 #undef SIGNED_LOOPS
+#undef INTEGER_DIVISION
 #undef FLOAT_LOOPS
 #undef COMPLEX_LOOPS
 #undef NARROW_LOOP

@@ -6,8 +6,7 @@ import numpy as np
 
 from allhands.engine.arguments import AnyArray, checked, target
 from allhands.parallel.grad_bucket import Gradient
-from allhands.reduction import ReduceOp
-from allhands.reduction import check as check_reduction
+from allhands.reduction import check_mean
 from allhands.sparse import SparseArray
 
 Key = int | str
@@ -28,7 +27,7 @@ class Parameters:
         """Check the parameters that are not ignored.
 
         Raises:
-            TypeError: no array, or of a dtype that has no average.
+            TypeError: no array, or of a dtype that does not hold averages.
             ValueError: none is left; a name or place to ignore that does not exist.
         """
         if isinstance(given, Mapping):
@@ -44,7 +43,7 @@ class Parameters:
             raise ValueError("there are no parameters whose gradients could be averaged")
         for place in self.places:
             array = checked(self.arrays[place], self.named([place]))
-            check_reduction(ReduceOp.AVG, array.dtype)
+            check_mean(array.dtype)
         self.sparse = {self.place(key) for key in sparse}
         """Those whose gradients are sparse."""
         if flat := [place for place in self.sparse if not self.arrays[place].ndim]:

@@ -1,13 +1,13 @@
 """How contributions are combined: which operation, on which dtypes, with which operands.
 
 Values keep their dtype throughout: integers wrap around as NumPy's do, floats overflow to
-infinity (float8_e4m3fn, which has none, to NaN), and neither warns. Of booleans, SUM is OR and
-PRODUCT is AND. MIN and MAX of floats are NaN where any contribution is. Floats narrower than
-float32 are added up and multiplied in float32 and rounded once: on every host, and once more
-where a group has several.
+infinity (float8_e4m3fn, which has none, to NaN), and neither warns. AVG of integers divides their
+sum as integers, towards zero. Of booleans, SUM is OR and PRODUCT is AND. MIN and MAX of floats are
+NaN where any contribution is. Floats narrower than float32 are added up and multiplied in float32
+and rounded once: on every host, and once more where a group has several.
 """
 
-from allhands.reduction.checks import check
+from allhands.reduction.checks import check, check_mean
 from allhands.reduction.dtypes import TYPES, is_narrow, is_pair, name_of
 from allhands.reduction.folds import combine, finish, fold, is_whole, scaled
 from allhands.reduction.op import OPS, Premul, ReduceOp, User
@@ -19,6 +19,7 @@ __all__ = [
     "ReduceOp",
     "User",
     "check",
+    "check_mean",
     "combine",
     "finish",
     "fold",

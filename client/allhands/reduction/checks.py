@@ -41,6 +41,21 @@ def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
         _check_factor(value.factor, op, found, known)
 
 
+def check_mean(dtype: npt.DTypeLike) -> None:
+    """Refuse dtypes that lose the fraction of a mean: those of parameters and gradients must not.
+
+    Raises:
+        TypeError: integers, of which AVG drops it; or what `check` refuses.
+    """
+    found: Dtype = np.dtype(dtype)
+    check(ReduceOp.AVG, found)
+    if (known := traits(found)) is not None and known.kind == "integer":
+        raise TypeError(
+            f"the mean of {known.name} arrays would lose its fraction: parameters and gradients "
+            "must be floats or complex numbers; convert them first, such as x.astype(np.float32)"
+        )
+
+
 def _check_arithmetic(op: ReduceOp, name: str, kind: Kind) -> None:
     if kind in ("float", "complex") and op in _WHOLE:
         instead = (
@@ -49,8 +64,11 @@ def _check_arithmetic(op: ReduceOp, name: str, kind: Kind) -> None:
             else "use x != 0 if it is meant whether it is zero"
         )
         raise TypeError(f"Cannot use ReduceOp.{op.name} with non-integral dtype {name}; {instead}")
-    if op is ReduceOp.AVG and kind in ("bool", "integer"):
-        raise TypeError(f"AVG of {name} is not defined; use SUM and divide")
+    if op is ReduceOp.AVG and kind == "bool":
+        raise TypeError(
+            f"Cannot use ReduceOp.AVG with Boolean inputs: AVG of {name} is not defined; "
+            "convert it to a numeric dtype first, such as float32"
+        )
     if kind == "complex" and (op is ReduceOp.MIN or op is ReduceOp.MAX):
         raise TypeError(
             f"{op.name} of {name} is not defined: complex numbers have no order; "

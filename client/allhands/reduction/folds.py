@@ -67,7 +67,8 @@ def fold(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: int) -> N
     """Write the combination of all operands, from the left, to `out`, which may be one of them.
 
     Floats narrower than float32 are combined in that and rounded once; AVG is divided by `divisor`,
-    before that. All are 1-D, of one dtype, which has passed `check`, and of one length.
+    before that, and of integers towards zero. All are 1-D, of one dtype, which has passed `check`,
+    and of one length.
 
     Raises:
         TypeError: a user's function returned something else than it should.
@@ -90,6 +91,10 @@ def finish(op: ReduceOp, array: Array, world_size: int) -> None:
     been called.
     """
     if op is ReduceOp.AVG:
+        known = traits(array.dtype)
+        if known is not None and known.kind == "integer":
+            _divide_integers(array, known.name, world_size)
+            return
         with np.errstate(all="ignore"):
             if is_narrow(array.dtype):
                 wide = np.true_divide(array.astype(np.float32), np.float32(world_size))
@@ -98,6 +103,18 @@ def finish(op: ReduceOp, array: Array, world_size: int) -> None:
                 np.true_divide(array, world_size, out=array)
     elif op in _LOGICAL and world_size == 1:
         np.not_equal(array, 0, out=array)
+
+
+def _divide_integers(array: Array, name: str, divisor: int) -> None:
+    """Divide in place, towards zero."""
+    if (core := _core()) is not None:  # NumPy takes several times as long, and more memory
+        core.fold(OPS.index(ReduceOp.AVG), TYPES.index(name), array, (array,), divisor)
+        return
+    # A divisor need not fit the dtype: groups may have more than 127 ranks.
+    wide: Any = array.astype(np.int64 if array.itemsize < 8 else array.dtype)
+    quotient, rest = np.divmod(wide, wide.dtype.type(divisor))  # towards minus infinity
+    quotient += (wide < 0) & (rest != 0)
+    np.copyto(array, quotient, casting="unsafe")
 
 
 def scaled(factor: int | float, array: Array) -> Array:

@@ -40,8 +40,8 @@ class ReduceOp(enum.Enum):
 
     SUM = "sum"
     AVG = "avg"
-    """SUM, divided by the size of the group at the end. Of floats and complex numbers alone: an
-    average of integers would have to be rounded in some way, which the caller knows better."""
+    """SUM, divided by the size of the group at the end. Integers are divided as in C, and by NCCL:
+    towards zero. Not of booleans."""
     PRODUCT = "product"
     MIN = "min"
     MAX = "max"

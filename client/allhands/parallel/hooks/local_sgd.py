@@ -17,7 +17,7 @@ from allhands.futures import Future
 from allhands.group import Group
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.elementary import allreduce, noop
-from allhands.reduction import ReduceOp, check
+from allhands.reduction import ReduceOp, check_mean
 
 
 class PostLocalSGDState:
@@ -110,7 +110,7 @@ class PeriodicModelAverager:
         listed = list(parameters)
         flats = [target(one, f"parameters[{at}]") for at, one in enumerate(listed)]
         for flat in flats:
-            check(ReduceOp.AVG, flat.dtype)
+            check_mean(flat.dtype)
         since = self.step - self.warmup_steps
         self.step += 1
         if since < 0 or since % self.period:
