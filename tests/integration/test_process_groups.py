@@ -237,7 +237,7 @@ def test_what_is_written_has_to_be_contiguous_writeable_and_apart() -> None:
             ("must be C-contiguous", lambda: pg.recv([column], 1 - pg.rank())),
             ("is read-only", lambda: pg.broadcast([x, shut])),
             ("is read-only", lambda: pg.reduce([shut], root=pg.rank())),
-            ("share memory", lambda: pg.allreduce([x, x])),
+            ("share memory", lambda: pg.allreduce([whole[:2], whole[1:]])),
             ("share memory", lambda: pg.broadcast([whole[:2], whole[1:]])),
             ("share memory", lambda: pg.allgather([[x, x]], [np.ones(3)])),
             ("positive number", lambda: pg.allreduce([x], timeout=0)),

@@ -254,9 +254,55 @@ def test_p023_all_reduce_coalesced_plainly(rank: int) -> None:
 def test_p024_allreduce_coalesced_is_waited_for_later(rank: int) -> None:
     pg = ah.process_group()
     for call in (partial(ah.all_reduce_coalesced, async_op=True), pg.allreduce_coalesced):
-        works = [call([np.array([at + rank]) for _ in range(2)]) for at in range(2)]
+        works = [call(2 * [np.array([at + rank])]) for at in range(2)]
         found = ah.futures.wait_all([work.get_future() for work in works])
         equal(found, [[np.array([SIZE * at + 6])] * 2 for at in range(2)])
+
+
+@on_threads(SIZE)
+def test_p024_an_array_may_be_twice_in_a_list(rank: int) -> None:
+    pg, total = ah.process_group(), sum(range(SIZE))
+    for coalesced in (pg.allreduce_coalesced, pg.group.all_reduce_coalesced):
+        x, y = np.full((2, 3), rank), np.array([10 * rank])
+        found = given(coalesced([x, y, x, x.reshape(-1)]))
+        assert [one.ravel().tolist() for one in (x, y)] == [[total] * 6, [10 * total]]
+        assert [one.shape for one in found] == [(2, 3), (1,), (2, 3), (6,)]
+    ah.all_reduce_coalesced([x := np.array([rank]), y := np.array([5]), x, y])
+    assert (x.tolist(), y.tolist()) == ([total], [5 * SIZE])
+    ah.broadcast_coalesced([x := np.array([rank]), x], 2)
+    assert x.tolist() == [2]
+    given(pg.allreduce([x := np.array([rank]), x]))
+    assert x.tolist() == [2 * total]
+    given(pg.broadcast([x := np.array([rank]), x], root=3))
+    assert x.tolist() == [3]
+    sparse = ah.SparseArray([[rank]], [1], (SIZE,))
+    given(pg.allreduce([sparse, sparse]))
+    assert sparse.todense().tolist() == [2] * SIZE
+    with ah.coalescing():  # calls after one another, of which the second sees what the first made
+        ah.all_reduce(x := np.array([1]))
+        ah.all_reduce(x)
+    assert x.tolist() == [SIZE * SIZE]
+
+
+@on_threads(2)
+def test_p024_an_array_that_is_filled_is_in_a_list_once() -> None:
+    pg, x, mine = ah.process_group(), np.zeros(2), np.ones(2)
+    calls: list[Callable[[], object]] = [
+        lambda: ah.all_gather([x, x], mine),
+        lambda: ah.all_to_all([x, x], [mine, mine]),
+        lambda: ah.all_gather_into_tensor_coalesced([x, x], [mine[:1], mine[:1]]),
+        lambda: ah.reduce_scatter_tensor_coalesced([x, x], [np.ones(4), np.ones(4)]),
+        lambda: ah.all_gather_coalesced([[x], [x]], [mine]),
+        lambda: pg.allgather([[x, x]], [mine]),
+        lambda: pg.gather([[x, x]], [mine], root=pg.rank()),
+        lambda: ah.all_reduce_coalesced([x, x[1:]]),
+    ]
+    for call in calls:
+        for kind in (RuntimeError, ValueError):
+            with pytest.raises(kind, match="share memory"):
+                call()
+    assert not x.any()
+    assert pg.group.sequence == 0
 
 
 def rows(rank: int, size: int, sparse_dims: int, dense_dims: int) -> ah.SparseArray:

@@ -50,7 +50,7 @@ def test_p022_allreduce_a_thousand_times(rank: int) -> None:
 def test_p024_allreduce_coalesced_a_thousand_times(rank: int) -> None:
     pg = ah.process_group()
     outstanding(
-        lambda at, root: pg.allreduce_coalesced([np.array([at + rank]) for _ in range(2)]),
+        lambda at, root: pg.allreduce_coalesced(2 * [np.array([at + rank])]),
         lambda at, root: [at * SIZE + 6] * 2,
     )
 

@@ -5,6 +5,7 @@ import pytest
 
 from allhands.engine import arguments
 from allhands.engine.buffer import Array, octets
+from allhands.errors import InvalidArgument
 
 # ---------------------------------------------------------------- any array
 
@@ -107,8 +108,18 @@ def test_a_list_of_outputs_has_one_for_each_rank() -> None:
 def test_outputs_that_share_memory_are_refused() -> None:
     x = np.zeros(10)
     for pair in ([x, x], [x[:6], x[5:]], [x[5:], x[:6]], [x[2:3], x]):
-        with pytest.raises(ValueError, match="two arrays of out share memory"):
+        with pytest.raises(InvalidArgument, match="two arrays of out share memory: one would"):
             arguments.targets(pair, "out", 2)
+
+
+def test_the_same_array_may_be_written_several_times_in_place() -> None:
+    x = np.zeros(10)
+    for several in ([x, x], [x, x.reshape(2, 5)], [x[5:], x[:5], x[5:], x[5:]], [x, x[:0], x]):
+        found = arguments.targets(several, "out", len(several), in_place=True)
+        assert [view.size for view in found] == [one.size for one in several]
+    for several in ([x[:6], x[5:]], [x, x, x[2:3]], [x, x[:5]], [x, x.view(np.int64)]):
+        with pytest.raises(InvalidArgument, match="share memory: the same array may be there"):
+            arguments.targets(several, "out", len(several), in_place=True)
 
 
 def test_outputs_that_touch_or_are_empty_share_nothing() -> None:

@@ -66,7 +66,7 @@ class Collectives:
             if ended is not None:
                 return ended
         arrays = checks.broadcast(given, options.rootRank, options.rootTensor, self.size())
-        views = arguments.targets(arrays, "tensors", len(arrays))
+        views = arguments.targets(arrays, "tensors", len(arrays), in_place=True)
         if len(views) > 1:
             chain = several.broadcast(views, options.rootRank, options.rootTensor, arrays)
             return self._chain(options, chain)
@@ -98,7 +98,7 @@ class Collectives:
         if isinstance(arrays[0], SparseArray):
             sparse = [array for array in arrays if isinstance(array, SparseArray)]
             return self._chain(options, several.all_reduce_sparse(sparse, options.reduceOp))
-        views = arguments.targets(arrays, "tensors", len(arrays))
+        views = arguments.targets(arrays, "tensors", len(arrays), in_place=True)
         if len(views) > 1:
             return self._chain(options, several.all_reduce(views, options.reduceOp, arrays))
         return self._giving(options, arrays).all_reduce(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allhands.engine.buffer import Array
-from allhands.errors import InvalidArgument
+from allhands.errors import InvalidArgument, InvalidType
 
 AnyArray = NDArray[Any]
 
@@ -21,6 +21,11 @@ _PARTS: Final[Mapping[np.dtype[Any], np.dtype[Any]]] = MappingProxyType(
     {np.dtype(whole): np.dtype(part) for whole, part in (("c8", "f4"), ("c16", "f8"))}
 )
 """What complex numbers consist of."""
+_HOST_DEVICES: Final = (1, 3, 11)
+"""Of DLPack: host memory, also where it is pinned for CUDA or ROCm."""
+_DEVICES: Final[Mapping[int, str]] = MappingProxyType(
+    {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda", 14: "oneapi"}
+)
 
 
 def checked(array: object, name: str) -> AnyArray:
@@ -28,8 +33,14 @@ def checked(array: object, name: str) -> AnyArray:
 
     Raises:
         TypeError: no array, or one whose elements are Python objects or that has a mask.
+        InvalidType: an array of another library, in the memory of another device.
     """
     if not isinstance(array, np.ndarray):
+        if (device := _device_of(array)) is not None:
+            raise InvalidType(
+                f"{name}: unsupported device type {device}: copy it to host memory first, such as "
+                "cupy.asnumpy(x) or x.cpu().numpy(), and the result back"
+            )
         raise TypeError(
             f"{name} must be a numpy.ndarray, not {type(array).__name__}; "
             "wrap it: np.asarray(...), and read the result from that array"
@@ -43,6 +54,20 @@ def checked(array: object, name: str) -> AnyArray:
     if array.dtype.itemsize == 0:
         raise TypeError(f"{name} has elements of no bytes ({array.dtype!r})")
     return np.asarray(array)  # subclasses such as np.matrix would stay 2-D when made flat
+
+
+def _device_of(array: object) -> str | None:
+    """Return the kind of device that has an array of another library; None: the host has it."""
+    if hasattr(array, "__cuda_array_interface__"):
+        return "cuda"
+    tell = getattr(array, "__dlpack_device__", None)
+    if tell is None:
+        return None
+    try:
+        number = int(tell()[0])
+    except (BufferError, RuntimeError, TypeError, ValueError):  # it is in nobody's memory
+        return None
+    return None if number in _HOST_DEVICES else _DEVICES.get(number, f"number {number} of DLPack")
 
 
 def target(array: object, name: str) -> Array:
@@ -63,16 +88,24 @@ def target(array: object, name: str) -> Array:
     return found.reshape(-1)
 
 
-def targets(arrays: object, name: str, size: int) -> list[Array]:
+def targets(arrays: object, name: str, size: int, *, in_place: bool = False) -> list[Array]:
     """Return 1-D views of a list of arrays to write, one for each of `size` ranks.
 
+    With `in_place` each is read before any is written, and may be there several times: then equal
+    elements take the place of equal ones.
+
     Raises:
-        TypeError, ValueError: as `target`; a wrong number of them, or two that share memory.
+        TypeError, ValueError: as `target`; a wrong number of them.
+        InvalidArgument: two share memory, and would hold different elements.
     """
     views = [target(one, f"{name}[{at}]") for at, one in enumerate(listed(arrays, name, size))]
-    spans = sorted(span(view) for view in views if view.nbytes)
-    if any(stop > start for (_, stop), (start, _) in pairwise(spans)):
-        raise ValueError(f"two arrays of {name} share memory: one would overwrite the other")
+    spans = sorted((*span(view), str(view.dtype) * in_place) for view in views if view.nbytes)
+    for before, after in pairwise(spans):
+        if before[1] > after[0] and not (in_place and before == after):
+            text = "one would overwrite the other"
+            if in_place:
+                text = "the same array may be there several times, but not parts that overlap"
+            raise InvalidArgument(f"two arrays of {name} share memory: {text}")
     return views
 
 

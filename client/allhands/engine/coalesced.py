@@ -143,10 +143,10 @@ def listed(arrays: object, name: str) -> list[object]:
     return list(arrays)
 
 
-def targets(arrays: object, name: str) -> list[Array]:
-    """Return 1-D views of a list of arrays to write, which share no memory."""
+def targets(arrays: object, name: str, *, in_place: bool = False) -> list[Array]:
+    """Return 1-D views of a list of arrays to write; see `arguments.targets`."""
     found = listed(arrays, name)
-    return arguments.targets(found, name, len(found))
+    return arguments.targets(found, name, len(found), in_place=in_place)
 
 
 def _call(

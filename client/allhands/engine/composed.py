@@ -136,7 +136,7 @@ class Composed(ABC):
         label: str | None = None,
     ) -> Work:
         """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
-        found = coalesced.targets(arrays, "arrays")
+        found = coalesced.targets(arrays, "arrays", in_place=True)
         return self._chain(coalesced.all_reduce(found, _shapes(arrays), op, arrays), timeout, label)
 
     def broadcast_coalesced(
@@ -155,7 +155,7 @@ class Composed(ABC):
         root = self._member(src, "src")
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least one byte, not {buffer_size}")
-        found = coalesced.targets(arrays, "arrays")
+        found = coalesced.targets(arrays, "arrays", in_place=True)
         chain = coalesced.broadcast(found, _shapes(arrays), root, buffer_size, arrays)
         return self._chain(chain, timeout, label)
 

@@ -115,7 +115,7 @@ class Collectives:
         options = settled(AllgatherOptions, opts, timeout)
         given, into = forms.nested(input_tensors, output_tensors)
         lent = Lent("allgather")
-        arrays = forms.lists(lent.all_written, into)
+        arrays = lent.lists_filled(into)
         work = self.native.allgather(arrays, lent.all_read(given), options)
         return self._work(work, lent, forms.of_lists(into))
 
@@ -141,7 +141,7 @@ class Collectives:
     ) -> Work:
         options = settled(AllgatherOptions, opts, timeout)
         lent = Lent("allgather_coalesced")
-        arrays = forms.lists(lent.all_written, output_lists)
+        arrays = lent.lists_filled(output_lists)
         work = self.native.allgather_coalesced(arrays, lent.all_read(input_list), options)
         return self._work(work, lent, forms.of_lists(output_lists))
 
@@ -151,7 +151,7 @@ class Collectives:
     ) -> Work:
         options = settled(AllgatherOptions, opts, timeout)
         lent = Lent("all_gather_single_coalesced")
-        filled = lent.all_written(outputs)
+        filled = lent.all_filled(outputs)
         work = self.native.all_gather_single_coalesced(filled, lent.all_read(inputs), options)
         return self._work(work, lent, outputs)
 
@@ -171,9 +171,7 @@ class Collectives:
         options = settled(GatherOptions, opts, timeout, **more)
         given, into = forms.nested(input_tensors, output_tensors)
         lent = Lent("gather")
-        work = self.native.gather(
-            forms.lists(lent.all_written, into), lent.all_read(given), options
-        )
+        work = self.native.gather(lent.lists_filled(into), lent.all_read(given), options)
         return self._work(work, lent, forms.of_lists(into))
 
     @recorded("scatter", "input_tensors")
@@ -243,7 +241,7 @@ class Collectives:
         opts, more = forms.combined(opts, op)
         options = settled(ReduceScatterOptions, opts, timeout, **more)
         lent = Lent("reduce_scatter_single_coalesced")
-        filled = lent.all_written(outputs)
+        filled = lent.all_filled(outputs)
         work = self.native.reduce_scatter_single_coalesced(filled, lent.all_read(inputs), options)
         return self._work(work, lent, outputs)
 
@@ -260,7 +258,7 @@ class Collectives:
     ) -> Work:
         options = settled(AllToAllOptions, opts, timeout)
         lent = Lent("alltoall")
-        filled = lent.all_written(output_tensors)
+        filled = lent.all_filled(output_tensors)
         work = self.native.alltoall(filled, lent.all_read(input_tensors), options)
         return self._work(work, lent, output_tensors)
 

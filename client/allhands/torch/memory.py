@@ -4,12 +4,13 @@ Not by `Tensor.numpy`: PyTorch then takes the memory to be NumPy's, and refuses 
 it, as FSDP and PowerSGD do between their calls.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.exceptions import TooHardError
 
 from allhands.engine.arguments import AnyArray
 
@@ -26,17 +27,22 @@ _KNOWN: Final[Mapping[Any, str]] = MappingProxyType(
     }
 )
 
+_MOST_WORK: Final[Any] = 10_000  # NumPy's own types allow 0 and -1 alone
+"""Of NumPy, to find out whether two tensors have an element in common: rows, columns and what else
+programs cut take less."""
+
 
 class _Memory:
     """What NumPy asks where an array's elements are, and keeps alive for as long as the array."""
 
     __slots__ = ("__array_interface__", "tensor")
 
-    def __init__(self, tensor: Any, kind: str) -> None:
+    def __init__(self, tensor: Any, kind: str, strides: tuple[int, ...] | None = None) -> None:
         self.tensor = tensor
         self.__array_interface__ = {
             "data": (tensor.data_ptr(), False),
             "shape": tuple(tensor.shape),
+            "strides": strides,
             "typestr": kind,
             "version": 3,
         }
@@ -51,4 +57,46 @@ def shared(tensor: Any) -> AnyArray:
     if (kind := _KNOWN.get(tensor.dtype)) is None:
         raise TypeError(f"no array has elements of {tensor.dtype}")
     found: AnyArray = np.asarray(_Memory(tensor, kind))
+    return found
+
+
+def share_memory(tensors: Sequence[Any]) -> bool:
+    """Say whether two of several dense tensors have an element in common.
+
+    Where that takes more than a little work to find out, or no memory is told of: no.
+    """
+    filled = [one for one in tensors if one.numel()]
+    if len({id(one) for one in filled}) < len(filled):
+        return True
+    reached = [one for one in filled if one.data_ptr()]
+    reaching: list[tuple[int, AnyArray]] = []
+    for start, stop, tensor in sorted(map(_extent, reached), key=lambda found: found[:2]):
+        mine = _outline(tensor)
+        reaching = [one for one in reaching if one[0] > start]
+        if any(_meet(mine, other) for _, other in reaching):
+            return True
+        reaching.append((stop, mine))
+    return False
+
+
+def _meet(one: AnyArray, other: AnyArray) -> bool:
+    try:
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))
+    except TooHardError:
+        return False
+
+
+def _extent(tensor: Any) -> tuple[int, int, Any]:
+    """Return where a tensor that has elements begins, and where its last one ends."""
+    start = tensor.data_ptr()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((length - 1) * stride for length, stride in steps)
+    return start, start + (last + 1) * tensor.element_size(), tensor
+
+
+def _outline(tensor: Any) -> AnyArray:
+    """Return an array where a tensor's elements are, whatever they are: not to be looked at."""
+    nbytes = tensor.element_size()
+    strides = tuple(stride * nbytes for stride in tensor.stride())
+    found: AnyArray = np.asarray(_Memory(tensor, f"|V{nbytes}", strides))
     return found

@@ -11,7 +11,7 @@ import torch
 from allhands.engine.arguments import AnyArray
 from allhands.errors import InvalidArgument, InvalidType
 from allhands.sparse import SparseArray
-from allhands.torch.memory import shared
+from allhands.torch.memory import share_memory, shared
 
 _VIEWED: Final[Mapping[Any, tuple[Any, "np.dtype[Any]"]]] = MappingProxyType(
     {
@@ -88,6 +88,25 @@ class Lent:
     def all_written(self, tensors: Any) -> Any:
         return [self.written(one) for one in tensors] if _is_list(tensors) else tensors
 
+    def all_filled(self, tensors: Any) -> Any:
+        """Return arrays that stand for tensors which are to hold something else each.
+
+        Raises:
+            InvalidArgument: as `written`; or two of them share memory. Where none is copied, the
+                call finds that.
+        """
+        arrays = self.all_written(tensors)
+        self._check_apart(tensors)
+        return arrays
+
+    def lists_filled(self, lists: Any) -> Any:
+        """Return the same for several lists of tensors; what is no list is left to be refused."""
+        if not _is_list(lists):
+            return lists
+        arrays = [self.all_written(one) for one in lists]
+        self._check_apart([tensor for one in lists if _is_list(one) for tensor in one])
+        return arrays
+
     @property
     def gives_back(self) -> bool:
         """Whether there is anything to do when the call has ended."""
@@ -112,6 +131,15 @@ class Lent:
         array = SparseArray(shared(own._indices().cpu().contiguous()), values, tensor.shape)
         self._sparse.append((tensor, array))
         return array
+
+    def _check_apart(self, tensors: Any) -> None:
+        if not self._staged or not _is_list(tensors):
+            return
+        if share_memory([one for one in tensors if one.layout is torch.strided]):
+            raise InvalidArgument(
+                f"{self._operation}: two tensors to be filled share memory: one would overwrite "
+                "the other"
+            )
 
     def _check(self, tensor: Any) -> None:
         if not isinstance(tensor, torch.Tensor):
