@@ -1,5 +1,6 @@
 """The backend, from its name to numbers."""
 
+import os
 import subprocess
 import sys
 
@@ -41,6 +42,34 @@ def test_a_copied_tensor_has_its_result_though_nobody_keeps_its_work(rank: int) 
     x = torch.arange(6.0).reshape(2, 3).t()
     dist.all_reduce(x, async_op=True)
     until(lambda: x[2, 1] == 10.0)
+
+
+@pytest.mark.parametrize("autoload", ["0", "1"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import allhands.torch",
+        "from allhands.torch import Store",
+        "from allhands.torch import register; register()",
+        "import allhands.torch.process_group",
+        "import torch; import allhands.torch",
+    ],
+)
+def test_the_package_may_be_imported_before_pytorch(first: str, autoload: str) -> None:
+    program = (
+        f"{first}\n"
+        "import torch\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('allhands', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "dist.all_reduce(x := torch.ones(2))\n"
+        "assert x.tolist() == [1, 1] and dist.get_backend() == 'allhands'\n"
+        "dist.destroy_process_group()\n"
+    )
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
+    assert told.returncode == 0, told.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from allhands.torch.backend import register as register
-
 if TYPE_CHECKING:
     from allhands.torch.flight_recorder import dump_flight_recorder as dump_flight_recorder
     from allhands.torch.recovery import failure as failure
@@ -45,6 +43,14 @@ def __getattr__(name: str) -> object:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+def register() -> None:
+    """Make the backend, `ah://` and `fake://` known to torch.distributed. Idempotent."""
+    # `import torch` calls this, also the one in the next line, while this module is being imported.
+    import torch  # noqa: F401
+
+    importlib.import_module(f"{__name__}.backend").register()
 
 
 register()
