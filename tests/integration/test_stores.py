@@ -1,9 +1,12 @@
 """Stores in a file and at a port as processes have them: begun, shared, killed, gone."""
 
+import gc
 import os
 import signal
+import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -258,6 +261,33 @@ def test_with_its_master_a_store_ends_at_once(master: ah.TCPStore) -> None:
         begun.wait(PATIENCE)
         master.close()
         assert isinstance(waiting.exception(PATIENCE), ah.CoordinatorUnavailable)
+
+
+def test_a_hosted_store_lives_as_long_as_a_clone_of_it() -> None:
+    master = ah.TCPStore("127.0.0.1", 0, is_master=True, timeout=10)
+    port, part = master.port, ah.PrefixStore("part", master).clone()
+    ended = weakref.ref(master)
+    del master
+    gc.collect()
+    assert ended() is None
+    part.set("key", b"value")
+    with ah.TCPStore("127.0.0.1", port, timeout=10) as other:
+        assert other.get("part/key") == b"value"
+    clone = part.clone()
+    del part
+    gc.collect()
+    assert clone.get("key") == b"value"
+    del clone
+    gc.collect()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_closing_a_hosted_store_closes_its_clones() -> None:
+    with ah.TCPStore("127.0.0.1", 0, is_master=True, timeout=10) as master:
+        clone = master.clone()
+    with pytest.raises(ah.AllhandsError):
+        clone.get("key")
 
 
 def test_ports_and_sizes_that_make_no_sense_are_refused() -> None:

@@ -1,6 +1,7 @@
 """The store of a coordinator beside PyTorch's TCPStore, itself and behind PrefixStores."""
 
 import gc
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -136,6 +137,31 @@ def test_p115_a_coordinator_that_has_ended_is_a_network_error() -> None:
     port, _, said = _in_a_process(body).partition(" ")
     assert "coordinator" in said
     assert port in said
+
+
+@pytest.mark.parametrize("is_behind_a_prefix", [False, True])
+def test_p003_a_hosted_store_lives_as_long_as_any_clone(is_behind_a_prefix: bool) -> None:
+    def body() -> bytes:
+        native: Any = stores.TCPStore("127.0.0.1", 0, is_master=True)
+        port = native.port
+        first = Store(stores.PrefixStore("part", native) if is_behind_a_prefix else native)
+        del native
+        gc.collect()
+        first.set("key", b"value")
+        clone = first.clone()
+        last = clone.clone()
+        del first, clone
+        gc.collect()
+        with stores.TCPStore("127.0.0.1", port, timeout=10) as other:
+            assert other.list_keys() == ["part/key" if is_behind_a_prefix else "key"]
+        value = bytes(last.get("key"))
+        del last
+        gc.collect()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5).close()
+        return value
+
+    assert _in_a_process(body) == b"value"
 
 
 def test_p097_the_barrier_of_a_store_says_who_has_come() -> None:

@@ -31,8 +31,8 @@ class TCPStore(CoordinatorStore):
     `insecure`) and the same ALLHANDS_TOKEN (or `token`); else keep `allhands serve` with TLS and
     use `ah.store()`.
 
-    Closed by `close`, at the end of a `with` block, or when nobody holds it any more; with the
-    master's the keys are gone, and the calls of others raise CoordinatorUnavailable.
+    Closed by `close`, at the end of a `with` block, or when nobody holds it or a clone of it any
+    more; with the master's the keys are gone, and the calls of others raise CoordinatorUnavailable.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TCPStore(CoordinatorStore):
             else:
                 control = Control(self._host.endpoint, job=JOB)
             super().__init__(control, limit)
-            self._is_open = weakref.finalize(self, _close, control, self._host)
+            self._held = _Held(control, self._host)
         except BaseException:
             if self._host is not None:
                 self._host.stop()
@@ -100,8 +100,15 @@ class TCPStore(CoordinatorStore):
         self.close()
 
     def close(self) -> None:
-        """Disconnect; the master's ends the store for all, unless it was forked. Idempotent."""
-        self._is_open()
+        """Disconnect, clones too; the master's ends the store for all, unless it was forked.
+
+        Idempotent.
+        """
+        self._held.close()
+
+    def clone(self) -> CoordinatorStore:
+        """Return a store over the same connection, which it keeps open, and the coordinator."""
+        return _Clone(self._control, self._timeout, self._held)
 
     def _muster(self, world_size: int, waits: bool, until: float) -> None:
         """Count this store; wait for the rest of its world where that is asked for."""
@@ -121,6 +128,24 @@ class TCPStore(CoordinatorStore):
                     f"timeout: {there} of {world_size} stores have come to port {self.port} of "
                     f"{self.host} in {self._timeout:g} s"
                 ) from error
+
+
+class _Held:
+    """The connection of a store and its clones, and what the master hosts: closed with the last."""
+
+    def __init__(self, control: Control, host: "_Host | None") -> None:
+        self.close = weakref.finalize(self, _close, control, host)
+
+
+class _Clone(CoordinatorStore):
+    """A clone of a TCPStore."""
+
+    def __init__(self, control: Control, timeout: float, held: _Held) -> None:
+        super().__init__(control, timeout)
+        self._held = held
+
+    def clone(self) -> CoordinatorStore:
+        return _Clone(self._control, self._timeout, self._held)
 
 
 class _Host:
