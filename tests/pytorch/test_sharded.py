@@ -5,6 +5,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -228,3 +229,37 @@ def test_a_rank_that_dies_while_others_train_is_named_by_what_they_raise() -> No
 
     for rank, text in enumerate(run_ranks(RANKS, body, dies=(2,))):
         assert rank == 2 or "rank 2 " in text
+
+
+@pytest.mark.parametrize("backend", ["allhands", "gloo"])
+def test_a_sharded_tensor_is_gathered_without_cuda(backend: str) -> None:
+    from torch.distributed._shard import sharded_tensor  # which warns at its import
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    def body(rank: int) -> list[float] | None:
+        placements: Any = [f"rank:{one}/cpu" for one in range(RANKS)]
+        sharded = sharded_tensor.empty(ChunkShardingSpec(dim=0, placements=placements), 2 * RANKS)
+        for shard in sharded.local_shards():
+            shard.tensor.fill_(float(rank))
+        out = torch.empty(2 * RANKS) if rank == 1 else None
+        sharded.gather(dst=1, out=out)
+        return None if out is None else list(out.tolist())
+
+    found = run_ranks(RANKS, body, backend=backend)
+    assert found[1] == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+
+
+def test_the_backend_is_for_cuda_only_where_there_is_a_device() -> None:
+    def body(rank: int) -> list[list[str]]:
+        found = []
+        torch.distributed.Backend.backend_capability["allhands"] = ["cpu", "cuda"]
+        for count in (0, 2, 0):
+            with mock.patch("torch.cuda.device_count", return_value=count):
+                store = torch.distributed.HashStore()
+                torch.distributed.init_process_group("allhands", store=store, rank=0, world_size=1)
+            config = torch.distributed.BackendConfig("allhands")
+            found.append([*config.get_device_backend_map()])
+            torch.distributed.destroy_process_group()
+        return found
+
+    assert run_ranks(1, body, init=False) == [[["cpu"], ["cpu", "cuda"], ["cpu"]]]

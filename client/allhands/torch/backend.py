@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 NAME = "allhands"
 SCHEME = "ah"
 FAKE = "fake"
-DEVICES = ("cpu", "cuda")
 
 
 def register() -> None:
@@ -28,8 +27,31 @@ def register() -> None:
     if FAKE not in _rendezvous_handlers:
         dist.register_rendezvous_handler(FAKE, meet_nobody)
     if NAME.upper() not in dist.Backend._plugins:
-        # Devices as a list: PyTorch takes a string, and a tuple's default, for other things.
-        dist.Backend.register_backend(NAME, Creator(), extended_api=True, devices=list(DEVICES))
+        found = devices(torch.backends.cuda.is_built())
+        dist.Backend.register_backend(NAME, Creator(), extended_api=True, devices=found)
+
+
+def devices(has_cuda: bool) -> list[str]:
+    """Return the devices that the backend is said to be for.
+
+    PyTorch takes CUDA's where they are among them, as ShardedTensor does, without a look whether
+    there are any. As a list: a string, or a tuple's default, it takes for other things.
+    """
+    return ["cpu", "cuda"] if has_cuda else ["cpu"]
+
+
+def refuse_options(pg_options: object) -> None:
+    """Check that a group is asked for without options of another backend's.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if pg_options is not None:
+        raise ValueError(
+            f"allhands takes no pg_options, not {type(pg_options).__name__}: pass None. Timeouts "
+            "go by timeout=; there are no lists of devices: a process listens on one address, "
+            "which ALLHANDS_INTERFACE, ALLHANDS_ADVERTISE and ALLHANDS_PORT_RANGE choose"
+        )
 
 
 def require_ml_dtypes() -> None:
@@ -89,9 +111,10 @@ class Creator:
         from allhands.torch import operators, places, ways_round
         from allhands.torch.store import whole
 
-        if pg_options is not None:
-            raise ValueError("allhands takes no pg_options: pass None, and timeouts by timeout=")
+        refuse_options(pg_options)
         source.skip(os.path.dirname(torch.__file__))
+        # Not before: programs hide devices (CUDA_VISIBLE_DEVICES) until they make a group.
+        dist.Backend.backend_capability[NAME] = devices(torch.cuda.device_count() > 0)
         operators.install()
         ways_round.take()
         group = places.open_group(opts)
