@@ -23,12 +23,13 @@ ROWS = {
     2: "a get of a key that nobody sets ends in a timeout after the store's own",
     3: "stores in a file, over TCP, in memory, behind a prefix, and of a fake world",
     4: "the default timeout of a group can be read and set",
-    5: "several listeners in one process, with futures that overlap",
+    5: "futures that overlap; a process has one listener, and no list of devices is taken",
     6: "broadcast: checks of root, root array, types and sizes",
     7: "allreduce: checks of empty lists, types and sizes",
     8: "allreduce_coalesced: checks of empty lists, types and layouts",
-    9: "allreduce_coalesced: check of the device",
-    10: "sparse allreduce: checks of lists, layouts, sizes and operations",
+    9: "allreduce_coalesced: check of the device; CUDA's tensors, which Gloo refuses, are staged",
+    10: "sparse allreduce: checks of lists, layouts, sizes and operations; MIN and MAX, which c10d "
+    "refuses, are defined on arrays: what is not stored is zero",
     11: "allgather: checks of lists, their lengths, types and sizes",
     12: "allgather_coalesced: checks of sizes, types, lists and nesting",
     13: "reduce: checks of root, root array and number of arrays",
@@ -62,7 +63,7 @@ ROWS = {
     41: "all_to_all of lists",
     42: "all_to_all_single with sizes as arrays, as lists, and without",
     43: "every collective in a world of one",
-    44: "all_gather of complex numbers; real and complex buffers do not mix",
+    44: "all_gather of complex numbers, also with real buffers of as many bytes among complex ones",
     45: "booleans: broadcast and reductions",
     46: "a barrier ends after the calls before it",
     47: "monitored_barrier names who does not come",
@@ -98,7 +99,7 @@ ROWS = {
     77: "threads as ranks: a skip is a skip",
     78: "threads as ranks: equal, or not, to what one rank has",
     79: "data-parallel training equals training in one process",
-    80: "parameters that are unused on some ranks, or on all",
+    80: "parameters that are unused on some ranks, or on all; bucket views; static graphs",
     81: "looking for unused parameters where there are none",
     82: "output that is not used for training, with and without unused parameters",
     83: "parameters that are left out of the averaging",
@@ -123,14 +124,15 @@ ROWS = {
     102: "send to itself, and both kinds of rank given, are refused",
     103: "destroying groups ends and aborts them",
     104: "data-parallel training with shared weights, checkpoints, PowerSGD",
-    105: "new_group through a group",
+    105: "new_group is made by the world of the default group; PyTorch would hand over to a method "
+    "`new_group` of that group, which is left out, since tags and descriptions would be lost",
     106: "joining with every backend; a group's rank, size and name",
-    107: "the label of a call is recorded",
+    107: "the label of a call is recorded: `label=` on arrays, `record_comm` on tensors",
     108: "isend, irecv and batches of them",
     109: "object collectives and messages",
     110: "AVG of complex numbers",
     111: "receiving from any rank, and from which it was",
-    112: "split and shrunk groups",
+    112: "split and shrunk groups, on tensors by PyTorch's own `split_group` and `shrink_group`",
     113: "meshes: by name, sliced, flattened, local ranks",
     114: "Work: wait, completed, success, exception, result, future, source, synchronize",
     115: "stores: add, compare_set, append, many at once, queues, lists, deletes, check, wait",
@@ -141,7 +143,7 @@ ROWS = {
     120: "buffers and objects as mpi4py has them",
 }
 
-TORCH_ONLY = frozenset({9, 52, 67, 68, 69, 71, 73, 74, 75, 96, 98, 118})
+TORCH_ONLY = frozenset({52, 67, 68, 69, 71, 73, 74, 75, 96, 98, 118})
 """They make no sense without PyTorch's devices, autograd, compiler or registry."""
 NATIVE_ONLY = frozenset({120})
 """They make no sense with PyTorch's tensors."""

@@ -225,6 +225,44 @@ def test_p010_sparse_allreduce_refuses_what_zeros_would_spoil(op: ah.ReduceOp) -
     )
 
 
+# ---------------------------------------------------------------- devices
+
+
+class Faraway:
+    """An array of another library, in the memory of a device."""
+
+    def __init__(self, device: int, is_seen_by_cuda: bool = False) -> None:
+        self._device = device
+        if is_seen_by_cuda:
+            self.__cuda_array_interface__ = {"shape": (1,), "typestr": "<f4", "data": (0, False)}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device, 0
+
+
+@pytest.mark.parametrize(
+    ("array", "device"),
+    [(Faraway(2), "cuda"), (Faraway(1, True), "cuda"), (Faraway(10), "rocm"), (Faraway(99), "99")],
+)
+def test_p009_arrays_in_the_memory_of_devices_are_refused(array: Any, device: str) -> None:
+    for kind in (RuntimeError, TypeError):
+        refused(
+            kind,
+            rf"allreduce_coalesced: tensors\[1\]: unsupported device type .*{device}.*: copy it",
+            lambda pg, a: pg.allreduce_coalesced([a["t1"], array]),
+        )
+    refused(RuntimeError, "unsupported device type", lambda pg, a: pg.broadcast(array))
+    refused(RuntimeError, "unsupported device type", lambda pg, a: ah.all_reduce(array))
+
+
+def test_p009_arrays_of_other_libraries_in_host_memory_are_to_be_wrapped() -> None:
+    refused(
+        TypeError,
+        r"must be a numpy\.ndarray, not Faraway; wrap it",
+        lambda pg, a: ah.all_reduce(Faraway(1)),  # type: ignore[arg-type]
+    )
+
+
 # ---------------------------------------------------------------- allgather
 
 

@@ -250,6 +250,17 @@ def test_p058_each_call_counts_one_and_lagging_ranks_are_seen():
     _check_counting(None, ah.new_group())
 
 
+@on_threads(3)
+def test_p058_process_groups_tell_the_same_numbers():
+    part = ah.new_group([0, 2])
+    for group in [None] if isinstance(part, ah.NonMember) else [None, part]:
+        pg = ah.process_group(group)
+        for number in range(1, 11):
+            pg.allreduce(np.ones(2)).wait(20)
+            assert pg._get_sequence_number_for_group() == number
+            assert ah.get_sequence_number(group) == number
+
+
 @on_threads(4)
 def test_p058_each_call_on_a_part_counts_there(rank: int):
     group, through = ah.new_group([1, 2, 3]), ah.new_group([1, 2, 3])

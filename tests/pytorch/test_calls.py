@@ -3,6 +3,7 @@
 import copy
 import pickle
 import time
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -145,3 +146,19 @@ def test_p107_the_label_of_a_call_is_recorded(rank: int) -> None:
         dist.broadcast(torch.ones(4), 0)
     names = {event.name for event in profile.events()}
     assert {"allhands:all_reduce", "allhands:broadcast"} <= names
+
+
+@on_ranks(2)
+def test_p107_calls_have_the_label_that_record_comm_gives(rank: int) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with dist.record_comm("step 1: sum"):
+            dist.all_reduce(torch.ones(4))
+            with dist.record_comm("step 1: inside"):
+                dist.barrier()
+            work = dist.broadcast(torch.ones(4), 0, async_op=True)
+        work.wait()
+        dist.all_gather([torch.zeros(1), torch.zeros(1)], torch.ones(1))
+    found = Counter(event.name for event in profile.events())
+    assert (found["step 1: sum"], found["step 1: inside"]) == (2, 1)
+    assert found["allhands:all_gather"] == 1
+    assert not {"allhands:all_reduce", "allhands:broadcast"} & found.keys()

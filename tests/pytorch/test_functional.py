@@ -55,8 +55,11 @@ def test_p059_groups_are_given_as_ranks_groups_and_meshes(rank: int) -> None:
     assert expand(line) == (c10d._get_group_tag(line.get_group(0)), [0, 1, 2, 3], 4)
     with pytest.raises(AssertionError, match="Only 1D mesh"):
         expand(grid)
-    assert expand((grid, 0))[1:] == ([rank % 2, rank % 2 + 2], 2)
-    assert expand((grid, 1))[1:] == ([rank // 2 * 2, rank // 2 * 2 + 1], 2)
+    for dim, ranks in ((0, [rank % 2, rank % 2 + 2]), (1, [rank // 2 * 2, rank // 2 * 2 + 1])):
+        assert expand((grid, dim)) == (c10d._get_group_tag(grid.get_group(dim)), ranks, 2)
+    subgroup, _ = dist.new_subgroups(group_size=2)
+    ranks = [rank // 2 * 2, rank // 2 * 2 + 1]
+    assert expand(subgroup) == (c10d._get_group_tag(subgroup), ranks, 2)
 
 
 @on_four_ranks

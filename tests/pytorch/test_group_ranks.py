@@ -192,6 +192,32 @@ def test_p058_ranks_that_lag_are_seen_by_their_numbers(rank: int) -> None:
     assert _numbers(group, through) == [4, 4, 4]
 
 
+@pytest.mark.parametrize("backend", [BACKEND, "gloo"])
+@pytest.mark.parametrize("through", [BACKEND, "gloo"])
+def test_p058_numbers_of_a_part_grow_as_over_gloo(backend: str, through: str) -> None:
+    ranks = [0, 1, 2]
+
+    def body(rank: int) -> None:
+        part = dist.new_group(ranks)
+        told = dist.new_group(ranks, backend=through)  # whose own calls do not count there
+        for number in range(11):
+            if rank in ranks:
+                assert _numbers(part, told) == [number] * 3
+            if number < 10:
+                dist.all_reduce(torch.ones(1), group=part) if rank in ranks else None
+        if rank in ranks:
+            x = torch.ones(1)
+            work = dist.all_reduce(x, group=part, async_op=True) if rank == 1 else None
+            assert _numbers(part, told) == [10, 11, 10]
+            if work is None:
+                dist.all_reduce(x, group=part)
+            else:
+                work.wait()
+        dist.barrier()
+
+    run_ranks(4, body, backend=backend)
+
+
 # ---------------------------------------------------------------- timeouts
 
 

@@ -108,6 +108,23 @@ def test_p044_all_gather_of_complex_numbers() -> None:
         assert [isinstance(one, str) for one in found[0][1:]] == [True, True], found
 
 
+@pytest.mark.parametrize("backend", ["allhands", "gloo"])
+def test_p044_real_tensors_among_complex_ones_of_as_many_bytes(backend: str) -> None:
+    def body(rank: int) -> None:
+        parts = torch.tensor([rank + 0.5, -rank])
+        for which in ((), (1,), (0, 1)):
+            for mine in (parts, torch.view_as_complex(parts)):
+                rooms = [torch.zeros(2) for _ in range(SIZE)]
+                outputs = [
+                    torch.view_as_complex(room) if at in which else room
+                    for at, room in enumerate(rooms)
+                ]
+                dist.all_gather(outputs, mine)
+                assert [room.tolist() for room in rooms] == [[0.5, 0], [1.5, -1]]
+
+    run_ranks(SIZE, body, backend=backend)
+
+
 # ---------------------------------------------------------------- layouts
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -114,6 +115,16 @@ def test_p046_a_barrier_ends_after_the_calls_before_it(rank: int) -> None:
     for at, (work, x) in enumerate(zip(works, xs, strict=True)):
         assert work.is_completed()
         equal(x, torch.full_like(x, at * SIZE + TOTAL))
+
+
+@on_ranks(SIZE)
+def test_p005_there_are_no_lists_of_devices_and_the_error_says_what_there_is(rank: int) -> None:
+    for call in (
+        lambda: dist.new_group([0, 1], pg_options=object()),
+        lambda: dist.split_group(split_ranks=[[0, 1]], pg_options=object()),
+    ):
+        with pytest.raises(ValueError, match=r"no pg_options.*one address, which ALLHANDS_INTERF"):
+            call()
 
 
 @on_ranks(SIZE)

@@ -133,14 +133,22 @@ def test_p080_unused_on_some_ranks_and_on_all(options: dict[str, Any]) -> None:
     test()
 
 
-@on_ranks(2)
-def test_p080_a_static_graph_finds_what_is_unused_once(rank: int) -> None:
-    model = DistributedDataParallel(Tasks(), static_graph=True)
-    for _ in range(3):
-        model.zero_grad()
-        model(8, rank).mean().backward()
-        assert model.module.t0.p.grad.eq(1).all()
-        assert model.module.t1.p.grad.eq(1).all()
+@pytest.mark.filterwarnings("ignore:You passed find_unused_parameters:UserWarning")
+@pytest.mark.parametrize("backend", ["allhands", "gloo"])
+@pytest.mark.parametrize("finds", [False, True], ids=["static", "static and unused"])
+def test_p080_a_static_graph_finds_what_is_unused_once(finds: bool, backend: str) -> None:
+    def body(rank: int) -> None:
+        model = DistributedDataParallel(Tasks(), static_graph=True, find_unused_parameters=finds)
+        for _ in range(3):
+            model.zero_grad()
+            output = model(8, rank)
+            assert all(one.grad is None for one in model.parameters())
+            output.mean().backward()
+            assert model.module.t0.p.grad.eq(1).all()
+            assert model.module.t1.p.grad.eq(1).all()
+            assert model.module.unused.p.grad is None
+
+    run_ranks(2, body, backend=backend)
 
 
 @on_ranks(2)

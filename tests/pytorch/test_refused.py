@@ -147,6 +147,7 @@ def test_tensors_that_are_no_arrays_are_refused() -> None:
 
 def test_p010_sparse_allreduce_refuses_what_does_not_fit() -> None:
     both(
+        Refused("requires non-empty tensor list", lambda pg, t, me: pg.allreduce([])),
         Refused(
             "invalid tensor layout", lambda pg, t, me: pg.allreduce([t["t1"], t["sparse long"]])
         ),

@@ -1,11 +1,14 @@
 """Groups cut into parts, and groups that some ranks are left out of."""
 
+import os
+import signal
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 import allhands as ah
 import allhands.torch
@@ -72,6 +75,76 @@ def test_p112_what_shrink_group_refuses(rank: int) -> None:
     with pytest.raises(TypeError, match="groups of backend 'allhands'"):
         allhands.torch.shrink_group([0], dist.new_group(backend="gloo"))
     assert total() == 1
+
+
+@on_ranks(4)
+def test_p112_pytorchs_own_split_group_cuts_groups_without_an_accelerator(rank: int) -> None:
+    part = dist.split_group(split_ranks=[[2, 0], [1, 3]], group_desc="halves")
+    assert dist.get_process_group_ranks(part) == ([0, 2] if rank % 2 == 0 else [1, 3])
+    assert total(part) == (2 if rank % 2 == 0 else 4)
+    assert part.group_desc == "halves"
+    again = dist.split_group(part, [[1]], timedelta(seconds=7), backend="cpu:allhands")
+    assert (again is None) == (rank < 2)
+    if again is not None:
+        assert dist.get_process_group_ranks(again) == [rank]
+        assert again.options._timeout == timedelta(seconds=7)
+        assert total(again) == rank
+    for error, text, arguments in [
+        (ValueError, "at least one part", (None, None)),
+        (ValueError, "Backend mismatch", (None, [[0, 1]], None, None, None, "gloo")),
+        (ValueError, "takes no pg_options", (None, [[0, 1]], None, object())),
+        (ValueError, "names a rank twice", (None, [[0, 0]])),
+    ]:
+        with pytest.raises(error, match=text):
+            dist.split_group(*arguments)
+    with pytest.raises(RuntimeError, match="not safe to split"):  # what PyTorch says of Gloo's
+        dist.split_group(dist.new_group(backend="gloo"), [[0]])
+    assert total() == 6
+
+
+@on_ranks(4)
+def test_p112_pytorchs_own_shrink_group_leaves_ranks_out(rank: int) -> None:
+    part = dist.new_group([1, 2, 3])
+    for wrong, flags, error in (
+        ([], 0, ValueError),
+        ((1,), 0, TypeError),
+        ([1], 7, ValueError),
+        ([4], 0, ValueError),
+        ([rank], 0, RuntimeError),
+    ):
+        with pytest.raises(error):
+            dist.shrink_group(wrong, shrink_flags=flags)
+    with pytest.raises(TypeError, match="does not support shrinking"):
+        dist.shrink_group([1 - rank % 2], dist.new_group(backend="gloo"))
+    if rank in (1, 3):
+        shrunk = dist.shrink_group([1], part)
+        assert dist.get_process_group_ranks(shrunk) == [1, 3]
+        assert total(shrunk) == 4
+    dist.barrier()
+    if rank != 2:
+        group = dist.shrink_group([2])
+        assert group is dist.group.WORLD
+        assert (group.size(), dist.get_rank()) == (3, {0: 0, 1: 1, 3: 2}[rank])
+        assert total() == 3
+
+
+@pytest.mark.parametrize("flags", ["SHRINK_DEFAULT", "SHRINK_ABORT"])
+def test_p112_calls_under_way_may_be_ended_by_a_shrink(flags: str) -> None:
+    def body(rank: int) -> Any:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        if flags == "SHRINK_DEFAULT":
+            with pytest.raises(RuntimeError, match="rank 1"):
+                work.wait()
+        group = dist.shrink_group([1], shrink_flags=getattr(distributed_c10d, flags))
+        if flags == "SHRINK_ABORT":
+            with pytest.raises(RuntimeError):
+                work.wait()
+        assert group.size() == 2
+        return total()
+
+    assert run_ranks(3, body, dies=(1,)) == [1.0, None, 1.0]
 
 
 @on_ranks(4)

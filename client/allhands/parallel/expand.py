@@ -8,6 +8,7 @@ import numpy as np
 from allhands.api.lookup import find_group, find_or_create_group, get_group, get_group_tag
 from allhands.api.sync import default_group, uncollected
 from allhands.api.world import NonMember
+from allhands.errors import InvalidArgument
 from allhands.group import Group
 from allhands.parallel.mesh import DeviceMesh, Dim, Ranks
 
@@ -29,6 +30,10 @@ TAG = "functional"
 """Under which groups are found, and made where there are none, that are given as ranks alone."""
 
 
+class NotOneDimension(InvalidArgument, AssertionError):
+    """A mesh of several dimensions where one is wanted; PyTorch raises an AssertionError there."""
+
+
 class ExpandedGroup(NamedTuple):
     """What a group was given as, written out."""
 
@@ -43,8 +48,8 @@ def expand_group(group: GroupLike, tag: str = "") -> ExpandedGroup:
     """Write a group out; `tag` takes the place of its own.
 
     Raises:
-        ValueError: groups of different sizes, a mesh of several dimensions, no ranks, or a group
-            that this rank is not in.
+        ValueError: groups of different sizes, no ranks, or a group that this rank is not in.
+        NotOneDimension: also a ValueError: a mesh of several dimensions.
         TypeError: it is nothing of the kind.
     """
     given: object = group
@@ -53,7 +58,7 @@ def expand_group(group: GroupLike, tag: str = "") -> ExpandedGroup:
             return expand_group(mesh.get_group(dim), tag)
         case DeviceMesh() as mesh:
             if mesh.ndim != 1:
-                raise ValueError(
+                raise NotOneDimension(
                     "Only 1D mesh is supported, pass in (DeviceMesh, int) together if mesh > 1D: "
                     f"{mesh}"
                 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import _get_comm_profiling_name, _set_comm_profiling_name
 
 from allhands.torch.texts import worded
 from allhands.torch.work import Work
@@ -28,16 +29,23 @@ def recorded(name: str, given: str) -> Callable[[Method], Method]:
 
         @functools.wraps(method)
         def call(self: Any, *args: Any, **named: Any) -> Work:
-            event = None
+            event, title = None, ""
             if torch.autograd._profiler_enabled():
-                event = _Event(name, args[at] if at < len(args) else named.get(given))
+                title = _get_comm_profiling_name()  # of `dist.record_comm`
+                tensors = args[at] if at < len(args) else named.get(given)
+                event = _Event(title or f"allhands:{name}", tensors)
             try:
+                if title:  # by which PyTorch would make another event, of any Work
+                    _set_comm_profiling_name("")
                 work = method(self, *args, **named)
             except BaseException as error:
                 if event is not None:
                     event.end()
                 worded(error)  # where the call was made on this thread, nobody waits for it later
                 raise
+            finally:
+                if title:
+                    _set_comm_profiling_name(title)
             if event is None:
                 return work
             work.native.get_future().add_done_callback(event.end_elsewhere)
@@ -50,12 +58,10 @@ def recorded(name: str, given: str) -> Callable[[Method], Method]:
 
 
 class _Event:
-    def __init__(self, name: str, tensors: Any) -> None:
+    def __init__(self, title: str, tensors: Any) -> None:
         self._thread = threading.get_ident()
         self._ended = threading.Event()
-        self._handle = torch.autograd._record_function_with_args_enter(
-            f"allhands:{name}", *_flat(tensors)
-        )
+        self._handle = torch.autograd._record_function_with_args_enter(title, *_flat(tensors))
 
     def end(self) -> None:
         torch.autograd._record_function_with_args_exit(self._handle)

@@ -74,17 +74,18 @@ def recover(*, timeout: timedelta | float | None = None) -> ProcessGroup:
 
 
 def shrink_group(
-    ranks_to_exclude: Sequence[int], group: ProcessGroup | None = None
+    ranks_to_exclude: Sequence[int], group: ProcessGroup | None = None, *, aborts: bool = False
 ) -> ProcessGroup:
     """Leave ranks out of a group; return one of the others, which takes its place.
 
-    It is `torch.distributed.shrink_group` for this backend: the others must call it with the same
-    ranks, the excluded must not. Where it is the default group, the new one is the default group,
-    and all other groups end; else the group alone ends.
+    It is `torch.distributed.shrink_group` for this backend, which calls it: the others must call it
+    with the same ranks, the excluded must not. Where it is the default group, the new one is the
+    default group, and all other groups end; else the group alone ends.
 
     Args:
         ranks_to_exclude: ranks of the group.
         group: None: the default group.
+        aborts: end calls of the group that are under way, on all its ranks, as SHRINK_ABORT does.
 
     Raises:
         TypeError: no list of ints; or the group is of another backend.

@@ -1,6 +1,7 @@
 """split_group: a group cut into several, without a word between its ranks.
 
-`torch.distributed.split_group` asks for an accelerator before it asks the backend.
+`torch.distributed.split_group` asks for an accelerator before it asks the backend, so `ways_round`
+has it come here for groups of ours.
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,8 @@ from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, quantization_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from allhands.torch import strands
+from allhands.torch import recovery, splitting, strands
+from allhands.torch.backend import NAME, refuse_options
 from allhands.torch.process_group import ProcessGroup
 from allhands.torch.work import Work
 
@@ -28,6 +29,8 @@ def take() -> None:
     _stand_in(DistributedDataParallel, "_register_builtin_comm_hook", _in_python)
     for owner in (dist, distributed_c10d):
         _stand_in(owner, "monitored_barrier", _meeting)
+        _stand_in(owner, "split_group", _splitting)
+        _stand_in(owner, "shrink_group", _shrinking)
     _stand_in(distributed_c10d, "_set_pg_timeout", _setting)
 
 
@@ -116,6 +119,56 @@ def _meeting(original: Any) -> Callable[..., Any]:
         if not isinstance(found, ProcessGroup):
             return original(group, timeout, wait_all_ranks)
         return found.monitored_barrier(timeout, wait_all_ranks)
+
+    return instead
+
+
+def _splitting(original: Any) -> Callable[..., Any]:
+    """Split groups of this package, which PyTorch does with accelerators of its own alone.
+
+    As in PyTorch's, the ranks of each part are put in their order.
+    """
+
+    def instead(
+        parent_pg: Any = None,
+        split_ranks: Any = None,
+        timeout: Any = None,
+        pg_options: Any = None,
+        group_desc: str | None = None,
+        backend: str | None = None,
+    ) -> Any:
+        parent = distributed_c10d._get_default_group() if parent_pg is None else parent_pg
+        if not isinstance(parent, ProcessGroup):
+            return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
+        refuse_options(pg_options)
+        named = {one.rpartition(":")[2].strip() for one in (backend or NAME).lower().split(",")}
+        if named != {NAME}:
+            raise ValueError(
+                f"Backend mismatch: the parent group is of backend {NAME!r}, and so are its parts; "
+                f"requested is {backend!r}"
+            )
+        parts = None if split_ranks is None else [sorted(part) for part in split_ranks]
+        return splitting.split_group(parent, parts, timeout, group_desc)
+
+    return instead
+
+
+def _shrinking(original: Any) -> Callable[..., Any]:
+    """Shrink groups of this package, where PyTorch makes a group of its own class."""
+
+    def instead(
+        ranks_to_exclude: Any,
+        group: Any = None,
+        shrink_flags: int = distributed_c10d.SHRINK_DEFAULT,
+        pg_options: Any = None,
+    ) -> Any:
+        found = distributed_c10d._get_default_group() if group is None else group
+        if not isinstance(found, ProcessGroup):
+            return original(ranks_to_exclude, group, shrink_flags, pg_options)
+        refuse_options(pg_options)
+        distributed_c10d._validate_shrink_inputs(ranks_to_exclude, shrink_flags)
+        aborts = shrink_flags == distributed_c10d.SHRINK_ABORT
+        return recovery.shrink_group(ranks_to_exclude, group, aborts=aborts)
 
     return instead
 
