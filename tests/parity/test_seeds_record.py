@@ -3,12 +3,6 @@
 from parity.pytorch.seeds import record
 from parity.pytorch.seeds.rows import by_row
 
-BEHIND = [
-    "G.ProcessGroupGlooTest.test_allreduce_coalesced_stress",
-    "G.ProcessGroupGlooTest.test_allreduce_coalesced_async",
-]
-"""They bring one array twice in a list."""
-
 
 def test_the_record_has_every_test_of_the_seeds() -> None:
     assert len(record.read()) == 186
@@ -21,7 +15,7 @@ def test_every_test_of_the_seeds_is_about_a_row() -> None:
 
 def test_what_passes_over_gloo_passes_over_allhands() -> None:
     behind = [one.test for one in record.read().values() if one.gloo == "pass" != one.allhands]
-    assert behind == BEHIND
+    assert behind == []
 
 
 def test_what_does_not_pass_has_a_cause() -> None:

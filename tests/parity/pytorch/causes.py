@@ -20,7 +20,6 @@ _CAUSES = {
     r"terminated or timed out after": "takes longer than 90 s",
     r"String comparison failed: '' != '0'": _PLACE,
     r"has no attribute '_round_robin_process_groups'": "PyTorch has it no more",
-    r"two arrays of arrays share memory": "one array twice in a list is refused",
     r"CURRENT_PATCHER is None": "make_fx of PyTorch 2.13 is not for several threads at a time",
     r"tensor\(\[2., 2., 2., 2.\]\) is not None": "PyTorch 2.13 differentiates all_reduce",
     r"But found.*all_to_all_single.default|to not find .*all_to_all_single.default": "inductor of "
