@@ -33,11 +33,16 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks $(ARGS)
 
 .PHONY: test-torch
 test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among them (ARGS= go to pytest)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/pytorch tests/parity/pytorch $(ARGS)
+
+.PHONY: test-frameworks
+test-frameworks: $(VENV)/.has-torch ## Train ten steps with Lightning, accelerate and transformers, over Gloo and allhands
+	$(PIP) install --group frameworks
+	$(BIN)/python -m pytest -s tests/frameworks $(ARGS)
 
 .PHONY: tables
 tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run of their tests

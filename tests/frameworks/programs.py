@@ -1,0 +1,199 @@
+"""Ten steps of training as users of three frameworks write it, on one of two ranks.
+
+Run as `programs.py FRAMEWORK BACKEND` in the environment of a launcher; rank 0 prints what came of
+it as one line of JSON.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+STEPS, BATCH, FEATURES = 10, 8, 32
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of ten steps."""
+
+    backend: str
+    """Of the default group, as the framework made it."""
+    losses: list[float]
+    weights: str
+    """A digest of all parameters, which is the same on all ranks."""
+    seconds: float
+    """Of making the group and of training, without imports."""
+
+
+Train: TypeAlias = Callable[[str], tuple[list[float], str]]
+"""Trains with the backend that it is given; returns the losses and a digest of the weights."""
+
+
+def rows(count: int) -> TensorDataset:
+    torch.manual_seed(7)
+    x = torch.randn(count, FEATURES)
+    return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(11)
+    return nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 2))
+
+
+def digest(model: nn.Module) -> str:
+    """Return a digest of the parameters, once all ranks have been seen to have the same."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        found.update(parameter.detach().numpy().tobytes())
+    mine = found.hexdigest()[:16]
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    assert set(every) == {mine}, every
+    return mine
+
+
+def lightning() -> Train:
+    """Fit and validate, with metrics that are averaged over the ranks: integers among them."""
+    import lightning as pl
+    from lightning.pytorch.strategies import DDPStrategy
+
+    def train(backend: str) -> tuple[list[float], str]:
+        losses: list[float] = []
+
+        class Classifier(pl.LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = network()
+
+            def training_step(self, batch: Any, at: int) -> Any:
+                loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+                self.log("loss", loss, sync_dist=True, on_step=True)
+                return loss
+
+            def on_train_batch_end(self, *_: Any) -> None:
+                losses.append(float(self.trainer.callback_metrics["loss"]))
+
+            def validation_step(self, batch: Any, at: int) -> None:
+                right = (self.net(batch[0]).argmax(dim=1) == batch[1]).sum()
+                self.log("right", right, sync_dist=True)
+
+            def on_validation_epoch_end(self) -> None:
+                losses.append(float(self.trainer.callback_metrics["right"]))
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        model = Classifier()
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+            strategy=DDPStrategy(process_group_backend=backend),
+            max_steps=STEPS,
+            log_every_n_steps=1,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            num_sanity_val_steps=1,
+            logger=False,
+        )
+        fed, held = DataLoader(rows(STEPS * BATCH * 2), BATCH), DataLoader(rows(64), BATCH)
+        trainer.fit(model, fed, held)
+        assert trainer.global_step == STEPS
+        return losses, digest(model.net)
+
+    return train
+
+
+def accelerate() -> Train:
+    """The loop of accelerate's own documentation; the group is made before the Accelerator."""
+    from accelerate import Accelerator
+
+    def train(backend: str) -> tuple[list[float], str]:
+        dist.init_process_group(backend)
+        accelerator = Accelerator(cpu=True)
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(rows(STEPS * BATCH * 2), BATCH)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        losses = []
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            accelerator.backward(loss)
+            optimizer.step()
+            losses.append(float(accelerator.reduce(loss.detach(), reduction="mean")))
+        assert len(losses) == STEPS
+        gathered = accelerator.gather_for_metrics(torch.tensor([accelerator.process_index]))
+        assert gathered.tolist() == [*range(accelerator.num_processes)]
+        return losses, digest(accelerator.unwrap_model(model))
+
+    return train
+
+
+def transformers() -> Train:
+    """Ten steps of a Trainer, with an evaluation."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    def train(backend: str) -> tuple[list[float], str]:
+        dist.init_process_group(backend)
+        torch.manual_seed(11)
+        small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+        model = BertForSequenceClassification(
+            BertConfig(vocab_size=50, intermediate_size=64, num_labels=2, **small)
+        )
+        torch.manual_seed(7)
+        tokens = torch.randint(0, 50, (STEPS * BATCH * 2, 12))
+        data = [{"input_ids": row, "labels": int(row[0] > 24)} for row in tokens]
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = TrainingArguments(
+                output_dir=folder,
+                use_cpu=True,  # and no ddp_backend: the group that is there already counts
+                max_steps=STEPS,
+                per_device_train_batch_size=BATCH,
+                logging_steps=1,
+                save_strategy="no",
+                report_to=[],
+                disable_tqdm=True,
+            )
+            trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data[:16])
+            trainer.train()
+            losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+            assert len(losses) == STEPS
+            losses.append(trainer.evaluate()["eval_loss"])
+        return losses, digest(model)
+
+    return train
+
+
+FRAMEWORKS: dict[str, Callable[[], Train]] = {
+    one.__name__: one for one in (lightning, accelerate, transformers)
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    framework, backend = sys.argv[1:]
+    train = FRAMEWORKS[framework]()
+    began = time.perf_counter()
+    losses, weights = train(backend)
+    took = time.perf_counter() - began
+    used = dist.get_backend()
+    if dist.get_rank() == 0:
+        print(json.dumps(asdict(Trained(used, losses, weights, took))), flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Lightning, accelerate and a Trainer of transformers: ten steps on two ranks, as over Gloo.
+
+`make test-frameworks` installs what this wants and says in figures how the two backends compare.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+SECONDS = 240.0
+
+
+def trained(framework: str, backend: str, tmp_path: Path) -> dict[str, Any]:
+    """Return what rank 0 of two says."""
+    kept = {name: value for name, value in os.environ.items() if "ALLHANDS" not in name}
+    kept["XDG_RUNTIME_DIR"] = str(tmp_path)
+    launch = (sys.executable, "-m", "allhands.cli.main", "run", "-n", "2")
+    done = subprocess.run(
+        [*launch, str(PROGRAMS), framework, backend],
+        env=kept,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [said] = [line for line in done.stdout.splitlines() if line.startswith("[0] {")]
+    found = json.loads(said.removeprefix("[0] "))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.timeout(3 * SECONDS)
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+def test_ten_steps_end_in_the_numbers_of_gloo(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    wanted = trained(framework, "gloo", tmp_path)
+    found = trained(framework, "allhands", tmp_path)
+    assert (wanted["backend"], found["backend"]) == ("gloo", "allhands")
+    print(f"\n{framework}: Gloo {wanted['seconds']:.2f} s, allhands {found['seconds']:.2f} s;")
+    print(f"    losses {found['losses']}")
+    assert found["losses"] == wanted["losses"]
+    assert found["weights"] == wanted["weights"]
