@@ -441,9 +441,22 @@ class Control:
 
     def _find_port(self, limit: float) -> CallsPort | None:
         self._check_connected()
-        request = wire.DescribeCoordinatorRequest()
+        deadline = time.monotonic() + limit
+
+        def describe() -> wire.CoordinatorDescription:
+            remaining = max(deadline - time.monotonic(), 0.0)
+            request = wire.DescribeCoordinatorRequest()
+            return self._describe(request, timeout=remaining, metadata=self._dial.metadata)
+
         try:
-            found = self._describe(request, timeout=limit, metadata=self._dial.metadata)
+            try:
+                found = describe()
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                # The connection that broke may be to a coordinator in the place of which there
+                # is another one by now. Where there is none, this fails at once.
+                found = describe()
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return None  # an older one
