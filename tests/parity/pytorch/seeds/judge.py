@@ -33,6 +33,7 @@ def main() -> None:
     os.environ |= {
         "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(given.timeout),
         "OMP_NUM_THREADS": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking the driver would spoil it for forked ranks
     }
     judge = _judge(given.backend, given.timeout)
     said = os.fdopen(os.dup(1), "w")
