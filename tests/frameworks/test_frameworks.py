@@ -32,7 +32,7 @@ def trained(framework: str, backend: str, tmp_path: Path) -> dict[str, Any]:
         timeout=SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    [said] = [line for line in done.stdout.splitlines() if line.startswith("[0] {")]
+    [said] = [line for line in done.stdout.splitlines() if line.startswith('[0] {"backend"')]
     found = json.loads(said.removeprefix("[0] "))
     assert isinstance(found, dict)
     return found
