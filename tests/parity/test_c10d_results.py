@@ -525,11 +525,12 @@ SQUARES: list[tuple[int, ...]] = [(5, 5), (10, 10), (15, 15)]
 
 @pytest.mark.parametrize("size", SIZES)
 def test_p037_allgather_into_tensor_coalesced(size: int) -> None:
-    def body() -> None:
+    def body(rank: int) -> None:
         inputs = _random(SQUARES)
+        mine = [x + np.float32(rank) for x in inputs]
         outputs = [np.empty((size * rows, width), np.float32) for rows, width in SQUARES]
-        found = given(ah.process_group().allgather_into_tensor_coalesced(outputs, inputs))
-        equal(found, [np.concatenate([x] * size) for x in inputs])
+        found = given(ah.process_group().allgather_into_tensor_coalesced(outputs, mine))
+        equal(found, [np.concatenate([x + np.float32(r) for r in range(size)]) for x in inputs])
         equal(outputs, found)
 
     run_threads(size)(body)
@@ -539,11 +540,11 @@ def test_p037_allgather_into_tensor_coalesced(size: int) -> None:
 
 
 @on_threads(SIZE)
-def test_p037_all_gather_into_tensor_coalesced_plainly() -> None:
+def test_p037_all_gather_into_tensor_coalesced_plainly(rank: int) -> None:
     inputs = _random(SQUARES)
     outputs = [np.empty((SIZE * rows, width), np.float32) for rows, width in SQUARES]
-    ah.all_gather_into_tensor_coalesced(outputs, inputs)
-    equal(outputs, [np.concatenate([x] * SIZE) for x in inputs])
+    ah.all_gather_into_tensor_coalesced(outputs, [x + np.float32(rank) for x in inputs])
+    equal(outputs, [np.concatenate([x + np.float32(r) for r in range(SIZE)]) for x in inputs])
 
 
 @pytest.mark.parametrize("op", [ah.ReduceOp.SUM, ah.ReduceOp.AVG])

@@ -99,6 +99,7 @@ def test_p003_every_store_is_made_as_in_c10d(tmp_path: Path) -> None:
     for store in stores:
         store.set("key", "value")
         assert store.get("key") == b"value"
+    assert stores[0].list_keys() == ["key", "p/key"]
     worker.close()
     master.close()
 
