@@ -33,11 +33,15 @@ run: $(VENV)/.has-examples ## Train the example on 4 ranks of this host (ARGS= g
 
 .PHONY: test
 test: $(VENV)/.has-dev ## Run every test (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/pytorch --ignore tests/parity/pytorch --ignore tests/frameworks -m "not nightly" $(ARGS)
 
 .PHONY: test-torch
 test-torch: $(VENV)/.has-torch ## Run the tests that need PyTorch, its own among them (ARGS= go to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/pytorch tests/parity/pytorch $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/pytorch tests/parity/pytorch -m "not nightly" $(ARGS)
+
+.PHONY: test-nightly
+test-nightly: $(VENV)/.has-torch ## Run the tests that are slow and much like others (ARGS= go to pytest)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal --ignore tests/frameworks -m nightly $(ARGS)
 
 .PHONY: test-frameworks
 test-frameworks: $(VENV)/.has-torch ## Train ten steps with Lightning, accelerate and transformers, over Gloo and allhands
@@ -46,7 +50,11 @@ test-frameworks: $(VENV)/.has-torch ## Train ten steps with Lightning, accelerat
 
 .PHONY: tables
 tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run of their tests
-	ALLHANDS_WRITE_TABLES=1 $(BIN)/python -m pytest --ignore tests/pytorch --ignore tests/parity/pytorch -k "test_p0 or test_p1 or test_matrix" $(ARGS)
+	ALLHANDS_WRITE_TABLES=1 $(BIN)/python -m pytest --ignore tests/pytorch --ignore tests/parity/pytorch -k "test_p0 or test_p1 or test_matrix" -m "not nightly" $(ARGS)
+
+.PHONY: mutations
+mutations: $(VENV)/.has-torch ## Break behaviours one by one, and note in docs/parity.md which tests notice
+	PYTHONPATH=tests $(BIN)/python -m mutations.run $(ARGS)
 
 .PHONY: table-torch
 table-torch: $(VENV)/.has-torch ## Write docs/pytorch_suite.md from a run of PyTorch's own tests over Gloo and allhands

@@ -153,7 +153,17 @@ LATER = frozenset({120})
 NATIVE, TORCH = "native", "torch"
 Proofs = dict[int, list[str]]
 
-COLUMNS: dict[str, Callable[[], dict[int, str]]] = {"seeds": seeds.cells}
+
+def _mutations() -> dict[int, str]:
+    from mutations import seen  # which asks here for the tests of rows
+
+    return seen.cells(ROWS)
+
+
+COLUMNS: dict[str, Callable[[], dict[int, str]]] = {
+    "seeds": seeds.cells,
+    "mutations noticed": _mutations,
+}
 """Further columns, each from a record of its own: what they say of each row, by its number."""
 
 
@@ -187,6 +197,9 @@ def table(outcomes: dict[str, str]) -> str:
         seeds.counts(),
         "In their column, whose letters [seeds.md](seeds.md) explains: ✓ passes over allhands,",
         "✗ fails, · is skipped, and why. † calls a helper that the listing lacks.",
+        "",
+        "The last column says what was broken on purpose, thing by thing, and a test of the row",
+        "noticed: `make mutations`, which takes its time and is run on demand.",
         "",
         f"| row | behaviour | result | tests | PyTorch face | {' | '.join(COLUMNS)} |",
         "|---" * (5 + len(COLUMNS)) + "|",

@@ -40,6 +40,14 @@ def right(made: Case) -> None:
     assert made.wrong() == ""
 
 
+@on_threads(SIZE)
+def test_p106_a_rank_has_its_place_in_a_group_in_any_order(rank: int) -> None:
+    for group, ranks in groups(rank):
+        assert (ah.get_rank(group), ah.get_world_size(group)) == (ranks.index(rank), len(ranks))
+        assert ah.process_group(group).rank() == ranks.index(rank)
+        assert ah.get_rank() == rank
+
+
 # ---------------------------------------------------------------- rooted calls
 
 
@@ -341,7 +349,7 @@ def test_p111_who_does_not_send_is_named_as_the_world_does(rank: int) -> None:
             for other in others:
                 ah.recv(np.zeros(1), other)
             continue
-        for source in ({"src": silent}, {"group_src": 0}):
+        for source in ({"src": silent}, {"group_src": 0}, {"src": silent}):
             with pytest.raises(ah.CollectiveTimeout, match=r"from rank 0 \(tag 0\)") as found:
                 ah.recv(np.zeros(1), group=group, timeout=_SHORT, **source)
             assert found.value.missing_ranks == (silent,), str(found.value)
