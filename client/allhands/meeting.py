@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from allhands.channel import Address, Endpoint, check_privacy, complete, parse_url
 from allhands.config import Alone, Daemon, Gathering, Hosted, WorldConfig
 from allhands.errors import CoordinatorUnavailable
+from allhands.loading import uncollected
 from allhands.probe import RETRY_SECONDS, Attempts
 from allhands_proto import notice
 
@@ -188,8 +189,9 @@ def _listened(config: WorldConfig, name: str, resolved: str) -> str:
 
 async def _host(config: WorldConfig, host: str, port: int, name: str | None = None) -> Meeting:
     """Start the embedded coordinator, on this loop; `name` is what its certificate is for."""
-    from allhands_server import embedded
-    from allhands_server.config import VARIABLES, ServerConfig
+    with uncollected():
+        from allhands_server import embedded
+        from allhands_server.config import VARIABLES, ServerConfig
 
     guarded = name is not None and config.tls_cert is not None
     running = await embedded.start(

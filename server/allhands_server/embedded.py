@@ -14,7 +14,6 @@ from functools import partial
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from allhands_proto import forks, notice
 from allhands_proto.certificates import dialled_name
@@ -33,6 +32,7 @@ from allhands_server.config import ServerConfig, authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.decoding import DecodingInterceptor
 from allhands_server.lines import Lines
+from allhands_server.reflecting import Reflection
 from allhands_server.servicers import CoordinatorService
 
 logger = logging.getLogger(__name__)
@@ -172,9 +172,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         )
         add_CoordinatorServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-        reflection.enable_server_reflection(
-            (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
+        server.add_generic_rpc_handlers((Reflection((_SERVICE, health.SERVICE_NAME)),))
         await health_service.set(_SERVICE, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         connections.watch(port)

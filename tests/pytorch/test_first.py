@@ -88,3 +88,28 @@ def test_without_ml_dtypes_the_error_says_what_to_install(where: str) -> None:
         "ImportError: the backend 'allhands' of torch.distributed needs ml_dtypes, which is not "
         "installed: pip install 'allhands[torch]'"
     )
+
+
+def test_the_first_group_loads_no_more_than_it_needs_and_collects_no_garbage_meanwhile() -> None:
+    program = (
+        "import gc, sys, torch, torch.distributed as dist\n"
+        "of_modules = []\n"
+        "def note(phase, info):\n"
+        "    frame = sys._getframe()\n"
+        "    while phase == 'start' and frame is not None:\n"
+        "        if 'importlib' in frame.f_code.co_filename:\n"
+        "            of_modules.append(info['generation'])\n"
+        "            break\n"
+        "        frame = frame.f_back\n"
+        "gc.collect()\n"
+        "gc.callbacks.append(note)\n"
+        "dist.init_process_group('allhands', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "gc.callbacks.remove(note)\n"
+        "assert gc.isenabled()\n"
+        "print(len(of_modules), 'allhands_server.embedded' in sys.modules)\n"
+        "tools = 'grpc_reflection.v1alpha.reflection', 'google.protobuf.descriptor_pb2', 'typer'\n"
+        "print([name for name in tools if name in sys.modules])\n"
+        "dist.destroy_process_group()\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.stdout.splitlines() == ["0 True", "[]"], told.stderr

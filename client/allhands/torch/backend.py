@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers
 
+from allhands.loading import uncollected
+
 if TYPE_CHECKING:
     from allhands.torch.process_group import ProcessGroup
     from allhands.torch.rendezvous import Given
@@ -107,9 +109,10 @@ class Creator:
     def __call__(self, opts: Any, pg_options: Any = None) -> "ProcessGroup":
         """Make a process group; see `places`."""
         require_ml_dtypes()
-        from allhands.recorder import source
-        from allhands.torch import operators, places, ways_round
-        from allhands.torch.store import whole
+        with uncollected():
+            from allhands.recorder import source
+            from allhands.torch import operators, places, ways_round
+            from allhands.torch.store import whole
 
         refuse_options(pg_options)
         source.skip(os.path.dirname(torch.__file__))
