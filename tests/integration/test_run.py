@@ -493,7 +493,8 @@ def test_a_rank_that_is_blocked_elsewhere_is_told_by_an_exception_unless_it_hand
         ah.init_process_group(timeout=100, backend={backend!r})
         pair = ah.new_group([0, 1])
         threads = ah.new_group([0, 1])
-        ah.barrier()
+        with ah.connect() as control:  # for all at once, also if one of them ends then
+            control.barrier("ready", str(ah.get_rank()), ["0", "1", "2"])
         if ah.get_rank() == 2:
             os._exit(3)
         if ah.get_rank() == 1:

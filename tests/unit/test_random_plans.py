@@ -142,11 +142,17 @@ def test_every_call_under_a_random_plan_is_exact_or_a_named_error_in_time(batch:
             raise
 
 
-def test_random_plans_end_calls_in_many_ways_and_alike_each_time() -> None:
-    kinds = set()
+def test_random_plans_end_calls_alike_each_time() -> None:
     for seed in range(20):
         ended, plan = carry_out(seed)
         again, other = carry_out(seed)
         assert (ended, plan.log) == (again, other.log), f"seed {seed}"
-        kinds |= {one for rank in ended for one in rank}
-    assert kinds >= {"well", "CollectiveTimeout", "PeerFailed", "DataCorrupted"}
+
+
+def test_random_plans_end_calls_in_many_ways() -> None:
+    awaited = {"well", "CollectiveTimeout", "PeerFailed", "DataCorrupted"}
+    for seed in range(200):
+        awaited -= {one for rank in carry_out(seed)[0] for one in rank}
+        if not awaited:
+            return
+    pytest.fail(f"no call of 200 plans ended so: {awaited}")
