@@ -1,8 +1,10 @@
 """Where the program is, in words: what a rank that is late tells of itself, or one that fails."""
 
+import gc
 import sys
 import threading
 import traceback
+from types import FrameType
 
 LONGEST = 4096
 
@@ -15,8 +17,23 @@ def main_thread() -> str:
 def of_thread(thread: threading.Thread) -> str:
     """Return the same of another thread; "" where it has ended."""
     ident = thread.ident
-    frame = sys._current_frames().get(ident) if ident is not None else None
+    frame = _frames().get(ident) if ident is not None else None
     return "" if frame is None else _bounded("".join(traceback.format_stack(frame)))
+
+
+def _frames() -> dict[int, FrameType]:
+    """Return where each thread is, without a collection of garbage meanwhile.
+
+    CPython holds a lock over all threads then, which threads that begin or end wait for with the
+    interpreter's: a finalizer that lets the latter go would never get it back.
+    """
+    if not gc.isenabled():
+        return sys._current_frames()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        gc.enable()
 
 
 def of_error(error: BaseException) -> str:

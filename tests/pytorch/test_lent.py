@@ -286,6 +286,8 @@ def test_a_buffer_may_be_dropped_while_its_call_runs(rank: int) -> None:
 class _Never:
     """Callbacks whose turn does not come."""
 
+    is_inherited = False
+
     def run(self, act: Callable[[], object]) -> bool:
         return True
 
