@@ -157,6 +157,18 @@ def test_who_was_held_up_and_comes_back_is_given_time_to_answer_its_peers() -> N
     assert world.told(0) == []
 
 
+def test_who_comes_back_just_before_its_link_is_named_is_given_that_time_too() -> None:
+    world = World(3)
+    world.answering.discard(2)
+    world.silent(1, 2)
+    world.until(0.25)
+    world.answering.add(2)
+    world.until(0.45)
+    world.answers(1, 2)
+    world.until(8.0)
+    assert world.told(0) == []
+
+
 def test_a_rank_held_up_for_longer_than_the_window_of_a_link_is_not_ruled_unreachable() -> None:
     world = World(3, window=5.0)
     world.answering.discard(2)

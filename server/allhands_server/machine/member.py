@@ -28,6 +28,8 @@ class Member:
     """Its session is over, but it is not lost yet."""
     unanswered: float | None = None
     """When the first probe went out that it has not answered."""
+    replied: float = 0.0
+    """When it answered the last probe."""
     watch: Appointment | None = None
     """The next look at whether it is silent, or lost for good."""
     sight: str = ""

@@ -556,6 +556,7 @@ class World:
         """Note a sign of life; an answer to a probe counts as one even in the same instant."""
         if member.unanswered is not None and (probe or now > member.unanswered):
             member.unanswered = None
+            member.replied = now
         effects = self.liveness.heard(member, now)
         member.heard = now
         member.sight = ""

@@ -23,6 +23,8 @@ SETTLED = 1.0
 """Seconds for which a link must go on before that is said: its two directions go on apart."""
 CHECK = 0.3
 """Seconds in which both ends of a silent link answer a probe, and links of one fault are found."""
+PROMPT = CHECK / 2
+"""Seconds after which an answer is that of a member which was held up when it was asked."""
 
 
 @dataclass(slots=True)
@@ -35,6 +37,8 @@ class _Silence:
     is_named: bool = False
     is_due: bool = False
     """Whether it has lasted for the window."""
+    probed: float = 0.0
+    """When both ends were asked last."""
     was_held_up: bool = False
     """Whether an end was silent towards the coordinator too, when that looked last."""
 
@@ -66,6 +70,7 @@ class Silences:
             silence = _Silence(now - before, appointment, is_named=was_named)
             self._silent[both] = silence
         silence.reporters.add(reporter.rank)
+        silence.probed = now
         self._look_soon(now)
         return world.probe([reporter, suspect], now)
 
@@ -131,9 +136,10 @@ class Silences:
             ends = [self._world.present[rank] for rank in both]
             if not all(one.is_reachable and one.unanswered is None for one in ends):
                 silence.was_held_up = True
-            elif silence.was_held_up:
+            elif silence.was_held_up or any(one.replied > silence.probed + PROMPT for one in ends):
                 # It has just come back, and what it answers its peer may still be under way.
                 silence.was_held_up = False
+                silence.probed = now
                 effects += self._world.probe(ends, now)
             elif silence.is_due:
                 reason = f"nothing has come through for {now - silence.began:.1f} s"
