@@ -1,4 +1,4 @@
-"""Threads of one rank that call on one group: never a wrong number, whatever they do."""
+"""Threads of one rank that call on one group: told apart by labels, else refused on overlap."""
 
 import textwrap
 from typing import Any
