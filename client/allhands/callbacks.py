@@ -54,7 +54,7 @@ class Callbacks:
     @property
     def is_inherited(self) -> bool:
         """Whether its threads are in a process that this one was forked from, and not here."""
-        return self._generation != forks.generation
+        return forks.is_inherited(self._generation)
 
     def run(self, act: Callable[[], object]) -> bool:
         """Run a function soon; False: it is too late for that, or this is a forked child."""

@@ -145,25 +145,19 @@ def test_who_does_not_answer_the_coordinator_either_is_in_no_silent_link() -> No
     assert [one.rank for one in lost] == [2]
 
 
-def test_who_was_held_up_and_comes_back_is_given_time_to_answer_its_peers() -> None:
+@pytest.mark.parametrize(
+    ("back", "heard"),
+    [pytest.param(2.95, 3.2, id="long after"), pytest.param(0.25, 0.45, id="just before the look")],
+)
+def test_who_was_held_up_and_comes_back_is_given_time_to_answer_its_peers(
+    back: float, heard: float
+) -> None:
     world = World(3)
     world.answering.discard(2)
     world.silent(1, 2)
-    world.until(2.95)
+    world.until(back)
     world.answering.add(2)
-    world.until(3.2)
-    world.answers(1, 2)
-    world.until(8.0)
-    assert world.told(0) == []
-
-
-def test_who_comes_back_just_before_its_link_is_named_is_given_that_time_too() -> None:
-    world = World(3)
-    world.answering.discard(2)
-    world.silent(1, 2)
-    world.until(0.25)
-    world.answering.add(2)
-    world.until(0.45)
+    world.until(heard)
     world.answers(1, 2)
     world.until(8.0)
     assert world.told(0) == []
