@@ -17,8 +17,9 @@ from parity.pytorch.seeds.listing import ABSENT
 def pytest_configure() -> None:
     """Let the processes of the tests have signals as a terminal gives them.
 
-    What a shell starts in the background ignores these two, and so would all that it starts.
+    What a shell starts in the background, or `nohup`, ignores these, and so would what it starts.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     logging.getLogger("asyncio").addFilter(_is_no_wake_of_a_closed_loop)

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -69,6 +70,8 @@ _ENDING_SECONDS = 0.3
 """How long a process that ends may still be there when its links are closed."""
 _ENDED_GROUPS = 256
 """Closed groups of which a rank that leaves says what it completed there, the latest ones."""
+_EARLY = 256
+"""What peers said of calls of groups that are not open here yet, the latest of it."""
 _LOOK_SECONDS = 0.01
 _KEPT_OPERATIONS = 256
 """Calls of all groups in a rank's last report: putting them into words takes about 10 ms."""
@@ -100,6 +103,8 @@ class Worker:
         self._aborted: set[str] = set()  # groups; all of them as ""
         self._events: list[Callable[[GroupEngine], None]] = []
         """What befell the world, in the order in which it was heard of: each tells an engine."""
+        self._early: deque[tuple[int, int, Callable[[GroupEngine], None]]] = deque(maxlen=_EARLY)
+        """What peers said of calls of groups not open here yet: of which, by its hash, and who."""
         self._has_told_cause = False
         self._cries: list[tuple[Sequence[int], Key, bytes]] = []  # own aborts
         self._space = process.space()
@@ -257,6 +262,9 @@ class Worker:
         self._ended.pop(name, None)
         for tell in self._events:
             tell(engine)
+        early, self._early = self._early, deque(maxlen=_EARLY)
+        for group, peer, tell in early:
+            self._tell_group(peer, group, tell)
         await self._session.open_group(name, ranks)
         return engine
 
@@ -516,9 +524,7 @@ class Worker:
     # ------------------------------------------------------------ mesh Listener
 
     def refused(self, peer: int, key: Key, call: str) -> None:
-        for engine in self._engines.values():
-            if engine.hash == key.group and peer in engine.ranks:
-                engine.refused(peer, key, call)
+        self._tell_group(peer, key.group, lambda engine: engine.refused(peer, key, call))
 
     def unlike(self, peer: int, key: Key) -> None:
         for engine in self._engines.values():
@@ -552,9 +558,7 @@ class Worker:
                 self._session.take(event, self)
             return
         given = GivenUp(peer, self.name(peer), payload.decode(errors="replace"))
-        for engine in self._engines.values():
-            if engine.hash == key.group and peer in engine.ranks:
-                engine.given_up(key.sequence, given)
+        self._tell_group(peer, key.group, lambda engine: engine.given_up(key.sequence, given))
 
     async def _second_opinion(self, peer: int, reason: str) -> None:
         """Let the coordinator say what became of a peer; decide alone where it has gone."""
@@ -844,6 +848,15 @@ class Worker:
         self._events.append(tell)
         for engine in self._engines.values():
             tell(engine)
+
+    def _tell_group(self, peer: int, group: int, tell: Callable[[GroupEngine], None]) -> None:
+        """Let a group know what a peer said of its calls, once: as soon as it is open here."""
+        engines = [engine for engine in self._engines.values() if engine.hash == group]
+        for engine in engines:
+            if peer in engine.ranks:
+                tell(engine)
+        if not engines and group not in map(group_hash, self._ended):
+            self._early.append((group, peer, tell))
 
     def _needs(self, rank: int, completed: Mapping[str, int], engine: GroupEngine) -> bool:
         """Say whether a call is under way here that a rank has left before."""

@@ -168,6 +168,38 @@ def test_who_is_not_there_is_not_waited_for_and_says_what_it_does(job: Job, back
         assert rank.ended() == 0, "".join(rank.errors)
 
 
+@pytest.mark.parametrize("backend", ["socket"])  # shared memory waits for all before the first call
+@pytest.mark.parametrize("odd", [0, 1])
+def test_who_makes_a_group_after_its_first_call_has_failed_is_told(
+    job: Job, backend: str, odd: int
+) -> None:
+    text = f"""
+    ah.init_process_group(timeout=40)
+    me = ah.get_rank()
+    ah.barrier()
+    if me == 2:
+        hear()
+    group = ah.new_group([0, 1, 2])
+    x, w = np.ones(5 if me == {odd} else 4), np.ones(15 if me == {odd} else 12)
+    tell("refused", **failure(lambda: ah.reduce_scatter_tensor(x, w, group=group)))
+    x = np.ones(3)
+    ah.all_reduce(x, group=group)
+    tell("next", right=bool((x == 3).all()))
+    ah.destroy_process_group()
+    """
+    ranks = job(3, textwrap.dedent(text))
+    for rank in ranks:
+        if rank is ranks[2]:
+            rank.say()
+        told = rank.expect("refused")
+        assert told["error"] == "CollectiveMismatch", told
+        assert "rank 0" in told["text"]
+        assert "rank 1" in told["text"]
+    for rank in ranks:
+        assert rank.expect("next")["right"]
+        assert rank.ended() == 0, "".join(rank.errors)
+
+
 SHAPES = {
     "all_reduce": ("ah.all_reduce(x, **how)", "all_reduce(float64[{}], SUM)"),
     "reduce": ("ah.reduce(x, 1, **how)", "reduce(float64[{}], SUM, root 1)"),

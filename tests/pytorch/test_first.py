@@ -72,6 +72,28 @@ def test_the_package_may_be_imported_before_pytorch(first: str, autoload: str) -
     assert told.returncode == 0, told.stderr
 
 
+def test_a_first_group_imports_nothing_that_few_programs_use() -> None:
+    program = (
+        "import sys, torch, torch.distributed as dist\n"
+        "before = {*sys.modules}\n"
+        "dist.init_process_group('allhands', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "dist.all_reduce(torch.ones(2))\n"
+        "print(*({*sys.modules} - before))\n"
+        "dist.destroy_process_group()\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    few = {
+        "decimal",
+        "encodings.idna",
+        "ml_dtypes",
+        "numpy.ma",
+        "sqlite3",
+        "grpc_reflection.v1alpha",
+    }
+    assert few & {*told.stdout.split()} == set()
+
+
 @pytest.mark.parametrize(
     "where",
     ["store=dist.HashStore(), rank=0, world_size=1", "init_method='ah://127.0.0.1:1/job'"],

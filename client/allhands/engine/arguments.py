@@ -45,7 +45,8 @@ def checked(array: object, name: str) -> AnyArray:
             f"{name} must be a numpy.ndarray, not {type(array).__name__}; "
             "wrap it: np.asarray(...), and read the result from that array"
         )
-    if isinstance(array, np.ma.MaskedArray):
+    # Asked of subclasses alone: `np.ma` is a megabyte that few programs import.
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
         raise TypeError(
             f"{name} is a masked array: its mask would be lost; pass .data or .filled()"
         )

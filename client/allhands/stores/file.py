@@ -5,13 +5,15 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from allhands.deadlines import effective_for
 from allhands.errors import NotFound, StoreTimeout
-from allhands.stores.database import Database
 from allhands.timeout import Timeout, seconds
 from allhands.values import checked, encode, paired, quoted, summed
+
+if TYPE_CHECKING:
+    from allhands.stores.database import Database
 
 T = TypeVar("T")
 
@@ -48,6 +50,8 @@ class FileStore:
         if world_size != -1 and world_size < 1:
             raise ValueError(f"world_size must be positive, or -1 for any, not {world_size}")
         self._timeout = seconds(timeout)
+        from allhands.stores.database import Database  # with SQLite, which few ranks need
+
         self._hold = _Hold(Database(Path(path).absolute(), world_size))
         self._database = self._hold.database
 
@@ -198,6 +202,6 @@ class FileStore:
 class _Hold:
     """What keeps the file in use: a store and its clones; without them it is closed."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: "Database") -> None:
         self.database = database
         self.close = weakref.finalize(self, database.leave)

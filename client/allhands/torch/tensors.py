@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 import torch
 
@@ -13,23 +12,24 @@ from allhands.errors import InvalidArgument, InvalidType
 from allhands.sparse import SparseArray
 from allhands.torch.memory import share_memory, shared
 
-_VIEWED: Final[Mapping[Any, tuple[Any, "np.dtype[Any]"]]] = MappingProxyType(
+_VIEWED: Final[Mapping[Any, tuple[Any, Any]]] = MappingProxyType(
     {
-        torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
-        torch.complex32: (torch.int32, np.dtype([("real", np.float16), ("imag", np.float16)])),
+        torch.bfloat16: (torch.int16, "bfloat16"),
+        torch.complex32: (torch.int32, [("real", np.float16), ("imag", np.float16)]),
     }
     | {
-        getattr(torch, name): (torch.uint8, np.dtype(getattr(ml_dtypes, name)))
+        getattr(torch, name): (torch.uint8, name)
         for name in (
             *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
             "float8_e8m0fnu",
         )
     }
-    | {torch.float4_e2m1fn_x2: (torch.uint8, np.dtype([("float4_e2m1fn_x2", np.uint8)]))}
+    | {torch.float4_e2m1fn_x2: (torch.uint8, [("float4_e2m1fn_x2", np.uint8)])}
 )
 """Types that `Tensor.numpy` does not know: as what it is taken through, and what they are.
 
-What NumPy has no numbers for is a record: it travels, and is not combined.
+That is the name of a dtype of ml_dtypes or, of what NumPy has no numbers for, the fields of a
+record, which travels and is not combined.
 """
 
 _DEVICES: Final = ("cpu", "cuda")
@@ -162,8 +162,8 @@ class Lent:
     def _array(self, tensor: Any) -> AnyArray:
         """Return the memory of a plain tensor without history."""
         if (viewed := _VIEWED.get(tensor.dtype)) is not None:
-            through, dtype = viewed
-            same: AnyArray = shared(tensor.view(through)).view(dtype)
+            through, kind = viewed
+            same: AnyArray = shared(tensor.view(through)).view(_dtype(kind))
             return same
         try:
             found: AnyArray = shared(tensor)
@@ -208,10 +208,21 @@ def _overwrite(tensor: Any, result: Any) -> None:
 
 
 def _tensor(array: AnyArray) -> Any:
-    for dtype, (_, known) in _VIEWED.items():
-        if array.dtype == known:
-            return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
+    if array.dtype.isbuiltin != 1:
+        for dtype, (_, kind) in _VIEWED.items():
+            if array.dtype == _dtype(kind):
+                return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
     return torch.from_numpy(array)
+
+
+def _dtype(kind: Any) -> "np.dtype[Any]":
+    """Return the dtype of an entry of `_VIEWED`."""
+    if isinstance(kind, str):
+        import ml_dtypes  # a megabyte, for those that have such tensors
+
+        kind = getattr(ml_dtypes, kind)
+    found: np.dtype[Any] = np.dtype(kind)
+    return found
 
 
 def _sparse_tensor(like: Any, array: SparseArray) -> Any:

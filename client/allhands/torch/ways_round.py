@@ -11,7 +11,6 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, quantization_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from allhands.torch import recovery, splitting, strands
@@ -73,6 +72,9 @@ def _calling_in_strands(original: Any) -> Callable[..., Any]:
 
 
 def _in_strands(hook: Any, name: str, turns: strands.Turns) -> Any:
+    # PyTorch does not import its hooks either, before a program does.
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, quantization_hooks
+
     makes_one_call = hook in (
         default_hooks.allreduce_hook,
         default_hooks.fp16_compress_hook,
@@ -102,6 +104,8 @@ def _in_python(original: Any) -> Callable[..., Any]:
     def instead(module: Any, kind: Any) -> None:
         is_half = kind == dist.BuiltinCommHookType.FP16_COMPRESS
         if is_half and isinstance(module.process_group, ProcessGroup):
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
             module.logger._set_comm_hook_name(str(kind))
             hook = default_hooks.fp16_compress_hook
             dist._register_comm_hook(module.reducer, module.process_group, hook)

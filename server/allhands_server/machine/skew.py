@@ -1,7 +1,6 @@
 """How late ranks begin the calls of their groups, against the earliest of each call."""
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
 
 from allhands_server.machine.limits import LATEST_CLOCK
 from allhands_server.machine.values import Lateness
@@ -48,6 +47,8 @@ class Skew:
         whole = [at for at in sorted(table) if table[at].keys() >= clocks.keys()][-CALLS:]
         if not whole:
             return {}
+        from statistics import median  # with decimals, which no rank needs before it is asked
+
         late: dict[int, list[float]] = {rank: [] for rank in clocks}
         last = dict.fromkeys(clocks, 0)
         for sequence in whole:
