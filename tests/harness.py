@@ -25,6 +25,9 @@ Job = Callable[..., list["Process"]]
 BACKENDS = ("auto", "socket", "grpc")
 """What carries the calls of ranks of one host; the first is shared memory."""
 
+GRPC = pytest.param("grpc", marks=pytest.mark.nightly)
+"""For tests that wait for seconds, of what is the same over any links."""
+
 PATIENCE = 60.0
 """Seconds that a test waits for what must come; none waits for time to pass."""
 

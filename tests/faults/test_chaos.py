@@ -6,7 +6,9 @@ from faults import chaos
 from harness import Cluster
 
 
-@pytest.mark.parametrize(("backend", "seed"), [("auto", 1), ("socket", 2)])
+@pytest.mark.parametrize(
+    ("backend", "seed"), [("auto", 1), pytest.param("socket", 2, marks=pytest.mark.nightly)]
+)
 def test_a_job_outlives_kills_stops_and_cuts_without_a_wrong_number(
     cluster: Cluster, backend: str, seed: int
 ) -> None:

@@ -390,7 +390,7 @@ def test_who_waits_is_told_where_a_token_was_refused(spread: Spread, token: str)
         {"ALLHANDS_TOKEN": "sesame"},
     )
     url = {**CREDENTIALS, "ALLHANDS_URL": f"ah://10.77.0.1:{PORT}/j"}
-    begin = BEGIN.replace("timeout=20", "timeout=10")
+    begin = BEGIN.replace("timeout=20", "timeout=5")
     waiting, wrong = spread(
         "ab",
         begin,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import Cluster, Process, free_port
+from harness import GRPC, Cluster, Process, free_port
 from routed_hosts import ENTER, Routed, routed_hosts
 
 PORT = str(free_port())
@@ -111,13 +111,13 @@ os._exit(0)
     ("places", "call", "length", "backend"),
     [
         ("abc", "all_to_all", 3, "auto"),
-        ("abc", "all_to_all", 3, "grpc"),
-        ("abc", "all_reduce", 1 << 19, "auto"),
+        pytest.param("abc", "all_to_all", 3, "grpc", marks=pytest.mark.nightly),
+        pytest.param("abc", "all_reduce", 1 << 19, "auto", marks=pytest.mark.nightly),
         ("abc", "asynchronous", 1 << 19, "auto"),
-        ("abc", "broadcast", 1 << 19, "auto"),
+        pytest.param("abc", "broadcast", 1 << 19, "auto", marks=pytest.mark.nightly),
         ("abc", "message", 10, "auto"),
-        ("abc", "any_source", 10, "auto"),
-        ("abbcc", "broadcast", 10, "auto"),
+        pytest.param("abc", "any_source", 10, "auto", marks=pytest.mark.nightly),
+        pytest.param("abbcc", "broadcast", 10, "auto", marks=pytest.mark.nightly),
         ("abbcc", "all_reduce", 1 << 19, "auto"),
     ],
 )
@@ -201,8 +201,8 @@ def test_a_rank_whose_interpreter_is_held_up_is_not_taken_for_one_behind_a_silen
         assert rank.expect("ended")["warned"] == 0
 
 
-@pytest.mark.parametrize("backend", ["auto", "grpc"])
-@pytest.mark.parametrize("queue", ["50ms", "500ms"])
+@pytest.mark.parametrize("backend", ["auto", GRPC])
+@pytest.mark.parametrize("queue", ["500ms", pytest.param("50ms", marks=pytest.mark.nightly)])
 def test_a_slow_network_is_not_taken_for_a_silent_one(
     start: Start, routed: Routed, queue: str, backend: str
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import BACKENDS, Cluster, Nursery
+from harness import BACKENDS, GRPC, Cluster, Nursery
 
 SCRIPT = """
 WINDOW = {window}
@@ -194,8 +194,8 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("backend", ["socket", "grpc"])
-@pytest.mark.parametrize("length", [10, 1 << 19])
+@pytest.mark.parametrize("backend", ["socket", GRPC])
+@pytest.mark.parametrize("length", [10, pytest.param(1 << 19, marks=pytest.mark.nightly)])
 def test_who_comes_to_a_call_that_the_others_have_given_up_is_told_that_it_came_too_late(
     cluster: Cluster, backend: str, length: int
 ) -> None:

@@ -1,9 +1,10 @@
 """Ten steps of training as users of three frameworks write it, on one of two ranks.
 
-Run as `programs.py FRAMEWORK BACKEND` in the environment of a launcher; rank 0 prints what came of
-it as one line of JSON.
+Run as `programs.py FRAMEWORK BACKEND` in the environment of a launcher, but for `lightning_forks`,
+which forks its ranks itself; rank 0 prints what came of it as one line of JSON.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -35,8 +36,11 @@ class Trained:
     """Of making the group and of training, without imports."""
 
 
-Train: TypeAlias = Callable[[str], tuple[list[float], str]]
-"""Trains with the backend that it is given; returns the losses and a digest of the weights."""
+Train: TypeAlias = Callable[[str], tuple[list[float], str] | None]
+"""Trains with the backend that it is given; returns the losses and a digest of the weights.
+
+None: its ranks were other processes, which have told.
+"""
 
 
 def rows(count: int) -> TensorDataset:
@@ -62,56 +66,110 @@ def digest(model: nn.Module) -> str:
     return mine
 
 
+def tell(losses: list[float], weights: str, began: float) -> None:
+    """Print on rank 0 what came of the training."""
+    if dist.get_rank() == 0:
+        made = Trained(dist.get_backend(), losses, weights, time.perf_counter() - began)
+        print(json.dumps(asdict(made)), flush=True)
+
+
 def lightning() -> Train:
     """Fit and validate, with metrics that are averaged over the ranks: integers among them."""
     import lightning as pl
     from lightning.pytorch.strategies import DDPStrategy
 
     def train(backend: str) -> tuple[list[float], str]:
-        losses: list[float] = []
-
-        class Classifier(pl.LightningModule):
-            def __init__(self) -> None:
-                super().__init__()
-                self.net = network()
-
-            def training_step(self, batch: Any, at: int) -> Any:
-                loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
-                self.log("loss", loss, sync_dist=True, on_step=True)
-                return loss
-
-            def on_train_batch_end(self, *_: Any) -> None:
-                losses.append(float(self.trainer.callback_metrics["loss"]))
-
-            def validation_step(self, batch: Any, at: int) -> None:
-                right = (self.net(batch[0]).argmax(dim=1) == batch[1]).sum()
-                self.log("right", right, sync_dist=True)
-
-            def on_validation_epoch_end(self) -> None:
-                losses.append(float(self.trainer.callback_metrics["right"]))
-
-            def configure_optimizers(self) -> Any:
-                return torch.optim.SGD(self.parameters(), lr=0.1)
-
-        model = Classifier()
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            devices=int(os.environ["LOCAL_WORLD_SIZE"]),
-            strategy=DDPStrategy(process_group_backend=backend),
-            max_steps=STEPS,
-            log_every_n_steps=1,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=False,
-            num_sanity_val_steps=1,
-            logger=False,
-        )
-        fed, held = DataLoader(rows(STEPS * BATCH * 2), BATCH), DataLoader(rows(64), BATCH)
-        trainer.fit(model, fed, held)
-        assert trainer.global_step == STEPS
-        return losses, digest(model.net)
+        model = _classifier(pl)
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        _fit(pl, model, devices, DDPStrategy(process_group_backend=backend))
+        return model.losses, digest(model.net)
 
     return train
+
+
+def lightning_forks() -> Train:
+    """Fit as `lightning` does, on ranks that Lightning forks, fed by processes that those fork.
+
+    All collect garbage often: what they inherited must not hold them up.
+    """
+    import lightning as pl
+    from lightning.pytorch.strategies import DDPStrategy
+
+    def train(backend: str) -> None:
+        began = time.perf_counter()
+
+        class Told(pl.Callback):
+            def on_fit_end(self, trainer: Any, model: Any) -> None:
+                tell(model.losses, digest(model.net), began)
+
+        if backend == "allhands":
+            _use_a_world()
+        gc.set_threshold(20)
+        strategy = DDPStrategy(process_group_backend=backend, start_method="fork")
+        _fit(pl, _classifier(pl), 2, strategy, callbacks=[Told()], workers=2)
+
+    return train
+
+
+def _use_a_world() -> None:
+    """Leave behind what a program that has computed with others before has left."""
+    import numpy as np
+
+    import allhands as ah
+
+    ah.init_process_group(world_size=1)
+    ah.all_reduce(np.ones(4))
+    ah.destroy_process_group()
+
+
+def _classifier(pl: Any) -> Any:
+    class Classifier(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+            self.losses: list[float] = []
+
+        def training_step(self, batch: Any, at: int) -> Any:
+            loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            self.log("loss", loss, sync_dist=True, on_step=True)
+            return loss
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.losses.append(float(self.trainer.callback_metrics["loss"]))
+
+        def validation_step(self, batch: Any, at: int) -> None:
+            right = (self.net(batch[0]).argmax(dim=1) == batch[1]).sum()
+            self.log("right", right, sync_dist=True)
+
+        def on_validation_epoch_end(self) -> None:
+            self.losses.append(float(self.trainer.callback_metrics["right"]))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Classifier()
+
+
+def _fit(
+    pl: Any, model: Any, devices: int, strategy: Any, workers: int = 0, **options: Any
+) -> None:
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=devices,
+        strategy=strategy,
+        max_steps=STEPS,
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=1,
+        logger=False,
+        **options,
+    )
+    fed = DataLoader(rows(STEPS * BATCH * 2), BATCH, num_workers=workers)
+    held = DataLoader(rows(64), BATCH, num_workers=workers)
+    trainer.fit(model, fed, held)
+    assert trainer.global_step == STEPS
 
 
 def accelerate() -> Train:
@@ -177,7 +235,7 @@ def transformers() -> Train:
 
 
 FRAMEWORKS: dict[str, Callable[[], Train]] = {
-    one.__name__: one for one in (lightning, accelerate, transformers)
+    one.__name__: one for one in (lightning, lightning_forks, accelerate, transformers)
 }
 
 
@@ -186,11 +244,8 @@ def main() -> None:
     framework, backend = sys.argv[1:]
     train = FRAMEWORKS[framework]()
     began = time.perf_counter()
-    losses, weights = train(backend)
-    took = time.perf_counter() - began
-    used = dist.get_backend()
-    if dist.get_rank() == 0:
-        print(json.dumps(asdict(Trained(used, losses, weights, took))), flush=True)
+    if (came := train(backend)) is not None:
+        tell(*came, began)
     if dist.is_initialized():
         dist.destroy_process_group()
 

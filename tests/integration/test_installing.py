@@ -101,7 +101,7 @@ def installation(tmp_path: Path, sdist: Path) -> Installation:
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no compiler to be installed")
 @pytest.mark.timeout(300)  # it compiles
-@pytest.mark.parametrize("origin", ["index", "directory"])
+@pytest.mark.parametrize("origin", ["index", pytest.param("directory", marks=pytest.mark.nightly)])
 def test_the_advice_of_a_build_without_a_compiler_gives_the_native_core(
     installation: Installation, origin: str
 ) -> None:

@@ -548,11 +548,21 @@ MUTATIONS: Final = (
         TORCH,
     ),
     Mutation(
+        68,
+        "all_reduce of tensors takes the largest",
+        "torch/collectives.py",
+        "return self._work(self.native.allreduce(arrays, options), lent, tensors)",
+        "options = AllreduceOptions(None, reduceOp=ReduceOp.MAX)\n"
+        "        return self._work(self.native.allreduce(arrays, options), lent, tensors)",
+        TORCH,
+    ),
+    Mutation(
         69,
-        "modes that trace do not see calls",
-        "torch/dispatch.py",
-        "return bool(_MODES() > 0 or _allow_inflight_collective_as_graph_input())",
-        "return bool(_allow_inflight_collective_as_graph_input())",
+        "what a traced graph reduces is only read",
+        "torch/collectives.py",
+        "        arrays = lent.all_written(tensors)\n        if lent.holds_sparse and",
+        "        arrays = [one.copy() for one in lent.all_written(tensors)]\n"
+        "        if lent.holds_sparse and",
         TORCH,
     ),
     Mutation(
@@ -590,8 +600,19 @@ MUTATIONS: Final = (
         74,
         "all_gather_into_tensor sends what it was not given",
         "torch/collectives.py",
-        "self.native.all_gather_single(lent.written(output), lent.read(x), options)",
-        "self.native.all_gather_single(lent.written(output), lent.read(-x), options)",
+        "self.native.all_gather_single_coalesced(filled, lent.all_read(inputs), options)",
+        "self.native.all_gather_single_coalesced(\n"
+        "            filled, lent.all_read([-one for one in inputs]), options\n"
+        "        )",
+        TORCH,
+    ),
+    Mutation(
+        75,
+        "all_reduce of tensors adds up what no rank gave",
+        "torch/collectives.py",
+        "        arrays = lent.all_written(tensors)\n        if lent.holds_sparse and",
+        "        arrays = [-one for one in lent.all_written(tensors)]\n"
+        "        if lent.holds_sparse and",
         TORCH,
     ),
     # ------------------------------------------------------------ threads as ranks

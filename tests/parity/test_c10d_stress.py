@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import allhands as ah
 from allhands import c10d
 from allhands.testing import on_threads
+
+NIGHTLY = pytest.mark.nightly
+WAYS = ("threads", pytest.param("shm", marks=NIGHTLY), pytest.param("links", marks=NIGHTLY))
+"""By day the seeds' own bodies call as often from processes."""
 
 SIZE = 4
 CALLS = 1000

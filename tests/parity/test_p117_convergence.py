@@ -42,9 +42,9 @@ def trained(compression: Any, name: str) -> tuple[float, float]:
     ("name", "most"),
     [
         ("fp16_compress", 0.5),
-        ("bf16_compress", 0.5),
+        pytest.param("bf16_compress", 0.5, marks=pytest.mark.nightly),
         ("int8", 0.26),
-        ("top_k", 0.16),
+        pytest.param("top_k", 0.16, marks=pytest.mark.nightly),
         ("power_sgd", 0.14),
         ("post_local_sgd", 0.8),
     ],

@@ -169,6 +169,7 @@ def test_p074_gradients_of_all_gather_and_reduce_scatter(rank: int) -> None:
             x = torch.ones([3, 3, 3], requires_grad=True)
             whole = way(gathered)(x, dim)
             assert whole.shape[dim] == 6
+            assert whole.unique().tolist() == [1.0]
             (whole.sum() * (rank + 1)).backward()
             assert x.grad is not None
             assert x.grad.unique().tolist() == [3.0]

@@ -168,6 +168,18 @@ def test_p067_shapes_are_inferred_where_there_is_no_data() -> None:
 
 
 @on_four_ranks
+def test_p067_shapes_are_inferred_on_a_group_of_the_backend(rank: int) -> None:
+    world, functional = dist.group.WORLD, torch.ops._c10d_functional
+    assert world is not None
+    x, out = torch.empty((2, 3), device="meta"), torch.empty((8, 3), device="meta")
+    assert funcol.all_reduce(x, "sum", world).shape == (2, 3)
+    gather = functional.all_gather_into_tensor_out
+    assert gather(x, 4, world.group_name, out=out).shape == (8, 3)
+    dist.all_gather_into_tensor(out, x)
+    assert out.is_meta
+
+
+@on_four_ranks
 def test_p070_functional_all_to_all_single_with_uneven_splits_and_without(rank: int) -> None:
     mesh, n = flat(), 4
     sizes = [(at + 1) * (rank + 1) for at in range(n)]

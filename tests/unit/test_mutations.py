@@ -7,8 +7,8 @@ from mutations.mutation import ROOT, DoesNotFit, Mutation
 from mutations.table import MUTATIONS
 from parity_rows import LATER, ROWS, TORCH, TORCH_ONLY
 
-WITHOUT = frozenset({68, 75, *LATER})
-"""Rows of which nobody has written what breaks them."""
+WITHOUT = frozenset(LATER)
+"""Rows of which nobody has written what breaks them: there is nothing to break yet."""
 
 each_mutation = pytest.mark.parametrize(
     "mutation", MUTATIONS, ids=[f"P{one.row}-{at}" for at, one in enumerate(MUTATIONS)]

@@ -4,11 +4,14 @@ ALLHANDS_NATIVE_ROUNDS says how long the random ones go on; `make sanitize` give
 and looks at addresses also where ranks are threads.
 """
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "client" / "allhands" / "native"
 TESTS = sorted((ROOT / "tests" / "native").glob("test_*.c"))
 
-ROUNDS = os.environ.get("ALLHANDS_NATIVE_ROUNDS", "4")
+ROUNDS = os.environ.get("ALLHANDS_NATIVE_ROUNDS", "2")
 IS_THOROUGH = "ALLHANDS_NATIVE_ROUNDS" in os.environ
 RANKS_ARE = {"test_arena": ["threads", "forks"], "test_mail": ["threads", "forks"]}
 """What plays the ranks, of the tests that have any."""
@@ -57,21 +60,30 @@ def run(command: list[str], timeout: float = 600) -> tuple[int, str]:
 
 
 class Builder:
-    """Compiles the core once for each way to build it."""
+    """Compiles the core once for each way to build it, whichever process asks for it first."""
 
     def __init__(self, compiler: str, folder: Path) -> None:
         self._compiler = compiler
         self._folder = folder
-        self._objects: dict[str, list[str]] = {}
 
     def test(self, build: str, source: Path) -> list[str]:
         """Return the command that runs the test."""
-        if build not in self._objects:
-            self._objects[build] = self._compile_core(build)
+        core = self._folder / f"core-{build}.a"
         program = self._folder / f"{source.stem}-{build}"
-        if not program.exists():
-            self._compile(build, "-o", str(program), str(source), *self._objects[build])
+        with self._alone(build):
+            if not core.exists():
+                self._compile_core(build, core)
+        with self._alone(program.name):
+            if not program.exists():
+                self._compile(build, "-o", str(program), str(source), str(core))
         return [*self.runner(build), str(program)]
+
+    @contextlib.contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Keep the other processes of this run from building the same."""
+        with open(self._folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def runner(self, build: str) -> list[str]:
         # The ThreadSanitizer of older compilers does not find its way in memory that the kernel
@@ -81,15 +93,16 @@ class Builder:
 
     def why_not(self, build: str) -> str:
         """Return why nothing can be built or run that way here; nothing if it can."""
-        source = self._folder / "nothing.c"
-        source.write_text("int main(void) { return 0; }\n")
+        source = self._folder / f"nothing-{build}.c"
         program = self._folder / f"nothing-{build}"
-        status, said = run([self._compiler, *BUILDS[build], "-o", str(program), str(source)])
-        if status == 0:
-            status, said = run([*self.runner(build), str(program)])
+        with self._alone(program.name):
+            source.write_text("int main(void) { return 0; }\n")
+            status, said = run([self._compiler, *BUILDS[build], "-o", str(program), str(source)])
+            if status == 0:
+                status, said = run([*self.runner(build), str(program)])
         return said or f"exit status {status}" if status else ""
 
-    def _compile_core(self, build: str) -> list[str]:
+    def _compile_core(self, build: str, core: Path) -> None:
         objects = []
         for source in sorted(NATIVE.glob("*.c")):
             if re.search(r"\bPy[A-Z_]", source.read_text()):
@@ -97,7 +110,8 @@ class Builder:
             made = str(self._folder / f"{source.stem}-{build}.o")
             self._compile(build, "-c", "-o", made, str(source))
             objects.append(made)
-        return objects
+        status, said = run(["ar", "rcs", str(core), *objects])
+        assert status == 0, said
 
     def _compile(self, build: str, *arguments: str) -> None:
         status, said = run([self._compiler, *FLAGS, *BUILDS[build], f"-I{NATIVE}", *arguments])
@@ -109,7 +123,11 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler: neither gcc nor cc is on PATH")
-    return Builder(compiler, tmp_path_factory.mktemp("native"))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+    (folder / "native").mkdir(exist_ok=True)
+    return Builder(compiler, folder / "native")
 
 
 @pytest.mark.timeout(1200)  # compilers on busy machines; and `make sanitize` asks for much

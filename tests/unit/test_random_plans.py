@@ -132,7 +132,9 @@ def carry_out(seed: int) -> tuple[list[list[str]], Plan]:
     return run(main()), plan
 
 
-@pytest.mark.parametrize("batch", range(10))
+@pytest.mark.parametrize(
+    "batch", [*range(5), *(pytest.param(at, marks=pytest.mark.nightly) for at in range(5, 10))]
+)
 def test_every_call_under_a_random_plan_is_exact_or_a_named_error_in_time(batch: int) -> None:
     for seed in range(batch * 20, batch * 20 + 20):
         try:
