@@ -82,6 +82,7 @@ def lightning() -> Train:
         model = _classifier(pl)
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         _fit(pl, model, devices, DDPStrategy(process_group_backend=backend))
+        assert model.trainer.global_step == STEPS
         return model.losses, digest(model.net)
 
     return train
@@ -100,6 +101,7 @@ def lightning_forks() -> Train:
 
         class Told(pl.Callback):
             def on_fit_end(self, trainer: Any, model: Any) -> None:
+                assert trainer.global_step == STEPS
                 tell(model.losses, digest(model.net), began)
 
         if backend == "allhands":
@@ -169,7 +171,6 @@ def _fit(
     fed = DataLoader(rows(STEPS * BATCH * 2), BATCH, num_workers=workers)
     held = DataLoader(rows(64), BATCH, num_workers=workers)
     trainer.fit(model, fed, held)
-    assert trainer.global_step == STEPS
 
 
 def accelerate() -> Train:
