@@ -52,6 +52,10 @@ test-frameworks: $(VENV)/.has-torch ## Train ten steps with Lightning, accelerat
 tables: $(VENV)/.has-dev ## Write docs/parity.md and docs/matrix.md from a run of their tests
 	ALLHANDS_WRITE_TABLES=1 $(BIN)/python -m pytest --ignore tests/pytorch --ignore tests/parity/pytorch -k "test_p0 or test_p1 or test_matrix" -m "not nightly" $(ARGS)
 
+.PHONY: surface
+surface: $(VENV)/.has-torch ## Write tests/surface anew: names and wire that others rely on
+	PYTHONPATH=tests $(BIN)/python -m surface.describe
+
 .PHONY: mutations
 mutations: $(VENV)/.has-torch ## Break behaviours one by one, and note in docs/parity.md which tests notice
 	PYTHONPATH=tests $(BIN)/python -m mutations.run $(ARGS)

@@ -45,6 +45,10 @@ def __getattr__(name: str) -> object:
     return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})
+
+
 def register() -> None:
     """Make the backend, `ah://` and `fake://` known to torch.distributed. Idempotent."""
     # `import torch` calls this, also the one in the next line, while this module is being imported.
