@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import parity_rows
-from allhands.loop_thread import is_wake_of_a_closed_loop
+from allhands.runtime.loop_thread import is_wake_of_a_closed_loop
 from harness import Cluster, Job, Nursery, Process
 from parity.pytorch.seeds.listing import ABSENT
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import pytest
 
-from allhands.meeting import address_towards
+from allhands.coordinator.rendezvous import address_towards
 
 Job = Callable[..., list["Process"]]
 

@@ -26,10 +26,10 @@ def _preload() -> None:
     import allhands.aio
     import allhands.api.sync
     import allhands.cli.serve
-    import allhands.native_core
+    import allhands.runtime.native_core
     import allhands_server.daemon  # noqa: F401
 
-    allhands.native_core.find()
+    allhands.runtime.native_core.find()
 
 
 def _serve(door: socket.socket) -> dict[str, Any] | None:

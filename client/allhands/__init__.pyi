@@ -77,7 +77,10 @@ from .api.sync import status as status
 from .api.sync import store as store
 from .api.world import NonMember as NonMember
 from .c10d import ProcessGroup as ProcessGroup
-from .control import Control as Control
+from .coordinator.client import Control as Control
+from .coordinator.diagnosis import Diagnosis as Diagnosis
+from .coordinator.status import JobStatus as JobStatus
+from .data.sparse_array import SparseArray as SparseArray
 from .deadlines import deadline as deadline
 from .engine.work import Work as Work
 from .errors import AllhandsError as AllhandsError
@@ -98,7 +101,7 @@ from .errors import Refused as Refused
 from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
 from .group import Group as Group
-from .job_status import JobStatus as JobStatus
+from .membership.retry import retry as retry
 from .parallel.grad_bucket import GradBucket as GradBucket
 from .parallel.join import Join as Join
 from .parallel.join import Joinable as Joinable
@@ -106,11 +109,8 @@ from .parallel.join import JoinHook as JoinHook
 from .parallel.mesh import DeviceMesh as DeviceMesh
 from .parallel.mesh import init_device_mesh as init_device_mesh
 from .parallel.reducer import Reducer as Reducer
-from .recorder.diagnosis import Diagnosis as Diagnosis
 from .recorder.record import OperationRecord as OperationRecord
-from .recovery.retry import retry as retry
 from .reduction import ReduceOp as ReduceOp
-from .sparse import SparseArray as SparseArray
 from .stores import CoordinatorStore as CoordinatorStore
 from .stores import FakeStore as FakeStore
 from .stores import FileStore as FileStore

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from allhands import slurm
 from allhands.limits import Limits
+from allhands.runtime import slurm
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"

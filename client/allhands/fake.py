@@ -4,16 +4,16 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
-from allhands.channel import Address, Endpoint
 from allhands.config import WorldConfig
+from allhands.coordinator.endpoint import Address, Endpoint
+from allhands.coordinator.rendezvous import Meeting
+from allhands.coordinator.session import Member, Session
 from allhands.engine.fake import FakeEngine
 from allhands.errors import AllhandsError
-from allhands.loop_thread import LoopThread
-from allhands.meeting import Meeting
-from allhands.session import Member, Session
+from allhands.membership.worker import WORLD, Worker
+from allhands.runtime.loop_thread import LoopThread
 from allhands.transport.ports import NoPorts
 from allhands.verdicts import Verdict
-from allhands.worker import WORLD, Worker
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 _NOWHERE = Endpoint(Address("fake", 1), None)

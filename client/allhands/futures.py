@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from allhands.callbacks import Callbacks
 from allhands.errors import ForkedProcess
+from allhands.runtime.callbacks import Callbacks
 
 T = TypeVar("T")
 S = TypeVar("S")

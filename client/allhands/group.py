@@ -16,10 +16,11 @@ from typing import Protocol
 
 import numpy as np
 
-from allhands import native_core, sparse
 from allhands.algorithms.cost import Wire
-from allhands.callbacks import Callbacks
-from allhands.codec import Types
+from allhands.data import sparse_array
+from allhands.data.codec import Types
+from allhands.data.serializer import Objects
+from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import effective
 from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
@@ -37,10 +38,10 @@ from allhands.engine.order import Careful
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.posted import Posted
 from allhands.engine.work import Result, Work
-from allhands.objects import Objects
 from allhands.reduction import OPS, ReduceOp, check
-from allhands.sparse import SparseArray
-from allhands.termination import reason_of
+from allhands.runtime import native_core
+from allhands.runtime.callbacks import Callbacks
+from allhands.runtime.termination import reason_of
 from allhands.timeout import seconds
 
 _ABORT_SECONDS = 1.0
@@ -192,8 +193,8 @@ class Group(Collectives[Work], Composed):
         """
         if isinstance(x, SparseArray):
             return self.all_reduce_sparse(x, op, timeout=timeout, label=label)
-        if sparse.is_foreign(x):
-            return self.all_reduce_sparse(sparse.Foreign(x), op, timeout=timeout, label=label)
+        if sparse_array.is_foreign(x):
+            return self.all_reduce_sparse(sparse_array.Foreign(x), op, timeout=timeout, label=label)
         return super().all_reduce(x, op, timeout=timeout, label=label)
 
     def all_reduce_init(

@@ -80,3 +80,12 @@ def described(one: Absence) -> str:
 def _located(one: Absence) -> str:
     lines = one.stack.rstrip("\n").split("\n")[-_SHOWN_LINES:]
     return f"\nrank {one.rank} is at\n" + "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A call that a rank gave up on purpose."""
+
+    rank: int
+    by: str
+    reason: str

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from allhands.control import Control
+from allhands.coordinator.client import Control
 from allhands.testing.daemon import Daemon, running_daemon
 
 _jobs = itertools.count(1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from allhands.channel import Endpoint
-from allhands.control import Control
-from allhands.loop_thread import LoopThread
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Endpoint
+from allhands.runtime.loop_thread import LoopThread
 from allhands.stores import (
     AsyncCoordinatorStore,
     CoordinatorStore,

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
-from allhands.control import Control
+from allhands.coordinator.client import Control
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from allhands.control import Control
+from allhands.coordinator.client import Control
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.raw_member import RawMember
 from allhands.testing.until import until

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from allhands import errors
-from allhands.channel import Address, Endpoint
-from allhands.control import Control, Swap, connect
+from allhands.coordinator.client import Control, Swap, connect
+from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.testing.daemon import Daemon
 from allhands.testing.raw_member import RawMember
 from allhands.testing.until import until

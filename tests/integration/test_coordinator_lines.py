@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from allhands.control import Control
+from allhands.coordinator.client import Control
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.until import until
 from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameCutter, framed

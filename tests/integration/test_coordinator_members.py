@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from allhands.channel import Address, Endpoint, dial
-from allhands.session import Session
+from allhands.coordinator.endpoint import Address, Endpoint, dial
+from allhands.coordinator.session import Session
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 TURNS = 12

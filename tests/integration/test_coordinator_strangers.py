@@ -17,8 +17,8 @@ import grpc.aio
 import pytest
 import trustme
 
-from allhands.channel import Endpoint
-from allhands.control import Control
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Endpoint
 from allhands.errors import CoordinatorUnavailable
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.raw_member import RawMember

@@ -342,8 +342,8 @@ def test_a_child_that_closes_a_client_leaves_its_parents_calls_alone(cluster: Cl
 def test_a_client_that_calls_by_grpc_does_so_in_a_child_too(cluster: Cluster) -> None:
     parent = cluster.start(
         script("""
-        from allhands.channel import find_coordinator
-        from allhands.control import Control
+        from allhands.coordinator.endpoint import find_coordinator
+        from allhands.coordinator.client import Control
         endpoint = find_coordinator(None, os.environ)
         control = Control(endpoint, job="job", use_lines=False)
         control.put("key", b"1")

@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FIND = "from allhands import native_core as n; core, why = n.find(); print(core and 'found', why)"
+FIND = (
+    "from allhands.runtime import native_core as n; core, why = n.find(); "
+    "print(core and 'found', why)"
+)
 
 
 @pytest.fixture(scope="session")

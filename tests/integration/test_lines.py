@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import trustme
 
-from allhands import errors, key_calls
-from allhands.channel import Address, Endpoint
-from allhands.control import Control
-from allhands.key_calls import CallFailed, CallsPort
-from allhands.lines import Lines
+from allhands import errors
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Address, Endpoint
+from allhands.coordinator.kv import calls
+from allhands.coordinator.kv.blocking import Lines
+from allhands.coordinator.kv.calls import CallFailed, CallsPort
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.until import until
@@ -250,7 +251,7 @@ def lines_at(*ports: int) -> Lines:
 
 def count(lines: Lines, seconds: float = 20.0) -> wire.CountReply | None:
     request = wire.CountRequest(job="j")
-    return lines.call(key_calls.COUNT, request, time.monotonic() + seconds)
+    return lines.call(calls.COUNT, request, time.monotonic() + seconds)
 
 
 def test_where_nobody_listens_there_is_no_line_and_one_line_in_the_log(
@@ -493,7 +494,7 @@ async def test_without_a_line_tasks_call_by_grpc(
     async def refuse(*_: object) -> None:
         raise ConnectionRefusedError("nobody there")
 
-    monkeypatch.setattr("allhands.async_line.AsyncLine.open", refuse)
+    monkeypatch.setattr("allhands.coordinator.kv.asynchronous.AsyncLine.open", refuse)
     async with AsyncCoordinatorStore(daemon.endpoint, job=job_name, timeout=10) as store:
         with caplog.at_level(logging.INFO):
             await asyncio.gather(*(store.add("n", 1) for _ in range(20)))

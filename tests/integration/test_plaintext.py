@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from allhands.channel import parse_url
-from allhands.control import connect
+from allhands.coordinator.client import connect
+from allhands.coordinator.endpoint import parse_url
 from harness import PATIENCE, Cluster, Process, address_beyond_loopback
 
 
@@ -60,7 +60,7 @@ ENTRIES = {
     """,
     "aio store": """
         import asyncio
-        from allhands.channel import Endpoint, parse_url
+        from allhands.coordinator.endpoint import Endpoint, parse_url
         from allhands.stores import AsyncCoordinatorStore
         async def go():
             async with AsyncCoordinatorStore(Endpoint(parse_url(URL), "s3cret"), job="j") as it:

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from allhands.channel import Address, Endpoint
 from allhands.config import agreed_port
+from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.errors import CoordinatorUnavailable
 from allhands.launcher.coordinator import probe
 from allhands.testing.daemon import Daemon
@@ -396,7 +396,7 @@ def test_the_rank_that_announced_its_failure_is_blamed_though_its_victim_is_gone
     os.mkfifo(failing)
     path = script(f"""
         import os, pathlib, select, signal, sys
-        from allhands.announcement import announce_end
+        from allhands.runtime.exit_notice import announce_end
         ready, failing = pathlib.Path({str(ready)!r}), pathlib.Path({str(failing)!r})
         if os.environ["RANK"] == "0":
             victim = os.pidfd_open(int(ready.read_text()))

@@ -652,7 +652,7 @@ def test_ranks_in_two_network_namespaces_do_without_shared_memory(cluster: Clust
         door = os.open("/proc/self/ns/net", os.O_RDONLY)
         libc = ctypes.CDLL(None, use_errno=True)
         assert libc.unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())  # CLONE_NEWNET
-        from allhands.arena import arena
+        from allhands.shm import arena
         key = arena.host_key()
         assert libc.setns(door, 0) == 0, os.strerror(ctypes.get_errno())
         assert key != arena.host_key()

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from allhands import errors
-from allhands.channel import Address, Endpoint
-from allhands.control import Control
-from allhands.probe import find_reason
+from allhands.coordinator.attempts import find_reason
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import Daemon, running_daemon
 from harness import PATIENCE, Cluster, Process, free_port
@@ -282,15 +282,15 @@ def look_up(host, *rest, **named):
         host = "127.0.0.1"
     return looked_up(host, *rest, **named)
 socket.getaddrinfo = look_up
-from allhands import meeting
-resolve = meeting.resolve
+from allhands.coordinator import rendezvous
+resolve = rendezvous.resolve
 async def resolve_late(host):
     if host == "late.example":
         if not known.is_set():
             raise ah.CoordinatorUnavailable("the host 'late.example' has no address")
         host = "127.0.0.1"
     return await resolve(host)
-meeting.resolve = resolve_late
+rendezvous.resolve = resolve_late
 threading.Thread(target=lambda: (hear(), known.set()), daemon=True).start()
 """
 
@@ -301,7 +301,7 @@ class Heard(logging.Handler):
     def emit(self, record):
         warnings.append(record.getMessage())
         tell("warned", text=record.getMessage())
-logging.getLogger("allhands.probe").addHandler(Heard())
+logging.getLogger("allhands.coordinator.attempts").addHandler(Heard())
 """
 
 

@@ -823,7 +823,7 @@ MUTATIONS: Final = (
     Mutation(
         103,
         "a group that was destroyed goes on",
-        "worker.py",
+        "membership/worker.py",
         "engine.end(why) if why is not None else engine.shut(_destroyed)",
         "engine.end(why) if why is not None else None",
     ),

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from allhands.callbacks import Callbacks
 from allhands.engine.call import Call
 from allhands.engine.work import Work as NativeWork
+from allhands.runtime.callbacks import Callbacks
 from allhands.torch.tensors import Lent
 from allhands.torch.work import Work
 from torch_cases import equal, given

@@ -233,7 +233,7 @@ def _in_a_process(body: Callable[[], Any], **environment: str) -> Any:
 
 def test_the_state_is_set_only_by_who_knows_the_one_before() -> None:
     def body() -> list[Any]:
-        from allhands.control import Control
+        from allhands.coordinator.client import Control
         from allhands.stores import TCPStore
         from allhands.torch.elastic import State
 
@@ -276,7 +276,7 @@ def test_the_first_agent_hosts_and_the_last_one_leaves_nothing(daemon: Daemon) -
     assert re.fullmatch(r"ah://127\.0\.0\.1:\d+/torchrun-run", url)
 
     def beside() -> list[Any]:
-        from allhands.control import connect
+        from allhands.coordinator.client import connect
         from allhands.torch.elastic import create
 
         at = f"127.0.0.1:{daemon.notice.port}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allhands.announcement import (
+from allhands.runtime.exit_notice import (
     LAUNCH_VARIABLE,
     Announcements,
     Cause,

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from allhands.callbacks import Callbacks
 from allhands.engine.backlog import Backlog
 from allhands.engine.call import Call
 from allhands.engine.order import Order
 from allhands.engine.recording import Recording
 from allhands.engine.work import Work
 from allhands.futures import at_once
+from allhands.runtime.callbacks import Callbacks
 
 PATIENCE = 10.0
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from allhands import errors
-from allhands.channel import (
+from allhands.coordinator.endpoint import (
     Address,
     Endpoint,
     complete,

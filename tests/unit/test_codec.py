@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allhands.codec import Types, decode, encode
-from allhands.dtypes import dtype_of, name_of
+from allhands.data.codec import Types, decode, encode
+from allhands.data.dtypes import dtype_of, name_of
 
 NOTHING = Types()
 

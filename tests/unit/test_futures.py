@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from allhands.callbacks import Callbacks
 from allhands.futures import Future, awaitable, collect_all, wait_all
+from allhands.runtime.callbacks import Callbacks
 
 PATIENCE = 10.0
 
@@ -83,7 +83,7 @@ def test_quick_functions_do_not_get_a_thread_each(callbacks: Callbacks) -> None:
 def test_what_others_wait_for_runs_at_once_however_many_are_stuck(
     callbacks: Callbacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allhands.callbacks._STUCK_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr("allhands.runtime.callbacks._STUCK_SECONDS", 2 * PATIENCE)
     may_end = threading.Event()
     carried, again = threading.Event(), threading.Event()
     try:
@@ -100,7 +100,7 @@ def test_what_others_wait_for_runs_at_once_however_many_are_stuck(
 def test_threads_that_carry_leave_others_their_threads(
     callbacks: Callbacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allhands.callbacks._STUCK_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr("allhands.runtime.callbacks._STUCK_SECONDS", 2 * PATIENCE)
     may_end = threading.Event()
     try:
         for _ in range(5):

@@ -10,7 +10,6 @@ from allhands.deadlines import deadline
 from allhands.engine import endings, group_engine
 from allhands.engine.endings import Found
 from allhands.engine.losses import Losses
-from allhands.engine.verdict import GivenUp
 from allhands.engine.work import Work
 from allhands.errors import (
     AllhandsError,
@@ -23,7 +22,7 @@ from allhands.group import Group
 from allhands.reduction import ReduceOp
 from allhands.testing.inproc_world import InprocRank, InprocWorld, inproc_world, outcomes, results
 from allhands.transport.inproc import Switchboard
-from allhands.verdicts import Absence, Verdict
+from allhands.verdicts import Absence, GivenUp, Verdict
 from collectives import called
 
 pytestmark = pytest.mark.usefixtures("miniature")

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from allhands import interfaces
+from allhands.runtime import interfaces
 from allhands.transport.ports import Ports
 from harness import address_beyond_loopback
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from allhands import loop_thread
-from allhands.loop_thread import LoopThread
+from allhands.runtime import loop_thread
+from allhands.runtime.loop_thread import LoopThread
 
 PATIENCE = 20.0
 

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allhands import reporting
+from allhands.coordinator import report_codec
+from allhands.coordinator.diagnosis import RankReport, diagnose
+from allhands.coordinator.status import GroupStatus, JobStatus, MemberStatus, OperationStatus
 from allhands.engine.native import OPS
 from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 from allhands.group import Group
-from allhands.job_status import GroupStatus, JobStatus, MemberStatus, OperationStatus
-from allhands.native_core import find
 from allhands.recorder import source
 from allhands.recorder.begun import MOST, Begun
-from allhands.recorder.diagnosis import RankReport, diagnose
 from allhands.recorder.dump import MOST_FILES, Dumper
 from allhands.recorder.merge import merged
 from allhands.recorder.record import OUTCOMES, OperationRecord
@@ -30,6 +29,7 @@ from allhands.recorder.ring import Ring
 from allhands.recorder.source import place
 from allhands.recorder.trace import trace
 from allhands.reduction import ReduceOp
+from allhands.runtime.native_core import find
 from allhands.testing.inproc_world import inproc_world, outcomes
 
 SECOND = 1_000_000_000
@@ -415,7 +415,7 @@ def test_a_folder_that_cannot_be_written_is_logged(
 
 def test_a_report_comes_back_as_it_was() -> None:
     records = [record(1, waits_for=(3, 4), outcome="running", finished=0), record(2, label="x")]
-    found = reporting.decode(reporting.encode(records, [], "the stack", 1 << 20))
+    found = report_codec.decode(report_codec.encode(records, [], "the stack", 1 << 20))
     assert found is not None
     assert (found.operations, found.stack, found.is_cut) == (tuple(records), "the stack", False)
 
@@ -423,9 +423,9 @@ def test_a_report_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("nbytes", [200, 1000, 5000])
 def test_a_report_fits_and_leaves_out_the_oldest(nbytes: int) -> None:
     records = [record(number) for number in range(1, 101)]
-    data = reporting.encode(records, [], "", nbytes)
+    data = report_codec.encode(records, [], "", nbytes)
     assert len(data) <= nbytes
-    found = reporting.decode(data)
+    found = report_codec.decode(data)
     assert found is not None
     assert found.is_cut
     numbers = [one.sequence for one in found.operations]
@@ -433,24 +433,24 @@ def test_a_report_fits_and_leaves_out_the_oldest(nbytes: int) -> None:
 
 
 def test_a_stack_that_leaves_no_room_is_left_out() -> None:
-    data = reporting.encode([record(1)], [], "s" * 1000, 400)
-    found = reporting.decode(data)
+    data = report_codec.encode([record(1)], [], "s" * 1000, 400)
+    found = report_codec.decode(data)
     assert found is not None
     assert (found.stack, found.is_cut, len(found.operations)) == ("", True, 1)
 
 
 def test_what_is_no_report_is_told_apart() -> None:
-    assert reporting.decode(b"\xff\xff\xff") is None
+    assert report_codec.decode(b"\xff\xff\xff") is None
 
 
 def test_a_report_is_cut_into_parts_and_an_empty_one_has_one() -> None:
-    data = bytes(reporting.PART_BYTES + 1)
-    parts = reporting.parts(7, data)
+    data = bytes(report_codec.PART_BYTES + 1)
+    parts = report_codec.parts(7, data)
     assert [(part.id, len(part.data), part.last) for part in parts] == [
-        (7, reporting.PART_BYTES, False),
+        (7, report_codec.PART_BYTES, False),
         (7, 1, True),
     ]
-    assert [(part.data, part.last) for part in reporting.parts(7, b"")] == [(b"", True)]
+    assert [(part.data, part.last) for part in report_codec.parts(7, b"")] == [(b"", True)]
 
 
 # ---------------------------------------------------------------- trace

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from allhands.api import rendezvous
-from allhands.api.rendezvous import Grounds, Meeting, meet_through
 from allhands.config import Daemon, Gathering, Hosted
 from allhands.errors import StoreTimeout
+from allhands.membership import store_rendezvous
+from allhands.membership.store_rendezvous import Grounds, Meeting, meet_through
 from allhands.stores import HashStore, PrefixStore
 
 _PATIENCE = 20.0
@@ -38,7 +38,7 @@ class _Elsewhere:
 
 
 def _meet(
-    pool: ThreadPoolExecutor, stores: list[rendezvous.Keys], grounds: Grounds | None = None
+    pool: ThreadPoolExecutor, stores: list[store_rendezvous.Keys], grounds: Grounds | None = None
 ) -> list["Future[Meeting]"]:
     return [
         pool.submit(meet_through, store, rank, len(stores), _PATIENCE, grounds)
@@ -57,7 +57,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
             places.name = f"place {next(count)}"
         return str(places.name)
 
-    return lambda: monkeypatch.setattr(rendezvous, "_here", here)
+    return lambda: monkeypatch.setattr(store_rendezvous, "_here", here)
 
 
 def test_ranks_of_one_host_meet_by_a_note_that_only_their_user_reads(

@@ -17,7 +17,7 @@ from allhands.algorithms import (
     van_de_geijn,
 )
 from allhands.algorithms.cost import Wire
-from allhands.gauge import gauge
+from allhands.membership.link_probe import gauge
 from allhands.schedule import Schedule
 from allhands.testing.inproc_world import inproc_world
 

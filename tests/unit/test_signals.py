@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from allhands.signals import Deferred
+from allhands.runtime.signal_mask import Deferred
 
 
 class Rang(Exception):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from allhands.slurm import expand_nodelist, first_node, node_count
+from allhands.runtime.slurm import expand_nodelist, first_node, node_count
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from allhands.cli.render import jobs_json
-from allhands.job_status import (
+from allhands.coordinator.status import (
     GroupStatus,
     JobStatus,
     LatenessStatus,
     MemberStatus,
     OperationStatus,
 )
-from allhands.tables import group_table, jobs_table, plain
+from allhands.coordinator.tables import group_table, jobs_table, plain
 
 
 def _member(rank: int, *operations: OperationStatus, label: str = "") -> MemberStatus:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from allhands import termination
-from allhands.signals import Deferred
-from allhands.termination import Terminated
+from allhands.runtime import termination
+from allhands.runtime.signal_mask import Deferred
+from allhands.runtime.termination import Terminated
 
 
 class Ends:

@@ -3,8 +3,8 @@
 from allhands.api.sync import default_group
 from allhands.engine.arguments import AnyArray
 from allhands.group import Group
-from allhands.recovery import state
-from allhands.recovery.state import Scalar
+from allhands.membership import state
+from allhands.membership.state import Scalar
 
 
 class State(state.State):

@@ -1,8 +1,8 @@
 """The default world of a process that pretends to be a rank among others."""
 
 from allhands.api.world import World
-from allhands.channel import Endpoint
 from allhands.config import WorldConfig
+from allhands.coordinator.endpoint import Endpoint
 from allhands.fake import FakeThread, FakeWorker
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from allhands.api.ragged import given
 from allhands.api.sync import AnyGroup, current_world, finished, member, within
-from allhands.objects import checked_size
+from allhands.data.serializer import checked_size
 
 
 def register_dataclass(kind: type, name: str | None = None) -> None:

@@ -18,7 +18,7 @@ from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.work import Result, Work
 from allhands.group import Group
-from allhands.recovery.resilient import ResilientGroup
+from allhands.membership.resilient import ResilientGroup
 
 
 class RoundRobin(Group):

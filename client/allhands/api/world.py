@@ -14,23 +14,23 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from allhands import stacks, termination
-from allhands.announcement import LAUNCH_VARIABLE
 from allhands.api.register import Lineage, Register, check_tag
-from allhands.channel import Endpoint
-from allhands.codec import Types
 from allhands.config import ON_FAILURE, WorldConfig
+from allhands.coordinator.endpoint import Endpoint
+from allhands.data.codec import Types
+from allhands.data.serializer import Objects
 from allhands.engine.arguments import AnyArray
 from allhands.engine.order import Order
 from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError, ForkedProcess
 from allhands.group import Group
-from allhands.loop_thread import LoopThread
-from allhands.objects import Objects
+from allhands.membership.resilient import Policy, ResilientGroup
+from allhands.membership.survivors import Survivors
+from allhands.membership.worker import Worker
 from allhands.recorder.record import OperationRecord
-from allhands.recovery.recovery import Survivors
-from allhands.recovery.resilient import Policy, ResilientGroup
-from allhands.worker import Worker
+from allhands.runtime import stack_dump, termination
+from allhands.runtime.exit_notice import LAUNCH_VARIABLE
+from allhands.runtime.loop_thread import LoopThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class World:
             self.close()
             return
         said = f"{type(error).__name__}: {error}"
-        self.close(said, stacks.of_error(error), self._worker.config.abort_on_exception)
+        self.close(said, stack_dump.of_error(error), self._worker.config.abort_on_exception)
 
     def close(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
         """Leave: what was sent before is received first, unless `error` says why not. Idempotent.

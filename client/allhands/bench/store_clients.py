@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import uvloop
 
-from allhands.channel import Address, Endpoint
-from allhands.control import Control
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.stores import AsyncCoordinatorStore, CoordinatorStore
 
 _VALUE = b"twenty bytes of text"

@@ -7,17 +7,18 @@ be. The texts are c10d's, behind the operation's name, with what is wrong and wh
 from collections.abc import Sequence
 from typing import NoReturn
 
-from allhands import reduction, sparse
+from allhands import reduction
+from allhands.data import sparse_array
+from allhands.data.sparse_array import SparseArray
 from allhands.engine import arguments, sparsely
 from allhands.engine.arguments import AnyArray
 from allhands.errors import InvalidArgument, InvalidType
 from allhands.reduction import ReduceOp
-from allhands.sparse import SparseArray
 
 
 def is_sparse(array: object) -> bool:
     """Say whether it is a sparse array, of this package or of SciPy."""
-    return isinstance(array, sparse.SparseArray) or sparse.is_foreign(array)
+    return isinstance(array, sparse_array.SparseArray) or sparse_array.is_foreign(array)
 
 
 def refuse(operation: str, text: str) -> NoReturn:
@@ -297,7 +298,8 @@ def _one_layout(operation: str, given: Sequence[object]) -> list[AnyArray] | lis
             )
     if wanted:
         return [
-            array if isinstance(array, SparseArray) else sparse.Foreign(array) for array in given
+            array if isinstance(array, SparseArray) else sparse_array.Foreign(array)
+            for array in given
         ]
     return _dense(operation, given, "tensors")
 

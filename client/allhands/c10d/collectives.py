@@ -20,6 +20,7 @@ from allhands.c10d.options import (
     ScatterOptions,
     settled,
 )
+from allhands.data.sparse_array import SparseArray
 from allhands.engine import arguments, ragged
 from allhands.engine.arguments import AnyArray
 from allhands.engine.chain import Chain
@@ -27,7 +28,6 @@ from allhands.engine.ended import Ended
 from allhands.engine.work import Result, Work
 from allhands.group import Group
 from allhands.reduction import ReduceOp
-from allhands.sparse import SparseArray
 from allhands.timeout import Timeout
 
 

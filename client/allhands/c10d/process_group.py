@@ -22,7 +22,7 @@ from allhands.c10d.options import BarrierOptions, GroupOptions, settled
 from allhands.c10d.passing import not_passed
 from allhands.engine.work import Work
 from allhands.errors import CollectiveTimeout, PeerFailed
-from allhands.termination import INTERRUPTIONS, reason_of
+from allhands.runtime.termination import INTERRUPTIONS, reason_of
 from allhands.timeout import Timeout, seconds
 
 _AT_ONCE = 0.001

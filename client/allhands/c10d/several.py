@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from allhands.data.sparse_array import SparseArray, distinct, unflat
 from allhands.engine import sparsely
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
 from allhands.reduction import Premul, ReduceOp, finish, fold
-from allhands.sparse import SparseArray, distinct, unflat
 
 
 def broadcast(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from allhands.control import Control
+    from allhands.coordinator.client import Control
 
 CoordinatorOption: TypeAlias = Annotated[
     str | None,
@@ -40,8 +40,8 @@ def reach(
         typer.BadParameter: the URL is malformed, several coordinators could be meant, others could
             read the token on its way, or the coordinator says that an argument makes no sense.
     """
-    from allhands.channel import find_coordinator
-    from allhands.control import Control
+    from allhands.coordinator.client import Control
+    from allhands.coordinator.endpoint import find_coordinator
 
     try:
         endpoint = find_coordinator(url, os.environ, insecure=insecure)

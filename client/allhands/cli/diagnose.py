@@ -33,8 +33,8 @@ from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
 from allhands.cli.render import Output, show
 
 if TYPE_CHECKING:
-    from allhands.control import Control
-    from allhands.recorder.diagnosis import Diagnosis
+    from allhands.coordinator.client import Control
+    from allhands.coordinator.diagnosis import Diagnosis
 
 
 def diagnose_command(
@@ -70,7 +70,7 @@ def _show(found: "Diagnosis", output: Output) -> None:
         told["failed"] = found.has_failed
         typer.echo(json.dumps(told, indent=2))
         return
-    from allhands.tables import diagnosis_table
+    from allhands.coordinator.tables import diagnosis_table
 
     show(diagnosis_table(found))
 

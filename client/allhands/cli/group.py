@@ -9,7 +9,7 @@ from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
 from allhands.cli.render import show
 
 if TYPE_CHECKING:
-    from allhands.job_status import JobStatus
+    from allhands.coordinator.status import JobStatus
 
 
 def group_command(
@@ -26,8 +26,8 @@ def group_command(
 
 
 def _show(name: str, jobs: "Sequence[JobStatus]", where: str) -> None:
+    from allhands.coordinator.tables import group_table
     from allhands.errors import NotFound
-    from allhands.tables import group_table
 
     found = [(job, group) for job in jobs for group in job.groups if group.group == name]
     if not found:

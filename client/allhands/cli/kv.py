@@ -51,8 +51,8 @@ def delete(
     insecure: InsecureOption = False,
 ) -> None:
     """Delete the keys; fail if one of them did not exist."""
+    from allhands.coordinator.kv.values import quoted
     from allhands.errors import NotFound
-    from allhands.values import quoted
 
     with reach(coordinator, job, insecure=insecure) as control:
         absent = [key for key in keys if not control.delete(key)]

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from allhands.job_status import JobStatus
+    from allhands.coordinator.status import JobStatus
 
 
 class Output(enum.StrEnum):
@@ -22,7 +22,7 @@ def show(renderable: "RenderableType") -> None:
     """Write to standard output: fitted to a terminal, else plain and never wrapped."""
     from rich.console import Console
 
-    from allhands.tables import plain
+    from allhands.coordinator.tables import plain
 
     if sys.stdout.isatty():
         Console().print(renderable)

@@ -19,7 +19,7 @@ from allhands.cli.coordinator import InsecureOption
 from allhands.launcher.supervision import GRACE_SECONDS
 
 if TYPE_CHECKING:
-    from allhands.channel import Endpoint
+    from allhands.coordinator.endpoint import Endpoint
     from allhands.launcher.environment import Placement
 
 _PYTHON = sys.executable, "-u"
@@ -206,8 +206,8 @@ def _check_network(
     Raises:
         typer.BadParameter: they cannot; it names the option, or the variable where that says so.
     """
-    from allhands import interfaces
     from allhands.config import read_host, read_port_range
+    from allhands.runtime import interfaces
 
     options = {
         "ALLHANDS_ADVERTISE": "--advertise",
@@ -235,7 +235,7 @@ def _check_network(
 
 def _endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None":
     """Return the coordinator that is to be used; None: one is embedded."""
-    from allhands.channel import check_privacy, find_coordinator
+    from allhands.coordinator.endpoint import check_privacy, find_coordinator
 
     if not (coordinator or os.environ.get("ALLHANDS_URL")):
         return None

@@ -36,8 +36,8 @@ from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
 from allhands.cli.render import Output, jobs_json, show
 
 if TYPE_CHECKING:
-    from allhands.control import Control
-    from allhands.job_status import JobStatus
+    from allhands.coordinator.client import Control
+    from allhands.coordinator.status import JobStatus
 
 _REFRESH_SECONDS = 1.0
 
@@ -77,7 +77,7 @@ def _chosen(control: "Control") -> "Sequence[JobStatus]":
 
 
 def _show(jobs: "Sequence[JobStatus]", output: Output) -> None:
-    from allhands.tables import jobs_table
+    from allhands.coordinator.tables import jobs_table
 
     match output:
         case Output.JSON:
@@ -93,7 +93,7 @@ def _watch(look: "Callable[[], Sequence[JobStatus]]", output: Output) -> None:
     """
     from rich.live import Live
 
-    from allhands.tables import jobs_table
+    from allhands.coordinator.tables import jobs_table
 
     if output is Output.JSON:
         while True:

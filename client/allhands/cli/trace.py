@@ -12,7 +12,7 @@ from allhands.cli.diagnose import chosen, named
 from allhands.escapes import one_line
 
 if TYPE_CHECKING:
-    from allhands.control import Reports
+    from allhands.coordinator.client import Reports
     from allhands.errors import AllhandsError
 
 _ALL = 1 << 20

@@ -12,14 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from allhands.callbacks import Callbacks
 from allhands.engine import explain
 from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.recording import Recording
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError
-from allhands.signals import Deferred
+from allhands.runtime.callbacks import Callbacks
+from allhands.runtime.signal_mask import Deferred
 
 if TYPE_CHECKING:
     from allhands._native import Lane

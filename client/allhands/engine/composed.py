@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from allhands.data.serializer import Objects
+from allhands.data.sparse_array import SparseArray
 from allhands.engine import arguments, coalesced, objectly, ragged, scans, sparsely
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
@@ -17,9 +19,7 @@ from allhands.engine.call import Shape
 from allhands.engine.chain import Chain
 from allhands.engine.collectives import Timeout, shape_of_block
 from allhands.engine.work import Work
-from allhands.objects import Objects
 from allhands.reduction import ReduceOp, check
-from allhands.sparse import SparseArray
 
 BROADCAST_BYTES = 256 << 20
 """Of a bucket of arrays that are broadcast together, if nobody says otherwise."""

@@ -12,12 +12,12 @@ from allhands.engine import verdict
 from allhands.engine.call import Call
 from allhands.engine.losses import Losses
 from allhands.engine.stall import Stall, patience
-from allhands.engine.verdict import Failure, GivenUp, Registry
+from allhands.engine.verdict import Failure, Registry
 from allhands.engine.work import Work
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
-from allhands.verdicts import Absence, Verdict
+from allhands.verdicts import Absence, GivenUp, Verdict
 
 T = TypeVar("T")
 Found: TypeAlias = Verdict | GivenUp | None

@@ -13,10 +13,7 @@ from typing import NoReturn
 import numpy as np
 
 from allhands.algorithms.cost import Wire
-from allhands.arena.grounds import Grounds
-from allhands.callbacks import Callbacks
 from allhands.engine import verdict
-from allhands.engine.aside import Aside
 from allhands.engine.backlog import Backlog
 from allhands.engine.call import Call, group_hash
 from allhands.engine.chain import Running
@@ -37,15 +34,19 @@ from allhands.engine.recording import SIZE, Recording
 from allhands.engine.shared import Shared
 from allhands.engine.stall import Stall
 from allhands.engine.steps import Steps
-from allhands.engine.verdict import Failure, GivenUp, Registry
+from allhands.engine.verdict import Failure, Registry
 from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
 from allhands.recorder.record import worded
 from allhands.recorder.source import caller, place
 from allhands.reduction import ReduceOp
+from allhands.runtime.callbacks import Callbacks
+from allhands.runtime.job_thread import Aside
+from allhands.shm.areas import Grounds
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
+from allhands.verdicts import GivenUp
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from allhands.arena.grounds import Grounds
-from allhands.engine.aside import Aside
 from allhands.engine.call import Shape
 from allhands.engine.endings import ASK_AFTER
 from allhands.engine.native import Native
 from allhands.errors import AllhandsError
 from allhands.reduction import OPS
+from allhands.runtime.job_thread import Aside
+from allhands.shm.areas import Grounds
 
 if TYPE_CHECKING:
     from allhands._native import Lane

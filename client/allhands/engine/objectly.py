@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from allhands.data.serializer import Objects, Octets, checked_size
 from allhands.engine import ragged
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
-from allhands.objects import Objects, Octets, checked_size
 
 
 def all_gather(data: Octets, objects: Objects) -> Chain:

@@ -4,12 +4,12 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from allhands.callbacks import Callbacks
 from allhands.engine import explain
 from allhands.engine.call import Call
 from allhands.engine.work import Result, Work
 from allhands.futures import Future
-from allhands.signals import Deferred
+from allhands.runtime.callbacks import Callbacks
+from allhands.runtime.signal_mask import Deferred
 
 if TYPE_CHECKING:
     from allhands._native import Persistent

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from allhands.dtypes import dtype_of, name_of
+from allhands.data.dtypes import dtype_of, name_of
 from allhands.engine.arguments import AnyArray
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Movement, Moves, Steps

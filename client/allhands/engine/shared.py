@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from allhands.arena.grounds import Grounds
 from allhands.engine import explain
-from allhands.engine.aside import Aside
 from allhands.engine.call import Call, Shape
 from allhands.engine.endings import HISTORY, LATE, Endings, Found, first, stop
 from allhands.engine.native import Native, call_of
@@ -20,7 +18,9 @@ from allhands.engine.stall import Stall
 from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError
 from allhands.reduction import OPS
-from allhands.termination import reason_of
+from allhands.runtime.job_thread import Aside
+from allhands.runtime.termination import reason_of
+from allhands.shm.areas import Grounds
 
 if TYPE_CHECKING:
     from allhands._native import Lane, Mail

@@ -5,11 +5,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from allhands.data.sparse_array import Indices, SparseArray, distinct, unflat
 from allhands.engine.arguments import AnyArray
 from allhands.engine.call import Call
 from allhands.engine.chain import Chain, Moves, Steps
 from allhands.reduction import ReduceOp, check, fold
-from allhands.sparse import Indices, SparseArray, distinct, unflat
 
 Stored: TypeAlias = tuple[Indices, AnyArray]
 """The numbers of some indices, each once, and the values there."""

@@ -6,12 +6,12 @@ beside the group's, because that one counts the group's calls.
 
 from collections.abc import Collection, Sequence
 
-from allhands.engine.aside import Aside
 from allhands.engine.chain import Movement, Running
 from allhands.engine.executor import Execution, MismatchFound
 from allhands.engine.island import Differ, Island, Left, let_end
 from allhands.engine.native import Native
 from allhands.reduction import ReduceOp
+from allhands.runtime.job_thread import Aside
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
 

@@ -1,7 +1,6 @@
 """What a call that ended early says to its caller."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from allhands.engine.work import Work
@@ -13,22 +12,13 @@ from allhands.errors import (
     GroupAborted,
     PeerFailed,
 )
-from allhands.verdicts import Absence, Verdict
+from allhands.verdicts import Absence, GivenUp, Verdict
 
 _LATE_STATES = ("paused", "elsewhere", "busy")
 """What a rank can be in a verdict on a call that it makes after that."""
 
 Failure = Callable[[str], AllhandsError]
 """Makes the error of a call, given what the call is; a fresh one for each caller."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """A call that a rank gave up on purpose."""
-
-    rank: int
-    by: str
-    reason: str
 
 
 class Registry(Protocol):

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from allhands.callbacks import Callbacks
 from allhands.engine.call import Call
 from allhands.errors import CollectiveTimeout
 from allhands.futures import Future
 from allhands.recorder.ring import Entry
+from allhands.runtime.callbacks import Callbacks
 
 Result = object
 

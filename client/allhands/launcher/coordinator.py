@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from allhands.channel import Endpoint
+from allhands.coordinator.endpoint import Endpoint
 from allhands.errors import CoordinatorUnavailable, StoreTimeout
 from allhands.launcher.environment import Rendezvous
 
@@ -23,8 +23,8 @@ def probe(endpoint: Endpoint, patience: float = _PATIENCE) -> None:
     Raises:
         CoordinatorUnavailable, Unauthenticated: it does not.
     """
-    from allhands.control import Control
-    from allhands.probe import insist
+    from allhands.coordinator.attempts import insist
+    from allhands.coordinator.client import Control
 
     with Control(endpoint, job=None, timeout=_PROBE_SECONDS) as control:
         try:

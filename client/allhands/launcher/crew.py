@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 
-from allhands.announcement import Announcements, Cause, Failing, Leaving
 from allhands.launcher.child import Child
 from allhands.launcher.output import Floor, Pump, Writer
 from allhands.launcher.plan import Launch
@@ -33,6 +32,7 @@ from allhands.launcher.supervision import (
     describe_status,
     signal_name,
 )
+from allhands.runtime.exit_notice import Announcements, Cause, Failing, Leaving
 
 _STDOUT, _STDERR = 1, 2
 _FLOOR_SECONDS = 0.5

@@ -6,7 +6,7 @@ Pure: the environment to build on comes as a mapping.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from allhands.announcement import LAUNCH_VARIABLE
+from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

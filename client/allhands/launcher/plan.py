@@ -4,10 +4,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allhands.announcement import choose_directory
 from allhands.config import agreed_port
 from allhands.launcher.environment import Placement, Rendezvous, rank_environment
 from allhands.launcher.supervision import GRACE_SECONDS
+from allhands.runtime.exit_notice import choose_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from allhands.announcement import LAUNCH_VARIABLE
 from allhands.launcher.child import Child
 from allhands.launcher.guardian import kill_all
+from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 
 logger = logging.getLogger(__name__)
 

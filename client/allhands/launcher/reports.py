@@ -5,8 +5,8 @@ import contextlib
 import logging
 import threading
 
-from allhands.channel import Address, Endpoint
-from allhands.control import Control
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.errors import AllhandsError
 from allhands.launcher.environment import Rendezvous
 from allhands_proto import notice, process

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from allhands.api import sync
+from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import effective
 from allhands.engine.arguments import AnyArray
 from allhands.group import Group
@@ -15,7 +16,6 @@ from allhands.parallel import comm_hook
 from allhands.parallel.buckets import Layout
 from allhands.parallel.comm_hook import CommHook
 from allhands.parallel.grad_bucket import GradBucket, Gradient
-from allhands.sparse import SparseArray
 
 _GRACE_SECONDS = 1.0
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias, get_origin
 
 import numpy as np
 
+from allhands.data.sparse_array import SparseArray
 from allhands.parallel.grad_bucket import GradBucket, Gradient
-from allhands.sparse import SparseArray
 
 CommHook: TypeAlias = Callable[[Any, GradBucket], "concurrent.futures.Future[Any]"]
 """Gets the state it was registered with and a bucket; answers with the future of its average."""

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from allhands.data.sparse_array import SparseArray
 from allhands.engine.arguments import AnyArray
 from allhands.group import Group
 from allhands.parallel.buckets import Layout
-from allhands.sparse import SparseArray
 
 Gradient: TypeAlias = AnyArray | SparseArray
 

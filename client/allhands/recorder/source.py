@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from types import CodeType
 
-from allhands import native_core
+from allhands.runtime import native_core
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _PROGRAMS = os.path.join(_PACKAGE, "bench", "")

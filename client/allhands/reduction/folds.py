@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from allhands import native_core
 from allhands.reduction.dtypes import TYPES, Dtype, is_narrow, name_of, traits
 from allhands.reduction.op import OPS, Premul, ReduceOp, User
+from allhands.runtime import native_core
 
 Array = npt.NDArray[np.generic]
 

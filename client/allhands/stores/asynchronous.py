@@ -11,15 +11,15 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from allhands import key_calls
-from allhands.async_line import AsyncLine
-from allhands.channel import Endpoint, dial, meaning, tls_context, translate
+from allhands.coordinator.attempts import reason_of
+from allhands.coordinator.endpoint import Endpoint, dial, meaning, tls_context, translate
+from allhands.coordinator.kv import calls
+from allhands.coordinator.kv.asynchronous import AsyncLine
+from allhands.coordinator.kv.blocking import OPENING_SECONDS
+from allhands.coordinator.kv.calls import CallFailed, KeyCall, P, Q, too_late
+from allhands.coordinator.kv.values import encode, paired
 from allhands.deadlines import effective_for
-from allhands.key_calls import CallFailed, KeyCall, P, Q, too_late
-from allhands.lines import OPENING_SECONDS
-from allhands.probe import reason_of
 from allhands.timeout import Timeout, seconds
-from allhands.values import encode, paired
 from allhands_proto import forks
 from allhands_proto.framing import Malformed
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -80,53 +80,53 @@ class AsyncCoordinatorStore:
 
     async def set(self, key: str, value: bytes | str) -> None:
         request = wire.SetRequest(job=self._job, key=key, value=encode(value))
-        await self._call(key_calls.SET, request)
+        await self._call(calls.SET, request)
 
     async def get(self, key: str) -> bytes:
         request = wire.GetRequest(job=self._job, key=key, wait=True)
-        return (await self._call(key_calls.GET, request)).value
+        return (await self._call(calls.GET, request)).value
 
     async def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         limit = self._timeout if timeout is None else seconds(timeout)
         if keys:
-            await self._call(key_calls.WAIT, wire.WaitRequest(job=self._job, keys=keys), limit)
+            await self._call(calls.WAIT, wire.WaitRequest(job=self._job, keys=keys), limit)
 
     async def add(self, key: str, amount: int) -> int:
         request = wire.AddRequest(job=self._job, key=key, amount=amount)
-        return (await self._call(key_calls.ADD, request)).value
+        return (await self._call(calls.ADD, request)).value
 
     async def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
         request = wire.CompareSetRequest(
             job=self._job, key=key, expected=encode(expected), desired=encode(desired)
         )
-        found = await self._call(key_calls.COMPARE_SET, request)
+        found = await self._call(calls.COMPARE_SET, request)
         return found.value if found.exists else encode(expected)
 
     async def append(self, key: str, value: bytes | str) -> None:
         request = wire.AppendRequest(job=self._job, key=key, value=encode(value))
-        await self._call(key_calls.APPEND, request)
+        await self._call(calls.APPEND, request)
 
     async def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         if not keys:
             return []
         request = wire.MultiGetRequest(job=self._job, keys=keys, wait=True)
-        return [*(await self._call(key_calls.MULTI_GET, request)).values]
+        return [*(await self._call(calls.MULTI_GET, request)).values]
 
     async def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
         if pairs := paired(keys, values):
             put = [wire.KeyValue(key=key, value=value) for key, value in pairs.items()]
-            await self._call(key_calls.MULTI_SET, wire.MultiSetRequest(job=self._job, pairs=put))
+            await self._call(calls.MULTI_SET, wire.MultiSetRequest(job=self._job, pairs=put))
 
     async def delete_key(self, key: str) -> bool:
         request = wire.DeleteRequest(job=self._job, key=key)
-        return (await self._call(key_calls.DELETE, request)).deleted
+        return (await self._call(calls.DELETE, request)).deleted
 
     async def num_keys(self) -> int:
-        return (await self._call(key_calls.COUNT, wire.CountRequest(job=self._job))).count
+        return (await self._call(calls.COUNT, wire.CountRequest(job=self._job))).count
 
     async def list_keys(self, prefix: str = "") -> list[str]:
         request = wire.ListRequest(job=self._job, prefix=prefix)
-        return [*(await self._call(key_calls.LIST, request)).keys]
+        return [*(await self._call(calls.LIST, request)).keys]
 
     async def check(self, keys: Sequence[str]) -> bool:
         # As `CoordinatorStore.check`.
@@ -137,15 +137,15 @@ class AsyncCoordinatorStore:
 
     async def queue_push(self, key: str, value: bytes | str) -> None:
         request = wire.QueuePushRequest(job=self._job, key=key, value=encode(value))
-        await self._call(key_calls.QUEUE_PUSH, request)
+        await self._call(calls.QUEUE_PUSH, request)
 
     async def queue_pop(self, key: str, block: bool = True) -> bytes:
         request = wire.QueuePopRequest(job=self._job, key=key, wait=block)
-        return (await self._call(key_calls.QUEUE_POP, request)).value
+        return (await self._call(calls.QUEUE_POP, request)).value
 
     async def queue_len(self, key: str) -> int:
         request = wire.QueueLengthRequest(job=self._job, key=key)
-        return (await self._call(key_calls.QUEUE_LENGTH, request)).length
+        return (await self._call(calls.QUEUE_LENGTH, request)).length
 
     # ------------------------------------------------------------ calling
 
@@ -193,7 +193,7 @@ class AsyncCoordinatorStore:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             found = wire.CoordinatorDescription()  # an older one
-        if (port := key_calls.calls_port(found)) is None:
+        if (port := calls.calls_port(found)) is None:
             self._has_none = True
             return None
         try:

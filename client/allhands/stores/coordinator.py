@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from allhands.channel import Endpoint
-from allhands.control import Control
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Endpoint
+from allhands.coordinator.kv.values import encode, paired
 from allhands.timeout import Timeout, seconds
-from allhands.values import encode, paired
 
 
 class CoordinatorStore:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from allhands.coordinator.kv.values import checked, encode, paired, quoted, summed
 from allhands.deadlines import effective_for
 from allhands.errors import NotFound, StoreTimeout
 from allhands.timeout import Timeout, seconds
-from allhands.values import checked, encode, paired, quoted, summed
 
 if TYPE_CHECKING:
     from allhands.stores.database import Database

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from allhands.coordinator.kv.values import checked, encode, paired, quoted, summed
 from allhands.deadlines import effective_for
 from allhands.errors import NotFound, StoreTimeout
 from allhands.timeout import Timeout, seconds
-from allhands.values import checked, encode, paired, quoted, summed
 
 
 @dataclass(slots=True)

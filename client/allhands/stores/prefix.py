@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from allhands.coordinator.kv.values import checked
 from allhands.stores.contract import Store
 from allhands.timeout import Timeout
-from allhands.values import checked
 
 
 class PrefixStore:

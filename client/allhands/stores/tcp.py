@@ -7,11 +7,11 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from allhands.channel import Address, Endpoint, complete, is_insecure
-from allhands.control import Control
+from allhands.coordinator.attempts import Attempts
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Address, Endpoint, complete, is_insecure
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
-from allhands.loop_thread import LoopThread
-from allhands.probe import Attempts
+from allhands.runtime.loop_thread import LoopThread
 from allhands.stores.coordinator import CoordinatorStore
 from allhands.timeout import Timeout, seconds
 from allhands_proto import forks

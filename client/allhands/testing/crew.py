@@ -16,20 +16,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allhands import stacks
 from allhands.api.world import World
-from allhands.channel import Address, Endpoint, dial
 from allhands.config import WorldConfig
+from allhands.coordinator.endpoint import Address, Endpoint, dial
+from allhands.coordinator.rendezvous import Meeting
+from allhands.coordinator.session import Session
 from allhands.errors import GroupAborted
-from allhands.loop_thread import LoopThread
-from allhands.meeting import Meeting
-from allhands.session import Session
+from allhands.membership.worker import WORLD, Worker
+from allhands.runtime import stack_dump
+from allhands.runtime.loop_thread import LoopThread
 from allhands.testing.faults import Plan
 from allhands.testing.faulty_session import FaultySession
 from allhands.testing.faulty_wire import Wires
 from allhands.transport.inproc import InprocFabric, Switchboard
 from allhands.transport.ports import NoPorts
-from allhands.worker import WORLD, Worker
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Crew:
 
     def join(self, rank: int, config: WorldConfig) -> World:
         worker = self._loop.run(self._join(rank, config))
-        worker.stack = partial(stacks.of_thread, threading.current_thread())
+        worker.stack = partial(stack_dump.of_thread, threading.current_thread())
         return _ThreadWorld(self._loop, worker, self.endpoint)
 
     def endpoint(self) -> Endpoint:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from allhands.channel import Address, Endpoint
+from allhands.coordinator.endpoint import Address, Endpoint
 from allhands_proto.notice import Notice
 
 _ALLHANDS = (sys.executable, "-m", "allhands.cli.main")

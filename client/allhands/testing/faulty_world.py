@@ -8,18 +8,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from allhands.channel import Address, Endpoint, dial
 from allhands.config import Daemon, WorldConfig
+from allhands.coordinator.endpoint import Address, Endpoint, dial
+from allhands.coordinator.rendezvous import Meeting
+from allhands.coordinator.session import Session
 from allhands.errors import AllhandsError
 from allhands.group import Group
-from allhands.meeting import Meeting
-from allhands.session import Session
+from allhands.membership.worker import WORLD, Worker
 from allhands.testing.faults import COORDINATOR, Plan
 from allhands.testing.faulty_link import FaultyBoard, FaultyFabric
 from allhands.testing.faulty_session import FaultySession
 from allhands.testing.faulty_wire import Wires
 from allhands.transport.ports import NoPorts
-from allhands.worker import WORLD, Worker
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 _JOB = "faulty"

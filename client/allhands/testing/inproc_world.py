@@ -12,14 +12,14 @@ from functools import partial
 from allhands.engine import verdict
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.phases import Layout, islands
-from allhands.engine.verdict import Failure, GivenUp
+from allhands.engine.verdict import Failure
 from allhands.engine.work import Result, Work
 from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.group import Group
 from allhands.transport.frame import Key, Kind
 from allhands.transport.inproc import InprocFabric, Switchboard
 from allhands.transport.mesh import Mesh
-from allhands.verdicts import Absence, State, Verdict
+from allhands.verdicts import Absence, GivenUp, State, Verdict
 
 WORLD = "world"
 _TURNS = 500

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from allhands.loop_thread import LoopThread
+from allhands.runtime.loop_thread import LoopThread
 from allhands.testing.local_run import LocalRun, task_of
 
 DEADLINE = 60.0

@@ -12,8 +12,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from allhands import control
-from allhands.control import Control
+from allhands.coordinator import client
+from allhands.coordinator.client import Control
 from allhands.testing.rank_errors import RELEASED_SECONDS, ended_late, surface
 from allhands.testing.rank_process import WHERE, Outcome, Task
 
@@ -72,7 +72,7 @@ class LocalRun:
 
     def connect(self) -> Control:
         """Open a client of the ranks' job: its keys, barriers and status; the caller closes it."""
-        return control.connect(self._url, token=self._token, timeout=self._deadline)
+        return client.connect(self._url, token=self._token, timeout=self._deadline)
 
     def kill(self, rank: int, signum: int = signal.SIGKILL) -> None:
         """Send a signal to a rank, unless it has ended; by default the one that ends it at once."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from allhands import stacks
 from allhands.api import sync
+from allhands.runtime import stack_dump
 
 WHERE = "where"
 """Asks where the function is."""
@@ -111,7 +111,7 @@ class _Rank:
         """Say where the function is when asked, until nobody can ask any more."""
         try:
             while self._connection.recv() == WHERE:
-                self._say(stacks.main_thread())
+                self._say(stack_dump.main_thread())
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)  # it is the leader of its group
 
@@ -126,8 +126,8 @@ def _failed(error: BaseException) -> Outcome:
         packed = pickle.dumps(error)
         pickle.loads(packed)  # noqa: S301 - own; many can be pickled, and not put together
     except Exception:
-        return Outcome(None, None, text, stacks.of_error(error))
-    return Outcome(None, packed, text, stacks.of_error(error))
+        return Outcome(None, None, text, stack_dump.of_error(error))
+    return Outcome(None, packed, text, stack_dump.of_error(error))
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import queue
 from typing import Literal, TypeAlias
 
-from allhands.channel import Endpoint, dial
+from allhands.coordinator.endpoint import Endpoint, dial
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 

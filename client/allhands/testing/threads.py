@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from allhands import stacks
 from allhands.api import sync
+from allhands.runtime import stack_dump
 from allhands.testing.crew import Crew, CrewSeat
 from allhands.testing.rank_errors import RELEASED_SECONDS, ended_late, surface
 
@@ -177,7 +177,7 @@ class _Run:
                 if (left := limit - time.monotonic()) <= 0:
                     break
                 self._changed.wait(left)
-            stuck = {rank: stacks.of_thread(threads[rank]) for rank in sorted(self._running)}
+            stuck = {rank: stack_dump.of_thread(threads[rank]) for rank in sorted(self._running)}
         if stuck:
             named = ", ".join(map(str, stuck))
             self._crew.abort(f"ranks {named} did not end within {self._deadline:g} s")

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers
 
-from allhands.loading import uncollected
+from allhands.runtime.loading import uncollected
 
 if TYPE_CHECKING:
     from allhands.torch.process_group import ProcessGroup

@@ -26,10 +26,10 @@ from torch.distributed.elastic.rendezvous.utils import (
     parse_rendezvous_endpoint,
 )
 
-from allhands.channel import Endpoint, find_coordinator
-from allhands.control import Control
+from allhands.coordinator.attempts import insist
+from allhands.coordinator.client import Control
+from allhands.coordinator.endpoint import Endpoint, find_coordinator
 from allhands.errors import AllhandsError, NotFound
-from allhands.probe import insist
 from allhands.stores import CoordinatorStore, TCPStore
 from allhands.torch.store import Store
 

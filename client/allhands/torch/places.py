@@ -10,11 +10,11 @@ import time
 from typing import Any
 
 from allhands import config
-from allhands.api.rendezvous import Grounds, meet_through
 from allhands.api.sync import parent
 from allhands.api.world import GroupOptions, NonMember, World
-from allhands.channel import is_insecure
+from allhands.coordinator.endpoint import is_insecure
 from allhands.group import Group
+from allhands.membership.store_rendezvous import Grounds, meet_through
 from allhands.torch import fakes
 from allhands.torch.bookkeeping import default_group
 from allhands.torch.process_group import ProcessGroup

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 from allhands import config
 from allhands.api.sync import parent
 from allhands.api.world import World
-from allhands.control import Control
+from allhands.coordinator.client import Control
 from allhands.stores import CoordinatorStore
 from allhands.timeout import Timeout, seconds
 from allhands.torch.store import Store, whole

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from allhands import stores
-from allhands.control import connect
+from allhands.coordinator.client import connect
 from allhands.errors import AllhandsError, CoordinatorUnavailable, NotFound
 from allhands.timeout import Timeout, seconds
 

@@ -22,9 +22,9 @@ import torch
 
 from allhands import c10d
 from allhands.api.world import GroupOptions, NonMember, World
-from allhands.callbacks import Callbacks
 from allhands.futures import Future
 from allhands.group import Group
+from allhands.runtime.callbacks import Callbacks
 
 
 @dataclass(frozen=True)

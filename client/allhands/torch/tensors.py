@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from allhands.data.sparse_array import SparseArray
 from allhands.engine.arguments import AnyArray
 from allhands.errors import InvalidArgument, InvalidType
-from allhands.sparse import SparseArray
 from allhands.torch.memory import share_memory, shared
 
 _VIEWED: Final[Mapping[Any, tuple[Any, Any]]] = MappingProxyType(

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from allhands.coordinator.kv.values import encode
 from allhands.errors import StoreTimeout
 from allhands.timeout import Timeout, seconds
 from allhands.torch.store import Store, whole
-from allhands.values import encode
 
 _LEAST = 0.001
 """Seconds: a FileStore takes none for no end."""

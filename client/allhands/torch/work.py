@@ -12,7 +12,7 @@ import torch.distributed as dist
 from allhands.collecting import NotMade, Promised
 from allhands.engine.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
-from allhands.termination import INTERRUPTIONS, reason_of
+from allhands.runtime.termination import INTERRUPTIONS, reason_of
 from allhands.torch import strands
 from allhands.torch.options import limit
 from allhands.torch.tensors import Lent

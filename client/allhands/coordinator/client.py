@@ -1,0 +1,560 @@
+"""A synchronous client of the coordinator: keys, barriers, and what it knows of jobs."""
+
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+
+from allhands.coordinator import report_codec
+from allhands.coordinator.attempts import reason_of
+from allhands.coordinator.diagnosis import Diagnosis, RankReport, diagnose
+from allhands.coordinator.endpoint import Dial, Endpoint, dial, find_coordinator, meaning, translate
+from allhands.coordinator.kv import calls
+from allhands.coordinator.kv.blocking import Lines
+from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q
+from allhands.coordinator.kv.values import encode
+from allhands.coordinator.status import (
+    FailureStatus,
+    GroupStatus,
+    JobStatus,
+    LatenessStatus,
+    MemberStatus,
+    OperationStatus,
+)
+from allhands.deadlines import effective_for
+from allhands.timeout import Timeout, seconds
+from allhands_proto import forks
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+_Request = TypeVar("_Request")
+_Reply = TypeVar("_Reply")
+
+_STATES = {
+    wire.MEMBER_STATE_JOINED: "joined",
+    wire.MEMBER_STATE_LOST: "lost",
+    wire.MEMBER_STATE_LEFT: "left",
+}
+
+
+DIAGNOSED_OPERATIONS = 32
+"""Of each group: what runs, and some before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What the ranks of a job say of themselves, by rank, and why some do not.
+
+    Of ranks that are lost or have left it is what they said at a failure, or when they left.
+    """
+
+    job: JobStatus
+    told: Mapping[int, RankReport]
+    absences: Mapping[int, str]
+    """Of ranks of which there is no report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What a compare-and-set found."""
+
+    swapped: bool
+    value: bytes | None
+    """What the key holds now; None: it does not exist."""
+
+
+def connect(
+    url: str | None = None,
+    *,
+    job: str | None = None,
+    token: str | None = None,
+    timeout: float = 30.0,
+    insecure: bool = False,
+) -> "Control":
+    """Return a client of the coordinator at `ah://host:port/job`; it connects with its first call.
+
+    Without `url` it is ALLHANDS_URL, else this user's coordinator on this host. `job` goes before
+    the one that the URL names. `timeout` is the deadline of calls that are given none. Beyond
+    loopback it needs TLS (ALLHANDS_TLS_CA), or `insecure` (ALLHANDS_INSECURE=1) to go without.
+
+    Raises:
+        ValueError: the URL is malformed, several coordinators could be meant, or others could read
+            the token on its way.
+        CoordinatorUnavailable: no URL was given, and this user has no coordinator here.
+    """
+    # An entry point like a command: this is where the process's environment becomes values.
+    endpoint = find_coordinator(url, os.environ, token=token, insecure=insecure)
+    return Control(endpoint, job=job or endpoint.address.job, timeout=timeout)
+
+
+class Control:
+    """A connection to the coordinator; safe from any thread.
+
+    Calls about keys take a line, see `lines`, where the coordinator has a port for them that can be
+    reached; without `use_lines`, and for all else, they are gRPC. They mean the same.
+
+    Keys and barriers belong to `job`. Every call has a deadline: its `timeout`, else the one of
+    this client. All methods raise CoordinatorUnavailable, Unauthenticated, PermissionDenied, and
+    ValueError for what the coordinator says makes no sense, or where a job is needed and none
+    was named.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        job: str | None,
+        timeout: Timeout = 30.0,
+        use_lines: bool = True,
+    ) -> None:
+        self.endpoint = endpoint
+        """The coordinator, and what it takes to be let in."""
+        self._inherited: list[object] = []
+        """Connections of the processes that this one was forked from, which are not to be freed."""
+        self._is_closed = False
+        self._connect()
+        self._job = job
+        self._timeout = seconds(timeout)
+        find_port = partial(_port_known_to, weakref.ref(self))
+        self._lines = Lines(self._dial.endpoint, find_port if use_lines else lambda _: None)
+        forks.hold(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection; calls that wait raise CoordinatorUnavailable. Idempotent."""
+        self._is_closed = True
+        self._lines.close()
+        if not forks.is_inherited(self._generation):
+            self._channel.close()
+
+    def forked(self) -> None:
+        """Leave the connection to the parent: a forked child makes its own with its next call."""
+        self._inherited += self._dial, self._channel, self._stub, self._describe
+
+    @property
+    def job_name(self) -> str | None:
+        """The job whose keys and barriers this client uses, if it was made for one."""
+        return self._job
+
+    # ------------------------------------------------------------ keys
+
+    def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
+        """Set the key, and return the revision of the job's store that this made."""
+        request = wire.SetRequest(job=self._named(), key=key, value=encode(value))
+        return self._about_keys(calls.SET, request, timeout).revision
+
+    def get(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
+        """Return what the key holds; with `wait`, as soon as it exists.
+
+        Raises:
+            NotFound: there is no such key, without `wait`.
+            StoreTimeout: nobody set it in time.
+        """
+        request = wire.GetRequest(job=self._named(), key=key, wait=wait)
+        return self._about_keys(calls.GET, request, timeout).value
+
+    def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
+        """Return when all the keys exist.
+
+        Raises:
+            StoreTimeout: some were not set in time.
+        """
+        request = wire.WaitRequest(job=self._named(), keys=keys)
+        self._about_keys(calls.WAIT, request, timeout)
+
+    def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
+        """Add to the decimal number that the key holds, 0 if it does not exist; return the sum."""
+        request = wire.AddRequest(job=self._named(), key=key, amount=amount)
+        return self._about_keys(calls.ADD, request, timeout).value
+
+    def cas(
+        self,
+        key: str,
+        expected: bytes | str,
+        desired: bytes | str,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Swap:
+        """Set the key if it holds `expected`, or if it does not exist and `expected` is empty."""
+        request = wire.CompareSetRequest(
+            job=self._named(), key=key, expected=encode(expected), desired=encode(desired)
+        )
+        reply = self._about_keys(calls.COMPARE_SET, request, timeout)
+        return Swap(reply.swapped, reply.value if reply.exists else None)
+
+    def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
+        """Append to what the key holds, nothing if it does not exist; return the new length."""
+        request = wire.AppendRequest(job=self._named(), key=key, value=encode(value))
+        return self._about_keys(calls.APPEND, request, timeout).length
+
+    def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
+        """Set all the keys at once, and return the revision that this made."""
+        request = wire.MultiSetRequest(
+            job=self._named(),
+            pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
+        )
+        return self._about_keys(calls.MULTI_SET, request, timeout).revision
+
+    def multi_get(
+        self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
+    ) -> tuple[bytes, ...]:
+        """Return what the keys hold at one moment, in their order; with `wait`, once all exist.
+
+        Raises:
+            NotFound: some do not exist, without `wait`.
+            StoreTimeout: some were not set in time.
+        """
+        request = wire.MultiGetRequest(job=self._named(), keys=keys, wait=wait)
+        return tuple(self._about_keys(calls.MULTI_GET, request, timeout).values)
+
+    def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
+        """Delete the key, and say whether it existed."""
+        request = wire.DeleteRequest(job=self._named(), key=key)
+        return self._about_keys(calls.DELETE, request, timeout).deleted
+
+    def list(self, prefix: str = "", *, timeout: Timeout | None = None) -> tuple[str, ...]:
+        """Return the keys that begin with `prefix`, sorted."""
+        request = wire.ListRequest(job=self._named(), prefix=prefix)
+        return tuple(self._about_keys(calls.LIST, request, timeout).keys)
+
+    def count(self, *, timeout: Timeout | None = None) -> int:
+        """Return how many keys the job has."""
+        request = wire.CountRequest(job=self._named())
+        return self._about_keys(calls.COUNT, request, timeout).count
+
+    # ------------------------------------------------------------ queues
+
+    def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
+        """Append to the queue, and return how long it is then; 0: somebody waited for the value."""
+        request = wire.QueuePushRequest(job=self._named(), key=key, value=encode(value))
+        return self._about_keys(calls.QUEUE_PUSH, request, timeout).length
+
+    def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
+        """Remove what is first in the queue, and return it; with `wait`, as soon as there is any.
+
+        A caller that is killed in the middle of this may take a value along.
+
+        Raises:
+            NotFound: it is empty, without `wait`.
+            StoreTimeout: nobody pushed in time.
+        """
+        request = wire.QueuePopRequest(job=self._named(), key=key, wait=wait)
+        return self._about_keys(calls.QUEUE_POP, request, timeout).value
+
+    def queue_length(self, key: str, *, timeout: Timeout | None = None) -> int:
+        """Return how many values the queue holds."""
+        request = wire.QueueLengthRequest(job=self._named(), key=key)
+        return self._about_keys(calls.QUEUE_LENGTH, request, timeout).length
+
+    # ------------------------------------------------------------ barriers
+
+    def barrier(
+        self,
+        name: str,
+        participant: str,
+        participants: Sequence[str],
+        *,
+        timeout: Timeout | None = None,
+    ) -> int:
+        """Wait until every participant has arrived; return how often this name has opened.
+
+        Who gives up (deadline, Ctrl-C) has not arrived. The count begins again with the next world
+        of the job, and once that was deleted.
+
+        Raises:
+            StoreTimeout: some did not arrive in time; the text names them.
+            Refused: the others wait for other participants under this name.
+        """
+        request = wire.BarrierRequest(
+            job=self._named(), name=name, participant=participant, participants=participants
+        )
+        doing = self._in_job(f"wait at barrier {name!r} as {participant!r}")
+        return self._call(self._calls.Barrier, request, doing, timeout).generation
+
+    # ------------------------------------------------------------ looking
+
+    def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
+        """Return every job that the coordinator knows, by name."""
+        reply = self._call(self._calls.ListJobs, wire.ListJobsRequest(), "list jobs", timeout)
+        return tuple(sorted(map(_job, reply.jobs), key=lambda job: job.job))
+
+    def job(self, name: str | None = None, *, timeout: Timeout | None = None) -> JobStatus:
+        """Return one job, this client's own unless another is named.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        request = wire.DescribeJobRequest(job=name or self._named())
+        doing = f"describe job {request.job!r}"
+        return _job(self._call(self._calls.DescribeJob, request, doing, timeout))
+
+    def members(self, *, timeout: Timeout | None = None) -> tuple[MemberStatus, ...]:
+        """Return the members of the job, by rank.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        return self.job(timeout=timeout).members
+
+    def reports(
+        self,
+        name: str | None = None,
+        operations: int = DIAGNOSED_OPERATIONS,
+        *,
+        timeout: Timeout | None = None,
+    ) -> Reports:
+        """Return what the ranks of a job say of themselves, `operations` of each group.
+
+        Ranks that do not answer within 2 s are told apart. Each may say 1 MiB, or less where there
+        are very many.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        request = wire.CollectRequest(job=name or self._named(), operations=operations)
+        limit = self._timeout if timeout is None else seconds(timeout)
+        job: JobStatus | None = None
+        told: dict[int, RankReport] = {}
+        absences: dict[int, str] = {}
+        try:
+            for reply in self._calls.CollectReports(
+                request, timeout=limit, metadata=self._dial.metadata
+            ):
+                if reply.HasField("job"):
+                    job = _job(reply.job)
+                elif reply.report.absence and not reply.report.report:
+                    absences[reply.report.rank] = reply.report.absence
+                elif (report := report_codec.decode(reply.report.report, operations)) is None:
+                    absences[reply.report.rank] = "its report makes no sense here"
+                else:
+                    told[reply.report.rank] = report
+        except grpc.RpcError as error:
+            doing = f"collect the reports of job {request.job!r}"
+            raise self._translated(error, doing) from error
+        assert job is not None  # it comes first
+        return Reports(job, told, absences)
+
+    def diagnose(self, name: str | None = None, *, timeout: Timeout | None = None) -> Diagnosis:
+        """Ask every rank of a job where it is, and return who waits for whom and who is behind.
+
+        Of a job that has ended: what failed first, and where each rank was then.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        found = self.reports(name, timeout=timeout)
+        return diagnose(found.job, found.told, found.absences)
+
+    # ------------------------------------------------------------ ending
+
+    def abort(
+        self, reason: str, *, by: str, job: str | None = None, timeout: Timeout | None = None
+    ) -> int:
+        """Release all members of a job, as `ah.abort` does; return how many were told.
+
+        `by` says who asks, for people.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+            Refused: nobody is in it.
+        """
+        request = wire.AbortJobRequest(job=job or self._named(), by=by, reason=reason)
+        doing = f"abort job {request.job!r}"
+        return self._call(self._calls.AbortJob, request, doing, timeout).told
+
+    def delete_job(
+        self,
+        name: str | None = None,
+        *,
+        force: bool = False,
+        by: str = "",
+        timeout: Timeout | None = None,
+    ) -> int:
+        """Forget a job: its keys, its queues, and what is known of its worlds.
+
+        Only with `force` also one that has members: they are expelled, and their calls raise
+        MembershipChanged. Returns how many these were. `by` says who asks, for people.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+            Refused: members are in it.
+        """
+        request = wire.DeleteJobRequest(
+            job=name or self._named(), by=by or f"process {os.getpid()}", force=force
+        )
+        doing = f"delete job {request.job!r}"
+        return self._call(self._calls.DeleteJob, request, doing, timeout).expelled
+
+    def report_exit(
+        self, space: str, pid: int, born: str, status: int, *, timeout: Timeout | None = None
+    ) -> bool:
+        """Tell how a process of the job ended; return whether it is one of its members.
+
+        Which one it is say `process.space` and `notice.born`; a status of -n is signal n.
+
+        Raises:
+            NotFound: the coordinator knows no such job.
+        """
+        request = wire.ReportExitRequest(
+            job=self._named(), space=space, pid=pid, born=born, status=status
+        )
+        doing = self._in_job(f"report the end of process {pid}")
+        return self._call(self._calls.ReportExit, request, doing, timeout).known
+
+    # ------------------------------------------------------------ calling
+
+    def _connect(self) -> None:
+        """Make the channel of this process, which connects with its first call."""
+        self._generation = forks.generation
+        self._dial: Dial = dial(self.endpoint)
+        self._channel = self._dial.open()
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
+        self._describe = self._stub.DescribeCoordinator
+        if self._is_closed:
+            self._channel.close()
+
+    @property
+    def _calls(self) -> coordinator_pb2_grpc.CoordinatorStub:
+        """The calls of the coordinator."""
+        self._check_connected()
+        return self._stub
+
+    def _check_connected(self) -> None:
+        """Connect anew in a forked child."""
+        if forks.is_inherited(self._generation):
+            self._connect()
+
+    def _find_port(self, limit: float) -> CallsPort | None:
+        self._check_connected()
+        deadline = time.monotonic() + limit
+
+        def describe() -> wire.CoordinatorDescription:
+            remaining = max(deadline - time.monotonic(), 0.0)
+            request = wire.DescribeCoordinatorRequest()
+            return self._describe(request, timeout=remaining, metadata=self._dial.metadata)
+
+        try:
+            try:
+                found = describe()
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                # The connection that broke may be to a coordinator in the place of which there
+                # is another one by now. Where there is none, this fails at once.
+                found = describe()
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return None  # an older one
+            raise
+        return calls.calls_port(found)
+
+    def _named(self) -> str:
+        if not self._job:
+            raise ValueError(f"no job named: write ah://{self._dial.target}/JOB, or pass job=")
+        return self._job
+
+    def _about_keys(self, call: KeyCall[Q, P], request: Q, timeout: Timeout | None) -> P:
+        limit = self._timeout if timeout is None else seconds(timeout)
+        limit = effective_for(lambda: self._in_job(call.doing(request)), limit)
+        deadline = time.monotonic() + limit
+        try:
+            reply = self._lines.call(call, request, deadline)
+            if reply is None:
+                method = getattr(self._calls, call.method)
+                remaining = deadline - time.monotonic()
+                reply = method(request, timeout=remaining, metadata=self._dial.metadata)
+            return reply
+        except CallFailed as error:
+            doing = self._in_job(call.doing(request))
+            raise meaning(error.code, error.details, doing, at=self._dial.target) from error
+        except grpc.RpcError as error:
+            doing = self._in_job(call.doing(request))
+            raise self._translated(error, doing) from error
+
+    def _in_job(self, doing: str) -> str:
+        return f"{doing} of job {self._job!r}"
+
+    def _call(
+        self,
+        method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
+        request: _Request,
+        doing: str,
+        timeout: Timeout | None,
+    ) -> _Reply:
+        limit = self._timeout if timeout is None else seconds(timeout)
+        limit = effective_for(lambda: doing, limit)
+        try:
+            return method(request, timeout=limit, metadata=self._dial.metadata)
+        except grpc.RpcError as error:
+            raise self._translated(error, doing) from error
+
+    def _translated(self, error: grpc.RpcError, doing: str) -> Exception:
+        reason = reason_of(error, self._dial.endpoint)
+        return translate(error, doing, at=self._dial.target, reason=reason)
+
+
+def _port_known_to(asking: "weakref.ref[Control]", limit: float) -> CallsPort | None:
+    control = asking()
+    assert control is not None, "it is what calls"
+    return control._find_port(limit)
+
+
+def _job(job: wire.Job) -> JobStatus:
+    return JobStatus(
+        job=job.job,
+        state=job.state,
+        epoch=job.epoch,
+        world_size=job.world_size,
+        members=tuple(map(_member, job.members)),
+        groups=tuple(GroupStatus(group.group, tuple(group.ranks)) for group in job.groups),
+        heartbeat_window=job.heartbeat_window,
+        keys=job.keys,
+        incarnation=job.incarnation,
+        failures=tuple(
+            FailureStatus(one.rank, one.state, one.text, one.seconds, one.traceback)
+            for one in job.failures
+        ),
+        ended=job.ended if job.HasField("ended") else None,
+    )
+
+
+def _member(member: wire.Member) -> MemberStatus:
+    return MemberStatus(
+        rank=member.rank,
+        member_id=member.member_id,
+        host=member.host,
+        pid=member.pid,
+        address=member.address,
+        label=member.label,
+        state=_STATES.get(member.state, "unknown"),
+        reason=member.reason,
+        last_heartbeat=member.last_heartbeat,
+        operations=tuple(
+            OperationStatus(one.group, one.operation, one.sequence, one.completed, one.elapsed)
+            for one in member.progress
+        ),
+        clock_offset=member.clock_offset if member.has_clock_offset else None,
+        lateness=tuple(
+            LatenessStatus(one.group, one.calls, one.median, one.worst, one.last)
+            for one in member.lateness
+        ),
+        gone=member.gone if member.HasField("gone") else None,
+        condition=member.condition.state,
+        condition_text=member.condition.text,
+    )

@@ -1,0 +1,1 @@
+"""Key-value calls: over the framed TCP port, blocking and on a loop, and what they carry."""

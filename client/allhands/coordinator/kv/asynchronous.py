@@ -1,0 +1,208 @@
+"""A line to the coordinator for asyncio: any number of calls under way, in their order.
+
+What is called in one turn of the loop goes out in one go, and so come the replies: callers who
+keep many calls under way share the cost of a message among them.
+"""
+
+import asyncio
+import itertools
+import math
+import ssl
+from typing import TypeAlias, cast
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from allhands.coordinator.endpoint import Endpoint
+from allhands.coordinator.kv.blocking import OPTIONS, answer
+from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
+from allhands_proto import framing
+from allhands_proto.line_proof import new_nonce
+from allhands_proto.v1 import calls_pb2 as wire
+
+_BYTES_PER_FRAME = 256 * 1024
+_BYTES_UNREAD = 1024 * 1024
+
+Waiting: TypeAlias = "tuple[asyncio.Future[wire.Reply], float]"  # and the loop's time when due
+
+
+class AsyncLine(asyncio.Protocol):
+    """One connection; lives on the loop that `open` ran on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._cutter = framing.FrameCutter()
+        self._greetings: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._is_known = False
+        self._is_choked = False
+        self._ids = itertools.count(1)
+        self._outgoing: list[bytes] = []
+        self._waiting: dict[int, Waiting] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = math.inf
+        self.failure: CallFailed | None = None
+        """Why the line is over, once it is."""
+
+    @classmethod
+    async def open(
+        cls, endpoint: Endpoint, port: CallsPort, tls: ssl.SSLContext | None
+    ) -> "AsyncLine":
+        """Connect, and prove that both sides know the secret.
+
+        Raises:
+            OSError, framing.Malformed, DecodeError: no coordinator, or another one, listens there.
+            CallFailed: it says that this side does not know it.
+        """
+        loop = asyncio.get_running_loop()
+        name = None if tls is None else endpoint.tls_name
+        _, line = await loop.create_connection(
+            cls, endpoint.address.host, port.port, ssl=tls, server_hostname=name
+        )
+        try:
+            await line._greet(port.secret)
+        except BaseException:
+            line.close("it was not opened")
+            raise
+        return line
+
+    async def _greet(self, secret: bytes) -> None:
+        ours = new_nonce()
+        hello = wire.LineHello(nonce=ours).SerializeToString()
+        self._write(framing.PREFACE + framing.framed(hello))
+        challenge = wire.LineChallenge.FromString(await self._greeting())
+        self._write(framing.framed(answer(secret, ours, challenge).SerializeToString()))
+        welcome = wire.LineWelcome.FromString(await self._greeting())
+        if welcome.HasField("refused"):
+            raise CallFailed.refused(welcome.refused)
+        self._is_known = True
+
+    async def _greeting(self) -> bytes:
+        come = await self._greetings.get()
+        if isinstance(come, Exception):
+            raise come
+        return come
+
+    async def call(self, call: KeyCall[Q, P], request: Q, timeout: float) -> P:
+        """Make a call; it is under way before this first waits. Cancelled, it is withdrawn.
+
+        Raises:
+            CallFailed: the coordinator refuses, or the line broke, or the time is over.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if timeout <= 0:
+            raise too_late()
+        id = next(self._ids)
+        self._say(call.message(id, request, timeout))
+        reply: asyncio.Future[wire.Reply] = self._loop.create_future()
+        due = self._loop.time() + timeout + call.patience
+        self._waiting[id] = reply, due
+        if due < self._timer_due:
+            self._arm(due)
+        try:
+            return call.answer(await reply)
+        except asyncio.CancelledError:
+            if self._waiting.pop(id, None) is not None and self.failure is None:
+                withdrawn = wire.Call(id=id, withdraw=wire.Withdraw())
+                self._say(wire.Calls(calls=[withdrawn]).SerializeToString())
+            raise
+
+    def close(self, why: str = "this client has been closed") -> None:
+        """End the connection; who waits has CallFailed. Idempotent."""
+        self._fail(grpc.StatusCode.CANCELLED, why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not descend from asyncio's.
+        self._transport = made = cast(asyncio.Transport, transport)
+        for level, option, value in OPTIONS:
+            made.get_extra_info("socket").setsockopt(level, option, value)
+        made.set_write_buffer_limits(high=_BYTES_UNREAD)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._cutter.feed(data):
+                if self._is_known:
+                    for reply in wire.Replies.FromString(body).replies:
+                        self._replied(reply)
+                else:
+                    self._greetings.put_nowait(body)
+        except (framing.Malformed, DecodeError) as error:
+            self._greetings.put_nowait(error)
+            self.close(f"the line carries something else: {error}")
+
+    def pause_writing(self) -> None:
+        self._is_choked = True
+
+    def resume_writing(self) -> None:
+        self._is_choked = False
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        what = error or ConnectionError("the coordinator closed the connection")
+        self._greetings.put_nowait(what)
+        self._fail(grpc.StatusCode.UNAVAILABLE, f"the line broke: {what}")
+
+    # ------------------------------------------------------------ inside
+
+    def _replied(self, reply: wire.Reply) -> None:
+        waiting = self._waiting.pop(reply.id, None)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result(reply)
+
+    def _say(self, message: bytes) -> None:
+        if not self._outgoing and not self._is_choked:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(message)
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def _flush(self) -> None:
+        """Write what has been said, in frames of some size: messages put together are one."""
+        if self.failure is not None:
+            return
+        outgoing, self._outgoing = self._outgoing, []
+        begin = nbytes = 0
+        for end, message in enumerate(outgoing):
+            if nbytes and nbytes + len(message) > _BYTES_PER_FRAME:
+                self._write(framing.framed(b"".join(outgoing[begin:end])))
+                begin, nbytes = end, 0
+            nbytes += len(message)
+        if begin < len(outgoing):
+            self._write(framing.framed(b"".join(outgoing[begin:])))
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """End the calls whose time is over: mostly the coordinator has done so before."""
+        self._timer, self._timer_due = None, math.inf
+        now = self._loop.time()
+        for id, (reply, due) in list(self._waiting.items()):
+            if due <= now:
+                del self._waiting[id]
+                if not reply.done():
+                    reply.set_exception(too_late())
+        if self._waiting:
+            self._arm(min(due for _, due in self._waiting.values()))
+
+    def _fail(self, code: grpc.StatusCode, why: str) -> None:
+        if self.failure is not None:
+            return
+        self.failure = CallFailed(code, why)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._outgoing.clear()
+        waiting, self._waiting = self._waiting, {}
+        for reply, _ in waiting.values():
+            if not reply.done():
+                reply.set_exception(CallFailed(code, why))

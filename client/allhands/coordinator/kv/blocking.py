@@ -1,0 +1,320 @@
+"""Lines to the coordinator: key-value calls over plain TCP, on the caller's own thread.
+
+A call takes a line that nobody uses, or opens one; so a wait holds up nobody else, and the end of
+a wait, for whatever reason, is the end of its line only. Whoever cannot have a line calls by gRPC.
+"""
+
+import contextlib
+import logging
+import select
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from allhands.coordinator.endpoint import Endpoint, tls_context
+from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
+from allhands_proto import forks, framing
+from allhands_proto.line_proof import is_proof, new_nonce, prove
+from allhands_proto.v1 import calls_pb2 as wire
+
+logger = logging.getLogger(__name__)
+
+_MOST = 32
+"""Lines of one client; calls beyond that go by gRPC, which has room for any number."""
+OPENING_SECONDS = 2.0
+"""A firewall that swallows what comes for the port costs this much, once."""
+_FIRST_BYTES = 4096
+_MORE_BYTES = 1 << 20
+
+OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # A coordinator whose host vanished without a word: waits end in 20 s, whatever their deadline.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
+)
+
+
+class Line:
+    """One connection, and one call at a time on it.
+
+    All methods raise OSError where the connection is over, and Malformed or DecodeError where the
+    other side speaks something else. After an error it is good for nothing.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has come that nobody asked for, such as the end."""
+        return not self._poll.poll(0)
+
+    def greet(self, secret: bytes, deadline: float) -> None:
+        """Prove that both sides know the secret.
+
+        Raises:
+            PermissionError: the other side does not.
+            CallFailed: it says that this one does not.
+        """
+        ours = new_nonce()
+        hello = wire.LineHello(nonce=ours).SerializeToString()
+        body = self._exchange(framing.PREFACE + framing.framed(hello), deadline)
+        proof = answer(secret, ours, wire.LineChallenge.FromString(body)).SerializeToString()
+        welcome = wire.LineWelcome.FromString(self._exchange(framing.framed(proof), deadline))
+        if welcome.HasField("refused"):
+            raise CallFailed.refused(welcome.refused)
+
+    def call(self, call: KeyCall[Q, P], request: Q, deadline: float) -> wire.Reply:
+        """Make a call, and return the reply, which may be a refusal.
+
+        Raises:
+            TimeoutError: there was none at the deadline.
+        """
+        frame = framing.framed(call.message(1, request, _remaining(deadline)))
+        body = self._exchange(frame, deadline + call.patience)
+        return wire.Replies.FromString(body).replies[0]
+
+    def hang_up(self) -> None:
+        """End the connection; whoever waits on it, in any thread, has an error. Idempotent."""
+        with contextlib.suppress(OSError):  # it is over already
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Free it; for the thread that has it to itself. Idempotent."""
+        self._socket.close()
+
+    def _exchange(self, frame: bytes, deadline: float) -> bytes:
+        """Write a frame, and return the body of the one that answers it."""
+        self._limit(deadline)
+        self._socket.sendall(frame)
+        come = self._socket.recv(_FIRST_BYTES)
+        while len(come) < framing.HEADER:
+            if not come:
+                raise ConnectionError("the coordinator closed the connection")
+            self._limit(deadline)
+            come += self._some(framing.HEADER - len(come))
+        missing = framing.body_length(come, framing.LARGEST_FRAME) + framing.HEADER - len(come)
+        if missing <= 0:
+            return come[framing.HEADER :]
+        parts = [come[framing.HEADER :]]
+        while missing:
+            self._limit(deadline)
+            parts.append(self._some(missing))
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+    def _some(self, most: int) -> bytes:
+        if not (come := self._socket.recv(min(most, _MORE_BYTES))):
+            raise ConnectionError("the coordinator closed the connection")
+        return come
+
+    def _limit(self, deadline: float) -> None:
+        self._socket.settimeout(_remaining(deadline))
+
+
+def answer(secret: bytes, nonce: bytes, challenge: wire.LineChallenge) -> wire.LineProof:
+    """Check a coordinator's proof for the hello with that nonce, and return the caller's.
+
+    Raises:
+        PermissionError: it does not know the secret.
+    """
+    if not is_proof(challenge.proof, secret, "coordinator", nonce, challenge.nonce):
+        raise PermissionError("somebody else listens there")
+    return wire.LineProof(proof=prove(secret, "caller", nonce, challenge.nonce))
+
+
+class Lines:
+    """The lines of one client, which any of its threads may use.
+
+    `find_port` asks the coordinator, within so many seconds, where it takes lines; None: nowhere.
+    """
+
+    def __init__(self, endpoint: Endpoint, find_port: Callable[[float], CallsPort | None]) -> None:
+        self._endpoint = endpoint
+        self._find_port = find_port
+        self._port: CallsPort | None = None
+        self._has_none = False
+        """No line is to be had, for good."""
+        self._tls: ssl.SSLContext | None = None
+        self._idle: deque[Line] = deque()
+        self._all: set[Line] = set()
+        self._room = _MOST
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        forks.hold(self)
+        weakref.finalize(self, _close_all, self._all).atexit = False
+
+    def call(self, call: KeyCall[Q, P], request: Q, deadline: float) -> P | None:
+        """Make a call; None: it has not been made, for there is no line to be had.
+
+        Raises:
+            CallFailed: the coordinator refuses, or the line broke, or the time is over.
+            grpc.RpcError: asking for the port has failed.
+        """
+        if (line := self._idle_line() or self._new_line(deadline)) is None:
+            return None
+        try:
+            reply = line.call(call, request, deadline)
+        except TimeoutError as error:
+            self._drop(line)
+            raise too_late() from error
+        except (OSError, framing.Malformed, DecodeError, IndexError) as error:
+            self._drop(line)
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"the line broke: {error}") from error
+        except BaseException:  # Ctrl-C: what is under way on the line nobody will read
+            self._drop(line)
+            raise
+        self._idle.append(line)
+        if self._closed.is_set():
+            self.close()  # the one under way may not have seen it
+        return call.answer(reply)
+
+    def close(self) -> None:
+        """End all lines; who waits has CallFailed. Idempotent."""
+        with self._lock:
+            self._closed.set()
+            for line in self._all:
+                line.hang_up()
+        with contextlib.suppress(IndexError):
+            while True:
+                self._drop(self._idle.pop())
+
+    def forked(self) -> None:
+        """Have lines of its own in a forked child.
+
+        What is said on a line that parent and child both hold, nobody can tell apart.
+        """
+        for line in self._all:
+            line.close()  # which does not end it for the parent
+        self._idle.clear()
+        self._all.clear()
+        self._room = _MOST
+        # Another thread of the parent may have held their locks.
+        self._lock = threading.Lock()
+        is_closed, self._closed = self._closed.is_set(), threading.Event()
+        if is_closed:
+            self._closed.set()
+
+    def _idle_line(self) -> Line | None:
+        while self._idle:
+            try:
+                line = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if line.is_quiet:
+                return line
+            self._drop(line)
+        return None
+
+    def _new_line(self, deadline: float) -> Line | None:
+        with self._lock:
+            if not self._room:
+                return None
+            self._room -= 1
+        line = None
+        try:
+            line = self._opened(deadline)
+        finally:
+            with self._lock:
+                if line is None:
+                    self._room += 1
+                else:
+                    self._all.add(line)
+        if line is not None and self._closed.is_set():
+            line.hang_up()  # close() may not have seen it
+        return line
+
+    def _opened(self, deadline: float) -> Line | None:
+        if self._closed.is_set():
+            raise CallFailed(grpc.StatusCode.CANCELLED, "this client has been closed")
+        if self._has_none:
+            return None
+        if (port := self._port) is not None:
+            with contextlib.suppress(OSError, framing.Malformed, DecodeError):
+                return self._open(port, deadline)
+            # There may be another coordinator in the place of that one.
+        port = self._port = self._find_port(max(deadline - time.monotonic(), 0.0))
+        if port is None:
+            self._has_none = True
+            return None
+        try:
+            return self._open(port, deadline)
+        except (OSError, framing.Malformed, DecodeError) as error:
+            logger.info(
+                "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
+                port.port,
+                self._endpoint.address.target,
+                error,
+            )
+            self._has_none = True
+            return None
+
+    def _open(self, port: CallsPort, deadline: float) -> Line:
+        """Connect.
+
+        Raises:
+            OSError, framing.Malformed, DecodeError: it cannot be done.
+            CallFailed: it is refused, or the caller's time is over.
+        """
+        limit = min(deadline, time.monotonic() + OPENING_SECONDS)
+        try:
+            return self._connected(port, limit)
+        except TimeoutError as error:
+            if limit == deadline:
+                raise too_late() from error
+            raise
+
+    def _connected(self, port: CallsPort, deadline: float) -> Line:
+        host = self._endpoint.address.host
+        connected = socket.create_connection((host, port.port), _remaining(deadline))
+        try:
+            for level, option, value in OPTIONS:
+                connected.setsockopt(level, option, value)
+            if self._endpoint.tls_ca is not None:
+                if self._tls is None:
+                    self._tls = tls_context(self._endpoint)
+                connected.settimeout(_remaining(deadline))
+                connected = self._tls.wrap_socket(
+                    connected, server_hostname=self._endpoint.tls_name or host
+                )
+            line = Line(connected)
+            line.greet(port.secret, deadline)
+        except BaseException:
+            connected.close()
+            raise
+        return line
+
+    def _drop(self, line: Line) -> None:
+        with self._lock:
+            if line in self._all:
+                self._all.remove(line)
+                self._room += 1
+        line.close()
+
+
+def _close_all(lines: set[Line]) -> None:
+    for line in lines:
+        line.close()
+
+
+def _remaining(deadline: float) -> float:
+    """Return the seconds until the deadline, always some.
+
+    Raises:
+        TimeoutError: it has passed.
+    """
+    if (remaining := deadline - time.monotonic()) <= 0:
+        raise TimeoutError("the time is over")
+    return remaining

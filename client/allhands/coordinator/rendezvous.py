@@ -1,0 +1,296 @@
+"""Where a world meets: find its coordinator, or host it in rank 0."""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allhands.config import Alone, Daemon, Gathering, Hosted, WorldConfig
+from allhands.coordinator.attempts import RETRY_SECONDS, Attempts
+from allhands.coordinator.endpoint import Address, Endpoint, check_privacy, complete, parse_url
+from allhands.errors import CoordinatorUnavailable
+from allhands.runtime.loading import uncollected
+from allhands_proto import notice
+
+if TYPE_CHECKING:
+    from allhands_server.embedded import RunningCoordinator
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.02
+_DRAIN_SECONDS = 30.0
+_ANY_PORT = 1
+
+
+@dataclass(slots=True)
+class Meeting:
+    """A coordinator to go to, and the embedded one where this rank hosts it."""
+
+    endpoint: Endpoint
+    hosted: "RunningCoordinator | None" = None
+    note: Path | None = None
+    is_guess: bool = False
+    """The endpoint is from what rank 0 left on this host, perhaps from an earlier world of it."""
+
+    async def aclose(self) -> None:
+        """Where this rank hosts the coordinator, wait until the others have left, then end it."""
+        if self.note is not None:
+            self.note.unlink(missing_ok=True)
+        if self.hosted is not None:
+            await self.hosted.stop(_DRAIN_SECONDS)
+
+
+async def meet(config: WorldConfig) -> Meeting:
+    """Find the coordinator of a world; rank 0 starts it where it has none.
+
+    Raises:
+        CoordinatorUnavailable: rank 0 left no note within the timeout.
+        OSError: rank 0 cannot listen where it should.
+        ValueError: the coordinator would be reached from other hosts without a token and TLS, or
+            others could read this rank's token on its way there.
+    """
+    match config.place:
+        case Daemon(url):
+            address = parse_url(url)
+            endpoint = complete(
+                Endpoint(address, config.token, config.tls_ca, config.insecure, config.tls_name)
+            )
+            await asyncio.to_thread(check_privacy, endpoint)
+            return Meeting(endpoint)
+        case Hosted() as place:
+            return await _hosted(config, place)
+        case Gathering(name):
+            path = Path(name) if os.path.isabs(name) else notice.directory() / name
+            if config.rank != 0:
+                return Meeting(await _find_note(path, config.timeout), is_guess=True)
+            path.unlink(missing_ok=True)  # of an earlier run that was killed
+            meeting = await _host(_with_token(config), "127.0.0.1", 0)
+            meeting.note = path
+            _leave_note(path, meeting.endpoint)
+            return meeting
+        case Alone():
+            return await _host(_with_token(config), "127.0.0.1", 0)
+
+
+def _with_token(config: WorldConfig) -> WorldConfig:
+    """Settle the token here where the ranks need no notice to learn it."""
+    return replace(config, token=config.token or secrets.token_urlsafe(32))
+
+
+async def _hosted(config: WorldConfig, place: Hosted) -> Meeting:
+    """Host the coordinator in rank 0, where `place` says; go there on the others.
+
+    Raises:
+        ValueError: other hosts would reach it without a token and TLS; the same text on all ranks.
+    """
+    if config.rank == 0 and place.announce is not None:
+        return await _announced(config, place, place.announce)
+    if not _are_guarded(config) and await _is_reached_by_others(place):
+        if config.world_size == 1 and not config.is_elastic:
+            return await _host(config, "127.0.0.1", place.port)  # nobody is to reach it
+        raise ValueError(_recipe(config, place))
+    resolved = await _resolve_in_time(place.host, time.monotonic() + config.timeout)
+    if config.rank == 0:
+        return await _host(config, _listened(config, place.host, resolved), place.port, place.host)
+    # A certificate is for a name; without one all ranks take the same address of several.
+    address = Address(place.host if config.tls_ca else resolved, place.port)
+    # On loopback rank 0 speaks TLS only if it was told to, whatever other coordinators do.
+    tls_ca = None if address.is_loopback and config.tls_cert is None else config.tls_ca
+    endpoint = Endpoint(address, config.token, tls_ca, config.insecure, config.tls_name)
+    deadline = time.monotonic() + config.timeout
+    while address.is_loopback and time.monotonic() < deadline:
+        # Rank 0 leaves its token in a notice when it listens, perhaps after this rank is up.
+        if (endpoint := complete(endpoint)).token is not None:
+            break
+        await asyncio.sleep(_LOOK_SECONDS)
+    is_guess = config.token is None
+    await asyncio.to_thread(check_privacy, endpoint)
+    return Meeting(endpoint, is_guess=is_guess)
+
+
+async def _announced(
+    config: WorldConfig, place: Hosted, announce: Callable[[str, str], None]
+) -> Meeting:
+    """Host the coordinator in rank 0, and tell the others where it listens, or why it does not."""
+    try:
+        meeting = await _host(config, await resolve(place.host), place.port)
+    except (OSError, ValueError) as error:
+        await asyncio.to_thread(announce, "", str(error))
+        raise
+    try:
+        await asyncio.to_thread(announce, meeting.endpoint.address.url, "")
+    except BaseException:
+        assert meeting.hosted is not None
+        await meeting.hosted.stop(0)
+        raise
+    return meeting
+
+
+def _are_guarded(config: WorldConfig) -> bool:
+    """Say whether this rank has what a coordinator takes that other hosts reach."""
+    has_tls = config.tls_cert and config.tls_key if config.rank == 0 else config.tls_ca
+    return config.token is not None and bool(has_tls or config.insecure)
+
+
+async def _is_reached_by_others(place: Hosted) -> bool:
+    """Say whether other hosts reach what rank 0 is to host, as far as this rank can know."""
+    if place.spans_hosts:
+        return True
+    try:
+        return not Address(await resolve(place.host), place.port).is_loopback
+    except CoordinatorUnavailable:
+        return True  # a name that this host does not know yet is not its own
+
+
+def _recipe(config: WorldConfig, place: Hosted) -> str:
+    """Say what every rank needs; the same on all ranks that were given the same."""
+    has_tls = config.tls_ca or config.tls_cert
+    absent = [] if config.token else ["no token (ALLHANDS_TOKEN)"]
+    if not has_tls and not config.insecure:
+        absent.append("no TLS (ALLHANDS_TLS_CA)")
+    if has_tls and not config.insecure and config.rank == 0:
+        absent.append("no certificate on rank 0's host (ALLHANDS_TLS_CERT, ALLHANDS_TLS_KEY)")
+    elif has_tls and not config.insecure and not config.tls_ca:
+        absent.append("no authority on this rank (ALLHANDS_TLS_CA)")
+    at = Address(place.host, place.port).target
+    return (
+        f"rank 0 is to host the coordinator at {at} ({place.source}), where other hosts reach it, "
+        f"and there is {' and '.join(absent)}. Set\n"
+        "  on every rank: ALLHANDS_TOKEN, one secret of yours, as `openssl rand -hex 32` prints it;"
+        "\n  and either, on every rank: ALLHANDS_INSECURE=1, if that network is yours alone "
+        "(token and data travel in the clear),\n"
+        f"  or, on every rank: ALLHANDS_TLS_CA=FILE, the authority of a certificate for "
+        f"{place.host}, and on rank 0's host: ALLHANDS_TLS_CERT=FILE and ALLHANDS_TLS_KEY=FILE, "
+        "that certificate and its key.\n"
+        "Or start `allhands serve` and set ALLHANDS_URL=ah://HOST:PORT/JOB on every rank."
+    )
+
+
+def _listened(config: WorldConfig, name: str, resolved: str) -> str:
+    """Return the address that rank 0 listens on for a name.
+
+    Many a host resolves its own name to loopback, where no other host reaches it: then it is all
+    addresses, where the ranks have what that takes.
+    """
+    is_own_name = name != "localhost" and name != resolved
+    if not (is_own_name and Address(resolved, 0).is_loopback and _are_guarded(config)):
+        return resolved
+    return "::" if ":" in resolved else "0.0.0.0"
+
+
+async def _host(config: WorldConfig, host: str, port: int, name: str | None = None) -> Meeting:
+    """Start the embedded coordinator, on this loop; `name` is what its certificate is for."""
+    with uncollected():
+        from allhands_server import embedded
+        from allhands_server.config import VARIABLES, ServerConfig
+
+    guarded = name is not None and config.tls_cert is not None
+    running = await embedded.start(
+        ServerConfig(
+            host=host,
+            port=port,
+            token=config.token,
+            tls_cert=config.tls_cert if guarded else None,
+            tls_key=config.tls_key if guarded else None,
+            insecure=config.insecure,
+            post_notice=True,
+            kind="embedded",
+            spelling=VARIABLES,
+        )
+    )
+    logger.info("rank 0 hosts the coordinator of job %s at %s", config.job, running.url)
+    if guarded and name is not None:
+        authority = config.tls_ca or config.tls_cert
+        return Meeting(Endpoint(Address(name, running.port), running.token, authority), running)
+    address = Address(running.host, running.port)
+    return Meeting(Endpoint(address, running.token, insecure=config.insecure), running)
+
+
+async def _find_note(path: Path, timeout: float) -> Endpoint:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if (endpoint := _read_note(path)) is not None:
+            return endpoint
+        await asyncio.sleep(_LOOK_SECONDS)
+    raise CoordinatorUnavailable(
+        f"rank 0 has not started a coordinator on this host within {timeout:g} s "
+        f"(it would have left {path}); did it start, under the same user?"
+    )
+
+
+def _read_note(path: Path) -> Endpoint | None:
+    try:
+        said = json.loads(path.read_text())
+        if not notice.is_alive(said["pid"], said["born"]):
+            return None  # a note outlives a rank 0 that was killed
+        return Endpoint(parse_url(said["url"]), said["token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there yet
+
+
+def _leave_note(path: Path, endpoint: Endpoint) -> None:
+    content: dict[str, object] = {
+        "url": endpoint.address.url,
+        "token": endpoint.token,
+        "pid": os.getpid(),
+        "born": notice.born(os.getpid()),
+    }
+    notice.publish(path, content)
+
+
+async def resolve(host: str) -> str:
+    """Turn a host's name into one address of it, IPv4 first."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise CoordinatorUnavailable(f"the host {host!r} has no address: {error}") from error
+    families = sorted(found, key=lambda one: one[0] != socket.AF_INET)
+    return str(families[0][4][0])
+
+
+async def _resolve_in_time(host: str, deadline: float) -> str:
+    """Resolve a name that may not be known yet, as where hosts start together."""
+    attempts = Attempts(deadline)
+    while True:
+        try:
+            return await resolve(host)
+        except CoordinatorUnavailable as error:
+            attempts.failed(error, None, is_guess=True)
+        await asyncio.sleep(RETRY_SECONDS)  # nothing tells when a name is known
+
+
+async def own_address(endpoint: Endpoint) -> str:
+    """Return the address of this host on the way to the coordinator: where peers reach it."""
+    return address_towards(await resolve(endpoint.address.host))
+
+
+def address_towards(host: str) -> str:
+    """Return the address of this host on the way to another one, given by name or address.
+
+    Raises:
+        CoordinatorUnavailable: it has no address, or there is no way to it.
+    """
+    try:
+        # As bytes, for a text brings the tables of international names in: a quarter of a MiB.
+        name = host.encode() if host.isascii() else host
+        found = socket.getaddrinfo(name, _ANY_PORT, type=socket.SOCK_DGRAM)
+    except socket.gaierror as error:
+        raise CoordinatorUnavailable(f"the host {host!r} has no address: {error}") from error
+    family, _, _, _, target = min(found, key=lambda one: one[0] != socket.AF_INET)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting sends nothing
+        try:
+            probe.connect(target)
+        except OSError as error:
+            raise CoordinatorUnavailable(f"no way to {host}: {error}") from error
+        return str(probe.getsockname()[0])

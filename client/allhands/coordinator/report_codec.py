@@ -1,0 +1,132 @@
+"""What a rank reports of itself to who diagnoses the job: to and from the wire's form."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from allhands.coordinator.diagnosis import RankReport
+from allhands.coordinator.status import OperationStatus
+from allhands.recorder.record import OperationRecord
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+PART_BYTES = 64 << 10
+"""Of one message: heartbeats go between them."""
+_HEADROOM = 64
+"""Bytes of what comes around the operations but for the stack and the progress."""
+
+
+def encode(
+    records: Sequence[OperationRecord],
+    progress: Sequence[wire.Progress],
+    stack: str,
+    nbytes: int,
+) -> bytes:
+    """Serialise a report into so many bytes at most; where it is too long the oldest are left out.
+
+    Even the stack, where there is no room for it.
+    """
+    report = wire.FlightReport(now=time.monotonic(), progress=progress, stack=stack)
+    room = nbytes - report.ByteSize() - _HEADROOM
+    if room < 0:
+        report.ClearField("stack")
+        report.is_cut = True
+        room = nbytes - report.ByteSize() - _HEADROOM
+    told: list[wire.FlightRecord] = []
+    for one in reversed(records):
+        message = _message(one)
+        size = message.ByteSize()
+        room -= size + 1 + (1 if size < 128 else 3)
+        if room < 0:
+            report.is_cut = True
+            break
+        told.append(message)
+    report.operations.extend(reversed(told))
+    return report.SerializeToString()
+
+
+def parts(number: int, report: bytes) -> list[wire.ReportPart]:
+    """Cut a serialised report into messages."""
+    starts = range(0, len(report), PART_BYTES) if report else [0]
+    return [
+        wire.ReportPart(
+            id=number,
+            data=report[start : start + PART_BYTES],
+            last=start + PART_BYTES >= len(report),
+        )
+        for start in starts
+    ]
+
+
+def decode(data: bytes, most: int | None = None) -> RankReport | None:
+    """Return what `encode` was given, `most` operations of each group; None: it was no report."""
+    try:
+        report = wire.FlightReport.FromString(data)
+    except DecodeError:
+        return None
+    return RankReport(
+        now=report.now,
+        progress=tuple(
+            OperationStatus(one.group, one.operation, one.sequence, one.completed, one.elapsed)
+            for one in report.progress
+        ),
+        operations=tuple(map(_record, _latest(report.operations, most))),
+        stack=report.stack,
+        is_cut=report.is_cut,
+    )
+
+
+def _latest(
+    operations: Sequence[wire.FlightRecord], most: int | None
+) -> Sequence[wire.FlightRecord]:
+    """Leave out all but the latest operations of each group."""
+    if most is None:
+        return operations
+    seen: Counter[str] = Counter()
+    kept = []
+    for one in reversed(operations):
+        seen[one.group] += 1
+        if seen[one.group] <= most:
+            kept.append(one)
+    return kept[::-1]
+
+
+def _message(one: OperationRecord) -> wire.FlightRecord:
+    return wire.FlightRecord(
+        group=one.group,
+        sequence=one.sequence,
+        operation=one.operation,
+        nbytes=one.nbytes,
+        signature=one.signature,
+        created=one.created,
+        started=one.started,
+        finished=one.finished,
+        outcome=one.outcome,
+        label=one.label,
+        file=one.file,
+        line=one.line,
+        function=one.function,
+        how=one.how,
+        waits_for=one.waits_for,
+    )
+
+
+def _record(one: wire.FlightRecord) -> OperationRecord:
+    return OperationRecord(
+        group=one.group,
+        sequence=one.sequence,
+        operation=one.operation,
+        nbytes=one.nbytes,
+        signature=one.signature,
+        created=one.created,
+        started=one.started,
+        finished=one.finished,
+        outcome=one.outcome,
+        label=one.label,
+        file=one.file,
+        line=one.line,
+        function=one.function,
+        how=one.how,
+        waits_for=tuple(one.waits_for),
+    )

@@ -1,0 +1,680 @@
+"""The one stream between a worker and its coordinator: joining, beating, learning, leaving."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, cast
+
+import grpc
+import grpc.aio
+
+from allhands.coordinator import report_codec
+from allhands.coordinator.endpoint import Dial, translate
+from allhands.errors import (
+    AllhandsError,
+    CollectiveTimeout,
+    CoordinatorUnavailable,
+    JoinRefused,
+    MembershipChanged,
+)
+from allhands.verdicts import Absence, GivenUp, State, Verdict
+from allhands_proto import forks, process, stack_channel
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+Stream: TypeAlias = "grpc.aio.StreamStreamCall[wire.SessionRequest, wire.SessionEvent]"
+
+_VERDICT_KEY = "allhands-verdict-bin"
+_GIVEN_UP_KEY = "allhands-given-up-bin"
+_LARGEST_VERDICT = 48 << 10
+_VERDICT_SLACK = 2.0
+"""Seconds by which the RPC for a verdict outlasts the call: it must not end before its answer."""
+_LEAVE_SECONDS = 2.0
+_INQUIRY_SECONDS = 1.0
+_MOST_REFUSED = 16
+"""Callers of which a rank that waits for its world remembers that they were refused."""
+_SIZELESS_SECONDS = 2.0
+_SIZE_ADVICE = (
+    "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
+    "or pass world_size"
+)
+OF_THE_WORLD = ("lost", "left", "ruling", "aborted", "condition")
+"""Events that a rank which the coordinator cannot reach is told by its peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank of the world as the coordinator introduced it."""
+
+    rank: int
+    host: str
+    pid: int
+    address: str
+    hosts_coordinator: bool
+    data_port: int
+    """At the host of `address`, for raw-socket links; 0: it has none."""
+    memory: str
+    """How processes of its host find its shared memory; empty: it has none."""
+    space: str = ""
+    """Names the processes that can look at this one."""
+    born: str = ""
+    """When it began; see `notice.born`."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
+
+
+def introduced(member: wire.Member) -> Member:
+    """Read what the coordinator says of a rank."""
+    return Member(
+        member.rank,
+        member.host,
+        member.pid,
+        member.address,
+        member.hosts_coordinator,
+        member.data_port,
+        member.memory,
+        member.space,
+        member.born,
+    )
+
+
+class SessionListener(Protocol):
+    """Who is told what happens to the world; called on the session's loop."""
+
+    def progress(self) -> Sequence[wire.Progress]:
+        """Return where this worker is in each of its groups."""
+
+    def begun(self) -> Sequence[wire.Begun]:
+        """Return which calls began since this was last asked, and when."""
+
+    def stack(self) -> str:
+        """Return where the program of this worker is now."""
+
+    def report(self, operations: int, nbytes: int) -> bytes:
+        """Return what this worker has recorded, `operations` of each group, serialised."""
+
+    def member_lost(self, rank: int, reason: str, found: Verdict) -> None: ...
+
+    def member_left(self, left: wire.MemberLeft) -> None: ...
+
+    def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
+        """Ranks that are alive cannot reach one another."""
+
+    def links_silent(self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool) -> None:
+        """Ranks that are alive do not answer one another, or do again; it may pass by itself."""
+
+    def aborted(self, group: str, by: str, reason: str) -> None:
+        """Somebody ended a group, or the world where that is empty."""
+
+    def vouch(self, rank: int) -> None:
+        """Find out whether a rank is heard over a link, and say so if it is."""
+
+    def condition(self, rank: int, found: Absence | None, seconds: float) -> None:
+        """A rank has been silent towards the coordinator for so long; None: not any more."""
+
+    def relay(self, event: wire.SessionEvent) -> None:
+        """Pass on what befell the world to ranks that the coordinator cannot tell."""
+
+    def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
+        """A rank gave a call up on purpose."""
+
+    def expelled(self, reason: str) -> None:
+        """The coordinator no longer counts this worker as a member."""
+
+    def coordinator_gone(self, reason: str) -> None:
+        """The stream broke from the coordinator's side."""
+
+    def newcomers(self, count: int) -> None:
+        """So many workers wait to be taken in."""
+
+
+class Session:
+    """A membership: from `join` to `leave`, or until somebody is lost."""
+
+    def __init__(self, dial: Dial, channel: grpc.aio.Channel, job: str) -> None:
+        self._dial = dial
+        self._channel = channel
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        self._stream: Stream | None = None
+        self._unread: deque[wire.SessionEvent] = deque()  # of a batch
+        self._tasks: list[asyncio.Task[None]] = []
+        self._left = asyncio.Event()
+        self._refused: dict[str, str] = {}  # callers at other addresses, and why
+        self._saying: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()  # gRPC takes one write at a time
+        self._leaving = False
+        self.job = job
+        self.joined = wire.Joined()
+        self.epoch = 0
+        self.group = ""
+        """The group that took this worker in while its world ran; empty: it was there before."""
+        self.members: tuple[Member, ...] = ()
+        """Of that group, or of the world, in the order of their ranks there."""
+
+    @classmethod
+    async def join(
+        cls,
+        dial: Dial,
+        request: wire.Join,
+        timeout: float,
+        channel: grpc.aio.Channel | None = None,
+    ) -> "Session":
+        """Join the job and wait until its world is complete, over a new channel or a given one.
+
+        Raises:
+            JoinRefused: the job would not have this worker.
+            CollectiveTimeout: others never joined; it names them.
+            CoordinatorUnavailable, Unauthenticated: nobody there, or not for us.
+        """
+        session = cls(dial, channel or _open(dial), request.job)
+        joining = asyncio.create_task(session._join(request))
+        try:
+            # Not cancelled at the deadline: the job still counts us while it is asked who is there.
+            await asyncio.wait([joining], timeout=timeout)
+            if not joining.done():
+                raise await session._never_formed(request, timeout)
+            joining.result()
+        except BaseException:
+            joining.cancel()
+            await asyncio.wait([joining])
+            await session.aclose()
+            raise
+        return session
+
+    def start(self, listener: SessionListener) -> None:
+        """Begin to beat and to listen."""
+        self._tasks = [
+            asyncio.create_task(self._listen(listener), name="session events"),
+            asyncio.create_task(self._beat(listener), name="heartbeats"),
+        ]
+
+    async def open_group(self, name: str, ranks: Sequence[int]) -> None:
+        await self._say(wire.SessionRequest(open_group=wire.OpenGroup(group=name, ranks=ranks)))
+
+    async def close_group(self, name: str) -> None:
+        await self._say(wire.SessionRequest(close_group=wire.CloseGroup(group=name)))
+
+    async def report_broken_link(self, rank: int, reason: str, shares_memory: bool) -> None:
+        report = wire.LinkBroken(rank=rank, reason=reason, shares_memory=shares_memory)
+        await self._say(wire.SessionRequest(link_broken=report))
+
+    async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
+        """Wait for the ranks of a group; say who did not come, as all of them are told.
+
+        Raises:
+            CoordinatorUnavailable, Refused: nobody can say.
+        """
+        request = wire.MonitoredBarrierRequest(
+            job=self.job,
+            member_id=self.joined.member_id,
+            group=group,
+            sequence=sequence,
+            remaining=timeout,
+            largest=_LARGEST_VERDICT,
+        )
+        try:
+            await self._stub.MonitoredBarrier(
+                request, timeout=max(timeout, 0) + _VERDICT_SLACK, metadata=self._dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
+            if isinstance(found, bytes):
+                return verdict_from(wire.Verdict.FromString(found))
+            doing = f"pass monitored_barrier #{sequence} of group {group!r}"
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise CoordinatorUnavailable(f"{doing}: the coordinator does not answer") from error
+            raise translate(error, doing, at=self._dial.target) from error
+        return None
+
+    async def judge(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
+    ) -> Verdict | GivenUp | None:
+        """Ask who is missing in a call; the answer comes when `timeout` has passed, or soon after.
+
+        Returns None when there is no answer.
+        """
+        request = wire.VerdictRequest(
+            job=self.job,
+            member_id=self.joined.member_id,
+            group=group,
+            sequence=sequence,
+            operation=operation,
+            waiting_on=waiting_on,
+            remaining=max(timeout, 0.0),
+            largest=_LARGEST_VERDICT,
+        )
+        try:
+            await self._stub.AwaitVerdict(
+                request, timeout=max(timeout, 0.0) + _VERDICT_SLACK, metadata=self._dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            trailers = dict(error.trailing_metadata() or ())
+            found, given = trailers.get(_VERDICT_KEY), trailers.get(_GIVEN_UP_KEY)
+            if isinstance(given, bytes):
+                return given_up_from(wire.CallGivenUp.FromString(given))
+            if isinstance(found, bytes):
+                return verdict_from(wire.Verdict.FromString(found))
+            logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
+        return None
+
+    async def reform(self, request: wire.ReformRequest, timeout: float) -> wire.ReformReply:
+        """Decide with the other present members of a group; see coordinator.proto.
+
+        Raises:
+            CollectiveTimeout: not all of them asked for the same within `timeout` seconds.
+            MembershipChanged: this worker is no member any more.
+            Refused: they asked for something else; the text names them.
+            CoordinatorUnavailable: nobody answers.
+        """
+        request.job, request.member_id = self.job, self.joined.member_id
+        what = f"{request.kind} of group {request.group!r}"
+        try:
+            return await self._stub.Reform(
+                request, timeout=max(timeout, 0.001), metadata=self._dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            said = error.details() or error.code().name
+            match error.code():
+                case grpc.StatusCode.DEADLINE_EXCEEDED:
+                    text = f"{what} timed out after {timeout:g} s: {said}"
+                    raise CollectiveTimeout(text, op=request.kind, seq=0) from error
+                case grpc.StatusCode.ABORTED:
+                    expelled = MembershipChanged(
+                        f"{what} cannot run: {said}",
+                        old_epoch=self.epoch,
+                        new_epoch=self.epoch + 1,
+                    )
+                    expelled.is_final = True
+                    raise expelled from error
+            raise translate(error, what, at=self._dial.target) from error
+
+    async def all_present(self, ranks: Sequence[int]) -> bool:
+        """Ask whether these ranks are still members; False also when there is no answer."""
+        try:
+            job = await self._stub.DescribeJob(
+                wire.DescribeJobRequest(job=self.job),
+                timeout=_INQUIRY_SECONDS,
+                metadata=self._dial.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            logger.debug("not told who is present: %s", error.details())
+            return False
+        there = {one.rank for one in job.members if one.state == wire.MEMBER_STATE_JOINED}
+        return there.issuperset(ranks)
+
+    @property
+    def report_nbytes(self) -> int:
+        """How much the coordinator keeps of what this worker has recorded at its end."""
+        return self.joined.report_nbytes
+
+    def tell_last_report(
+        self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
+    ) -> None:
+        """Have the coordinator keep where this worker is, and what `report` makes of a size."""
+        beat = wire.Heartbeat(progress=progress, sent=time.monotonic())
+
+        async def tell() -> None:
+            await self._say(wire.SessionRequest(heartbeat=beat))
+            if self.report_nbytes and not self._leaving:
+                last = wire.LastReport(report=report(self.report_nbytes))
+                await self._say(wire.SessionRequest(last_report=last))
+
+        self._begin(tell())
+
+    async def leave(self, leave: wire.Leave) -> None:
+        """End the membership in order: others may still finish what this rank completed."""
+        self._leaving = True
+        if self._stream is not None and not self._stream.done():
+            await self._say(wire.SessionRequest(leave=leave))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await self._left.wait()
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Drop the stream. Idempotent."""
+        self._leaving = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._stream is not None:
+            self._stream.cancel()
+        await self._channel.close()
+
+    # ------------------------------------------------------------ joining
+
+    async def _join(self, request: wire.Join) -> None:
+        stream: Stream = self._stub.Session(metadata=self._dial.metadata)
+        self._stream = stream
+        try:
+            request.takes_batches = True
+            await stream.write(wire.SessionRequest(join=request))
+            self.joined = (await self._event(stream)).joined
+            with self._warning_of_no_size(request):
+                while not (event := await self._event(stream)).HasField("formed"):
+                    await self._answer_while_forming(stream, event)
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise await self._translated(stream, error) from error
+        self.epoch = event.formed.epoch
+        self.group = event.formed.group
+        self.members = tuple(map(introduced, event.formed.members))
+
+    @contextlib.contextmanager
+    def _warning_of_no_size(self, request: wire.Join) -> Iterator[None]:
+        """Warn where the world may wait for ever, unless it is formed before."""
+        if request.world_size or self.joined.world_size:
+            yield
+            return
+        text = "still waiting in job %s, which had no size when this rank joined: unless another "
+        timer = asyncio.get_running_loop().call_later(
+            _SIZELESS_SECONDS, logger.warning, text + "rank brings one, %s", self.job, _SIZE_ADVICE
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _answer_while_forming(self, stream: Stream, event: wire.SessionEvent) -> None:
+        if event.HasField("caller_refused"):
+            self._tell_of(event.caller_refused)
+        if event.HasField("probe"):
+            beat = wire.Heartbeat(probe=event.probe.probe)
+            await stream.write(wire.SessionRequest(heartbeat=beat))
+
+    def _tell_of(self, refused: wire.CallerRefused) -> None:
+        """Warn of a caller that may be one of those who are waited for."""
+        if self._refused.get(refused.address) != refused.reason:
+            while len(self._refused) >= _MOST_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[refused.address] = refused.reason
+            logger.warning(
+                "while job %s waits for its ranks, the coordinator refused a process at %s: %s",
+                self.job,
+                refused.address,
+                refused.reason,
+            )
+
+    async def _translated(self, stream: Stream, error: Exception) -> Exception:
+        """Say why the coordinator ended the stream before the world was complete."""
+        doing = f"join job {self.job!r}"
+        if isinstance(error, grpc.RpcError):
+            return translate(error, doing, at=self._dial.target, refused=JoinRefused)
+        # The write met a stream that was over: its status has the reason.
+        reason = grpc.aio.AioRpcError(
+            await stream.code(),
+            grpc.aio.Metadata(),
+            grpc.aio.Metadata(),
+            details=await stream.details(),
+        )
+        return translate(reason, doing, at=self._dial.target, refused=JoinRefused)
+
+    async def _never_formed(self, request: wire.Join, timeout: float) -> AllhandsError:
+        """Name the ranks that did not come."""
+        missing: tuple[int, ...] = ()
+        text = f"the world of job {self.job!r} was not complete within {timeout:g} s"
+        try:
+            jobs = await self._stub.ListJobs(
+                wire.ListJobsRequest(), timeout=2.0, metadata=self._dial.metadata
+            )
+        except grpc.RpcError as error:
+            return CollectiveTimeout(f"{text}; {error}", op="init_process_group", seq=0)
+        for job in jobs.jobs:
+            if job.job == self.job:
+                present = {member.rank: member for member in job.members}
+                size = job.world_size or request.world_size
+                missing = tuple(rank for rank in range(size) if rank not in present)
+                named = "; ".join(
+                    f"rank {rank} (host {one.host}, pid {one.pid})"
+                    for rank, one in sorted(present.items())
+                )
+                if size:
+                    text += f": never joined: {', '.join(map(str, missing))} of {size}"
+                else:
+                    text += f": no rank said how many there are; {_SIZE_ADVICE}"
+                text += f"; there: {named}"
+        if self._refused:
+            listed = ", ".join(f"{where} ({why})" for where, why in self._refused.items())
+            text += (
+                f"; refused by the coordinator: a process at {listed}: its ALLHANDS_TOKEN must be "
+                "that of the coordinator"
+            )
+        others = sorted(job.job for job in jobs.jobs if job.job != self.job)
+        if others:
+            text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"
+        absent = tuple(
+            Absence(rank, "never joined", f"rank {rank} never joined") for rank in missing
+        )
+        found = Verdict("", 0, "init_process_group", absent, text)
+        return CollectiveTimeout(
+            text, op="init_process_group", seq=0, missing_ranks=missing, verdict=found
+        )
+
+    # ------------------------------------------------------------ running
+
+    async def _listen(self, listener: SessionListener) -> None:
+        assert self._stream is not None
+        try:
+            while True:
+                event = await self._event(self._stream)
+                self.take(event, listener)
+                if event.WhichOneof("event") in OF_THE_WORLD:
+                    listener.relay(event)
+        except grpc.RpcError as error:
+            if self._leaving:
+                return
+            if error.code() is grpc.StatusCode.ABORTED:
+                listener.expelled(error.details() or "")
+            else:
+                await self._inquire(listener, error.details() or error.code().name)
+        except CoordinatorUnavailable as error:
+            if not self._leaving:
+                await self._inquire(listener, str(error))
+
+    async def _inquire(self, listener: SessionListener, reason: str) -> None:
+        """Find out whether the coordinator is gone, or only has no session with this rank.
+
+        gRPC does not always deliver the status with which the other side ended a stream.
+        """
+        try:
+            job = await self._stub.DescribeJob(
+                wire.DescribeJobRequest(job=self.job),
+                timeout=_INQUIRY_SECONDS,
+                metadata=self._dial.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                listener.coordinator_gone(reason)
+                return
+            job = wire.Job()
+        mine = [one for one in job.members if one.member_id == self.joined.member_id]
+        known = next((one.reason for one in mine if one.reason), "")
+        listener.expelled(known or f"its session broke: {reason}")
+
+    def take(self, event: wire.SessionEvent, listener: SessionListener) -> None:
+        """Act on an event of the coordinator, which came from it or by way of a peer."""
+        match event.WhichOneof("event"):
+            case "lost":
+                self.epoch = event.lost.epoch
+                found = verdict_from(event.lost.verdict)
+                listener.member_lost(event.lost.rank, event.lost.reason, found)
+            case "left":
+                self.epoch = event.left.epoch or self.epoch
+                listener.member_left(event.left)
+            case "probe":
+                stack = listener.stack() if event.probe.stack else ""
+                self.say(_heartbeat(listener, event.probe.probe, stack))
+            case "inspect":
+                self._begin(self._inspect(event.inspect))
+            case "vouch":
+                listener.vouch(event.vouch.rank)
+            case "condition":
+                told = event.condition
+                condition = absence_from(told.found) if told.HasField("found") else None
+                listener.condition(told.rank, condition, told.seconds)
+            case "ruling":
+                ranks = event.ruling.ranks
+                pairs = list(zip(ranks[::2], ranks[1::2], strict=True))
+                listener.ruled(verdict_from(event.ruling.verdict), pairs)
+            case "silent_links":
+                silent = event.silent_links
+                between = list(zip(silent.ranks[::2], silent.ranks[1::2], strict=True))
+                listener.links_silent(verdict_from(silent.verdict), between, silent.over)
+            case "aborted":
+                aborted = event.aborted
+                listener.aborted(aborted.group, aborted.by, aborted.reason)
+            case "given_up":
+                given = event.given_up
+                listener.call_given_up(given.group, given.sequence, given_up_from(given))
+            case "draining":
+                logger.warning("the coordinator is going down: %s", event.draining.reason)
+            case "newcomers":
+                listener.newcomers(event.newcomers.count)
+            case "leave_accepted":
+                self._left.set()
+            case "collect":
+                self._begin(self._report(event.collect, listener))
+            case other:
+                logger.warning("the coordinator says %r, which this worker does not know", other)
+
+    async def _inspect(self, asked: wire.Inspect) -> None:
+        found = process.look(asked.pid, asked.born)
+        inspected = wire.Inspected(member_id=asked.member_id, found=found)
+        await self._say(wire.SessionRequest(inspected=inspected))
+        if asked.stack_channel and found == "running":
+            inspected.stack = await stack_channel.read(asked.pid, asked.born, asked.stack_channel)
+            inspected.found = process.look(asked.pid, asked.born)
+            await self._say(wire.SessionRequest(inspected=inspected))
+
+    async def flush(self) -> None:
+        """Return when what was said has been handed over, or the session is over."""
+        if self._saying:
+            await asyncio.wait(set(self._saying), timeout=_LEAVE_SECONDS)
+
+    def say(self, request: wire.SessionRequest) -> None:
+        """Tell the coordinator something, soon; in order."""
+        self._begin_to_say(request)
+
+    def _begin(self, saying: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(saying)
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _report(self, collect: wire.Collect, listener: SessionListener) -> None:
+        await self._say(_heartbeat(listener))  # so that the coordinator knows as much
+        report = listener.report(collect.operations, collect.nbytes)
+        for part in report_codec.parts(collect.id, report):
+            await self._say(wire.SessionRequest(report_part=part))
+
+    async def _beat(self, listener: SessionListener) -> None:
+        while True:
+            await asyncio.sleep(self.joined.heartbeat_interval)
+            await self._say(_heartbeat(listener))
+
+    async def _say(self, request: wire.SessionRequest) -> None:
+        """Tell the coordinator something and wait for that, though whoever waits is cancelled."""
+        # gRPC ends the whole stream when somebody is cancelled who waits for a write.
+        await asyncio.shield(self._begin_to_say(request))
+
+    def _begin_to_say(self, request: wire.SessionRequest) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._write(request))
+        self._saying.add(task)
+        task.add_done_callback(self._saying.discard)
+        return task
+
+    async def _write(self, request: wire.SessionRequest) -> None:
+        """Write to the stream; where it is over, `_listen` says so."""
+        assert self._stream is not None
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            async with self._writing:
+                await self._stream.write(request)
+
+    async def _event(self, stream: Stream) -> wire.SessionEvent:
+        """Return the next event.
+
+        Raises:
+            grpc.RpcError: the stream ended with an error.
+            CoordinatorUnavailable: it ended without one.
+        """
+        if not self._unread:
+            event = await stream.read()  # where an error ended the stream, this raises it
+            if not isinstance(event, wire.SessionEvent):
+                raise CoordinatorUnavailable("the coordinator ended the session")
+            self._unread.extend(event.batch or (event,))
+        return self._unread.popleft()
+
+
+async def listens_beyond_loopback(dial: Dial, timeout: float) -> bool:
+    """Ask a coordinator whether other hosts reach it; one that does not know says no.
+
+    Raises:
+        CoordinatorUnavailable, Unauthenticated: it cannot be asked.
+    """
+    async with _open(dial) as channel:
+        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        try:
+            found = await stub.DescribeCoordinator(
+                wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=dial.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                text = f"the coordinator at {dial.target} does not answer"
+                raise CoordinatorUnavailable(text) from error
+            raise translate(error, "join", at=dial.target) from error
+    return found.beyond_loopback
+
+
+def _open(dial: Dial) -> grpc.aio.Channel:
+    forks.use_grpc()
+    if dial.credentials is None:
+        return grpc.aio.insecure_channel(dial.target, options=dial.options)
+    return grpc.aio.secure_channel(dial.target, dial.credentials, options=dial.options)
+
+
+def verdict_from(message: wire.Verdict) -> Verdict:
+    """Read a verdict off the wire."""
+    return Verdict(
+        group=message.group,
+        sequence=message.sequence,
+        operation=message.operation,
+        absent=tuple(map(absence_from, message.absent)),
+        text=message.text,
+    )
+
+
+def given_up_from(message: wire.CallGivenUp) -> GivenUp:
+    return GivenUp(message.rank, message.by, message.reason)
+
+
+def absence_from(one: wire.AbsentRank) -> Absence:
+    return Absence(
+        rank=one.rank,
+        state=cast(State, one.state),
+        text=one.text,
+        host=one.host,
+        pid=one.pid,
+        elapsed=one.elapsed,
+        operation=one.operation,
+        sequence=one.sequence,
+        group=one.group,
+        exit_status=one.exit_status if one.HasField("exit_status") else None,
+        signal=one.signal if one.HasField("signal") else None,
+        stack=one.stack,
+    )
+
+
+def _heartbeat(listener: SessionListener, probe: int = 0, stack: str = "") -> wire.SessionRequest:
+    beat = wire.Heartbeat(
+        probe=probe,
+        stack=stack,
+        progress=listener.progress(),
+        begun=listener.begun(),
+        sent=time.monotonic(),
+    )
+    return wire.SessionRequest(heartbeat=beat)

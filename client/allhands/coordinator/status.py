@@ -1,0 +1,123 @@
+"""What a coordinator knows of a job, as values to read: members, their progress, groups."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStatus:
+    """Where a member was in one group when it last beat."""
+
+    group: str
+    operation: str
+    """The call it is in; empty outside any."""
+    sequence: int
+    """Of the latest call that it has begun; 0: none yet."""
+    completed: int
+    """Of the latest call that ended there."""
+    elapsed: float
+    """Seconds in that operation, or since the last one ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatenessStatus:
+    """How late a member began the latest calls of a group, against the earliest of each call."""
+
+    group: str
+    calls: int
+    """How many calls are meant: the latest, of which all members have said when they began them."""
+    median: float
+    """Seconds."""
+    worst: float
+    last: int
+    """Of how many of these calls it was the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One worker of a job."""
+
+    rank: int
+    member_id: str
+    host: str
+    pid: int
+    address: str
+    """`host:port` where its peers reach it."""
+    label: str
+    state: str
+    """`joined`, `lost` or `left`."""
+    reason: str
+    """Of being lost, or of having left."""
+    last_heartbeat: float
+    """Seconds ago."""
+    operations: tuple[OperationStatus, ...]
+    """One per group in which it has made a call."""
+    clock_offset: float | None = None
+    """What to add to its monotonic clock to get the coordinator's, in seconds; None: unknown."""
+    lateness: tuple[LatenessStatus, ...] = ()
+    """One per group where it is known."""
+    gone: float | None = None
+    """Seconds since it was lost or left; None: it is there."""
+    condition: str = ""
+    """`stalled`, `paused` or `unreachable`: silent towards the coordinator though it lives; ""."""
+    condition_text: str = ""
+    """The sentence on that."""
+
+    def in_group(self, group: str) -> OperationStatus | None:
+        return next((one for one in self.operations if one.group == group), None)
+
+    def late_in(self, group: str) -> LatenessStatus | None:
+        return next((one for one in self.lateness if one.group == group), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group of ranks; `ranks` are of the world, in the order of the group's own."""
+
+    group: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureStatus:
+    """Something that failed in a job."""
+
+    rank: int
+    """-1: somebody outside aborted the job."""
+    state: str
+    """`aborted`, or a state as verdicts have them: `dead`, `left`, `paused`, `unreachable`."""
+    text: str
+    """One sentence for people."""
+    seconds: float
+    """Ago."""
+    traceback: str = ""
+    """Of the error with which the rank left."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job. `str()` of it is the table that `allhands status` shows."""
+
+    job: str
+    state: str
+    """`empty` (keys, no member), `forming`, `running`, `degraded` (members lost) or `ended`."""
+    epoch: int
+    world_size: int
+    """0: not agreed yet."""
+    members: tuple[MemberStatus, ...]
+    """By rank; those of the last incarnation when the job has ended."""
+    groups: tuple[GroupStatus, ...]
+    heartbeat_window: float
+    """Seconds of silence after which a member counts as lost."""
+    keys: int
+    """How many the job's store holds."""
+    incarnation: str
+    failures: tuple[FailureStatus, ...] = ()
+    """The first failure first; without those that the members have gone on from."""
+    ended: float | None = None
+    """Seconds since its last member was gone; None: it has not ended."""
+
+    def __str__(self) -> str:
+        # Only who looks at the table pays for importing what draws it.
+        from allhands.coordinator.tables import job_table, plain
+
+        return plain(job_table(self))

@@ -1,0 +1,1 @@
+"""Values as bytes: names of dtypes, the encoding of messages, objects, sparse arrays."""

@@ -1,0 +1,277 @@
+"""Python values as bytes, and back: values of known types, never code.
+
+MessagePack carries what it has types for; what it lacks travels as extensions, one for each type.
+Nothing that comes can make this process import, call or build anything but what is listed here and
+the dataclasses that a `Types` was told. What is taken in can hardly be larger than the bytes that
+came, since lengths are checked against them first.
+"""
+
+import dataclasses
+import datetime
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+
+from allhands.data.dtypes import dtype_of, name_of
+
+_MOST_NESTED: Final = 64
+"""How deep values may lie in each other."""
+
+# The codes are part of what travels: they are never given to another type.
+_TUPLE, _SET, _FROZENSET, _INTEGER, _COMPLEX = 1, 2, 3, 4, 5
+_DATETIME, _DATE, _TIME, _TIMEDELTA = 6, 7, 8, 9
+_ARRAY, _SCALAR, _DATACLASS, _BYTEARRAY, _RANGE, _DICT = 10, 11, 12, 13, 14, 15
+
+
+class Types:
+    """The dataclasses that objects may be made of here, by name; all ranks must know the same."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, type] = {}
+
+    def add(self, kind: type, name: str | None = None) -> None:
+        """Let instances of a dataclass travel, under a `name` that is by default the class's own.
+
+        They are made by calling the class with its fields by name, so that `__post_init__` runs.
+
+        Raises:
+            TypeError: no dataclass, or one with fields that cannot be given to it.
+            ValueError: another one has that name.
+        """
+        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+            raise TypeError(f"{kind!r} is no dataclass: decorate it with dataclasses.dataclass")
+        if odd := [field.name for field in dataclasses.fields(kind) if not field.init]:
+            raise TypeError(f"{kind.__qualname__} has fields that cannot be given to it: {odd}")
+        name = name or kind.__qualname__
+        if self._by_name.setdefault(name, kind) is not kind:
+            raise ValueError(f"another dataclass is registered as {name!r}: give this one a name")
+
+    def named(self, kind: type) -> str | None:
+        """Return the name of a dataclass; None: it is not known."""
+        return next((name for name, known in self._by_name.items() if known is kind), None)
+
+    def find(self, name: str) -> type | None:
+        """Return the dataclass of that name."""
+        return self._by_name.get(name)
+
+
+def encode(value: object, types: Types) -> bytes:
+    """Return a value as bytes.
+
+    Raises:
+        TypeError: it is, or holds, something of a type that does not travel; the text says where.
+        ValueError: it lies too deep in itself.
+    """
+    return _Encoder(types).encode(value, "")
+
+
+def decode(data: bytes | memoryview, types: Types) -> Any:
+    """Return the value that these bytes stand for.
+
+    Raises:
+        ValueError: they stand for none; or for a dataclass that is not known here.
+    """
+    try:
+        return _Decoder(types).decode(data)
+    except (msgpack.exceptions.UnpackException, struct.error, KeyError, TypeError) as error:
+        raise ValueError(f"what came stands for no value: {error}") from error
+
+
+class _Encoder:
+    def __init__(self, types: Types) -> None:
+        self._types = types
+        self._depth = 0
+
+    def encode(self, value: object, where: str) -> bytes:
+        """Encode a value that lies `where` in the whole, such as "[3]['name']"."""
+        packed: bytes = msgpack.packb(self._plain(value, where), use_bin_type=True)
+        return packed
+
+    def _plain(self, value: Any, where: str) -> Any:
+        """Return a value for which MessagePack has types, or extensions."""
+        self._depth += 1
+        if self._depth > _MOST_NESTED:
+            raise ValueError(f"the object lies more than {_MOST_NESTED} deep in itself")
+        try:
+            return self._one(value, where)
+        finally:
+            self._depth -= 1
+
+    def _one(self, value: Any, where: str) -> Any:
+        # By exact type: what a subclass adds would be lost.
+        match value:
+            case None | bool():
+                return value
+            case _ if type(value) is int:
+                if -(1 << 63) <= value < 1 << 64:
+                    return value
+                nbytes = value.bit_length() // 8 + 1
+                return msgpack.ExtType(_INTEGER, value.to_bytes(nbytes, "little", signed=True))
+            case _ if type(value) in (float, str, bytes):
+                return value
+            case _ if type(value) is complex:
+                return msgpack.ExtType(_COMPLEX, struct.pack("<dd", value.real, value.imag))
+            case _ if type(value) is list:
+                return self._items(value, where)
+            case _ if type(value) is tuple:
+                return self._extended(_TUPLE, self._items(value, where))
+            case _ if type(value) is set:
+                return self._extended(_SET, self._items(value, where))
+            case _ if type(value) is frozenset:
+                return self._extended(_FROZENSET, self._items(value, where))
+            case _ if type(value) is dict:
+                # As two lists: keys may be of any type, and keep their order.
+                keys = [self._plain(key, f"{where} key {key!r}") for key in value]
+                held = [self._plain(one, f"{where}[{key!r}]") for key, one in value.items()]
+                return self._extended(_DICT, [keys, held])
+            case _ if type(value) is bytearray:
+                return msgpack.ExtType(_BYTEARRAY, bytes(value))
+            case _ if type(value) is range:
+                return self._extended(_RANGE, [value.start, value.stop, value.step])
+            case _ if type(value) is datetime.datetime:
+                return self._moment(_DATETIME, value, value.tzinfo, value.fold, where)
+            case _ if type(value) is datetime.date:
+                return msgpack.ExtType(_DATE, value.isoformat().encode())
+            case _ if type(value) is datetime.time:
+                return self._moment(_TIME, value, value.tzinfo, value.fold, where)
+            case _ if type(value) is datetime.timedelta:
+                parts = (value.days, value.seconds, value.microseconds)
+                return msgpack.ExtType(_TIMEDELTA, struct.pack("<iii", *parts))
+            case np.ndarray() if type(value) is np.ndarray:
+                return self._array(value, where)
+            case np.generic():
+                return self._extended(
+                    _SCALAR, [self._dtype(value.dtype, where), np.asarray(value).tobytes()]
+                )
+        name = self._types.named(type(value))
+        if name is None:
+            raise _strange(value, where)
+        fields = [
+            [field.name, self._plain(getattr(value, field.name), f"{where}.{field.name}")]
+            for field in dataclasses.fields(value)
+        ]
+        return self._extended(_DATACLASS, [name, fields])
+
+    def _items(self, values: Any, where: str) -> list[Any]:
+        return [self._plain(one, f"{where}[{at}]") for at, one in enumerate(values)]
+
+    def _extended(self, code: int, plain: object) -> msgpack.ExtType:
+        return msgpack.ExtType(code, msgpack.packb(plain, use_bin_type=True))
+
+    def _moment(
+        self,
+        code: int,
+        value: datetime.datetime | datetime.time,
+        zone: datetime.tzinfo | None,
+        fold: int,
+        where: str,
+    ) -> msgpack.ExtType:
+        if zone is not None and type(zone) is not datetime.timezone:
+            raise TypeError(
+                f"the object{where} has time zone {zone!r}, of which only the offset would travel: "
+                "use .astimezone(datetime.timezone.utc)"
+            )
+        return self._extended(code, [value.isoformat(), fold])
+
+    def _array(self, array: "np.ndarray[Any, Any]", where: str) -> msgpack.ExtType:
+        name = self._dtype(array.dtype, where)
+        return self._extended(_ARRAY, [name, list(array.shape), array.tobytes()])
+
+    def _dtype(self, dtype: "np.dtype[Any]", where: str) -> str:
+        try:
+            return name_of(dtype)
+        except TypeError as error:
+            raise TypeError(f"the object{where} cannot travel: {error}") from error
+
+
+class _Decoder:
+    def __init__(self, types: Types) -> None:
+        self._types = types
+        self._depth = 0
+        self._makers: Mapping[int, Callable[[Any], Any]] = {
+            _TUPLE: lambda data: tuple(self._list(data)),
+            _SET: lambda data: set(self._list(data)),
+            _FROZENSET: lambda data: frozenset(self._list(data)),
+            _INTEGER: lambda data: int.from_bytes(data, "little", signed=True),
+            _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
+            _DATETIME: self._datetime,
+            _DATE: lambda data: datetime.date.fromisoformat(bytes(data).decode()),
+            _TIME: self._time,
+            _TIMEDELTA: self._timedelta,
+            _ARRAY: self._array,
+            _SCALAR: self._scalar,
+            _DATACLASS: self._dataclass,
+            _BYTEARRAY: bytearray,
+            _RANGE: lambda data: range(*self._list(data)),
+            _DICT: lambda data: dict(zip(*self._list(data), strict=True)),
+        }
+
+    def decode(self, data: bytes | memoryview) -> Any:
+        self._depth += 1
+        if self._depth > _MOST_NESTED + 1:
+            raise ValueError(f"what came lies more than {_MOST_NESTED} deep in itself")
+        try:
+            return msgpack.unpackb(
+                data, raw=False, use_list=True, strict_map_key=True, ext_hook=self._made
+            )
+        finally:
+            self._depth -= 1
+
+    def _made(self, code: int, data: bytes) -> Any:
+        make = self._makers.get(code)
+        if make is None:
+            raise ValueError(f"what came has a value of type {code}, which is not known here")
+        return make(data)
+
+    def _list(self, data: bytes) -> list[Any]:
+        found = self.decode(data)
+        if not isinstance(found, list):
+            raise ValueError("what came stands for no value: a list was expected")
+        return found
+
+    def _datetime(self, data: bytes) -> datetime.datetime:
+        text, fold = self._list(data)
+        return datetime.datetime.fromisoformat(text).replace(fold=fold)
+
+    def _time(self, data: bytes) -> datetime.time:
+        text, fold = self._list(data)
+        return datetime.time.fromisoformat(text).replace(fold=fold)
+
+    def _timedelta(self, data: bytes) -> datetime.timedelta:
+        return datetime.timedelta(*struct.unpack("<iii", data))
+
+    def _array(self, data: bytes) -> Any:
+        name, shape, content = self._list(data)
+        return np.frombuffer(content, dtype_of(name)).reshape(shape).copy()
+
+    def _scalar(self, data: bytes) -> Any:
+        name, content = self._list(data)
+        return np.frombuffer(content, dtype_of(name))[0]
+
+    def _dataclass(self, data: bytes) -> Any:
+        name, fields = self._list(data)
+        kind = self._types.find(name)
+        if kind is None:
+            raise ValueError(
+                f"what came is a {name!r}, which is not registered here: every rank must call "
+                "ah.register_dataclass"
+            )
+        return kind(**dict(fields))
+
+
+def _strange(value: object, where: str) -> TypeError:
+    kind = type(value)
+    named = f"{kind.__module__}.{kind.__qualname__}"
+    if dataclasses.is_dataclass(kind):
+        return TypeError(
+            f"the object{where} is of the dataclass {named}, which is not registered: call "
+            f"ah.register_dataclass({kind.__name__}) on every rank"
+        )
+    return TypeError(
+        f"the object{where} is of type {named}, which does not travel: None, bool, int, float, "
+        "complex, str, bytes, list, tuple, dict, set, datetime, NumPy arrays and scalars, and "
+        "registered dataclasses do; groups made with allow_pickle=True send whatever pickle can"
+    )

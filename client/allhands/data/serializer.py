@@ -1,0 +1,69 @@
+"""Objects as the ranks of a group send them: as values of known types, or pickled where allowed."""
+
+import pickle
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allhands.data.codec import Types, decode, encode
+
+Octets = NDArray[np.uint8]
+
+MOST_BYTES: Final = 4 << 30
+"""Of one object, as it travels."""
+_TYPED, _PICKLED = 0, 1
+
+
+class Objects:
+    """How objects become bytes on a group."""
+
+    def __init__(self, types: Types, allow_pickle: bool = False) -> None:
+        self.types = types
+        self.allow_pickle = allow_pickle
+        """Whether what `types` do not cover is pickled; who unpickles runs what a peer sent."""
+
+    def encode(self, value: object) -> Octets:
+        """Return the bytes of an object.
+
+        Raises:
+            TypeError: of a type that does not travel here.
+            ValueError: too large, or too deep in itself.
+        """
+        try:
+            data = bytes([_TYPED]) + encode(value, self.types)
+        except TypeError:
+            if not self.allow_pickle:
+                raise
+            data = bytes([_PICKLED]) + pickle.dumps(value)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"the object takes {len(data)} bytes, and {MOST_BYTES} may travel")
+        return np.frombuffer(data, np.uint8)
+
+    def decode(self, data: Octets) -> Any:
+        """Return the object that a peer sent.
+
+        Raises:
+            ValueError: it is none, or pickled where that is not allowed.
+        """
+        if not len(data):
+            raise ValueError("what came is no object: it has no bytes")
+        match int(data[0]):
+            case 0:
+                return decode(data[1:].data, self.types)
+            case 1 if self.allow_pickle:  # who makes such a group trusts its ranks
+                return pickle.loads(data[1:].tobytes())  # noqa: S301
+            case 1:
+                raise ValueError(
+                    "a peer sent a pickled object, and this rank's group does not allow that: "
+                    "make it with allow_pickle=True on every rank if you trust all of them"
+                )
+            case kind:
+                raise ValueError(f"what came is no object: it is of kind {kind}")
+
+
+def checked_size(nbytes: int) -> int:
+    """Return the size of an object that a peer announced, if there may be one of that size."""
+    if not 0 < nbytes <= MOST_BYTES:
+        raise ValueError(f"a peer announced an object of {nbytes} bytes: 1 to {MOST_BYTES} may be")
+    return nbytes

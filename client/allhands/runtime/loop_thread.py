@@ -1,0 +1,224 @@
+"""A thread with an event loop of its own: where a worker's I/O lives."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import threading
+import time
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from allhands.errors import ForkedProcess
+from allhands.runtime.callbacks import Callbacks
+from allhands.runtime.signal_mask import Deferred
+from allhands_proto import forks
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PARK_SECONDS = 0.002
+"""How long the thread leaves the loop alone after it was lent, so that the next to borrow it need
+not wait until the thread lets go of it; that takes as long as a small message."""
+_ALIVE_SECONDS = 1.0
+_CALLBACK_SECONDS = 30.0
+TURN_SECONDS = 0.02
+"""How long the loop may do without the thread, however often it is lent."""
+
+
+def is_wake_of_a_closed_loop(message: str, error: BaseException | None) -> bool:
+    """Say whether a loop was told this because gRPC's poller tried to wake one that is over.
+
+    There is one poller for all loops of the process, which does not hear of their end.
+    """
+    of_poller = "PollerCompletionQueue" in message
+    return of_poller and isinstance(error, RuntimeError) and "closed" in str(error)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a callback raised, but for what gRPC's poller makes of loops that are over."""
+    if not is_wake_of_a_closed_loop(str(context.get("message")), context.get("exception")):
+        loop.default_exception_handler(context)
+
+
+class LoopThread:
+    """Runs coroutines and callbacks for other threads until it is stopped.
+
+    The loop and what lives on it belong to who holds the baton: this thread, while it runs the
+    loop, or another one to which it is lent. So nothing is ever entered twice.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = uvloop.new_event_loop()
+        self.loop.set_exception_handler(_tell)
+        self.callbacks = Callbacks(name)
+        """Threads beside this one, for functions that may wait for what it does."""
+        self._baton = threading.Lock()
+        self._borrowing = threading.Lock()
+        """Held by who borrows, so that one at a time asks the thread to let go."""
+        self._is_asked = False
+        """Whether who borrows waits for the thread to pass the baton on, through `_passed`."""
+        self._passed = threading.Lock()
+        self._passed.acquire()
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._is_due = True
+        """Whether the thread waits for the loop or has just taken it: it is not lent then."""
+        self._runs = False
+        """Whether what is called comes to its turn by itself."""
+        self._is_stopping = False
+        self._lent_at = 0.0
+        self._generation = forks.generation
+        forks.hold(self)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it runs in a process that this one was forked from, and not here."""
+        return forks.is_inherited(self._generation)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that is calling."""
+        return threading.current_thread() is self._thread
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for it; Ctrl-C here cancels it there.
+
+        Raises:
+            RuntimeError: called on the loop itself, which would wait for itself.
+            ForkedProcess: it is the parent's.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("this would block the thread that does allhands' own I/O")
+        try:
+            self._check()
+        except RuntimeError:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        self._ring()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise
+        except BaseException:
+            future.cancel()
+            self._ring()
+            raise
+
+    def call(self, act: Callable[..., object], *arguments: object) -> None:
+        """Call a function there, soon; calls keep their order.
+
+        Raises:
+            RuntimeError: the thread is gone.
+            ForkedProcess: it is the parent's.
+        """
+        self._check()
+        self.loop.call_soon_threadsafe(act, *arguments)
+        self._ring()
+
+    def lend(self, act: Callable[[], bool]) -> bool:
+        """Call a function here, now, as if on the loop; return whether that was possible.
+
+        It must be short, and says whether the loop has something to do because of it; where it has
+        not, the next one to borrow the loop probably need not wait for it.
+        """
+        if self._is_due or self.is_inherited or threading.current_thread() is self._thread:
+            return False
+        if not self._borrowing.acquire(blocking=False):
+            return False
+        try:
+            # Nothing of a handler that raises may break into what lives on the loop.
+            with Deferred():
+                return self._lend(act)
+        finally:
+            self._borrowing.release()
+
+    def stop(self) -> None:
+        """End the loop and the thread, once the functions beside it have returned. Idempotent.
+
+        In a forked child it is left as it is: parent and child share what the loop waits on.
+        """
+        if self.is_inherited:
+            return
+        if not self.callbacks.close(_CALLBACK_SECONDS):
+            logger.warning("went on without functions given to then() that do not return")
+        if self._thread.is_alive():
+            self._is_stopping = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._ring()
+            self._thread.join()
+            self.loop.close()
+
+    def _lend(self, act: Callable[[], bool]) -> bool:
+        if not self._baton.acquire(blocking=False):
+            if not self._thread.is_alive():
+                return False
+            self._runs = False  # first: what was called before this comes before the stop
+            self._is_asked = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            while not self._passed.acquire(timeout=_ALIVE_SECONDS):
+                if not self._thread.is_alive():
+                    return False
+        if self._is_stopping or not self._thread.is_alive():
+            self._baton.release()
+            return False
+        around = events._get_running_loop()
+        events._set_running_loop(self.loop)
+        goes_on = True
+        try:
+            goes_on = act()
+        finally:
+            events._set_running_loop(around)
+            self._lent_at = time.monotonic()
+            self._baton.release()
+            if goes_on:
+                self._ring()
+        return True
+
+    def _ring(self) -> None:
+        """Let the thread take the loop, unless it runs, as soon as nobody else has it."""
+        if self._runs:
+            return
+        with contextlib.suppress(RuntimeError):  # it has been rung already
+            self._bell.release()
+
+    def _check(self) -> None:
+        if self.is_inherited:
+            raise ForkedProcess
+        if not self._thread.is_alive():
+            raise RuntimeError("this process has left its world")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._is_stopping:
+            self._baton.acquire()
+            self.loop.call_soon(self._taken)
+            self.loop.run_forever()
+            # Not given back where somebody waits for it: this thread could take it again first.
+            if self._is_asked:
+                self._is_asked = False
+                self._passed.release()
+            else:
+                self._baton.release()
+            self._park(time.monotonic())
+
+    def _taken(self) -> None:
+        self._runs = True
+        self._bell.acquire(blocking=False)  # whoever rang it until now meant this
+        self._is_due = False
+
+    def _park(self, since: float) -> None:
+        """Wait until the loop is wanted here: it was rung for, or has not been lent for a while."""
+        while not self._is_stopping and not self._bell.acquire(timeout=PARK_SECONDS):
+            now = time.monotonic()
+            if now - self._lent_at > PARK_SECONDS or now - since > TURN_SECONDS:
+                break
+        self._is_due = True

@@ -1,0 +1,56 @@
+"""The native core, where the installation could build it."""
+
+import functools
+import importlib
+import importlib.metadata
+import json
+import os
+import shlex
+from types import ModuleType
+
+_ABSENT = (
+    "the native core is missing ({error}): ranks of one host talk over links, which is slower; "
+    "install a C compiler and the headers of Python (Debian: apt install gcc libc6-dev "
+    "python3-dev), then build allhands anew: {command}"
+)
+
+
+def find() -> tuple[ModuleType | None, str]:
+    """Return the core, or None and what a user should know about its absence."""
+    try:
+        core = importlib.import_module("allhands._native")
+    except ImportError as error:
+        return None, _ABSENT.format(error=error, command=rebuild_command())
+    # Where a call was made is told of who calls this package, which its own programs may do too.
+    package = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+    core.skip_frames_of(package, os.path.join(package, "bench", ""))
+    return core, ""
+
+
+@functools.cache
+def rebuild_command() -> str:
+    """Return the pip command that builds this installation again, from where it came.
+
+    pip keeps the wheel that it built without a compiler, and installs it again also with
+    --force-reinstall: only --no-cache-dir makes it build.
+    """
+    return f"pip install --no-cache-dir --force-reinstall --no-deps {_origin()}"
+
+
+def _origin() -> str:
+    """Return what pip installed: allhands of this version, or a directory, archive or URL."""
+    try:
+        installed = importlib.metadata.distribution("allhands")
+    except importlib.metadata.PackageNotFoundError:
+        return "allhands"
+    # PEP 610; there is none where a name was resolved in an index.
+    direct = json.loads(installed.read_text("direct_url.json") or "{}")
+    if "url" not in direct:
+        return f"allhands=={installed.version}"
+    editable = "--editable " if direct.get("dir_info", {}).get("editable") else ""
+    url: str = direct["url"]
+    if "vcs_info" in direct:
+        url = f"{direct['vcs_info']['vcs']}+{url}@{direct['vcs_info']['commit_id']}"
+    if "subdirectory" in direct:
+        url += f"#subdirectory={direct['subdirectory']}"
+    return editable + shlex.quote(url)

@@ -1,0 +1,84 @@
+"""Python's handlers of signals, kept from breaking into what must be done whole."""
+
+# What `signal` puts enums around, which take ten times as long.
+import _signal  # type: ignore[import-not-found]
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Self
+
+from allhands.runtime.termination import Termination
+
+_RAISING = tuple(
+    int(getattr(signal, name))
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+"""Those whose handlers raise in the programs of people."""
+
+
+class Deferred:
+    """A block in which no handler runs; signals that came meanwhile are raised as it ends.
+
+    On other threads than the main one, where none ever runs, it does nothing.
+    """
+
+    __slots__ = ("_came", "_handlers", "_held")
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._held: list[Termination] = []
+        self._handlers: list[tuple[int, object]] = []
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._take()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._give_back()
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Let handlers run in a block within this one; first for what has come before."""
+        deferred = bool(self._handlers or self._held)
+        try:
+            self._give_back()
+            yield
+        finally:
+            if deferred:
+                self._take()
+
+    def _take(self) -> None:
+        note = self._note
+        for number in _RAISING:
+            handler = _signal.getsignal(number)
+            if isinstance(handler, Termination):  # costs less than another handler
+                self._held.append(handler)
+                handler.hold()
+            elif callable(handler):
+                self._handlers.append((number, handler))
+                _signal.signal(number, note)
+
+    def _give_back(self) -> None:
+        handlers, self._handlers = self._handlers, []
+        for number, handler in handlers:
+            _signal.signal(number, handler)
+        came, self._came = self._came, []
+        held, self._held = self._held, []
+        try:
+            for number in came:
+                signal.raise_signal(number)
+        finally:
+            for handler in held:
+                handler.release()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append(number)

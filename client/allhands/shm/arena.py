@@ -1,0 +1,154 @@
+"""Arena: this process's shared memory and, mapped beside it, that of its host's other ranks.
+
+Every process makes one segment before it joins, and announces it with its membership. Anonymous
+memory, reached through /proc/PID/fd of the process that made it: the kernel lets in who may look at
+that process anyway, a nonce tells it from any other, and nothing is left behind whoever dies how.
+
+Whether a group may use it, its ranks find out without a message: each enters in its own segment
+where its area for the group lies, or that it does without. All see the same entries.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from allhands.limits import Limits, terms
+from allhands.shm.areas import PAGE, Grounds
+from allhands.shm.heap import Heap
+
+if TYPE_CHECKING:
+    from allhands._native import Segment
+
+logger = logging.getLogger(__name__)
+
+_AREAS_BYTES = 1 << 38
+"""Address space for the areas of all groups; only what is touched takes memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """How the others of a host find a segment."""
+
+    host: str
+    fd: int
+    nbytes: int
+    nonce: bytes
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.fd}/{self.nbytes}/{self.nonce.hex()}"
+
+    @classmethod
+    def parsed(cls, text: str) -> "Announcement | None":
+        """Return None for what this version does not understand."""
+        parts = text.split("/")
+        try:
+            host, fd, nbytes, nonce = parts
+            return cls(host, int(fd), int(nbytes), bytes.fromhex(nonce))
+        except ValueError:
+            return None
+
+
+def host_key() -> str:
+    """Name this host as processes of one user see it that can look at one another.
+
+    Raises:
+        OSError: there is no such thing here.
+    """
+    with open("/proc/sys/kernel/random/boot_id") as boot:
+        spaces = (os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))
+        parts = (boot.read().strip(), str(os.getuid()), *spaces)
+    return hashlib.blake2b("/".join(parts).encode(), digest_size=8).hexdigest()
+
+
+class Arena:
+    """The segments of this host's ranks; not for several threads at once."""
+
+    def __init__(self, native: ModuleType, limits: Limits) -> None:
+        """Make this process's segment.
+
+        Raises:
+            OSError: the system does not give shared memory.
+        """
+        self._native = native
+        self.limits = limits
+        # Twice what the host has: nothing that fits into memory is refused by the address space.
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self._heap_offset = native.HEAD_BYTES + _AREAS_BYTES
+        self._heap_bytes = -(-2 * memory // PAGE) * PAGE
+        nonce = os.urandom(16)
+        self._own: Segment = native.Segment.create(self._heap_offset + self._heap_bytes, nonce)
+        self.announcement = Announcement(host_key(), self._own.fd, self._own.nbytes, nonce)
+        self.heap = Heap(native, self._own, self._heap_offset, self._heap_bytes)
+        self._next = native.HEAD_BYTES
+        self._segments: dict[int, Segment] = {}
+        self._pids: dict[int, int] = {}
+
+    def map(self, rank: int, members: Mapping[int, tuple[int, str]]) -> None:
+        """Map the segments of this host's ranks.
+
+        `members` has the process id and the announcement of every rank, `rank` is this process.
+        """
+        for peer, (pid, text) in members.items():
+            if peer == rank:
+                self._segments[peer], self._pids[peer] = self._own, os.getpid()
+                continue
+            told = Announcement.parsed(text)
+            if told is None or told.host != self.announcement.host:
+                continue
+            path = f"/proc/{pid}/fd/{told.fd}"
+            try:
+                if told.nbytes != self._own.nbytes:
+                    raise OSError(f"{told.nbytes} bytes there, {self._own.nbytes} here")
+                self._segments[peer] = self._native.Segment.open(path, told.nbytes, told.nonce)
+                self._pids[peer] = pid
+            except OSError as error:
+                logger.warning("no shared memory with rank %d of this host: %s", peer, error)
+
+    def forget(self, rank: int) -> None:
+        """Let go of the memory of a rank that is gone, once no group uses it. Idempotent."""
+        self._segments.pop(rank, None)
+        self._pids.pop(rank, None)
+
+    def has(self, rank: int) -> bool:
+        """Say whether the memory of a rank of the world is mapped here."""
+        return rank in self._segments
+
+    def open(self, group: int, ranks: Sequence[int]) -> Grounds | None:
+        """Take part in a group with this process's share of it; None: not over shared memory.
+
+        Ranks are those of the world, this process's among them; `group` is its hash. Either way
+        the others learn of it.
+        """
+        nbytes, limits = 0, (0, 0, 0)
+        if all(rank in self._segments for rank in ranks) and len(ranks) <= self._native.MAX_RANKS:
+            limits = self.limits.settled(self._native.default_limits(len(ranks)))
+            area = self._native.area_bytes(len(ranks), limits)
+            nbytes = -(-area // PAGE) * PAGE
+        if not nbytes or self._next + nbytes > self._heap_offset:
+            self._own.publish(group, 0, 0)
+            return None
+        offset = self._next
+        if not self._own.publish(group, offset, terms(limits)):
+            return None
+        self._next += nbytes
+        where = {
+            "pids": tuple(self._pids[rank] for rank in ranks),
+            "heap_offset": self._heap_offset,
+            "heap_bytes": self._heap_bytes,
+            "limits": limits,
+        }
+        return Grounds(
+            group=group,
+            segments=tuple(self._segments[rank] for rank in ranks),
+            ranks=tuple(ranks),
+            own=self._own,
+            nbytes=nbytes,
+            terms=terms(limits),
+            lane=partial(self._native.Lane, **where),
+            mail=partial(self._native.Mail, **where),
+        )
