@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, cast
 
 from allhands_proto import process, stack_channel
-from allhands_server import acknowledgements
+from allhands_server import tcp_acks
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import (
     Answer,
@@ -46,8 +46,8 @@ from allhands_server.machine.events import (
     Tick,
     Withdrawn,
 )
+from allhands_server.machine.formatting import escape_line
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.wording import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ class Coordinator:
                 self._pending.pop(ticket).answered(ticket, reply)
             case Refuse(ticket, refusal):
                 if refusal.status not in _EVERYDAY:
-                    logger.info("refused a request: %s", one_line(refusal.text))
+                    logger.info("refused a request: %s", escape_line(refusal.text))
                 self._pending.pop(ticket).refused(ticket, refusal)
             case Push(session, notification):
                 self._streams[session].put(notification)
@@ -271,7 +271,7 @@ class Coordinator:
             case CheckConnection():
                 self._checks.append(effect)
             case Report(text, of_failure):
-                logger.info("%s", one_line(text), extra={"of_failure": of_failure})
+                logger.info("%s", escape_line(text), extra={"of_failure": of_failure})
             case JobEnded(job):
                 logger.info("job %s: ended", job)
             case Drained():
@@ -302,7 +302,7 @@ class Coordinator:
             for one in checks
             if (stream := self._streams.get(one.session)) is not None
         }
-        answering = acknowledgements.acknowledging(peers.values())
+        answering = tcp_acks.acknowledging(peers.values())
         for one in checks:
             if peers.get(one.session) in answering:
                 self._handle(Acknowledged(one.job, one.member_id))

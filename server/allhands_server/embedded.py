@@ -23,17 +23,17 @@ from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from allhands_server.addresses import local_host
-from allhands_server.auth import (
+from allhands_server.config import ServerConfig, authority
+from allhands_server.coordinator import Coordinator
+from allhands_server.kv.listener import Lines
+from allhands_server.rpc.auth import (
     TokenInterceptor,
     server_context,
     server_credentials,
 )
-from allhands_server.config import ServerConfig, authority
-from allhands_server.coordinator import Coordinator
-from allhands_server.decoding import DecodingInterceptor
-from allhands_server.lines import Lines
-from allhands_server.reflecting import Reflection
-from allhands_server.servicers import CoordinatorService
+from allhands_server.rpc.decoding import DecodingInterceptor
+from allhands_server.rpc.reflection import Reflection
+from allhands_server.rpc.service import CoordinatorService
 
 logger = logging.getLogger(__name__)
 

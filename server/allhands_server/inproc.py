@@ -6,7 +6,7 @@ from allhands_server import embedded
 from allhands_server.config import ServerConfig
 from allhands_server.coordinator import Coordinator
 from allhands_server.embedded import RunningCoordinator
-from allhands_server.servicers import CoordinatorService
+from allhands_server.rpc.service import CoordinatorService
 
 _FIRST_REQUEST_SECONDS = 10.0
 _LOOPBACK = "127.0.0.1"

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from allhands_server.machine.agenda import Action, Agenda
 from allhands_server.machine.effects import Effect, Report
+from allhands_server.machine.timers import Action, Agenda
 
 
 def reports(text: str) -> Action:

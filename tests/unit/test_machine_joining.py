@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands_server.machine import turned_away
+from allhands_server.machine import refused_callers
 from allhands_server.machine.effects import (
     CallerRefused,
     Joined,
@@ -256,7 +256,7 @@ def test_who_joins_later_hears_of_those_of_the_last_minute() -> None:
     t = Transcript()
     t.happen(RefusedCaller("10.0.0.2", "wrong token"))
     assert t.told(t.join(0, 3))[1:] == [CallerRefused("10.0.0.2", "wrong token")]
-    t.at(turned_away.REMEMBERED_SECONDS + 1)
+    t.at(refused_callers.REMEMBERED_SECONDS + 1)
     assert t.told(t.join(1, 3))[1:] == []
 
 
@@ -269,7 +269,7 @@ def test_a_caller_that_tries_again_and_again_is_not_told_each_time() -> None:
     assert len(t.told(session)) == 1
     t.happen(RefusedCaller("10.0.0.2", "no token"))
     assert len(t.told(session)) == 1
-    t.at(turned_away.AGAIN_SECONDS + 1)
+    t.at(refused_callers.AGAIN_SECONDS + 1)
     t.say(session, Heartbeat(0, ()))
     t.happen(RefusedCaller("10.0.0.2", "no token"))
     assert len(t.told(session)) >= 1
@@ -283,5 +283,5 @@ def test_callers_of_many_addresses_are_told_a_few_at_a_time() -> None:
         for number in range(1000):
             t.happen(RefusedCaller(f"10.{round_}.{number // 256}.{number % 256}", "wrong token"))
         refused = [one for one in t.told(session) if isinstance(one, CallerRefused)]
-        assert len(refused) == turned_away.MOST
-        t.at(t.now + turned_away.REMEMBERED_SECONDS + 1)
+        assert len(refused) == refused_callers.MOST
+        t.at(t.now + refused_callers.REMEMBERED_SECONDS + 1)

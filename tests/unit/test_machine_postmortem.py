@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands_server.machine import jobs, postmortem
+from allhands_server.machine import jobs
 from allhands_server.machine.events import (
     AbortJob,
     CollectReports,
@@ -15,8 +15,9 @@ from allhands_server.machine.events import (
     OpenGroup,
     ReportExit,
 )
-from allhands_server.machine.postmortem import LARGEST_REPORT, report_nbytes
 from allhands_server.machine.values import Failure, JobView, MemberReport, Progress, State
+from allhands_server.machine.world import postmortem
+from allhands_server.machine.world.postmortem import LARGEST_REPORT, report_nbytes
 from allhands_server.testing import Transcript
 
 

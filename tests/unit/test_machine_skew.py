@@ -2,7 +2,6 @@
 
 import pytest
 
-from allhands_server.machine.clocks import WINDOW, Clocks
 from allhands_server.machine.effects import Collect
 from allhands_server.machine.events import (
     CloseGroup,
@@ -14,9 +13,10 @@ from allhands_server.machine.events import (
     ReportPart,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.reports import LARGEST_REPORT, MOST_AT_ONCE, SECONDS
-from allhands_server.machine.skew import CALLS, Skew
 from allhands_server.machine.values import Begun, Lateness, MemberReport
+from allhands_server.machine.world.clock_sync import WINDOW, Clocks
+from allhands_server.machine.world.lateness import CALLS, Skew
+from allhands_server.machine.world.report_collection import LARGEST_REPORT, MOST_AT_ONCE, SECONDS
 from allhands_server.testing import Transcript
 
 # ---------------------------------------------------------------- clocks

@@ -9,7 +9,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.addresses import local_host, peer_host, worker_address
 from allhands_server.config import FLAGS, VARIABLES, ServerConfig, Spelling, read_token
 from allhands_server.machine.values import AbsentRank, Verdict
-from allhands_server.servicers import bounded
+from allhands_server.rpc.service import bounded
 
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
 

@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from allhands_server.machine.record import record
+from allhands_server.machine.fast_dataclass import record
 from allhands_server.machine.refusals import Refusal
 from allhands_server.machine.values import AbsentRank, MemberView, Progress, Verdict
 

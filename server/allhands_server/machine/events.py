@@ -5,7 +5,7 @@ A request names, as its parameter, the type of its answer: `Set(...)` is a `Requ
 
 from typing import Generic, TypeAlias, TypeVar
 
-from allhands_server.machine.record import record
+from allhands_server.machine.fast_dataclass import record
 from allhands_server.machine.values import (
     Begun,
     Compared,

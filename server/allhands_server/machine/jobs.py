@@ -3,19 +3,20 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from allhands_server.machine import limits, wording
-from allhands_server.machine.agenda import Agenda
-from allhands_server.machine.barriers import Barriers
+from allhands_server.machine import limits
 from allhands_server.machine.effects import Effect
 from allhands_server.machine.events import Fresh, Join
-from allhands_server.machine.keys import Keys
-from allhands_server.machine.member import Member
-from allhands_server.machine.members import World
-from allhands_server.machine.queues import Queues
-from allhands_server.machine.reforms import Reforms
+from allhands_server.machine.formatting import join_names
 from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.store.barriers import Barriers
+from allhands_server.machine.store.keys import Keys
+from allhands_server.machine.store.queues import Queues
+from allhands_server.machine.timers import Agenda
 from allhands_server.machine.values import JobView
-from allhands_server.machine.verdicts import Verdicts
+from allhands_server.machine.world.group_changes import Reforms
+from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.verdicts import Verdicts
+from allhands_server.machine.world.world import World
 
 IDLE_JOBS_KEPT = 1_000
 """How many jobs are remembered in which nothing goes on: they have ended, or have no key left."""
@@ -181,7 +182,7 @@ class Jobs:
         """
         if (job := self._jobs.get(name)) is None:
             limits.check_job(name)
-            known = wording.listed(sorted(self._jobs)) or "none"
+            known = join_names(sorted(self._jobs)) or "none"
             raise Refused(Status.NOT_FOUND, f"there is no job {name!r}; jobs here: {known}")
         return job
 

@@ -2,8 +2,8 @@
 
 import re
 
+from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refused, Status
-from allhands_server.machine.wording import short
 
 LONGEST_NAME = 256
 LONGEST_KEY = 4 * 1024
@@ -34,7 +34,7 @@ def check_job(name: str) -> None:
     if not _JOB.fullmatch(name):
         raise Refused(
             Status.INVALID_ARGUMENT,
-            f"{short(name)} is no name for a job: "
+            f"{quote(name)} is no name for a job: "
             "use letters, digits and . _ : @ + -, beginning with a letter or digit",
         )
 
@@ -47,7 +47,7 @@ def check_name(what: str, name: str, *, empty: bool = False) -> None:
         raise _too_long(what, name, LONGEST_NAME)
     if not name.isprintable():
         raise Refused(
-            Status.INVALID_ARGUMENT, f"{what} holds unprintable characters: {short(name)}"
+            Status.INVALID_ARGUMENT, f"{what} holds unprintable characters: {quote(name)}"
         )
 
 
@@ -57,7 +57,7 @@ def check_key(key: str) -> None:
     if len(key) * _BYTES_PER_CHARACTER > LONGEST_KEY and len(key.encode()) > LONGEST_KEY:
         raise Refused(
             Status.INVALID_ARGUMENT,
-            f"the key {short(key)} has {len(key.encode()):,} bytes; {LONGEST_KEY:,} is the most",
+            f"the key {quote(key)} has {len(key.encode()):,} bytes; {LONGEST_KEY:,} is the most",
         )
 
 
@@ -65,7 +65,7 @@ def check_value(key: str, nbytes: int) -> None:
     if nbytes > LARGEST_VALUE:
         raise Refused(
             Status.INVALID_ARGUMENT,
-            f"the value of {short(key)} would have {nbytes:,} bytes; {LARGEST_VALUE:,} is the most",
+            f"the value of {quote(key)} would have {nbytes:,} bytes; {LARGEST_VALUE:,} is the most",
         )
 
 
@@ -81,5 +81,5 @@ def check_reply(nbytes: int) -> None:
 def _too_long(what: str, name: str, most: int) -> Refused:
     return Refused(
         Status.INVALID_ARGUMENT,
-        f"{what} has {len(name):,} characters; {most:,} is the most: {short(name)}",
+        f"{what} has {len(name):,} characters; {most:,} is the most: {quote(name)}",
     )

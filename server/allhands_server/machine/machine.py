@@ -13,8 +13,6 @@ import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
-from allhands_server.machine import admission, reports, wording
-from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import (
     Answer,
     CallerRefused,
@@ -67,12 +65,15 @@ from allhands_server.machine.events import (
     Vouched,
     Withdrawn,
 )
+from allhands_server.machine.formatting import escape, quote
 from allhands_server.machine.jobs import Job, Jobs
 from allhands_server.machine.limits import LONGEST_STACK, check_name
-from allhands_server.machine.member import Member
-from allhands_server.machine.members import World
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.turned_away import TurnedAway
+from allhands_server.machine.refused_callers import TurnedAway
+from allhands_server.machine.timers import Agenda, Appointment
+from allhands_server.machine.world import admission, report_collection
+from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.world import World
 
 _CONCLUSIONS = (Answer, Refuse)
 _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and takes in nobody")
@@ -216,7 +217,7 @@ class Machine:
                 effects = job.world.reports.ask(ticket, request)
                 if isinstance(effects[0], Answer):
                     return effects
-                latest = now + reports.SECONDS
+                latest = now + report_collection.SECONDS
                 self._wait(
                     ticket, job, job.world.reports, latest if due is None else min(due, latest)
                 )
@@ -338,7 +339,7 @@ class Machine:
         return [Answer(ticket, told), *effects]
 
     def _delete(self, ticket: int, job: Job, by: str, force: bool, now: float) -> list[Effect]:
-        by = wording.plain(by)
+        by = escape(by)
         inside = 0 if job.world is None else len(job.world.present)
         if inside and not force:
             members = f"{inside:,} member{'s are' if inside > 1 else ' is'}"
@@ -349,7 +350,7 @@ class Machine:
             )
         self._touched[job] = None
         effects = job.clear(f"job {job.name} was deleted by {by}", now)
-        report = Report(f"job {job.name} was deleted by {wording.short(by)}")
+        report = Report(f"job {job.name} was deleted by {quote(by)}")
         return [Answer(ticket, inside), *effects, report]
 
     def _drain(self, reason: str) -> list[Effect]:
@@ -387,7 +388,7 @@ def _meant(job: Job, world: World, member: Member, remark: Remark, now: float) -
         case Heartbeat(_, progress, stack):
             member.learn(progress, now)
             if stack:
-                member.stack = wording.plain(stack)[-LONGEST_STACK:]
+                member.stack = escape(stack)[-LONGEST_STACK:]
             world.clocked(member, remark, now)
             return []
         case LastReport(report):

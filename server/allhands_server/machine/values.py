@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from allhands_server.machine.record import record
+from allhands_server.machine.fast_dataclass import record
 
 
 @dataclass(frozen=True, slots=True)

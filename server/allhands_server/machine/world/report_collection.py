@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from allhands_server.machine.effects import Answer, Collect, Effect, Push
 from allhands_server.machine.events import CollectReports, ReportPart
-from allhands_server.machine.member import Member
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.values import MemberReport
+from allhands_server.machine.world.member import Member
 
 if TYPE_CHECKING:
-    from allhands_server.machine.members import World
+    from allhands_server.machine.world.world import World
 
 SECONDS = 2.0
 """For which members are waited for."""

@@ -14,16 +14,30 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from allhands_server.machine import absence, wording
-from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import Answer, Effect
 from allhands_server.machine.events import AwaitVerdict, Meet
+from allhands_server.machine.formatting import escape
 from allhands_server.machine.limits import LONGEST_ERROR, check_name
-from allhands_server.machine.member import Member
-from allhands_server.machine.members import World
-from allhands_server.machine.reachability import Pair, blame, pair
 from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.timers import Agenda, Appointment
 from allhands_server.machine.values import AbsentRank, GivenUp, Presence, State, Verdict
+from allhands_server.machine.world.absent_ranks import (
+    explains_silence,
+    has_ended,
+    judge_left,
+    judge_lost,
+    judge_never_joined,
+    judge_occupied,
+    judge_silent,
+    judge_slow,
+    judge_unreachable,
+    make_late_verdict,
+    make_verdict,
+    name_call,
+)
+from allhands_server.machine.world.broken_links import Pair, blame, pair
+from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.world import World
 
 PROBE_LEAD = 0.3
 """Seconds between the probe and the deadline; where there is little time, a third of it."""
@@ -162,7 +176,7 @@ class Verdicts:
         case = self._cases.setdefault((group, sequence, False), _Case((group, sequence, False), ""))
         if case.given_up is not None:
             return []
-        told = wording.plain(reason)[:LONGEST_ERROR]
+        told = escape(reason)[:LONGEST_ERROR]
         case.given_up = GivenUp(group, sequence, member.rank, str(member), told)
         self._agenda.at(now + MEMORY, partial(self._forget, case))
         return self._world.given_up(case.given_up)
@@ -257,7 +271,7 @@ class Verdicts:
 
     def _may_still_answer(self, case: _Case) -> bool:
         return any(
-            _is_silent(one, case) and not absence.is_certain(one.sight)
+            _is_silent(one, case) and not explains_silence(one.sight)
             for one in self._concerned(case)
         )
 
@@ -290,28 +304,28 @@ class Verdicts:
                 absent[one.rank] = one
         if not absent and (past := self._past.get(case.key)) is not None:
             given, when = past
-            return absence.given_before(given, now - when)
+            return make_late_verdict(given, now - when)
         if not absent:
             absent = {rank: self._slow(rank, case) for rank in case.waited_for}
         inorder = [one for _, one in sorted(absent.items())]
-        return absence.verdict(case.group, case.sequence, case.operation, inorder)
+        return make_verdict(case.group, case.sequence, case.operation, inorder)
 
     def _not_begun(self, rank: int, case: _Case, now: float) -> AbsentRank | None:
         member = self._world.members.get(rank)
         if member is None:
-            return absence.never_joined(rank)
+            return judge_never_joined(rank)
         if self._is_done(member, case):
             return None
         if member.presence is Presence.LOST:
             return member.fate
         if member.presence is Presence.LEFT:
-            return absence.of_left(member)
+            return judge_left(member)
         has_begun = member.begun(case.group) >= case.sequence and not case.is_barrier
         if has_begun or rank in case.begun:
             return None
         if _is_silent(member, case):
             return _silent(member, now)
-        return absence.occupied(member, case.group, now)
+        return judge_occupied(member, case.group, now)
 
     def _stuck(self, rank: int, case: _Case, now: float) -> AbsentRank | None:
         member = self._world.members[rank]  # else it would not have begun
@@ -351,7 +365,7 @@ class Verdicts:
         for rank, others in blame(pairs).items():
             blamed.setdefault(rank, []).extend(others)
         return [
-            absence.unreachable(
+            judge_unreachable(
                 alive[rank], [alive[one] for one in sorted(others)], "pings are unanswered"
             )
             for rank, others in sorted(blamed.items())
@@ -360,9 +374,9 @@ class Verdicts:
     def _slow(self, rank: int, case: _Case) -> AbsentRank:
         member = self._world.members.get(rank)
         if member is None:
-            return absence.never_joined(rank)
-        call = absence.name_of(case.operation, case.sequence)
-        return absence.slow(member, call, sorted(case.waited_for[rank]))
+            return judge_never_joined(rank)
+        call = name_call(case.operation, case.sequence)
+        return judge_slow(member, call, sorted(case.waited_for[rank]))
 
 
 def _is_silent(member: Member, case: _Case) -> bool:
@@ -372,6 +386,6 @@ def _is_silent(member: Member, case: _Case) -> bool:
 
 
 def _silent(member: Member, now: float) -> AbsentRank:
-    if member.is_broken or absence.is_over(member.sight):
-        return absence.of_lost(member, "its session broke", now)
-    return absence.silent(member, now)
+    if member.is_broken or has_ended(member.sight):
+        return judge_lost(member, "its session broke", now)
+    return judge_silent(member, now)

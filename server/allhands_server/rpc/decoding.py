@@ -13,8 +13,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from allhands_proto.limited_log import LimitedLog
-from allhands_server.auth import OPEN_TO_ALL
 from allhands_server.machine.refusals import Refused, Status
+from allhands_server.rpc.auth import OPEN_TO_ALL
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from allhands_server.machine import absence
-from allhands_server.machine.agenda import Agenda
 from allhands_server.machine.effects import (
     CheckConnection,
     Condition,
@@ -24,7 +22,9 @@ from allhands_server.machine.effects import (
     Report,
     Vouch,
 )
-from allhands_server.machine.member import NEVER, Member
+from allhands_server.machine.timers import Agenda
+from allhands_server.machine.world.absent_ranks import has_ended, judge_silent
+from allhands_server.machine.world.member import NEVER, Member
 
 PROBE_AFTER = 2.0
 """Heartbeat intervals of silence after which a member is probed: it may beat only when asked."""
@@ -235,7 +235,7 @@ class Liveness:
         """Tell the others what a silent member is; again where that has changed."""
         if self._world.is_outside(member):
             return []
-        found = absence.silent(member, now)
+        found = judge_silent(member, now)
         known = member.condition
         if known is not None:
             if known.state is found.state and (known.stack or not found.stack):
@@ -258,5 +258,5 @@ class Liveness:
 def _lives(member: Member) -> bool:
     """Say whether what was collected last shows that a silent member lives."""
     if member.sight:
-        return not absence.is_over(member.sight)
+        return not has_ended(member.sight)
     return max(member.acknowledged, member.answered) > NEVER

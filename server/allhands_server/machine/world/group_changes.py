@@ -14,13 +14,13 @@ a call is, if it has ended somewhere, or if its result is complete everywhere.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from allhands_server.machine import wording
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.events import Reform
+from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_name
-from allhands_server.machine.members import World
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.values import Reformed
+from allhands_server.machine.world.world import World
 
 _KINDS = ("agree", "shrink", "grow", "admit", "replace")
 
@@ -48,19 +48,20 @@ class Reforms:
         """
         check_name("the name of the group", request.group)
         if request.kind not in _KINDS:
-            raise Refused(Status.INVALID_ARGUMENT, f"nobody can {wording.short(request.kind)}")
+            raise Refused(Status.INVALID_ARGUMENT, f"nobody can {quote(request.kind)}")
         asker = self._world.member(request.member_id)
         ranks = self._ranks(request.group)
         if asker.rank not in ranks:
             raise Refused(
-                Status.INVALID_ARGUMENT, f"{asker} is not in group {wording.short(request.group)}"
+                Status.INVALID_ARGUMENT,
+                f"{asker} is not in group {quote(request.group)}",
             )
         case = self._cases.get(request.group) or _Case(request)
         if (request.kind, request.wanted) != (case.first.kind, case.first.wanted):
             other = self._world.members[next(iter(case.asked))]
             raise Refused(
                 Status.FAILED_PRECONDITION,
-                f"{asker} calls {_said(request)} on group {wording.short(request.group)}, "
+                f"{asker} calls {_said(request)} on group {quote(request.group)}, "
                 f"but {other} called {_said(case.first)}: all ranks must call the same",
             )
         if asker.rank in case.asked:
@@ -70,7 +71,7 @@ class Reforms:
             if size > self._world.most:
                 raise Refused(
                     Status.FAILED_PRECONDITION,
-                    f"with {request.wanted} more, group {wording.short(request.group)} would have "
+                    f"with {request.wanted} more, group {quote(request.group)} would have "
                     f"{size} ranks: max_size is {self._world.most}",
                 )
         self._cases[request.group] = case
@@ -95,9 +96,9 @@ class Reforms:
         case = self._cases[group]
         present = self._present(self._ranks(group))
         absent = [str(self._world.members[rank]) for rank in present if rank not in case.asked]
-        called = f"{_said(case.first)} of group {wording.short(group)}"
+        called = f"{_said(case.first)} of group {quote(group)}"
         if absent:
-            text = f"{called}: {wording.listed(absent, quote=False)} did not call it"
+            text = f"{called}: {join_names(absent, quoted=False)} did not call it"
         else:
             there, needed = len(self._world.newcomers), self._needed(case.first, present)
             text = f"{called}: {there} of {needed} newcomers have joined the job"

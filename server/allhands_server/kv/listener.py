@@ -21,11 +21,11 @@ from allhands_proto.limited_log import LimitedLog
 from allhands_proto.line_proof import NONCE_BYTES, is_proof, new_nonce, prove
 from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
 from allhands_proto.v1 import calls_pb2 as wire
-from allhands_server import translation
 from allhands_server.config import authority
 from allhands_server.coordinator import Coordinator
-from allhands_server.key_calls import KEY_CALLS
+from allhands_server.kv.calls import KEY_CALLS
 from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.refusal_status import CODES, bound_text
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _PART = 8
 """One of so many descriptors of this process may be a connection without a proof."""
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-_UNAUTHENTICATED = translation.CODES["UNAUTHENTICATED"]
+_UNAUTHENTICATED = CODES["UNAUTHENTICATED"]
 _NO_PROOF = "this is no proof of the secret of its lines, which it tells to who has its token"
 _NONSENSE = Refusal(
     Status.INVALID_ARGUMENT,
@@ -463,8 +463,8 @@ class Line(asyncio.Protocol):
 
 
 def _fill_refused(message: wire.Refused, refusal: Refusal) -> int:
-    message.code = translation.CODES[refusal.status.value]
-    message.text = translation.bounded_text(refusal)
+    message.code = CODES[refusal.status.value]
+    message.text = bound_text(refusal)
     return len(message.text)
 
 

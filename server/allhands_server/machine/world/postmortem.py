@@ -6,10 +6,10 @@ Members report when they hear of a failure and when they leave; reports are byte
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from allhands_server.machine import wording
-from allhands_server.machine.groups import Groups
-from allhands_server.machine.member import Member
+from allhands_server.machine.formatting import quote
 from allhands_server.machine.values import Failure, Presence, State
+from allhands_server.machine.world.groups import Groups
+from allhands_server.machine.world.member import Member
 
 LARGEST_REPORT = 64 << 10
 """Bytes that are kept of one member."""
@@ -115,7 +115,7 @@ class Postmortem:
                 if leaver.rank in ranks and last < member.begun(group):
                     call = f"after {f'#{last}' if last else 'no call'} of group"
                     text = (
-                        f"{leaver} left the job {call} {wording.short(group)}, "
+                        f"{leaver} left the job {call} {quote(group)}, "
                         f"in which {member} was in #{member.begun(group)}"
                     )
                     self._note(_Noted(leaver, text, at))

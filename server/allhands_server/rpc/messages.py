@@ -2,22 +2,6 @@
 
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.machine import effects, events, values
-from allhands_server.machine.refusals import Refusal
-
-CODES = {
-    "INVALID_ARGUMENT": 3,
-    "DEADLINE_EXCEEDED": 4,
-    "NOT_FOUND": 5,
-    "ALREADY_EXISTS": 6,
-    "RESOURCE_EXHAUSTED": 8,
-    "FAILED_PRECONDITION": 9,
-    "ABORTED": 10,
-    "UNAVAILABLE": 14,
-    "UNAUTHENTICATED": 16,
-}
-"""gRPC's numbers of the statuses, which travel where gRPC does not."""
-
-_LARGEST_TEXT = 1024  # bytes
 
 _PRESENCE = {
     values.Presence.JOINED: wire.MEMBER_STATE_JOINED,
@@ -320,8 +304,3 @@ def absent_rank(one: values.AbsentRank) -> wire.AbsentRank:
         signal=one.signal,
         stack=one.stack,
     )
-
-
-def bounded_text(refusal: Refusal) -> str:
-    """Return the text, cut to what fits into gRPC's trailers."""
-    return refusal.text.encode()[:_LARGEST_TEXT].decode(errors="ignore")

@@ -21,9 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from allhands_server.machine import absence, admission, limits, wording
-from allhands_server.machine.agenda import Agenda, Appointment
-from allhands_server.machine.clocks import Clocks
+from allhands_server.machine import limits
 from allhands_server.machine.effects import (
     Aborted,
     CallGivenUp,
@@ -45,15 +43,9 @@ from allhands_server.machine.effects import (
     WorldFormed,
 )
 from allhands_server.machine.events import Fresh, Heartbeat, Join, Leave, ReportExit
-from allhands_server.machine.groups import Groups
-from allhands_server.machine.liveness import Liveness
-from allhands_server.machine.member import Member
-from allhands_server.machine.postmortem import Postmortem, report_nbytes
-from allhands_server.machine.reachability import Complaints, Pair, blame, pair
+from allhands_server.machine.formatting import escape, join_names, quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.reports import Reports
-from allhands_server.machine.silences import Silences
-from allhands_server.machine.skew import Skew
+from allhands_server.machine.timers import Agenda, Appointment
 from allhands_server.machine.values import (
     GivenUp,
     Lateness,
@@ -62,6 +54,23 @@ from allhands_server.machine.values import (
     State,
     Verdict,
 )
+from allhands_server.machine.world import admission
+from allhands_server.machine.world.absent_ranks import (
+    has_ended,
+    judge_lost,
+    judge_unreachable,
+    make_world_verdict,
+    name_call,
+)
+from allhands_server.machine.world.broken_links import Complaints, Pair, blame, pair
+from allhands_server.machine.world.clock_sync import Clocks
+from allhands_server.machine.world.failure_detector import Liveness
+from allhands_server.machine.world.groups import Groups
+from allhands_server.machine.world.lateness import Skew
+from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.postmortem import Postmortem, report_nbytes
+from allhands_server.machine.world.report_collection import Reports
+from allhands_server.machine.world.silent_links import Silences
 
 WORLD = "world"
 """How the names of groups begin that have all members."""
@@ -158,7 +167,7 @@ class World:
                     Status.ABORTED,
                     f"{member} is no member of job {self.job} any more: {member.reason}",
                 )
-        raise Refused(Status.NOT_FOUND, f"job {self.job} has no member {wording.short(member_id)}")
+        raise Refused(Status.NOT_FOUND, f"job {self.job} has no member {quote(member_id)}")
 
     # ------------------------------------------------------------ coming
 
@@ -287,7 +296,7 @@ class World:
 
         Not those who have been silent for less than the window: they may be back for the next call.
         """
-        call = absence.name_of(verdict.operation, verdict.sequence)
+        call = name_call(verdict.operation, verdict.sequence)
         effects: list[Effect] = []
         for one in verdict.absent:
             member = self.present.get(one.rank)
@@ -304,8 +313,8 @@ class World:
         effects: list[Effect] = [Push(member.session, LeaveAccepted()), End(member.session)]
         if self.is_outside(member):
             return [*effects, *self._remove(member)]
-        error = wording.plain(leave.error)[: limits.LONGEST_ERROR]
-        traceback = wording.plain(leave.traceback)[-limits.LONGEST_ERROR :]
+        error = escape(leave.error)[: limits.LONGEST_ERROR]
+        traceback = escape(leave.traceback)[-limits.LONGEST_ERROR :]
         self._gone(member, Presence.LEFT, error, now)
         self.postmortem.left(member, error, traceback, now)
         if leave.report:
@@ -323,7 +332,7 @@ class World:
             traceback=traceback,
             aborts=leave.aborts,
         )
-        why = f" because of {wording.short(error)}" if error else ""
+        why = f" because of {quote(error)}" if error else ""
         report = Report(
             f"job {self.job}: {member} left{why}; epoch {self.epoch}", of_failure=bool(why)
         )
@@ -408,11 +417,11 @@ class World:
         for rank, others in blame(pairs).items():
             self.unreachable.add(rank)
             why = sorted({reasons[both] for both in pairs if rank in both})
-            told = wording.listed(why, quote=False)
+            told = join_names(why, quoted=False)
             found.append(
-                absence.unreachable(self.members[rank], [self.members[at] for at in others], told)
+                judge_unreachable(self.members[rank], [self.members[at] for at in others], told)
             )
-        verdict = absence.of_no_call(found)
+        verdict = make_world_verdict(found)
         report = Report(f"job {self.job}: {verdict.text}")
         return [*self.tell(self.present.values(), Ruling(verdict, tuple(pairs))), report]
 
@@ -427,7 +436,7 @@ class World:
 
     def _exited(self, member: Member, now: float) -> list[Effect]:
         if member.presence is Presence.LOST:
-            member.fate = absence.of_lost(member, member.reason, now)
+            member.fate = judge_lost(member, member.reason, now)
         if not member.is_present or not self._formed_size:
             return []
         if member.is_broken:
@@ -443,13 +452,13 @@ class World:
         self, group: str, by: str, reason: str, now: float, but: Member | None = None
     ) -> list[Effect]:
         """Release the members of a group, or all."""
-        by, reason = wording.plain(by), wording.plain(reason)
+        by, reason = escape(by), escape(reason)
         if not group:
             self.postmortem.aborted(by, reason, now)
         ranks = set(self.groups.ranks_of(group) or ()) if group else self.members.keys()
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
-        what = f"group {wording.short(group)} of job {self.job}" if group else f"job {self.job}"
-        report = Report(f"{what} was aborted by {by}: {wording.short(reason)}", of_failure=True)
+        what = f"group {quote(group)} of job {self.job}" if group else f"job {self.job}"
+        report = Report(f"{what} was aborted by {by}: {quote(reason)}", of_failure=True)
         return [*self.tell(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
 
     def given_up(self, given: GivenUp) -> list[Effect]:
@@ -495,7 +504,7 @@ class World:
             effects.append(End(member.session, Refusal(Status.ABORTED, text)))
         if self.is_outside(member):
             return [*effects, *self._remove(member)]
-        member.fate = absence.of_lost(member, reason, now)
+        member.fate = judge_lost(member, reason, now)
         self._gone(member, Presence.LOST, reason, now)
         self.postmortem.lost(member, now)
         self.epoch += 1
@@ -505,7 +514,7 @@ class World:
             pid=member.join.pid,
             reason=reason,
             epoch=self.epoch,
-            verdict=absence.of_no_call([member.fate]),
+            verdict=make_world_verdict([member.fate]),
         )
         report = Report(
             f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", of_failure=True
@@ -626,7 +635,7 @@ class World:
         member.seen = now
         if stack and is_silent:
             member.stack = stack[-limits.LONGEST_STACK :]
-        if not absence.is_over(member.sight) or member.join.watched:
+        if not has_ended(member.sight) or member.join.watched:
             return self.liveness.seen(member, now) if is_silent and stack else []
         return self.lose(member, "its session broke" if member.is_broken else "it is gone", now)
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from allhands_server.machine.agenda import Appointment
 from allhands_server.machine.events import Join
 from allhands_server.machine.limits import check_name
+from allhands_server.machine.timers import Appointment
 from allhands_server.machine.values import AbsentRank, MemberView, Presence, Progress
 
 NEVER = -math.inf

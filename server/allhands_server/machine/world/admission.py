@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from allhands_server.machine import limits, wording
+from allhands_server.machine import limits
 from allhands_server.machine.events import Join
+from allhands_server.machine.formatting import join_names
 from allhands_server.machine.limits import check_job, check_name
-from allhands_server.machine.member import Member, party
 from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.world.member import Member, party
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def find_place(join: Join, members: Mapping[int, Member]) -> Place:
     if join.rank < 0:
         free = next(rank for rank in count() if rank not in members)
         if join.world_size and free >= join.world_size:
-            some = wording.listed([str(one) for _, one in sorted(members.items())], quote=False)
+            some = join_names([str(one) for _, one in sorted(members.items())], quoted=False)
             raise Refused(
                 Status.FAILED_PRECONDITION,
                 f"{_candidate(join)} brings world size {join.world_size} to job {join.job}, "
@@ -103,7 +104,7 @@ def too_late(join: Join, present: Mapping[int, Member], size: int) -> Refused:
     """Refuse a worker to whom a formed world has nothing to offer."""
     if (holder := present.get(join.rank)) is not None:
         return taken(join, holder)
-    some = wording.listed([str(member) for _, member in sorted(present.items())], quote=False)
+    some = join_names([str(member) for _, member in sorted(present.items())], quoted=False)
     gone = f", of them {len(present)} left" if len(present) < size else ""
     return Refused(
         Status.FAILED_PRECONDITION,

@@ -11,12 +11,12 @@ import grpc.aio
 
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
-from allhands_server import key_calls, translation
 from allhands_server.addresses import worker_address
 from allhands_server.config import authority
 from allhands_server.coordinator import Coordinator
-from allhands_server.key_calls import A, KeyCall, P, Q
-from allhands_server.machine import events, wording
+from allhands_server.kv import calls
+from allhands_server.kv.calls import A, KeyCall, P, Q
+from allhands_server.machine import events
 from allhands_server.machine.effects import (
     Aborted,
     CallGivenUp,
@@ -28,13 +28,16 @@ from allhands_server.machine.effects import (
     WorldFormed,
 )
 from allhands_server.machine.events import R, Request
+from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.values import AbsentRank, GivenUp, Verdict
+from allhands_server.refusal_status import bound_text
+from allhands_server.rpc import messages
 
 VERDICT_KEY = "allhands-verdict-bin"
 GIVEN_UP_KEY = "allhands-given-up-bin"
 # Bytes. A client takes 8 KiB of trailers unless it says that it takes more; there a verdict grows
-# by a third (base64), a text threefold at worst (percent-encoding): see `translation.bounded_text`.
+# by a third (base64), a text threefold at worst (percent-encoding): see `bound_text`.
 _USUAL_VERDICT = 3072
 _LARGEST_VERDICT = 48 << 10
 _SLACK = 1.0
@@ -74,7 +77,7 @@ class CoordinatorService(CoordinatorServicer):
             address = _address(join, context)
         except Refused as refused:
             await _abort(context, refused.refusal)
-        stream = self._coordinator.join(translation.join_from(join, address), context.peer())
+        stream = self._coordinator.join(messages.join_from(join, address), context.peer())
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
         try:
             async for batch in stream.batches():
@@ -113,7 +116,7 @@ class CoordinatorService(CoordinatorServicer):
         """Pass on what the member says; the end of its half is the end of its session."""
         try:
             async for request in requests:
-                remark = translation.remark_from(request)
+                remark = messages.remark_from(request)
                 if remark is not None:
                     self._coordinator.hear(session, remark)
         except Refused as refused:
@@ -122,14 +125,14 @@ class CoordinatorService(CoordinatorServicer):
 
     def _session_event(self, notification: Notification) -> wire.SessionEvent:
         if not isinstance(notification, _TOLD_TO_MANY):
-            return translation.session_event(notification)
+            return messages.session_event(notification)
         # All members are told the same: translate it once, not once for each.
         known = self._told.get(id(notification))
         if known is None:
             if len(self._told) >= _TOLD:
                 del self._told[next(iter(self._told))]
             # With the notification itself: no other can have its id as long as it stands here.
-            known = (notification, translation.session_event(notification))
+            known = (notification, messages.session_event(notification))
             self._told[id(notification)] = known
         return known[1]
 
@@ -148,52 +151,52 @@ class CoordinatorService(CoordinatorServicer):
         return reply
 
     async def Set(self, request: wire.SetRequest, context: Context) -> wire.SetReply:
-        return await self._about_keys(key_calls.SET, request, context)
+        return await self._about_keys(calls.SET, request, context)
 
     async def Get(self, request: wire.GetRequest, context: Context) -> wire.GetReply:
-        return await self._about_keys(key_calls.GET, request, context)
+        return await self._about_keys(calls.GET, request, context)
 
     async def Wait(self, request: wire.WaitRequest, context: Context) -> wire.WaitReply:
-        return await self._about_keys(key_calls.WAIT, request, context)
+        return await self._about_keys(calls.WAIT, request, context)
 
     async def Add(self, request: wire.AddRequest, context: Context) -> wire.AddReply:
-        return await self._about_keys(key_calls.ADD, request, context)
+        return await self._about_keys(calls.ADD, request, context)
 
     async def CompareSet(
         self, request: wire.CompareSetRequest, context: Context
     ) -> wire.CompareSetReply:
-        return await self._about_keys(key_calls.COMPARE_SET, request, context)
+        return await self._about_keys(calls.COMPARE_SET, request, context)
 
     async def Append(self, request: wire.AppendRequest, context: Context) -> wire.AppendReply:
-        return await self._about_keys(key_calls.APPEND, request, context)
+        return await self._about_keys(calls.APPEND, request, context)
 
     async def MultiSet(self, request: wire.MultiSetRequest, context: Context) -> wire.MultiSetReply:
-        return await self._about_keys(key_calls.MULTI_SET, request, context)
+        return await self._about_keys(calls.MULTI_SET, request, context)
 
     async def MultiGet(self, request: wire.MultiGetRequest, context: Context) -> wire.MultiGetReply:
-        return await self._about_keys(key_calls.MULTI_GET, request, context)
+        return await self._about_keys(calls.MULTI_GET, request, context)
 
     async def Delete(self, request: wire.DeleteRequest, context: Context) -> wire.DeleteReply:
-        return await self._about_keys(key_calls.DELETE, request, context)
+        return await self._about_keys(calls.DELETE, request, context)
 
     async def List(self, request: wire.ListRequest, context: Context) -> wire.ListReply:
-        return await self._about_keys(key_calls.LIST, request, context)
+        return await self._about_keys(calls.LIST, request, context)
 
     async def Count(self, request: wire.CountRequest, context: Context) -> wire.CountReply:
-        return await self._about_keys(key_calls.COUNT, request, context)
+        return await self._about_keys(calls.COUNT, request, context)
 
     async def QueuePush(
         self, request: wire.QueuePushRequest, context: Context
     ) -> wire.QueuePushReply:
-        return await self._about_keys(key_calls.QUEUE_PUSH, request, context)
+        return await self._about_keys(calls.QUEUE_PUSH, request, context)
 
     async def QueuePop(self, request: wire.QueuePopRequest, context: Context) -> wire.QueuePopReply:
-        return await self._about_keys(key_calls.QUEUE_POP, request, context)
+        return await self._about_keys(calls.QUEUE_POP, request, context)
 
     async def QueueLength(
         self, request: wire.QueueLengthRequest, context: Context
     ) -> wire.QueueLengthReply:
-        return await self._about_keys(key_calls.QUEUE_LENGTH, request, context)
+        return await self._about_keys(calls.QUEUE_LENGTH, request, context)
 
     async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
         asked = events.Arrive(
@@ -208,13 +211,13 @@ class CoordinatorService(CoordinatorServicer):
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
         jobs = await self._ask(events.ListJobs(), context)
-        return wire.ListJobsReply(jobs=map(translation.job, jobs))
+        return wire.ListJobsReply(jobs=map(messages.job, jobs))
 
     async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
-        return translation.job(await self._ask(events.DescribeJob(request.job), context))
+        return messages.job(await self._ask(events.DescribeJob(request.job), context))
 
     async def Reform(self, request: wire.ReformRequest, context: Context) -> wire.ReformReply:
-        return translation.reformed(await self._ask(translation.reform_from(request), context))
+        return messages.reformed(await self._ask(messages.reform_from(request), context))
 
     async def CollectReports(
         self, request: wire.CollectRequest, context: Context
@@ -223,9 +226,9 @@ class CoordinatorService(CoordinatorServicer):
         reports = await self._ask(asked, context)
         # Afterwards: with the answers came news of how late members are.
         job = await self._ask(events.DescribeJob(request.job), context)
-        yield wire.CollectReply(job=translation.job(job))
+        yield wire.CollectReply(job=messages.job(job))
         for report in reports:
-            yield wire.CollectReply(report=translation.member_report(report))
+            yield wire.CollectReply(report=messages.member_report(report))
 
     async def AwaitVerdict(self, request: wire.VerdictRequest, context: Context) -> wire.Verdict:
         """Never return: a verdict is the end of a call's time, and travels in the trailers."""
@@ -243,7 +246,7 @@ class CoordinatorService(CoordinatorServicer):
         found = await self._decided(asked, remaining, context)
         if isinstance(found, GivenUp):
             refusal = Refusal(Status.ABORTED, f"{found.by} gave the call up: {found.reason}")
-            content = translation.given_up(found).SerializeToString()
+            content = messages.given_up(found).SerializeToString()
             await _abort(context, refusal, (GIVEN_UP_KEY, content))
         await _pronounce(found, request.largest, context)
 
@@ -290,7 +293,7 @@ def _address(join: wire.Join, context: Context) -> str:
     try:
         return authority(str(ipaddress.ip_address(join.advertise)), join.port)
     except ValueError as error:
-        text = f"not an IP address to advertise: {wording.short(join.advertise)}"
+        text = f"not an IP address to advertise: {quote(join.advertise)}"
         raise Refused(Status.INVALID_ARGUMENT, text) from error
 
 
@@ -302,7 +305,7 @@ async def _pronounce(verdict: Verdict, largest: int, context: Context) -> NoRetu
 
 async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes]) -> NoReturn:
     code = grpc.StatusCode[refusal.status.value]
-    await context.abort(code, translation.bounded_text(refusal), trailers)
+    await context.abort(code, bound_text(refusal), trailers)
 
 
 def bounded(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
@@ -311,7 +314,7 @@ def bounded(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
     Stacks go first. Where very many ranks are absent they are named without details, and at worst
     not all.
     """
-    message = translation.verdict(verdict)
+    message = messages.verdict(verdict)
     surplus = message.ByteSize() - most
     for one in reversed([one for one in message.absent if one.stack]):
         if surplus > 0:
@@ -319,7 +322,7 @@ def bounded(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
             one.ClearField("stack")
     if message.ByteSize() > most:
         brief = (AbsentRank(one.rank, one.state, "") for one in verdict.absent)
-        message = translation.verdict(replace(verdict, absent=tuple(brief)))
+        message = messages.verdict(replace(verdict, absent=tuple(brief)))
     if message.ByteSize() > most:
         del message.absent[len(message.absent) * most // message.ByteSize() :]
     return message.SerializeToString()

@@ -9,31 +9,33 @@ _LISTED = 8
 _LONGEST = 80
 
 
-def short(text: str) -> str:
+def quote(text: str) -> str:
     """Quote a name from the wire: escaped, and cut where it is long."""
     return repr(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
     """Escape what a terminal would obey; the ends of lines and tabs stay."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
-def one_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """Escape the ends of lines as well: for a log, of which a line is one record."""
-    return plain(text).replace("\n", "\\n").replace("\t", " ")
+    return escape(text).replace("\n", "\\n").replace("\t", " ")
 
 
-def listed(names: Collection[str], *, quote: bool = True) -> str:
+def join_names(names: Collection[str], *, quoted: bool = True) -> str:
     """Name the first few, and say how many more there are."""
-    first = [short(name) if quote else name for _, name in zip(range(_LISTED), names, strict=False)]
+    first = [
+        quote(name) if quoted else name for _, name in zip(range(_LISTED), names, strict=False)
+    ]
     more = len(names) - len(first)
     return ", ".join(first) + (f" and {more:,} more" if more else "")
 
 
-def ranks(numbers: Iterable[int]) -> str:
+def format_runs(numbers: Iterable[int]) -> str:
     """Name ranks in order, runs as `3-7`."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
@@ -41,10 +43,10 @@ def ranks(numbers: Iterable[int]) -> str:
             runs[-1] = (runs[-1][0], number)
         else:
             runs.append((number, number))
-    return listed([f"{a}" if a == b else f"{a}-{b}" for a, b in runs], quote=False)
+    return join_names([f"{a}" if a == b else f"{a}-{b}" for a, b in runs], quoted=False)
 
 
-def counted(numbers: Iterable[int]) -> str:
+def name_ranks(numbers: Iterable[int]) -> str:
     """Name ranks in order, with the word before them."""
     found = sorted(numbers)
-    return f"rank{'' if len(found) == 1 else 's'} {ranks(found)}"
+    return f"rank{'' if len(found) == 1 else 's'} {format_runs(found)}"

@@ -2,9 +2,9 @@
 
 from collections import deque
 
-from allhands_server.machine import wording
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.events import QueueLength, QueuePop, QueuePush, QueueRequest
+from allhands_server.machine.formatting import quote
 from allhands_server.machine.limits import check_key, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
 
@@ -51,7 +51,7 @@ class Queues:
 
     def expire(self, ticket: int, now: float) -> Effect:
         """Refuse a waiting pop whose time is over."""
-        text = f"nobody has pushed to queue {wording.short(self._waiting[ticket])} of {self._name}"
+        text = f"nobody has pushed to queue {quote(self._waiting[ticket])} of {self._name}"
         self.withdraw(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
@@ -81,7 +81,7 @@ class Queues:
                 del self._values[key]
             return [Answer(ticket, value)]
         if not wait:
-            raise Refused(Status.NOT_FOUND, f"queue {wording.short(key)} of {self._name} is empty")
+            raise Refused(Status.NOT_FOUND, f"queue {quote(key)} of {self._name} is empty")
         self._waiting[ticket] = key
         self._waiters.setdefault(key, {})[ticket] = None
         return []

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allhands_server.machine import absence, wording
-from allhands_server.machine.agenda import Agenda, Appointment
 from allhands_server.machine.effects import Effect, Report, SilentLinks
-from allhands_server.machine.member import Member
-from allhands_server.machine.reachability import Pair, blame, pair
+from allhands_server.machine.formatting import join_names
+from allhands_server.machine.timers import Agenda, Appointment
+from allhands_server.machine.world.absent_ranks import judge_unreachable, make_world_verdict
+from allhands_server.machine.world.broken_links import Pair, blame, pair
+from allhands_server.machine.world.member import Member
 
 if TYPE_CHECKING:
-    from allhands_server.machine.members import World
+    from allhands_server.machine.world.world import World
 
 SETTLED = 1.0
 """Seconds for which a link must go on before that is said: its two directions go on apart."""
@@ -112,7 +113,7 @@ class Silences:
         """Say that a link goes on."""
         self._forget(both)
         one, other = (self._world.members[rank] for rank in both)
-        verdict = absence.of_no_call([], f"{one} and {other} reach each other again: calls go on")
+        verdict = make_world_verdict([], f"{one} and {other} reach each other again: calls go on")
         report = Report(f"job {self._world.job}: {verdict.text}")
         return [*self._world.tell_present(SilentLinks(verdict, (both,), True)), report]
 
@@ -163,15 +164,13 @@ class Silences:
                 "coordinator hears both"
             )
         found = [
-            absence.unreachable(
-                members[rank], [members[at] for at in others], "pings are unanswered"
-            )
+            judge_unreachable(members[rank], [members[at] for at in others], "pings are unanswered")
             for rank, others in blame(pairs).items()
         ]
         text = (
-            f"{wording.listed(said, quote=False)}; calls over this link wait, and fail if that "
+            f"{join_names(said, quoted=False)}; calls over this link wait, and fail if that "
             f"lasts for {self._world.window:g} s"
         )
-        verdict = absence.of_no_call(found, text)
+        verdict = make_world_verdict(found, text)
         report = Report(f"job {self._world.job}: {verdict.text}")
         return [*self._world.tell_present(SilentLinks(verdict, tuple(pairs))), report]

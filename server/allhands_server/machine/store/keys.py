@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from allhands_server.machine import wording
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.events import (
     Add,
@@ -21,6 +20,7 @@ from allhands_server.machine.events import (
     Set,
     Wait,
 )
+from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_key, check_reply, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.values import Compared, Entry
@@ -78,7 +78,7 @@ class Keys:
         """Refuse a waiting request whose time is over; it names the keys that are missing."""
         waiting = self._waiting[ticket]
         of = f" ({len(waiting.missing)} of {len(waiting.keys)} keys)" * (len(waiting.keys) > 1)
-        text = f"nobody has set {wording.listed(sorted(waiting.missing))} of job {self._job}{of}"
+        text = f"nobody has set {join_names(sorted(waiting.missing))} of job {self._job}{of}"
         self.withdraw(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
@@ -114,7 +114,7 @@ class Keys:
         if not _LEAST <= total <= _MOST:
             raise Refused(
                 Status.FAILED_PRECONDITION,
-                f"adding {amount} to {wording.short(key)} would leave the range of 64 bits",
+                f"adding {amount} to {quote(key)} would leave the range of 64 bits",
             )
         self._store(key, b"%d" % total)
         return self._changed(ticket, total, (key,))
@@ -197,7 +197,7 @@ class Keys:
         if not isinstance(request, Wait) and not request.wait:
             raise Refused(
                 Status.NOT_FOUND,
-                f"job {self._job} has no key {wording.listed(sorted(missing))}",
+                f"job {self._job} has no key {join_names(sorted(missing))}",
             )
         self._waiting[ticket] = _Waiting(request, keys, missing)
         for key in keys:
@@ -228,7 +228,7 @@ class Keys:
         if not _INTEGER.fullmatch(held) or not _LEAST <= (total := int(held)) <= _MOST:
             raise Refused(
                 Status.FAILED_PRECONDITION,
-                f"{wording.short(key)} of job {self._job} holds no integer, "
+                f"{quote(key)} of job {self._job} holds no integer, "
                 f"but {len(held):,} bytes: {held[:20]!r}",
             )
         return total

@@ -4,54 +4,54 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allhands_server.machine import wording
-from allhands_server.machine.member import NEVER, Member
+from allhands_server.machine.formatting import join_names, name_ranks, quote
 from allhands_server.machine.values import AbsentRank, Progress, State, Verdict
+from allhands_server.machine.world.member import NEVER, Member
 
 _LISTED = 8
 _OVER = ("gone", "zombie")
 
 
-def is_over(sight: str) -> bool:
+def has_ended(sight: str) -> bool:
     """Say whether a process that was seen like this has ended."""
     return sight in _OVER
 
 
-def is_certain(sight: str) -> bool:
+def explains_silence(sight: str) -> bool:
     """Say whether what was seen explains why a member is silent."""
     return sight in _OVER or sight == "stopped"
 
 
-def never_joined(rank: int) -> AbsentRank:
+def judge_never_joined(rank: int) -> AbsentRank:
     return AbsentRank(rank, State.NEVER_JOINED, f"rank {rank} never joined")
 
 
-def of_lost(member: Member, reason: str, now: float) -> AbsentRank:
+def judge_lost(member: Member, reason: str, now: float) -> AbsentRank:
     """Judge a member that is lost, by what is known of its process."""
     if member.status is not None:
-        how = ended(member.status)
+        how = describe_exit(member.status)
         left = ", without having left the job" if member.status == 0 else ""
         return _dead(member, f"{member} is dead: {how}{left}")
-    if is_over(member.sight):
+    if has_ended(member.sight):
         return _dead(member, f"{member} is dead: its process is gone, its exit status unknown")
     if not member.is_broken:
         if member.sight or max(member.acknowledged, member.answered) > NEVER:
-            return silent(member, now)
+            return judge_silent(member, now)
         text = (
             f"{member} is unreachable: {reason}, and nothing shows that it lives: its host "
             "acknowledges nothing, and nobody there could look at its process"
         )
-        return absent(member, State.UNREACHABLE, text, elapsed=now - member.heard)
+        return make_absent_rank(member, State.UNREACHABLE, text, elapsed=now - member.heard)
     if member.sight:
         text = (
             f"{member} is unreachable from the coordinator: {reason}, though its process lives"
             + (" (it is stopped)" if member.sight == "stopped" else "")
         )
-        return absent(member, State.UNREACHABLE, text)
+        return make_absent_rank(member, State.UNREACHABLE, text)
     return _dead(member, f"{member} is dead: {reason}; exit status unknown")
 
 
-def ended(status: int) -> str:
+def describe_exit(status: int) -> str:
     """Say in words how a process ended."""
     if status >= 0:
         return f"it ended with exit status {status}"
@@ -74,12 +74,12 @@ def _dead(member: Member, text: str) -> AbsentRank:
     )
 
 
-def of_left(member: Member) -> AbsentRank:
-    why = f" because of {wording.short(member.reason)}" if member.reason else ""
-    return absent(member, State.LEFT, f"{member} has left the job{why}")
+def judge_left(member: Member) -> AbsentRank:
+    why = f" because of {quote(member.reason)}" if member.reason else ""
+    return make_absent_rank(member, State.LEFT, f"{member} has left the job{why}")
 
 
-def silent(member: Member, now: float) -> AbsentRank:
+def judge_silent(member: Member, now: float) -> AbsentRank:
     """Judge a member that does not answer, by what speaks for its life."""
     silence = now - member.heard
     doing = max(member.progress(now), key=lambda one: -one.elapsed, default=None)
@@ -100,61 +100,63 @@ def silent(member: Member, now: float) -> AbsentRank:
         why = "it does not answer, and nobody on its host could look at its process"
     named = "unreachable from the coordinator" if state is State.UNREACHABLE else state.value
     text = f"{member} is {named}: {why}, its last heartbeat is {silence:.1f} s ago{last}"
-    return absent(member, state, text, doing, elapsed=silence, stack=member.stack)
+    return make_absent_rank(member, state, text, doing, elapsed=silence, stack=member.stack)
 
 
-def occupied(member: Member, group: str, now: float) -> AbsentRank:
+def judge_occupied(member: Member, group: str, now: float) -> AbsentRank:
     """Judge a member that answers, and is not in the call."""
     progress = sorted(member.progress(now), key=lambda one: one.elapsed)
     inside = [one for one in progress if one.operation]
     if inside:
         text = f"{member} is elsewhere: {_doing(inside[0], group)}"
-        return absent(member, State.ELSEWHERE, text, inside[0], stack=member.stack)
+        return make_absent_rank(member, State.ELSEWHERE, text, inside[0], stack=member.stack)
     busy = f"{member} is busy: alive, but "
     doing = next((one for one in progress if one.group == group), None)
     if doing is None and progress:
         text = f"{busy}it has not made this group (a group's ranks all give the same ranks and tag)"
-        return absent(member, State.BUSY, text, stack=member.stack)
+        return make_absent_rank(member, State.BUSY, text, stack=member.stack)
     if doing is None or not doing.sequence:
         text = f"{busy}it has made no call yet"
-        return absent(member, State.BUSY, text, doing, stack=member.stack)
-    return absent(member, State.BUSY, busy + _doing(doing, group), doing, stack=member.stack)
+        return make_absent_rank(member, State.BUSY, text, doing, stack=member.stack)
+    return make_absent_rank(
+        member, State.BUSY, busy + _doing(doing, group), doing, stack=member.stack
+    )
 
 
-def unreachable(
+def judge_unreachable(
     member: Member, others: Sequence[Member], reason: str, doing: Progress | None = None
 ) -> AbsentRank:
-    named = wording.listed([str(one) for one in others], quote=False)
+    named = join_names([str(one) for one in others], quoted=False)
     text = (
         f"{member} is unreachable for {named}: {reason}, "
         f"though the coordinator hears {'both' if len(others) == 1 else 'all of them'}"
     )
-    return absent(member, State.UNREACHABLE, text, doing, stack=member.stack)
+    return make_absent_rank(member, State.UNREACHABLE, text, doing, stack=member.stack)
 
 
-def slow(member: Member, call: str, waiting: Sequence[int]) -> AbsentRank:
+def judge_slow(member: Member, call: str, waiting: Sequence[int]) -> AbsentRank:
     text = (
         f"{member} is slow: it is in {call} and answers, but what "
-        f"{wording.counted(waiting)} need{'s' if len(waiting) == 1 else ''} of it has not arrived"
+        f"{name_ranks(waiting)} need{'s' if len(waiting) == 1 else ''} of it has not arrived"
     )
-    return absent(member, State.SLOW, text, stack=member.stack)
+    return make_absent_rank(member, State.SLOW, text, stack=member.stack)
 
 
-def verdict(group: str, sequence: int, operation: str, found: Sequence[AbsentRank]) -> Verdict:
+def make_verdict(group: str, sequence: int, operation: str, found: Sequence[AbsentRank]) -> Verdict:
     """Make the verdict on a call."""
-    call = name_of(operation, sequence)
+    call = name_call(operation, sequence)
     if not found:
-        text = f"nobody is known to be missing in {call} of group {wording.short(group)}"
+        text = f"nobody is known to be missing in {call} of group {quote(group)}"
         return Verdict(group, sequence, operation, (), text)
-    ranks = wording.counted([one.rank for one in found])
+    ranks = name_ranks([one.rank for one in found])
     said = "; ".join(one.text for one in found[:_LISTED])
     more = len(found) - _LISTED
     rest = f"; and {more:,} more" if more > 0 else ""
-    text = f"{ranks} did not arrive in {call} of group {wording.short(group)}: {said}{rest}"
+    text = f"{ranks} did not arrive in {call} of group {quote(group)}: {said}{rest}"
     return Verdict(group, sequence, operation, tuple(found), text)
 
 
-def given_before(verdict: Verdict, seconds: float) -> Verdict:
+def make_late_verdict(verdict: Verdict, seconds: float) -> Verdict:
     """Make the verdict on a call for who came to it after the others had given it up."""
     text = (
         f"{verdict.text}; who came later came too late: the others had waited until their "
@@ -163,7 +165,7 @@ def given_before(verdict: Verdict, seconds: float) -> Verdict:
     return replace(verdict, text=text)
 
 
-def of_no_call(found: Sequence[AbsentRank], text: str = "") -> Verdict:
+def make_world_verdict(found: Sequence[AbsentRank], text: str = "") -> Verdict:
     """Make the verdict on what befell the world, whatever its members were doing."""
     if text:
         return Verdict("", 0, "", tuple(found), text)
@@ -172,11 +174,11 @@ def of_no_call(found: Sequence[AbsentRank], text: str = "") -> Verdict:
     return Verdict("", 0, "", tuple(found), said + (f"; and {more:,} more" if more > 0 else ""))
 
 
-def name_of(operation: str, sequence: int) -> str:
+def name_call(operation: str, sequence: int) -> str:
     return f"{operation or 'call'} #{sequence}"
 
 
-def absent(
+def make_absent_rank(
     member: Member,
     state: State,
     text: str,
@@ -201,7 +203,7 @@ def absent(
 
 
 def _doing(one: Progress, group: str = "") -> str:
-    where = "" if one.group == group else f" of group {wording.short(one.group)}"
+    where = "" if one.group == group else f" of group {quote(one.group)}"
     if one.operation:
-        return f"in {name_of(one.operation, one.sequence)}{where} for {one.elapsed:.1f} s"
+        return f"in {name_call(one.operation, one.sequence)}{where} for {one.elapsed:.1f} s"
     return f"in no call for {one.elapsed:.1f} s, since #{one.sequence}{where}"

@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from allhands_server.machine import wording
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.events import Arrive
+from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status
 
@@ -48,15 +48,15 @@ class Barriers:
             other = next(iter(barrier.arrived))
             raise Refused(
                 Status.FAILED_PRECONDITION,
-                f"{wording.short(participant)} comes to barrier {wording.short(name)} with "
-                f"participants {wording.listed(sorted(participants))}, but "
-                f"{wording.short(other)}, who waits there, with "
-                f"{wording.listed(sorted(barrier.participants))}",
+                f"{quote(participant)} comes to barrier {quote(name)} with "
+                f"participants {join_names(sorted(participants))}, but "
+                f"{quote(other)}, who waits there, with "
+                f"{join_names(sorted(barrier.participants))}",
             )
         if participant in barrier.arrived:
             raise Refused(
                 Status.ALREADY_EXISTS,
-                f"{wording.short(participant)} waits at barrier {wording.short(name)} already",
+                f"{quote(participant)} waits at barrier {quote(name)} already",
             )
         self._closed[name] = barrier
         barrier.arrived[participant] = ticket
@@ -82,7 +82,7 @@ class Barriers:
         absent = sorted(barrier.participants - barrier.arrived.keys())
         text = (
             f"{len(absent)} of {len(barrier.participants)} did not arrive at barrier "
-            f"{wording.short(name)} of job {self._job}: {wording.listed(absent)}"
+            f"{quote(name)} of job {self._job}: {join_names(absent)}"
         )
         self.withdraw(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
@@ -108,14 +108,14 @@ def _participants(request: Arrive) -> frozenset[str]:
     if len(participants) < len(request.participants):
         raise Refused(
             Status.INVALID_ARGUMENT,
-            f"the participants of barrier {wording.short(request.name)} are listed twice: "
-            f"{wording.listed(_repeated(request.participants))}",
+            f"the participants of barrier {quote(request.name)} are listed twice: "
+            f"{join_names(_repeated(request.participants))}",
         )
     if request.participant not in participants:
         raise Refused(
             Status.INVALID_ARGUMENT,
-            f"{wording.short(request.participant)} is not among the participants of barrier "
-            f"{wording.short(request.name)}: {wording.listed(sorted(participants))}",
+            f"{quote(request.participant)} is not among the participants of barrier "
+            f"{quote(request.name)}: {join_names(sorted(participants))}",
         )
     return participants
 

@@ -1,0 +1,1 @@
+"""The framed TCP port for key-value calls."""

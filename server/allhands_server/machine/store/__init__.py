@@ -1,0 +1,1 @@
+"""Keys, queues and named barriers of a job."""

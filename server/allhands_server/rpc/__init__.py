@@ -1,0 +1,1 @@
+"""The gRPC port: service, authentication, decoding, reflection, message conversion."""
