@@ -62,11 +62,11 @@ mutations: $(VENV)/.has-torch ## Break behaviours one by one, and note in docs/p
 
 .PHONY: table-torch
 table-torch: $(VENV)/.has-torch ## Write docs/pytorch_suite.md from a run of PyTorch's own tests over Gloo and allhands
-	PYTHONPATH=tests $(BIN)/python -m parity.pytorch.compare $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m support.pytorch_suite.compare $(ARGS)
 
 .PHONY: table-seeds
 table-seeds: $(VENV)/.has-torch ## Write docs/seeds.md from a run of the tests in ../shared/seeds over Gloo and allhands
-	PYTHONPATH=tests:proto:server:client $(BIN)/python -m parity.pytorch.seeds.compare $(ARGS)
+	PYTHONPATH=tests:proto:server:client $(BIN)/python -m support.seeds.compare $(ARGS)
 
 .PHONY: sanitize
 sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also under sanitizers

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import parity_rows
 from allhands.runtime.loop_thread import is_wake_of_a_closed_loop
-from harness import Cluster, Job, Nursery, Process
-from parity.pytorch.seeds.listing import ABSENT
+from support.parity import rows
+from support.ranks.forking import ForkServer
+from support.ranks.processes import Cluster, Job, Process
+from support.seeds.listing import ABSENT
 
 
 def pytest_configure() -> None:
@@ -46,27 +47,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in terminalreporter.stats.get(outcome, ()):
             if getattr(report, "when", None) in ("call", "setup"):
                 outcomes[report.nodeid.partition("[")[0].removeprefix("tests/")] = outcome
-    proofs = [name for names in parity_rows.proofs().values() for name in names]
+    proofs = [name for names in rows.proofs().values() for name in names]
     if not all(name in outcomes for name in proofs):
         return  # these were other tests
-    parity_rows.TABLE.parent.mkdir(exist_ok=True)
-    parity_rows.TABLE.write_text(parity_rows.table(outcomes))
+    rows.TABLE.parent.mkdir(exist_ok=True)
+    rows.TABLE.write_text(rows.table(outcomes))
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Give the process that forks those of all tests."""
-    made = Nursery()
+    made = ForkServer()
     yield made
     made.close()
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, nursery: Nursery) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, fork_server: ForkServer) -> Iterator[Cluster]:
     """Give a cluster; what it has started is gone after the test."""
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
-    made = Cluster(runtime, nursery)
+    made = Cluster(runtime, fork_server)
     yield made
     made.close()
 

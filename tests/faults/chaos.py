@@ -24,7 +24,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from harness import Cluster, Nursery, Process
+from support.ranks.forking import ForkServer
+from support.ranks.processes import Cluster, Process
 
 SIZE = 4
 MOST = 6
@@ -373,15 +374,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--backend", default="auto")
     given = parser.parse_args()
-    nursery = Nursery()
+    fork_server = ForkServer()
     runtime = Path(mkdtemp())
-    cluster = Cluster(runtime, nursery)
+    cluster = Cluster(runtime, fork_server)
     begun = time.monotonic()
     try:
         found = run(cluster, given.seed, given.cycles, given.backend)
     finally:
         cluster.close()
-        nursery.close()
+        fork_server.close()
     json.dump({**found, "seconds": time.monotonic() - begun}, sys.stdout, indent=1)
 
 

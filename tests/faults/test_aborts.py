@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from harness import BACKENDS, Cluster, Job
+from support.ranks.processes import BACKENDS, Cluster, Job
 
 LINKS_AND_MEMORY = ("auto", "socket")
 

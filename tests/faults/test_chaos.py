@@ -3,7 +3,7 @@
 import pytest
 
 from faults import chaos
-from harness import Cluster
+from support.ranks.processes import Cluster
 
 
 @pytest.mark.parametrize(

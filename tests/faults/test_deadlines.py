@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from harness import BACKENDS, Job
+from support.ranks.processes import BACKENDS, Job
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from harness import BACKENDS, Cluster, Job, free_port
+from support.ranks.addresses import free_port
+from support.ranks.processes import BACKENDS, Cluster, Job
 
 LOOP = """
 ah.init_process_group(timeout=40)

@@ -7,11 +7,11 @@ import textwrap
 
 import pytest
 
-from harness import Job
+from support.ranks.processes import Job
 
 HISTORY = """
 import contextlib, gc, random
-from collectives import *
+from support.arrays.collective_cases import *
 ah.init_process_group(timeout=40)
 n, me = ah.get_world_size(), ah.get_rank()
 

@@ -13,7 +13,8 @@ import trustme
 
 from allhands.bench import netns
 from allhands.bench.launches import Host
-from harness import Cluster, Process, free_port
+from support.ranks.addresses import free_port
+from support.ranks.processes import Cluster, Process
 
 Span = Callable[..., list[Process]]
 Spread = Callable[..., list[Process]]

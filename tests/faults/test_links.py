@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from harness import Job, Process
+from support.ranks.processes import Job, Process
 
 ALIKE = """
 ah.init_process_group(timeout=40, backend={links!r})

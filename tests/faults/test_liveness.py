@@ -12,7 +12,8 @@ import pytest
 import allhands as ah
 from allhands.testing.faults import COORDINATOR, Plan, faults
 from allhands.testing.proxy import session_through
-from harness import GRPC, PATIENCE, Cluster, Process
+from support.ranks.forking import PATIENCE
+from support.ranks.processes import GRPC, Cluster, Process
 
 # Longer than the window of 5 s, after which a silent rank was counted as lost.
 HELD = 7.0

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from harness import Job, Process
+from support.ranks.processes import Job, Process
 
 USE = """
 import numpy as np

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from harness import Job
+from support.ranks.processes import Job
 
 KINDS = {
     "operation": ("ah.all_gather_into_tensor(y, x)", "ah.all_reduce(x)"),

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from allhands.testing.until import until
-from harness import PATIENCE, Cluster, Process
+from support.ranks.forking import PATIENCE
+from support.ranks.processes import Cluster, Process
 
 LINKS_AND_MEMORY = ("auto", "socket")
 

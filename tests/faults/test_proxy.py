@@ -6,7 +6,7 @@ from pathlib import Path
 
 from allhands.testing import COORDINATOR, faults
 from allhands.testing.proxy import session_through
-from harness import Cluster, Job
+from support.ranks.processes import Cluster, Job
 
 LED = """
 import contextlib

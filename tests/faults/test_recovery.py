@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness import BACKENDS, Cluster, Job, Process
+from support.ranks.processes import BACKENDS, Cluster, Job, Process
 
 LINKED = [one for one in BACKENDS if one != "grpc"]
 

@@ -6,14 +6,14 @@ import textwrap
 
 import pytest
 
-from harness import Job, Process
+from support.ranks.processes import Job, Process
 
 LARGE = 16 << 20
 """Elements of float32 that are 64 MiB."""
 
 USE = """
 import asyncio
-from collectives import *
+from support.arrays.collective_cases import *
 ah.init_process_group(timeout=40)
 n, me = ah.get_world_size(), ah.get_rank()
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import GRPC, Cluster, Process, free_port
-from routed_hosts import ENTER, Routed, routed_hosts
+from support.ranks.addresses import free_port
+from support.ranks.processes import GRPC, Cluster, Process
+from support.ranks.routed_hosts import ENTER, Routed, routed_hosts
 
 PORT = str(free_port())
 """Of loopback here; nobody else listens in those namespaces."""

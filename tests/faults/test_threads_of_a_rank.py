@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness import Job, Process
+from support.ranks.processes import Job, Process
 
 BACKENDS = pytest.mark.parametrize("backend", ["auto", "socket"])
 

@@ -9,7 +9,8 @@ import pytest
 
 from allhands.bench import netns
 from allhands.bench.launches import Host
-from harness import Cluster, Process, free_port
+from support.ranks.addresses import free_port
+from support.ranks.processes import Cluster, Process
 
 PORT = str(free_port())
 """Of loopback here; nobody else listens in that namespace."""

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from harness import BACKENDS, GRPC, Cluster, Nursery
+from support.ranks.forking import ForkServer
+from support.ranks.processes import BACKENDS, GRPC, Cluster
 
 SCRIPT = """
 WINDOW = {window}
@@ -223,12 +224,12 @@ def table() -> Iterator[str]:
     """Measure: which fault, over which backend, what survivors saw, after how many seconds."""
     import tempfile
 
-    nursery = Nursery()
+    fork_server = ForkServer()
     yield f"{'fault':36} {'backend':7} {'survivors saw':42} {'seconds':11} alike"
     for fault in FAULTS:
         for backend in BACKENDS:
             with tempfile.TemporaryDirectory() as runtime:
-                cluster = Cluster(Path(runtime), nursery)
+                cluster = Cluster(Path(runtime), fork_server)
                 begun = time.monotonic()
                 told = strike(cluster, fault, backend, 10)
                 assert time.monotonic() - begun < 60
@@ -238,7 +239,7 @@ def table() -> Iterator[str]:
             seconds = " ".join(f"{one['seconds']:.2f}" for one in told)
             alike = "yes" if told[0]["verdict"] == told[1]["verdict"] else "class and rank"
             yield f"{fault.name:36} {backend:7} {saw:42} {seconds:11} {alike}"
-    nursery.close()
+    fork_server.close()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from allhands.bench.cell import ASYNCHRONOUS, COLLECTIVES, Cell
 from allhands.bench.crew import Crew, CrewFailed
 from allhands.bench.driver import Bench, bench
 from allhands.bench.launches import Host, Missing, Process, Pythons, find
-from harness import Cluster
+from support.ranks.processes import Cluster
 
 BENCH = [sys.executable, "-m", "allhands.cli.main", "bench"]
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness import Cluster
+from support.ranks.processes import Cluster
 
 _BENCH = [sys.executable, "-m", "allhands.bench.store"]
 

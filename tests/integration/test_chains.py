@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from harness import BACKENDS, Job
+from support.ranks.processes import BACKENDS, Job
 
 RIGHT = """
 ah.init_process_group(timeout=20, verify=VERIFY, on_failure=ON_FAILURE)

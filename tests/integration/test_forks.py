@@ -8,7 +8,8 @@ import textwrap
 
 import pytest
 
-from harness import Cluster, Job, Process, free_port
+from support.ranks.addresses import free_port
+from support.ranks.processes import Cluster, Job, Process
 
 FORKS = """
 import faulthandler, gc, traceback

@@ -10,7 +10,7 @@ import allhands as ah
 from allhands.api.sync import current_world
 from allhands.group import Group
 from allhands.testing import on_threads
-from harness import BACKENDS, Job
+from support.ranks.processes import BACKENDS, Job
 
 STARTED = threading.local()
 """The rank that a thread had at first."""

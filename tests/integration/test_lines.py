@@ -30,7 +30,7 @@ from allhands_proto.framing import HEADER, PREFACE, framed
 from allhands_proto.line_proof import prove
 from allhands_proto.v1 import calls_pb2
 from allhands_proto.v1 import coordinator_pb2 as wire
-from harness import Cluster
+from support.ranks.processes import Cluster
 
 _SECRET = bytes(32)
 _LONG = 100.0

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from harness import Job, Process
+from support.ranks.processes import Job, Process
 
 USE = """
 import asyncio, random

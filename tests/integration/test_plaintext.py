@@ -12,7 +12,9 @@ import pytest
 
 from allhands.coordinator.client import connect
 from allhands.coordinator.endpoint import parse_url
-from harness import PATIENCE, Cluster, Process, address_beyond_loopback
+from support.ranks.addresses import address_beyond_loopback
+from support.ranks.forking import PATIENCE
+from support.ranks.processes import Cluster, Process
 
 
 class Stranger:
@@ -155,7 +157,7 @@ def test_the_health_check_asks_no_other_host_in_plaintext(stranger: Stranger) ->
 
 def test_who_is_allowed_to_talks_in_plaintext_everywhere(cluster: Cluster, tmp_path: Path) -> None:
     host = address_beyond_loopback()
-    child = cluster.nursery.start(
+    child = cluster.fork_server.start(
         module="allhands.cli.main",
         arguments=["serve", "--listen", f"{host}:0", "--insecure"],
         environment={**cluster.environment, "ALLHANDS_TOKEN": "s3cret"},

@@ -11,7 +11,7 @@ import pytest
 import allhands as ah
 from allhands import c10d
 from allhands.testing import run_threads
-from harness import Job
+from support.ranks.processes import Job
 
 EVERY_METHOD = """
 ah.init_process_group(timeout=30)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness import PATIENCE, Cluster, Job, Process
+from support.ranks.forking import PATIENCE
+from support.ranks.processes import Cluster, Job, Process
 
 EVERY_WAY = """
 import asyncio, inspect
@@ -134,7 +135,7 @@ def test_the_recorder_can_be_sized_and_turned_off(job: Job) -> None:
 
 def command(cluster: Cluster, *arguments: str) -> str:
     """Run a command of `allhands` beside the job; return what it wrote."""
-    child = cluster.nursery.start(
+    child = cluster.fork_server.start(
         module="allhands.cli.main", arguments=list(arguments), environment=cluster.environment
     )
     said = child.stdout.read()
@@ -152,7 +153,7 @@ def diagnosis(cluster: Cluster) -> dict[str, Any]:
 
 def refused(cluster: Cluster, *arguments: str) -> str:
     """Run a command of `allhands` that must fail; return its line of error."""
-    child = cluster.nursery.start(
+    child = cluster.fork_server.start(
         module="allhands.cli.main", arguments=list(arguments), environment=cluster.environment
     )
     with child.stdin, child.stdout, child.stderr:

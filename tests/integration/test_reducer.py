@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness import BACKENDS, Job
+from support.ranks.processes import BACKENDS, Job
 
 _TRAIN = """
 ah.init_process_group()

@@ -21,7 +21,7 @@ from allhands.errors import CoordinatorUnavailable
 from allhands.launcher.coordinator import probe
 from allhands.testing.daemon import Daemon
 from allhands.testing.until import until
-from harness import free_port
+from support.ranks.addresses import free_port
 
 PATIENCE = 30.0
 

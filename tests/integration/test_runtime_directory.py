@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import PATIENCE, Cluster, Process, free_port
+from support.ranks.addresses import free_port
+from support.ranks.forking import PATIENCE
+from support.ranks.processes import Cluster, Process
 
 
 @pytest.fixture(params=["absent", "unusable"])
@@ -26,7 +28,7 @@ _WORLD = """
 
 
 def _daemon(cluster: Cluster, listen: str, **environment: str) -> Process:
-    child = cluster.nursery.start(
+    child = cluster.fork_server.start(
         module="allhands.cli.main",
         arguments=["serve", "--listen", listen],
         environment={**cluster.environment, **environment},
@@ -37,7 +39,7 @@ def _daemon(cluster: Cluster, listen: str, **environment: str) -> Process:
 
 def _printed(cluster: Cluster, *arguments: str, **environment: str) -> str:
     """Run a command that must end well, and return what it printed."""
-    child = cluster.nursery.start(
+    child = cluster.fork_server.start(
         module="allhands.cli.main",
         arguments=[*arguments],
         environment={**cluster.environment, **environment},

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from harness import Cluster, Job, Process
+from support.ranks.processes import Cluster, Job, Process
 
 USE = """
 import asyncio
-from collectives import *
+from support.arrays.collective_cases import *
 ah.init_process_group(timeout=30)
 n, me = ah.get_world_size(), ah.get_rank()
 faults = []
@@ -119,7 +119,7 @@ def test_threads_that_call_on_groups_of_their_own_do_not_disturb_each_other(job:
 def test_the_asyncio_face_uses_shared_memory(job: Job) -> None:
     text = """
     import asyncio
-    from collectives import *
+    from support.arrays.collective_cases import *
     faults = []
 
     async def main():

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import allhands as ah
-from harness import PATIENCE, Cluster, free_port
+from support.ranks.addresses import free_port
+from support.ranks.forking import PATIENCE
+from support.ranks.processes import Cluster
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,9 @@ from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import Daemon, running_daemon
-from harness import PATIENCE, Cluster, Process, free_port
+from support.ranks.addresses import free_port
+from support.ranks.forking import PATIENCE
+from support.ranks.processes import Cluster, Process
 
 NAME = "node7.example"
 
@@ -231,7 +233,7 @@ def test_a_rank_is_told_at_once_what_would_not_change_by_waiting(
 
 
 def _serve(cluster: Cluster, port: int) -> None:
-    child = cluster.nursery.start(
+    child = cluster.fork_server.start(
         module="allhands.cli.main",
         arguments=["serve", "--listen", f"127.0.0.1:{port}"],
         environment={**cluster.environment, "ALLHANDS_TOKEN": "t"},

@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness import Job
+from support.ranks.processes import Job
 
 CALLS = """
-from collectives import *
+from support.arrays.collective_cases import *
 ah.init_process_group(timeout=20, verify=True)
 n, me = ah.get_world_size(), ah.get_rank()
 wrong = []

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from harness import BACKENDS, Job
+from support.ranks.processes import BACKENDS, Job
 
 # What carries links makes no difference above them.
 pytestmark = pytest.mark.parametrize("backend", BACKENDS[:2])

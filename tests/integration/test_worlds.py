@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from allhands.testing.until import until
-from harness import BACKENDS, Cluster, Job, Process, free_port
+from support.ranks.addresses import free_port
+from support.ranks.processes import BACKENDS, Cluster, Job, Process
 
 
 def results(ranks: list[Process], what: str = "done") -> list[dict[str, object]]:

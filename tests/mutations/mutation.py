@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import parity_rows
-from parity_rows import NATIVE
+from support.parity import rows
+from support.parity.rows import NATIVE
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = Path("client", "allhands")
@@ -41,7 +41,7 @@ class Mutation:
     @property
     def tests(self) -> list[str]:
         """The tests of the row, from the root of the repository."""
-        return [f"tests/{one}" for one in parity_rows.proofs(self.face).get(self.row, [])]
+        return [f"tests/{one}" for one in rows.proofs(self.face).get(self.row, [])]
 
     def applied(self, text: str) -> str:
         """Return the text of the file with the mutation in it.

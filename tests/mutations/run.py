@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import parity_rows
 from mutations import seen
 from mutations.mutation import ROOT, SOURCES, DoesNotFit, Mutation
 from mutations.seen import Seen
 from mutations.table import MUTATIONS
+from support.parity import rows
 
 PER_TEST = 100
 """Seconds after which a test that hangs has noticed."""
@@ -188,7 +188,7 @@ def main() -> int:
                 verdict = f"{len(what.noticed)} tests" if what.noticed else "NOBODY"
                 also = f", rows {list(what.rows)}" if what.rows else ""
                 print(f"P{mutation.row}: {mutation.breaks}: noticed by {verdict}{also}", flush=True)
-    parity_rows.refresh()
+    rows.refresh()
     print(f"{len(chosen)} mutations, {unnoticed} that nobody noticed")
     return int(unnoticed > 0)
 

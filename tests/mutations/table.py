@@ -6,7 +6,7 @@ One that fits no longer has to be written anew, as the line that it replaces was
 from typing import Final
 
 from mutations.mutation import Mutation
-from parity_rows import TORCH
+from support.parity.rows import TORCH
 
 MUTATIONS: Final = (
     # ------------------------------------------------------------ store, rendezvous, timeouts

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from crews import Crew, parametrized, places
-from harness import Cluster, Nursery
+from support.ranks.forking import ForkServer
+from support.ranks.processes import Cluster
+from support.ranks.rank_pool import RankPool, parametrized, places
 
 BACKENDS = {"shm": "shm", "links": "socket"}
 """What carries the calls of processes, by the way's name."""
@@ -29,11 +30,11 @@ THREADS_ALONE = {
     "test_p094_keyword_arguments_reach_every_hook_unchanged": "ranks share a list",
     "test_p106_threads_make_a_world_and_groups_know_their_ranks": "it is about threads",
     "test_p106_threads_may_be_given_a_store_as_processes_are": "it is about threads",
-    "test_p112_parts_are_split_again": "more ranks than a crew",
-    "test_p112_split_by_color_and_key": "more ranks than a crew",
-    "test_p113_mesh_has_a_group_along_each_dimension": "more ranks than a crew",
-    "test_p113_mesh_is_flattened": "more ranks than a crew",
-    "test_p113_mesh_is_sliced_by_name": "more ranks than a crew",
+    "test_p112_parts_are_split_again": "more ranks than a pool",
+    "test_p112_split_by_color_and_key": "more ranks than a pool",
+    "test_p113_mesh_has_a_group_along_each_dimension": "more ranks than a pool",
+    "test_p113_mesh_is_flattened": "more ranks than a pool",
+    "test_p113_mesh_is_sliced_by_name": "more ranks than a pool",
 }
 """Tests of rows that need their ranks in one process, and why."""
 
@@ -48,32 +49,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Carry out the test elsewhere, unless it is for threads of this process."""
-    crew = pyfuncitem.funcargs.get("way")
-    if not isinstance(crew, Crew):
+    pool = pyfuncitem.funcargs.get("way")
+    if not isinstance(pool, RankPool):
         return None
     at = places(pyfuncitem.module, pyfuncitem.function, pyfuncitem.callspec.params)
-    crew.run(pyfuncitem.path, pyfuncitem.originalname, at)
+    pool.run(pyfuncitem.path, pyfuncitem.originalname, at)
     return True
 
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest) -> object:
-    """Give what carries the test out: a crew, or by name the threads of this process."""
+    """Give what carries the test out: a pool, or by name the threads of this process."""
     name = getattr(request, "param", "threads")
-    return request.getfixturevalue("crew_of")(name) if name in BACKENDS else name
+    return request.getfixturevalue("pool_of")(name) if name in BACKENDS else name
 
 
 @pytest.fixture(scope="session")
-def crew_of(
-    tmp_path_factory: pytest.TempPathFactory, nursery: Nursery
-) -> Iterator[Callable[[str], Crew]]:
-    """Give a function that gives the crew of a way."""
-    runtime = tmp_path_factory.mktemp("crews")
+def pool_of(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[Callable[[str], RankPool]]:
+    """Give a function that gives the pool of a way."""
+    runtime = tmp_path_factory.mktemp("pools")
     runtime.chmod(0o700)
-    cluster = Cluster(runtime, nursery)
+    cluster = Cluster(runtime, fork_server)
     url = cluster.daemon()
-    crews = {name: Crew(cluster, url, backend) for name, backend in BACKENDS.items()}
-    yield crews.__getitem__
+    pools = {name: RankPool(cluster, url, backend) for name, backend in BACKENDS.items()}
+    yield pools.__getitem__
     cluster.close()
 
 

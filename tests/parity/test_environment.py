@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from harness import Cluster, free_port
+from support.ranks.addresses import free_port
+from support.ranks.processes import Cluster
 
 
 @pytest.fixture

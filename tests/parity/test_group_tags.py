@@ -7,7 +7,7 @@ import pytest
 import allhands as ah
 from allhands.api.sync import current_world
 from allhands.testing import on_threads
-from collectives import ranks_total
+from support.arrays.collective_cases import ranks_total
 
 # ---------------------------------------------------------------- P60
 

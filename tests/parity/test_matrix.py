@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-import matrix
 from allhands.testing import run_threads
-from harness import Job
-from matrix import CELLS, WORKS, Cell
-from matrix_table import table
+from support.arrays import dtype_cases
+from support.arrays.dtype_cases import CELLS, WORKS, Cell
+from support.arrays.dtype_table import table
+from support.ranks.processes import Job
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "matrix.md"
 WRITE = "ALLHANDS_WRITE_TABLES"
 """Set by `make tables`: the table is written, not compared."""
 
 SCRIPT = """
-import matrix
+from support.arrays import dtype_cases
 ah.init_process_group(timeout=30)
 n, me = ah.get_world_size(), ah.get_rank()
 ah.all_reduce(np.ones(1))
 assert "shared memory" in ah.default_group().explain()
-tell("done", rows=matrix.outcomes(me, n))
+tell("done", rows=dtype_cases.outcomes(me, n))
 ah.destroy_process_group()
 """
 
@@ -33,7 +33,7 @@ Rows = list[list[tuple[str, str]]]
 
 @cache
 def over_links(size: int) -> Rows:
-    return run_threads(size)(lambda rank: matrix.outcomes(rank, size))
+    return run_threads(size)(lambda rank: dtype_cases.outcomes(rank, size))
 
 
 def agreed(rows: Rows) -> dict[Cell, str]:
@@ -56,7 +56,7 @@ def agreed(rows: Rows) -> dict[Cell, str]:
 def test_every_cell_over_links_is_exact_or_refused(size: int) -> None:
     found = agreed(over_links(size))
     assert {cell for cell, said in found.items() if said == WORKS} == {
-        cell for cell in CELLS if matrix.is_defined(cell.operation, cell.op, cell.dtype)
+        cell for cell in CELLS if dtype_cases.is_defined(cell.operation, cell.op, cell.dtype)
     }
     refused = {said for said in found.values() if said != WORKS}
     assert all(said.startswith("TypeError: ") for said in refused)

@@ -13,7 +13,7 @@ import pytest
 
 import allhands as ah
 from allhands.testing import on_threads
-from collectives import REDUCING, Case, case
+from support.arrays.collective_cases import REDUCING, Case, case
 
 WAYS = ("threads", "shm", "links")
 

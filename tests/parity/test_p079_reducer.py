@@ -6,34 +6,36 @@ import numpy as np
 import pytest
 
 import allhands as ah
-import backprop
 from allhands.testing import run_threads
+from support.arrays import small_network
 
 SIZE = 4
 STEPS = 5
 SMALL = {"bucket_cap_mb": 0.0003, "first_bucket_mb": 0.0001}
-"""Limits by which the network of `backprop` has three buckets."""
+"""Limits by which the network of `small_network` has three buckets."""
 
 
-def trained(rank: int, **options: Any) -> backprop.Arrays:
+def trained(rank: int, **options: Any) -> small_network.Arrays:
     """Train on this rank's rows of each batch."""
-    given = backprop.parameters()
+    given = small_network.parameters()
     reducer = ah.Reducer(given, **options)
     for step in range(STEPS):
-        for name, gradient in backprop.gradients(given, *backprop.share(step, rank, SIZE)):
+        for name, gradient in small_network.gradients(
+            given, *small_network.share(step, rank, SIZE)
+        ):
             if options.get("gradient_as_bucket_view"):
                 reducer.view(name)[...] = gradient
                 reducer.mark_ready(name)
             else:
                 reducer.mark_ready(name, gradient)
-        backprop.descend(given, dict(zip(given, reducer.wait(), strict=True)))
+        small_network.descend(given, dict(zip(given, reducer.wait(), strict=True)))
     buckets = 3 if "bucket_cap_mb" in options else 1
     assert ah.default_group().sequence == 1 + STEPS * buckets
     return given
 
 
-def assert_trained_as_alone(found: list[backprop.Arrays]) -> None:
-    alone = backprop.trained_alone(STEPS)
+def assert_trained_as_alone(found: list[small_network.Arrays]) -> None:
+    alone = small_network.trained_alone(STEPS)
     for name, wanted in alone.items():
         np.testing.assert_allclose(found[0][name], wanted, rtol=1e-12, atol=1e-14)
         for other in found[1:]:
@@ -272,7 +274,7 @@ def test_p082_outputs_may_be_ignored(finds: bool):
     """Steps without gradients need no call and no other rank, before others that have them."""
 
     def body(rank: int) -> None:
-        given = backprop.parameters()
+        given = small_network.parameters()
         reducer = ah.Reducer(given, find_unused_parameters=finds)
         before = ah.default_group().sequence
         for _ in range(4):
@@ -281,11 +283,13 @@ def test_p082_outputs_may_be_ignored(finds: bool):
         for step in range(4):
             reducer.prepare_for_forward()
             reducer.prepare_for_backward(["b2"] if finds else [])
-            for name, gradient in backprop.gradients(given, *backprop.share(step, rank, 2)):
+            for name, gradient in small_network.gradients(
+                given, *small_network.share(step, rank, 2)
+            ):
                 if not (finds and name == "b2"):
                     reducer.mark_ready(name, gradient)
             averages = dict(zip(given, reducer.wait(), strict=True))
-            whole = dict(backprop.gradients(given, *backprop.batch(step)))
+            whole = dict(small_network.gradients(given, *small_network.batch(step)))
             for name, wanted in whole.items():
                 if finds and name == "b2":
                     assert averages[name] is None

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import allhands as ah
-import backprop
 from allhands.parallel.buckets import NO_LIMIT, compute_bucket_assignment_by_size
 from allhands.testing import run_threads
+from support.arrays import small_network
 
 MIXED = {"w1": "float32", "b1": "float32"}
 
@@ -33,21 +33,21 @@ def test_p087_one_dtype_in_one_bucket():
 def test_p087_several_dtypes_in_one_bucket_are_refused():
     def body() -> None:
         with pytest.raises(RuntimeError, match=r"bucket 0 of several or none \(float32, float64\)"):
-            ah.Reducer(backprop.parameters(**MIXED), [range(6)])
+            ah.Reducer(small_network.parameters(**MIXED), [range(6)])
 
     run_threads(1)(body)
 
 
 def test_p087_buckets_for_each_dtype():
     def body(rank: int) -> None:
-        given = backprop.parameters(**MIXED)
+        given = small_network.parameters(**MIXED)
         buckets = by_dtype(given)
         assert buckets == [[0, 1], [2, 3, 4, 5]]
         reducer = ah.Reducer(given, buckets)
-        for name, gradient in backprop.gradients(given, *backprop.share(0, rank, 2)):
+        for name, gradient in small_network.gradients(given, *small_network.share(0, rank, 2)):
             reducer.mark_ready(name, gradient)
         averages = dict(zip(given, reducer.wait(), strict=True))
-        for name, wanted in backprop.gradients(given, *backprop.batch(0)):
+        for name, wanted in small_network.gradients(given, *small_network.batch(0)):
             assert averages[name].dtype == given[name].dtype
             np.testing.assert_allclose(averages[name], wanted, rtol=1e-5, atol=1e-7)
 
@@ -77,7 +77,7 @@ def test_p087_buckets_hold_every_parameter_once(buckets: list[list[int]], error:
 def step(reducer: ah.Reducer, given: dict[str, np.ndarray], number: int, without: str = "") -> Any:
     """Make one step on the whole batch; return the averages by name."""
     reducer.prepare_for_forward()
-    found = backprop.gradients(given, *backprop.batch(number))
+    found = small_network.gradients(given, *small_network.batch(number))
     reducer.prepare_for_backward([without] if without else [])
     for name, gradient in found:
         if name != without:
@@ -87,9 +87,9 @@ def step(reducer: ah.Reducer, given: dict[str, np.ndarray], number: int, without
 
 def test_p088_forward_and_backward():
     def body() -> None:
-        given = backprop.parameters(**MIXED)
+        given = small_network.parameters(**MIXED)
         found = step(ah.Reducer(given, by_dtype(given)), given, 0)
-        for name, wanted in backprop.gradients(given, *backprop.batch(0)):
+        for name, wanted in small_network.gradients(given, *small_network.batch(0)):
             np.testing.assert_array_equal(found[name], wanted)
 
     run_threads(1)(body)
@@ -97,7 +97,7 @@ def test_p088_forward_and_backward():
 
 def test_p088_unused_parameters_have_no_gradient():
     def body() -> None:
-        given = backprop.parameters(**MIXED)
+        given = small_network.parameters(**MIXED)
         reducer = ah.Reducer(given, by_dtype(given), find_unused_parameters=True)
         found = step(reducer, given, 0, without="w3")
         assert [name for name, one in found.items() if one is None] == ["w3"]
@@ -109,22 +109,24 @@ def test_p088_optimizer_loop_equals_that_of_one_process():
     """Of three steps the first leaves a parameter out."""
 
     def body(rank: int) -> dict[str, np.ndarray]:
-        given = backprop.parameters()
+        given = small_network.parameters()
         reducer = ah.Reducer(given, find_unused_parameters=True)
         for number in range(3):
             without = "b3" if number == 0 else ""
             found = step(reducer, given, number, without)
-            backprop.descend(given, {name: one for name, one in found.items() if one is not None})
+            small_network.descend(
+                given, {name: one for name, one in found.items() if one is not None}
+            )
             assert (found["b3"] is None) == (number == 0)
         return given
 
     def alone() -> dict[str, np.ndarray]:
-        given = backprop.parameters()
+        given = small_network.parameters()
         for number in range(3):
-            found = dict(backprop.gradients(given, *backprop.batch(number)))
+            found = dict(small_network.gradients(given, *small_network.batch(number)))
             if number == 0:
                 del found["b3"]
-            backprop.descend(given, found)
+            small_network.descend(given, found)
         return given
 
     wanted = alone()

@@ -2,7 +2,17 @@
 
 import pytest
 
-from parity_rows import LATER, NATIVE_ONLY, ROWS, TABLE, TORCH, TORCH_ONLY, proofs, refreshed, told
+from support.parity.rows import (
+    LATER,
+    NATIVE_ONLY,
+    ROWS,
+    TABLE,
+    TORCH,
+    TORCH_ONLY,
+    proofs,
+    refreshed,
+    told,
+)
 
 
 @pytest.mark.parametrize("row", sorted(set(ROWS) - TORCH_ONLY - LATER))
@@ -20,10 +30,14 @@ def test_the_table_names_the_tests_that_there_are():
     assert set(rows) == set(ROWS)
     for row, (result, tests, on_torch) in rows.items():
         assert tests == native.get(row, []), f"write the table anew: make tables (P{row})"
-        assert on_torch == torch.get(row, []), f"PYTHONPATH=tests python -m parity_rows (P{row})"
+        assert on_torch == torch.get(row, []), (
+            f"PYTHONPATH=tests python -m support.parity.rows (P{row})"
+        )
         if row not in TORCH_ONLY | LATER:
             assert result == "passed", f"write the table anew: make tables (P{row})"
 
 
 def test_the_table_says_what_the_records_say():
-    assert TABLE.read_text() == refreshed(), "write it anew: PYTHONPATH=tests python -m parity_rows"
+    assert TABLE.read_text() == refreshed(), (
+        "write it anew: PYTHONPATH=tests python -m support.parity.rows"
+    )

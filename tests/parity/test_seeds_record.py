@@ -1,7 +1,7 @@
 """What the record of the seeds' tests says; `make test-torch` holds allhands to it."""
 
-from parity.pytorch.seeds import record
-from parity.pytorch.seeds.rows import by_row
+from support.seeds import record
+from support.seeds.rows import by_row
 
 
 def test_the_record_has_every_test_of_the_seeds() -> None:

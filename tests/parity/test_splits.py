@@ -4,7 +4,7 @@ import pytest
 
 import allhands as ah
 from allhands.testing import on_threads
-from collectives import ranks_total
+from support.arrays.collective_cases import ranks_total
 
 
 @on_threads(5)

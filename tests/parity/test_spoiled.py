@@ -7,21 +7,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import allhands as ah
-import spoiling
 from allhands.testing import run_threads
-from harness import Job
+from support.arrays import faulty_calls
+from support.ranks.processes import Job
 
 SIZE = 3
 
 SCRIPT = """
-import spoiling
+from support.arrays import faulty_calls
 ah.init_process_group(timeout=30)
 n, me = ah.get_world_size(), ah.get_rank()
 wrong = []
 for seed in range(FIRST, FIRST + COUNT):
     group = ah.new_group(range(n))
     ah.barrier(group=group)
-    one = spoiling.from_random(seed, n)
+    one = faulty_calls.from_random(seed, n)
     if said := one.make(me, n, group):
         wrong.append(f"{one}: {said}")
     ah.barrier()
@@ -33,7 +33,7 @@ ah.destroy_process_group()
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_over_links_who_fails_finds_its_buffers_untouched(data: st.DataObject) -> None:
-    one = spoiling.spoiled(lambda name, among: data.draw(st.sampled_from(among), name), SIZE)
+    one = faulty_calls.spoiled(lambda name, among: data.draw(st.sampled_from(among), name), SIZE)
 
     ended = threading.Barrier(SIZE)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import allhands as ah
-from harness import free_port
+from support.ranks.addresses import free_port
 
 KINDS = ("file", "tcp", "hash", "prefix", "world")
 Make = Callable[[float], ah.Store]

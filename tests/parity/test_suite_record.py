@@ -1,7 +1,7 @@
 """What the record of PyTorch's own tests says; `make test-torch` holds allhands to it."""
 
-from parity.pytorch import record
-from parity.pytorch.court import RUNS
+from support.pytorch_suite import record
+from support.pytorch_suite.suite_process import RUNS
 
 
 def test_the_record_has_every_test_of_the_release() -> None:

@@ -17,7 +17,7 @@ from allhands.testing import (
     run_threads,
     threads,
 )
-from harness import free_port
+from support.ranks.addresses import free_port
 
 WAYS = ("threads",)
 

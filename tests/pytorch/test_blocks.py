@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from torch_cases import equal, given, options
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.reduction_cases import equal, given, options
 
 SIZES = (2, 3)
 SIZE = 3

@@ -5,7 +5,7 @@ import ctypes
 import torch
 import torch.distributed as dist
 
-from torch_ranks import on_ranks
+from support.torch.ranks import on_ranks
 
 LONGER_THAN_A_HEARTBEAT_MAY_TAKE_ELSEWHERE = 6_500_000
 """Microseconds."""

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 import allhands as ah
 from allhands.torch.options import operation
-from torch_cases import equal
-from torch_ranks import on_ranks
+from support.torch.ranks import on_ranks
+from support.torch.reduction_cases import equal
 
 NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 import allhands as ah
-from torch_ranks import on_ranks
+from support.torch.ranks import on_ranks
 
 CPU = torch.device("cpu")
 

@@ -16,9 +16,9 @@ from torch._inductor.utils import run_and_get_code
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from one_world import OneWorld
+from support.torch.shared_world import SharedWorld
 
-on_two_ranks = OneWorld(2, "Dynamo does not know how to trace", deadline=110.0)
+on_two_ranks = SharedWorld(2, "Dynamo does not know how to trace", deadline=110.0)
 
 WAYS: dict[str, Callable[[Any], Any]] = {
     "eager": lambda act: act,

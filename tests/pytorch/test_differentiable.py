@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed.nn
 
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 SIZE = 3
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed:FutureWarning")

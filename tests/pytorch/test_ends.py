@@ -15,7 +15,7 @@ import torch.distributed as dist
 import allhands as ah
 import allhands.torch
 from allhands.testing.until import until
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
 
 
 def total(group: Any = None) -> float:

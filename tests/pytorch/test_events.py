@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 Seen = list[tuple[str, list[list[int]], bool]]
 

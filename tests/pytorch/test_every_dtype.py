@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from matrix import LENGTH, Array, brought, combined, is_defined
-from torch_cases import options
-from torch_ranks import on_ranks
+from support.arrays.dtype_cases import LENGTH, Array, brought, combined, is_defined
+from support.torch.ranks import on_ranks
+from support.torch.reduction_cases import options
 
 SIZE = 3
 NAMES = (

@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import allhands as ah
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
 
 Call = Callable[[], Any]
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from allhands.testing.until import until
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
 
 
 @on_ranks(2)

@@ -16,7 +16,7 @@ from torch.distributed.flight_recorder.fr_trace import main
 
 import allhands as ah
 import allhands.torch
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
 
 
 def read(folder: Path) -> Any:

@@ -17,7 +17,7 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import allhands as ah
-from torch_ranks import BACKEND, on_ranks
+from support.torch.ranks import BACKEND, on_ranks
 
 _HANG_SECONDS = 40
 _SIZE = 2

@@ -10,10 +10,10 @@ import torch.distributed._functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from one_world import OneWorld
-from torch_ranks import on_ranks
+from support.torch.ranks import on_ranks
+from support.torch.shared_world import SharedWorld
 
-on_four_ranks = OneWorld(4)
+on_four_ranks = SharedWorld(4)
 
 
 def flat() -> Any:

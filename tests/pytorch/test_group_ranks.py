@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import allhands as ah
-from torch_ranks import BACKEND, on_ranks, run_ranks
+from support.torch.ranks import BACKEND, on_ranks, run_ranks
 
 
 def total(group: Any = None) -> float:

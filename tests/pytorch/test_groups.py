@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 import allhands.torch
-from torch_cases import equal
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.reduction_cases import equal
 
 SIZE = 4
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 pytestmark = pytest.mark.timeout(300)
 SIZE = 4

@@ -13,8 +13,8 @@ from allhands.engine.work import Work as NativeWork
 from allhands.runtime.callbacks import Callbacks
 from allhands.torch.tensors import Lent
 from allhands.torch.work import Work
-from torch_cases import equal, given
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.reduction_cases import equal, given
 
 SIZE = 2
 pytestmark = [

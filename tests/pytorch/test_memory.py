@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from torch_ranks import on_ranks
+from support.torch.ranks import on_ranks
 
 
 @on_ranks(2)

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from torch_cases import equal
-from torch_ranks import on_ranks
+from support.torch.ranks import on_ranks
+from support.torch.reduction_cases import equal
 
 SIZE = 3
 

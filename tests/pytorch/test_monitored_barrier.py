@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 SOON = timedelta(seconds=0.3)
 

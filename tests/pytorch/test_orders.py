@@ -13,18 +13,18 @@ import torch
 import torch.distributed as dist
 
 import allhands.torch
-import torch_threads
-from one_world import OneWorld
-from torch_cases import equal, options
-from torch_ranks import run_ranks
+from support.torch import thread_ranks
+from support.torch.ranks import run_ranks
+from support.torch.reduction_cases import equal, options
+from support.torch.shared_world import SharedWorld
 
 SIZE = 4
 PARTS = ([2, 0], [3, 1])
 ORDERS = ([2, 0], [3, 1, 2, 0])
 LENGTHS = (1, 300, 40_000)
 
-MEMORY = OneWorld(SIZE, environment={"ALLHANDS_BACKEND": "shm"})
-LINKS = OneWorld(SIZE, environment={"ALLHANDS_BACKEND": "socket"})
+MEMORY = SharedWorld(SIZE, environment={"ALLHANDS_BACKEND": "shm"})
+LINKS = SharedWorld(SIZE, environment={"ALLHANDS_BACKEND": "socket"})
 
 
 def on_every_way(test: Callable[[int], None]) -> Callable[[str], None]:
@@ -47,7 +47,7 @@ def _on_threads(test: Callable[[int], None]) -> None:
     with warnings.catch_warnings():
         # Names that programs use as they always have.
         warnings.filterwarnings("ignore", ".*deprecated")
-        torch_threads.run_threads(SIZE, test)
+        thread_ranks.run_threads(SIZE, test)
 
 
 def groups(rank: int) -> Iterator[tuple[Any, list[int]]]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from torch_cases import equal, options
-from torch_ranks import on_ranks
+from support.torch.ranks import on_ranks
+from support.torch.reduction_cases import equal, options
 
 SIZE = 2
 CALLS = 1000

@@ -9,8 +9,8 @@ from torch import nn
 from torch.distributed._shard.sharded_tensor import Shard, ShardMetadata, init_from_local_shards
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_ranks import on_ranks, run_ranks
-from torch_training import (
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.training import (
     SMALL,
     assert_all_close,
     parallel,

@@ -17,8 +17,16 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_ranks import on_ranks, run_ranks
-from torch_training import SMALL, assert_all_close, loss_of, parallel, parameters, rows, trained
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.training import (
+    SMALL,
+    assert_all_close,
+    loss_of,
+    parallel,
+    parameters,
+    rows,
+    trained,
+)
 
 SIZE = 2
 

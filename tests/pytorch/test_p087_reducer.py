@@ -14,8 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from torch_ranks import on_ranks
-from torch_training import assert_all_close, network, parallel, parameters, rows, trained
+from support.torch.ranks import on_ranks
+from support.torch.training import assert_all_close, network, parallel, parameters, rows, trained
 
 SIZE = 2
 

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from torch_ranks import on_ranks, run_ranks
-from torch_training import (
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.training import (
     SMALL,
     ZeroRedundancyOptimizer,
     assert_all_close,

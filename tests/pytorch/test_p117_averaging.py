@@ -12,8 +12,8 @@ from torch.distributed.algorithms.model_averaging.hierarchical_model_averager im
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from torch_ranks import on_ranks, run_ranks
-from torch_training import (
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.training import (
     PostLocalSGDOptimizer,
     assert_all_close,
     loss_of,

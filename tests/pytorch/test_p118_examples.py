@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from torch_ranks import run_ranks
-from torch_training import assert_all_close
+from support.torch.ranks import run_ranks
+from support.torch.training import assert_all_close
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
 SECONDS = 120.0

@@ -13,8 +13,8 @@ from torch.distributed.pipelining import (
     ScheduleLoopedBFS,
 )
 
-from torch_ranks import on_ranks, run_ranks
-from torch_training import assert_all_close
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.training import assert_all_close
 
 WIDTH = 6
 PARTS = 4

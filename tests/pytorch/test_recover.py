@@ -20,7 +20,7 @@ import allhands.torch
 import allhands.torch.recovery  # once, before ranks are forked that would all read it
 from allhands.testing.daemon import running_daemon
 from allhands.testing.until import until
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 
 def die() -> None:

@@ -1,4 +1,4 @@
-"""What calls on whole tensors refuse: see `torch_refusals`."""
+"""What calls on whole tensors refuse: see `support.torch.refusals`."""
 
 import warnings
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from torch_cases import options
-from torch_refusals import SIZE, Refused, both, tried
+from support.torch.reduction_cases import options
+from support.torch.refusals import SIZE, Refused, both, tried
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.:FutureWarning")
 

@@ -1,4 +1,4 @@
-"""What calls on lists of tensors refuse: see `torch_refusals`."""
+"""What calls on lists of tensors refuse: see `support.torch.refusals`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from torch_cases import options
-from torch_refusals import SIZE, Refused, Tensors, both
+from support.torch.reduction_cases import options
+from support.torch.refusals import SIZE, Refused, Tensors, both
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.:FutureWarning")
 

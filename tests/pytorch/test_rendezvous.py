@@ -21,8 +21,8 @@ from allhands.bench import netns
 from allhands.errors import StoreTimeout
 from allhands.testing.daemon import Daemon, running_daemon
 from allhands.torch.store import Store
-from harness import address_beyond_loopback, free_port
-from torch_ranks import RanksFailed, run_ranks
+from support.ranks.addresses import address_beyond_loopback, free_port
+from support.torch.ranks import RanksFailed, run_ranks
 
 _OWN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ALLHANDS_URL", "TORCHELASTIC_RUN_ID")
 

@@ -29,7 +29,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 # PyTorch warns of what parts of it do, or will do another way.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

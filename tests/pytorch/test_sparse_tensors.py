@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from allhands.torch.work import Work
-from torch_cases import given
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.reduction_cases import given
 
 SIZE = 3
 DIMS = [(1, 0), (2, 0), (1, 1), (2, 3)]

@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d
 
 import allhands as ah
 import allhands.torch
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
 
 
 def total(group: Any = None) -> float:

@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import faraway
 from allhands.torch import tensors
-from faraway import far
-from torch_cases import coalesced, equal, reductions, twofold
-from torch_ranks import run_ranks
-from torch_training import STEPS, network, parameters, rows, trained, trained_alone
+from support.torch import fake_device
+from support.torch.fake_device import to_device
+from support.torch.ranks import run_ranks
+from support.torch.reduction_cases import coalesced, equal, reductions, twofold
+from support.torch.training import STEPS, network, parameters, rows, trained, trained_alone
 
 # Newer names for what programs call as they always have.
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated")
@@ -35,9 +35,9 @@ Body = Callable[[int, Callable[[Any], Any]], Any]
 
 def made_up(body: Body) -> list[Any]:
     def on_rank(rank: int) -> Any:
-        tensors._DEVICES = (*tensors._DEVICES, faraway.DEVICE)  # type: ignore[misc]
-        held = faraway.make_device([])
-        found = body(rank, far)
+        tensors._DEVICES = (*tensors._DEVICES, fake_device.DEVICE)  # type: ignore[misc]
+        held = fake_device.make_device([])
+        found = body(rank, to_device)
         del held
         return found
 
@@ -60,13 +60,13 @@ Run = Callable[[Body], list[Any]]
 
 
 def test_tensors_of_a_device_are_staged_and_written_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors, "_DEVICES", (*tensors._DEVICES, faraway.DEVICE))
+    monkeypatch.setattr(tensors, "_DEVICES", (*tensors._DEVICES, fake_device.DEVICE))
 
     def body(rank: int) -> Any:
         copies: list[str] = []
-        held = faraway.make_device(copies)
-        x = far([rank + 1.0, 10.0])
-        assert x.device.type == faraway.DEVICE
+        held = fake_device.make_device(copies)
+        x = to_device([rank + 1.0, 10.0])
+        assert x.device.type == fake_device.DEVICE
         copies.clear()
         dist.all_reduce(x)
         assert copies == ["back", "there"]
@@ -77,17 +77,17 @@ def test_tensors_of_a_device_are_staged_and_written_back(monkeypatch: pytest.Mon
         work.get_future().wait()
         assert x.cpu().tolist() == [6.0, 40.0]
 
-        each = [far([0.0, 0.0]) for _ in range(2)]
-        dist.all_gather(each, far([float(rank), 5.0]))
+        each = [to_device([0.0, 0.0]) for _ in range(2)]
+        dist.all_gather(each, to_device([float(rank), 5.0]))
         assert [one.cpu().tolist() for one in each] == [[0.0, 5.0], [1.0, 5.0]]
         if rank == 0:
-            dist.send(far([7.0]), 1)
+            dist.send(to_device([7.0]), 1)
         else:
-            x = far([0.0])
+            x = to_device([0.0])
             dist.recv(x, 0)
             assert x.cpu().tolist() == [7.0]
         copies.clear()
-        dist.broadcast(far([1.0]), 0)
+        dist.broadcast(to_device([1.0]), 0)
         del held
         return copies
 

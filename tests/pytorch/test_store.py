@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 
 from allhands import stores
 from allhands.torch.store import Store
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 _SHORT = timedelta(milliseconds=50)
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 
 @pytest.mark.parametrize("backend", ["allhands", "gloo"])

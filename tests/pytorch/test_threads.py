@@ -12,8 +12,8 @@ from torch.testing._internal.common_distributed import MultiThreadedTestCase
 
 import allhands as ah
 from allhands.testing import RankError
-from torch_ranks import on_ranks
-from torch_threads import default_group, run_threads
+from support.torch.ranks import on_ranks
+from support.torch.thread_ranks import default_group, run_threads
 
 SIZE = 4
 in_a_process = on_ranks(1, init=False)

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from allhands.testing.daemon import Daemon, running_daemon
-from harness import address_beyond_loopback, free_port
-from torch_ranks import run_ranks
+from support.ranks.addresses import address_beyond_loopback, free_port
+from support.torch.ranks import run_ranks
 
 _ROOT = Path(__file__).parents[2]
 _EXAMPLE = _ROOT / "examples" / "torch" / "restarts.py"

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
-from torch_cases import coalesced, equal, given, options, reductions, twofold
-from torch_ranks import on_ranks, run_ranks
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.reduction_cases import coalesced, equal, given, options, reductions, twofold
 
 SIZES = (2, 3)
 SIZE = 3

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from allhands.errors import CollectiveMismatch, CollectiveTimeout
-from torch_ranks import on_ranks, run_ranks
-from torch_training import SMALL, loss_of, parallel, rows
+from support.torch.ranks import on_ranks, run_ranks
+from support.torch.training import SMALL, loss_of, parallel, rows
 
 SECONDS = 20.0
 

@@ -23,7 +23,7 @@ from allhands.reduction import ReduceOp
 from allhands.testing.inproc_world import InprocRank, InprocWorld, inproc_world, outcomes, results
 from allhands.transport.inproc import Switchboard
 from allhands.verdicts import Absence, GivenUp, Verdict
-from collectives import called
+from support.arrays.collective_cases import called
 
 pytestmark = pytest.mark.usefixtures("miniature")
 

@@ -14,7 +14,7 @@ from allhands.engine import endings
 from allhands.engine.guard import ROOTED
 from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout
 from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes
-from collectives import EVERY, Case, case
+from support.arrays.collective_cases import EVERY, Case, case
 
 pytestmark = pytest.mark.usefixtures("miniature")
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from allhands.errors import CollectiveMismatch, CollectiveTimeout, PeerFailed
 from allhands.reduction import OPS, ReduceOp
 from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes, results
-from collectives import called
+from support.arrays.collective_cases import called
 
 Array = NDArray[np.generic]
 

@@ -6,7 +6,7 @@ import pytest
 
 from allhands.runtime import interfaces
 from allhands.transport.ports import Ports
-from harness import address_beyond_loopback
+from support.ranks.addresses import address_beyond_loopback
 
 
 def test_loopback_has_its_address() -> None:

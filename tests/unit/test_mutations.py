@@ -5,7 +5,7 @@ import pytest
 from mutations import seen
 from mutations.mutation import ROOT, DoesNotFit, Mutation
 from mutations.table import MUTATIONS
-from parity_rows import LATER, ROWS, TORCH, TORCH_ONLY
+from support.parity.rows import LATER, ROWS, TORCH, TORCH_ONLY
 
 WITHOUT = frozenset(LATER)
 """Rows of which nobody has written what breaks them: there is nothing to break yet."""

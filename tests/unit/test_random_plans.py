@@ -10,7 +10,7 @@ import allhands as ah
 from allhands.group import Group
 from allhands.testing import COORDINATOR, FaultyWorld, Plan, faults, faulty_world
 from allhands.testing.virtual_time import run
-from collectives import EVERY, Case, allowed, case
+from support.arrays.collective_cases import EVERY, Case, allowed, case
 
 RANKS = 4
 TIMEOUT = 5.0

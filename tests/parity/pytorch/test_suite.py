@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from parity.pytorch import record
-from parity.pytorch.court import RUNS, Court, Run, court
+from support.pytorch_suite import record
+from support.pytorch_suite.suite_process import RUNS, Run, SuiteProcess, start_process
 
 JUDGED = (RUNS[0], RUNS[-1])
 """Each test is in the last; the first is as PyTorch runs them."""
@@ -18,9 +18,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def courts() -> Iterator[dict[Run, Court]]:
+def processes() -> Iterator[dict[Run, SuiteProcess]]:
     """Give the processes of the tests, which are started when they are needed."""
-    made: dict[Run, Court] = {}
+    made: dict[Run, SuiteProcess] = {}
     yield made
     for one in made.values():
         one.close()
@@ -30,8 +30,8 @@ def courts() -> Iterator[dict[Run, Court]]:
 @pytest.mark.parametrize(
     ("run", "test"), CASES, ids=[f"{run.gates}-{run.world_size}-{test}" for run, test in CASES]
 )
-def test_what_passed_passes_again(run: Run, test: str, courts: dict[Run, Court]) -> None:
-    if run not in courts:
-        courts[run] = court("allhands", run)
-    ended = courts[run].judge(test)
+def test_what_passed_passes_again(run: Run, test: str, processes: dict[Run, SuiteProcess]) -> None:
+    if run not in processes:
+        processes[run] = start_process("allhands", run)
+    ended = processes[run].run_test(test)
     assert ended.outcome == "pass", ended.why

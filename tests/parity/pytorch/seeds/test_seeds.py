@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from parity.pytorch.causes import cause
-from parity.pytorch.court import Court
-from parity.pytorch.seeds import listing, record
+from support.pytorch_suite.failure_causes import cause
+from support.pytorch_suite.suite_process import SuiteProcess
+from support.seeds import listing, record
 
 RECORD = record.read()
 
@@ -15,20 +15,20 @@ pytestmark = pytest.mark.skipif(not listing.is_there(), reason=listing.ABSENT)
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[Court]:
+def process() -> Iterator[SuiteProcess]:
     """Give the process of the tests."""
-    made = Court(listing.program("allhands"))
+    made = SuiteProcess(listing.program("allhands"))
     yield made
     made.close()
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ended", RECORD.values(), ids=RECORD)
-def test_a_body_ends_as_the_record_says(ended: record.Ended, judge: Court) -> None:
+def test_a_body_ends_as_the_record_says(ended: record.Ended, process: SuiteProcess) -> None:
     has_devices = torch.cuda.is_available()
     if ended.allhands == "skip" and not has_devices:
         pytest.skip(ended.note)
-    found = judge.judge(ended.test)
+    found = process.run_test(ended.test)
     if ended.allhands == "fail" and found.outcome == "fail":
         assert cause(found.why) == ended.note
     else:

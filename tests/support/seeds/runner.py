@@ -1,6 +1,6 @@
 """The tests of the listings, run for one backend: a program.
 
-    python -m parity.pytorch.seeds.judge --backend allhands [G.ReducerTest.test_single ...]
+    python -m support.seeds.runner --backend allhands [G.ReducerTest.test_single ...]
 
 It runs the tests that it is given, or is told line by line on standard input, each in a process
 forked for it, and writes a line for each: the outcome as JSON.
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from parity.pytorch.judge import outcome
+from support.pytorch_suite.suite_runner import outcome
 
 Told = dict[str, Any]
 
@@ -35,36 +35,36 @@ def main() -> None:
         "OMP_NUM_THREADS": "1",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking the driver would spoil it for forked ranks
     }
-    judge = _judge(given.backend, given.timeout)
+    run_test = _test_runner(given.backend, given.timeout)
     said = os.fdopen(os.dup(1), "w")
     for name in given.names or map(str.strip, sys.stdin):
-        said.write(json.dumps(judge(name)) + "\n")
+        said.write(json.dumps(run_test(name)) + "\n")
         said.flush()
 
 
-def _judge(backend: str, timeout: float) -> Callable[[str], Told]:
+def _test_runner(backend: str, timeout: float) -> Callable[[str], Told]:
     import torch
 
-    from parity.pytorch.seeds import listing, subject
+    from support.seeds import listing, modules
 
     # Read once, and not by each of the forked ranks.
     for once in ("allhands.torch.places", "allhands.torch.turns", "allhands_server.embedded"):
         importlib.import_module(once)
-    subject.prepare(backend)
-    modules = {letter: subject.module(letter, backend) for letter in listing.LISTINGS}
+    modules.prepare(backend)
+    found = {letter: modules.module(letter, backend) for letter in listing.LISTINGS}
     torch.set_num_threads(1)
 
-    def judge(name: str) -> Told:
+    def run_test(name: str) -> Told:
         letter, owner, test = name.split(".")
-        tests = getattr(modules[letter], owner)
+        tests = getattr(found[letter], owner)
 
         def run() -> list[Told]:
             logging.disable(logging.INFO)
-            return [outcome(tests, method) for method in subject.methods(tests, test)]
+            return [outcome(tests, method) for method in modules.methods(tests, test)]
 
         return _combined(_apart(run, timeout)) | {"test": name}
 
-    return judge
+    return run_test
 
 
 def _combined(ended: list[Told]) -> Told:

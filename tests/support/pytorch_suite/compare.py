@@ -1,6 +1,6 @@
 """The comparison of allhands with Gloo, test by test: a program that writes the record.
 
-    python -m parity.pytorch.compare [--kept FILE] [--again TEST ...]
+    python -m support.pytorch_suite.compare [--kept FILE] [--again TEST ...]
 
 Both backends have their turn at the same time, in a process each. What is in the file that is kept
 is not run a second time, but for tests that are to be run again.
@@ -17,8 +17,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from parity.pytorch.court import RUNS, Outcome, Run, all_tests, court
-from parity.pytorch.record import BACKENDS, DOCUMENT, Record, text
+from support.pytorch_suite.record import BACKENDS, DOCUMENT, Record, text
+from support.pytorch_suite.suite_process import RUNS, Outcome, Run, all_tests, start_process
 
 _TRIES = 2
 """A machine that does other things makes tests fail that have deadlines."""
@@ -36,7 +36,7 @@ def main() -> None:
     kept = _Kept(given.kept, given.again)
     for run in RUNS:
         with ThreadPoolExecutor() as both:
-            list(both.map(_judge, BACKENDS, repeat(run), repeat(tests), repeat(kept)))
+            list(both.map(_run_tests, BACKENDS, repeat(run), repeat(tests), repeat(kept)))
     DOCUMENT.write_text(text(kept.record(tests)))
 
 
@@ -77,14 +77,14 @@ class _Kept:
         return Record(outcomes, tried_again)
 
 
-def _judge(backend: str, run: Run, tests: Sequence[str], kept: _Kept) -> None:
+def _run_tests(backend: str, run: Run, tests: Sequence[str], kept: _Kept) -> None:
     left = [one for one in tests if not kept.has(backend, run, one)]
     if not left:
         return
-    with closing(court(backend, run)) as judge:
+    with closing(start_process(backend, run)) as process:
         for test in left:
             tries = 1
-            while (one := judge.judge(test)).may_pass and tries < _TRIES:
+            while (one := process.run_test(test)).may_pass and tries < _TRIES:
                 tries += 1
             kept.add(backend, run, one, tries)
             print(f"{backend}, {run}: {test}: {one.outcome}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Mends of listings: what a listing has lost and cannot be meant otherwise is put back.
+"""Repairs of listings: what a listing has lost and cannot be meant otherwise is put back.
 
 Heads of functions and classes whose bodies are there, indentation, decorators that the tests beside
 have, and loops over what a test names and does not make. A pattern finds the place; where it finds
@@ -10,67 +10,67 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-Mend = Callable[[list[str]], list[str]]
+Repair = Callable[[list[str]], list[str]]
 
 
 class ListingChanged(ValueError):
-    """A listing has no line where a mend has its place."""
+    """A listing has no line where a repair has its place."""
 
 
-def mended(letter: str, lines: Sequence[str]) -> list[str]:
-    """Return the lines of a listing with its mends made, in their order."""
+def repaired(letter: str, lines: Sequence[str]) -> list[str]:
+    """Return the lines of a listing with its repairs made, in their order."""
     found = list(lines)
-    for mend in _MENDS.get(letter, ()):
-        found = mend(found)
+    for repair in _REPAIRS.get(letter, ()):
+        found = repair(found)
     return found
 
 
 # ---------------------------------------------------------------- kinds
 
 
-def _before(pattern: str, *new: str, after: str | None = None) -> Mend:
+def _before(pattern: str, *new: str, after: str | None = None) -> Repair:
     """Put lines before the first that matches, after one that matches `after`."""
 
-    def mend(lines: list[str]) -> list[str]:
+    def repair(lines: list[str]) -> list[str]:
         at = _place(lines, pattern, 0 if after is None else _place(lines, after))
         return [*lines[:at], *new, *lines[at:]]
 
-    return mend
+    return repair
 
 
-def _moved(first: str, last: str, columns: int) -> Mend:
+def _moved(first: str, last: str, columns: int) -> Repair:
     """Move the lines from one that matches to before the next one that matches `last`."""
 
-    def mend(lines: list[str]) -> list[str]:
+    def repair(lines: list[str]) -> list[str]:
         begin = _place(lines, first)
         end = _place(lines, last, begin + 1)
         return [*lines[:begin], *(_shifted(one, columns) for one in lines[begin:end]), *lines[end:]]
 
-    return mend
+    return repair
 
 
-def _without(pattern: str) -> Mend:
+def _without(pattern: str) -> Repair:
     """Leave out the lines that match."""
 
-    def mend(lines: list[str]) -> list[str]:
+    def repair(lines: list[str]) -> list[str]:
         _place(lines, pattern)
         return [line for line in lines if not re.search(pattern, line)]
 
-    return mend
+    return repair
 
 
-def _replaced(pattern: str, instead: str) -> Mend:
-    def mend(lines: list[str]) -> list[str]:
+def _replaced(pattern: str, instead: str) -> Repair:
+    def repair(lines: list[str]) -> list[str]:
         _place(lines, pattern)
         return [re.sub(pattern, instead, line) for line in lines]
 
-    return mend
+    return repair
 
 
-def _ungated(name: str) -> Mend:
+def _ungated(name: str) -> Repair:
     """Let a test run that wants GPUs and uses none."""
 
-    def mend(lines: list[str]) -> list[str]:
+    def repair(lines: list[str]) -> list[str]:
         at = _place(lines, rf"\bdef {name}\b")
         gate = max(one for one in range(at) if "@skip_if_lt_x_gpu" in lines[one])
         between = "".join(lines[gate + 1 : at])
@@ -78,7 +78,7 @@ def _ungated(name: str) -> Mend:
             raise ListingChanged(f"{name} has no gate for GPUs")
         return [*lines[:gate], *lines[gate + 1 :]]
 
-    return mend
+    return repair
 
 
 def _closed_once(lines: list[str]) -> list[str]:
@@ -94,7 +94,9 @@ def _place(lines: Sequence[str], pattern: str, begin: int = 0) -> int:
     for at in range(begin, len(lines)):
         if re.search(pattern, lines[at]):
             return at
-    raise ListingChanged(f"no line of the listing matches {pattern!r}, where a mend has its place")
+    raise ListingChanged(
+        f"no line of the listing matches {pattern!r}, where a repair has its place"
+    )
 
 
 def _shifted(line: str, columns: int) -> str:
@@ -103,12 +105,12 @@ def _shifted(line: str, columns: int) -> str:
     return line.removeprefix(" " * -columns)
 
 
-# ---------------------------------------------------------------- what is mended
+# ---------------------------------------------------------------- what is repaired
 
 _GPUS: Final = "    @skip_if_lt_x_gpu(2)"
 _PARAMETRIZED: Final = "@instantiate_parametrized_tests"
 
-_MENDS: Final[Mapping[str, Sequence[Mend]]] = MappingProxyType(
+_REPAIRS: Final[Mapping[str, Sequence[Repair]]] = MappingProxyType(
     {
         "G": (
             _without(r"^[^\x00-\x7f]"),  # prose between two halves

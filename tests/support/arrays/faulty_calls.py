@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 import allhands as ah
-import matrix
-from matrix import CELLS, Cell
+from support.arrays import dtype_cases
+from support.arrays.dtype_cases import CELLS, Cell
 
 Array = npt.NDArray[Any]
 
-WORKING = [cell for cell in CELLS if matrix.is_defined(cell.operation, cell.op, cell.dtype)]
+WORKING = [cell for cell in CELLS if dtype_cases.is_defined(cell.operation, cell.op, cell.dtype)]
 LENGTHS = (0, 1, 7, 300, 40_000)
 """Of each block: up to what is sent at once, and what is cut."""
 WAYS = ("other call", "absent", "leaves", "abort", "read-only", "strided", "refused", "raises")
@@ -34,14 +34,14 @@ class Spoiled:
 
     def make(self, rank: int, size: int, group: ah.Group) -> str:
         """Make it on one rank; return what is wrong afterwards; "": nothing is."""
-        call = matrix.call_of(self.cell, rank, size, self.length)
+        call = dtype_cases.call_of(self.cell, rank, size, self.length)
         arguments: Any = call.arguments
         name = self.cell.operation
         is_odd = rank == self.odd
         if is_odd:
             match self.way:
                 case "other call":
-                    call = matrix.call_of(self.other, rank, size, self.length)
+                    call = dtype_cases.call_of(self.other, rank, size, self.length)
                     name, arguments = self.other.operation, call.arguments
                 case "absent" | "leaves":
                     return ""
@@ -49,7 +49,7 @@ class Spoiled:
                     group.abort("it is spoiled")
                     return call.wrong(True)
                 case "refused":
-                    arguments = matrix.call_of(
+                    arguments = dtype_cases.call_of(
                         Cell(name, self.cell.op, "object"), rank, size
                     ).arguments
                 case "read-only":
@@ -66,7 +66,7 @@ class Spoiled:
         is_short = self.way not in ("other call", "abort")
         try:
             seconds = _SHORT if is_short else 20
-            result = getattr(ah, matrix.named(name))(*arguments, group=group, timeout=seconds)
+            result = getattr(ah, dtype_cases.named(name))(*arguments, group=group, timeout=seconds)
         except (RuntimeError, TypeError, ValueError, LookupError) as error:
             wrong = call.wrong(True)
             return f"{wrong} by {type(error).__name__}: {error}" if wrong else ""
@@ -79,7 +79,7 @@ def spoiled(choose: Callable[[str, Any], Any], size: int) -> Spoiled:
     cell: Cell = choose("cell", WORKING)
     way: str = choose("way", WAYS)
     if way == "raises":
-        cell = Cell(choose("reduction", matrix.REDUCING), "user function", cell.dtype)
+        cell = Cell(choose("reduction", dtype_cases.REDUCING), "user function", cell.dtype)
     others = [one for one in WORKING if _differ(one, cell)]
     other = choose("other", others) if way == "other call" else cell
     # Of fewer than two elements every array is contiguous.

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from matrix import DTYPES, MOVING, OPS, REDUCING, SCANNING, SPARSE, WORKS, Cell
+from support.arrays.dtype_cases import DTYPES, MOVING, OPS, REDUCING, SCANNING, SPARSE, WORKS, Cell
 
 RULES = """\
 - Results keep the dtype. Integers wrap around; floats overflow to infinity, `float8_e4m3fn`,

@@ -1,7 +1,7 @@
 """Processes that carry out tests which were written for threads as ranks.
 
-A crew is asked for a test by its place; `crew_member` says what its processes make of it. So a row
-of the parity table holds on threads, over shared memory and over links by the same lines.
+A pool is asked for a test by its place; `rank_pool_member` says what its processes make of it. So
+a row of the parity table holds on threads, over shared memory and over links by the same lines.
 """
 
 import itertools
@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 
-from harness import Cluster, Process
+from support.ranks.processes import Cluster, Process
 
 SIZE = 4
-"""Processes of a crew: ranks of the largest world that a test can have there."""
+"""Processes of a pool: ranks of the largest world that a test can have there."""
 
-_SCRIPT = "import crew_member; crew_member.serve({rank}, {url!r}, {backend!r})"
+_SCRIPT = """
+from support.ranks import rank_pool_member
+rank_pool_member.serve({rank}, {url!r}, {backend!r})
+"""
 
 
-class Crew:
+class RankPool:
     """Processes that go through tests in step."""
 
     def __init__(self, cluster: Cluster, url: str, backend: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from torch_ranks import run_ranks
+from support.torch.ranks import run_ranks
 
 SIZE = 3
 

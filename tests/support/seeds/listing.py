@@ -12,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from parity.pytorch.court import ROOT
-from parity.pytorch.seeds import mends
+from support.pytorch_suite.suite_process import ROOT
+from support.seeds import repairs
 
 FOLDER: Final = ROOT.parent / "shared" / "seeds"
 LISTINGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -25,7 +25,7 @@ LISTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "K": "test_fake_pg",
     }
 )
-_LOST: Final = Path(__file__).with_name("lost.py")
+_HELPERS: Final = Path(__file__).with_name("missing_helpers.py")
 ABSENT: Final = "../shared/seeds is not there: the tests that its listings hold are not run"
 
 SUBSTITUTIONS: Final = (
@@ -47,7 +47,7 @@ def is_there() -> bool:
 
 def program(backend: str) -> list[str]:
     """Return the command that runs tests of the listings, as it is told, over a backend."""
-    return [sys.executable, "-m", "parity.pytorch.seeds.judge", "--backend", backend]
+    return [sys.executable, "-m", "support.seeds.runner", "--backend", backend]
 
 
 def code(letter: str) -> list[str]:
@@ -63,7 +63,7 @@ def source(letter: str, backend: str = "gloo") -> str:
     Raises:
         ListingChanged: what is to be mended is not there.
     """
-    text = "\n".join(mends.mended(letter, code(letter)))
+    text = "\n".join(repairs.repaired(letter, code(letter)))
     if backend != "gloo":
         for there, instead in SUBSTITUTIONS:
             text = re.sub(there, instead.format(backend=backend), text)
@@ -92,12 +92,12 @@ def all_tests() -> dict[str, bool]:
 
 
 def _resting(letter: str) -> set[str]:
-    """Return the tests that call helpers which the listing has not, and `lost` has."""
+    """Return the tests that call helpers which the listing has not, and `missing_helpers` has."""
     functions = list(_functions(source(letter)))
     calls: dict[str, set[str]] = {}
     for _, function in functions:
         calls.setdefault(function.name, set()).update(_called(function))
-    helpers = {one.name for _, one in _functions(_LOST.read_text()) if _is_helper(one.name)}
+    helpers = {one.name for _, one in _functions(_HELPERS.read_text()) if _is_helper(one.name)}
     return {
         f"{owner}.{test.name}"
         for owner, test in functions

@@ -39,7 +39,7 @@ class Outcome:
         return self.outcome == "fail" and "terminated or timed out after" not in self.why
 
 
-class Court:
+class SuiteProcess:
     """A process that runs tests one after the other, as it is asked to."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class Court:
         """End the process, which has nothing to do."""
         self._process.communicate()
 
-    def judge(self, test: str) -> Outcome:
+    def run_test(self, test: str) -> Outcome:
         """Run one test, which has a deadline of its own."""
         given, told = self._process.stdin, self._process.stdout
         assert given is not None
@@ -67,9 +67,9 @@ class Court:
         return Outcome(**json.loads(line))
 
 
-def court(backend: str, run: Run) -> Court:
+def start_process(backend: str, run: Run) -> SuiteProcess:
     """Return one for the tests of the wheel."""
-    return Court(_command(backend, run))
+    return SuiteProcess(_command(backend, run))
 
 
 def all_tests() -> list[str]:
@@ -80,7 +80,7 @@ def all_tests() -> list[str]:
 
 def _command(backend: str, run: Run) -> list[str]:
     asked = ["--backend", backend, "--world-size", str(run.world_size), "--gates", run.gates]
-    return [sys.executable, "-m", "parity.pytorch.judge", *asked]
+    return [sys.executable, "-m", "support.pytorch_suite.suite_runner", *asked]
 
 
 def environment() -> dict[str, str]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from parity.pytorch.causes import cause
-from parity.pytorch.court import ROOT, Outcome
-from parity.pytorch.record import MARKS
-from parity.pytorch.seeds.listing import LISTINGS
-from parity.pytorch.seeds.rows import by_row
+from support.pytorch_suite.failure_causes import cause
+from support.pytorch_suite.record import MARKS
+from support.pytorch_suite.suite_process import ROOT, Outcome
+from support.seeds.listing import LISTINGS
+from support.seeds.rows import by_row
 
 DOCUMENT: Final = ROOT / "docs" / "seeds.md"
 LOST: Final = "†"
@@ -112,10 +112,10 @@ _HEAD: Final = [
     "stand, run by `tests/parity/pytorch/seeds`; written by `make table-seeds`.",
     "[parity.md](parity.md) has them by row; `make test-torch` holds allhands to them. The name",
     "of the backend is put in the place of Gloo's, of the threaded and of the fake one",
-    "(`listing.py`), and what a listing has lost is mended (`mends.py`): heads of functions,",
+    "(`listing.py`), and what a listing has lost is mended (`repairs.py`): heads of functions,",
     "indentation, decorators.",
     "",
     "✓ passed, ✗ failed, · skipped. † calls a helper that the listing lacks: there is one of this",
-    "project in its place (`lost.py`).",
+    "project in its place (`missing_helpers.py`).",
     "",
 ]

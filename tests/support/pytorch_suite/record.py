@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parity.pytorch.causes import cause
-from parity.pytorch.court import ROOT, RUNS, Outcome
+from support.pytorch_suite.failure_causes import cause
+from support.pytorch_suite.suite_process import ROOT, RUNS, Outcome
 
 DOCUMENT = ROOT / "docs" / "pytorch_suite.md"
 BACKENDS = ("gloo", "allhands")

@@ -5,20 +5,17 @@ import json
 import os
 import queue
 import signal
-import socket
-import subprocess
-import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-from allhands.coordinator.rendezvous import address_towards
+from support.ranks.forking import PATIENCE, Child, ForkServer
 
 Job = Callable[..., list["Process"]]
 
@@ -27,9 +24,6 @@ BACKENDS = ("auto", "socket", "grpc")
 
 GRPC = pytest.param("grpc", marks=pytest.mark.nightly)
 """For tests that wait for seconds, of what is the same over any links."""
-
-PATIENCE = 60.0
-"""Seconds that a test waits for what must come; none waits for time to pass."""
 
 _PREAMBLE = """
 import dataclasses, json, os, signal, sys, threading, time
@@ -74,75 +68,6 @@ def failure(call):
         }
     return {"error": None, "text": "", "ranks": []}
 """
-
-
-@dataclass
-class Child:
-    """A process of a nursery's, much as `subprocess.Popen` has its own."""
-
-    pid: int
-    stdin: IO[str]
-    stdout: IO[str]
-    stderr: IO[str]
-    status: "Future[int]"
-
-    def poll(self) -> int | None:
-        return self.status.result() if self.status.done() else None
-
-    def wait(self, timeout: float) -> int:
-        return self.status.result(timeout)
-
-    def send_signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended, and that is not known yet
-            if not self.status.done():
-                os.kill(self.pid, number)
-
-
-class Nursery:
-    """The process that forks those of the tests; see nursery.py. Not for several threads."""
-
-    def __init__(self) -> None:
-        self._door, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with other:
-            self._process = subprocess.Popen(
-                [sys.executable, "-u", Path(__file__).with_name("nursery.py"), str(other.fileno())],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                pass_fds=[other.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        self._started: queue.Queue[tuple[int, Future[int]]] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def start(self, **request: Any) -> Child:
-        """Fork a process that runs a `script`, or a `module` with `arguments`, in `environment`."""
-        pipes = [os.pipe() for _ in range(3)]
-        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        socket.send_fds(self._door, [json.dumps(request).encode()], theirs)
-        for descriptor in theirs:
-            os.close(descriptor)
-        pid, status = self._started.get(timeout=PATIENCE)
-        stdin, stdout, stderr = (
-            os.fdopen(descriptor, mode)
-            for descriptor, mode in ((pipes[0][1], "w"), (pipes[1][0], "r"), (pipes[2][0], "r"))
-        )
-        return Child(pid, stdin, stdout, stderr, status)
-
-    def close(self) -> None:
-        self._door.shutdown(socket.SHUT_WR)
-        self._process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        self._door.close()
-
-    def _read(self) -> None:
-        running: dict[int, Future[int]] = {}
-        while text := self._door.recv(4096):
-            told = json.loads(text)
-            if "started" in told:
-                running[told["started"]] = Future()
-                self._started.put((told["started"], running[told["started"]]))
-            else:
-                running.pop(told["ended"]).set_result(told["status"])
 
 
 @dataclass(eq=False)
@@ -201,7 +126,7 @@ class Cluster:
     """Processes of one test, in a runtime directory of their own."""
 
     runtime: Path
-    nursery: Nursery
+    fork_server: ForkServer
     started: list[Process] = field(default_factory=list)
 
     @property
@@ -216,7 +141,7 @@ class Cluster:
 
     def start(self, script: str, **environment: str) -> Process:
         """Start a Python process that runs `script` after the preamble above."""
-        child = self.nursery.start(
+        child = self.fork_server.start(
             script=_PREAMBLE + textwrap.dedent(script),
             environment={**self.environment, **environment},
         )
@@ -233,7 +158,7 @@ class Cluster:
 
     def daemon(self) -> str:
         """Start `allhands serve` on a free port; return its URL."""
-        child = self.nursery.start(
+        child = self.fork_server.start(
             module="allhands.cli.main",
             arguments=["serve", "--listen", "127.0.0.1:0"],
             environment=self.environment,
@@ -243,8 +168,6 @@ class Cluster:
 
     def _url_of(self, pid: int) -> str:
         """Wait for the notice of the daemon with that process id."""
-        import time
-
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             for path in Path(self.runtime, "allhands").glob("coordinator-*.json"):
@@ -257,22 +180,3 @@ class Cluster:
     def close(self) -> None:
         for process in reversed(self.started):
             process.close()
-
-
-def address_beyond_loopback() -> str:
-    """Return an address of this host that others reach; without one the test is skipped."""
-    try:
-        found = address_towards("192.0.2.1")
-    except RuntimeError:
-        found = "127.0.0.1"
-    if found.startswith("127."):
-        pytest.skip("this host has no address beyond loopback")
-    return found
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

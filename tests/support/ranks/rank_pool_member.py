@@ -1,4 +1,4 @@
-"""A process that carries out tests of threads as ranks together with others like it; see crews.
+"""A process that carries out tests of threads as ranks together with others like it; see rank_pool.
 
 Each process calls the whole test. Where the test has `allhands.testing` run a body on threads, the
 processes are the ranks instead: each joins a world of that size and calls the body, and all go on
@@ -28,7 +28,7 @@ import allhands as ah
 from allhands import testing
 from allhands.api import sync
 from allhands.testing import rank_errors, threads
-from crews import parametrized
+from support.ranks.rank_pool import parametrized
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _packed(outcome: Outcome) -> bytes:
 
 @functools.cache
 def _module(path: str) -> ModuleType:
-    name = f"crew_{Path(path).stem}"
+    name = f"pool_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,6 +1,6 @@
 """The tests of the listings over Gloo and over allhands: a program that writes the record.
 
-    python -m parity.pytorch.seeds.compare [--again TEST ...]
+    python -m support.seeds.compare [--again TEST ...]
 
 With `--again` only those are run; of the others stays what the record says.
 """
@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 
-import parity_rows
-from parity.pytorch.court import Court, Outcome
-from parity.pytorch.record import BACKENDS
-from parity.pytorch.seeds import listing, record
+from support.parity import rows
+from support.pytorch_suite.record import BACKENDS
+from support.pytorch_suite.suite_process import Outcome, SuiteProcess
+from support.seeds import listing, record
 
 
 def main() -> None:
@@ -26,19 +26,19 @@ def main() -> None:
     tests = listing.all_tests()
     asked = given.again or list(tests)
     with ThreadPoolExecutor() as both:
-        gloo, ours = both.map(partial(_judged, asked), BACKENDS)
+        gloo, ours = both.map(partial(_outcomes, asked), BACKENDS)
     found = record.read() if given.again else {}
     for test in asked:
         found[test] = record.ended(gloo[test], ours[test], rests_on_ours=tests[test])
     record.DOCUMENT.write_text(record.text(found[test] for test in tests))
-    parity_rows.refresh()
+    rows.refresh()
 
 
-def _judged(tests: list[str], backend: str) -> dict[str, Outcome]:
+def _outcomes(tests: list[str], backend: str) -> dict[str, Outcome]:
     found = {}
-    with closing(Court(listing.program(backend))) as judge:
+    with closing(SuiteProcess(listing.program(backend))) as process:
         for test in tests:
-            found[test] = ended = judge.judge(test)
+            found[test] = ended = process.run_test(test)
             print(f"{backend}: {test}: {ended.outcome}", file=sys.stderr, flush=True)
     return found
 

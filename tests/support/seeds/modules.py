@@ -13,12 +13,12 @@ from torch.testing._internal import common_distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import allhands.torch
-from parity.pytorch.seeds import listing, lost
+from support.seeds import listing, missing_helpers
 
 
 def prepare(backend: str) -> None:
     """Let PyTorch's harnesses fork their ranks, and give threads the backend, as listings do."""
-    sys.modules["test_c10d_common"] = lost
+    sys.modules["test_c10d_common"] = missing_helpers
     case: Any = common_distributed.MultiProcessTestCase
     case._spawn_processes = _fork_processes
     if backend != "gloo":
@@ -103,9 +103,9 @@ _GIVEN = {
     "FakeStore": FakeStore,
     "ProcessGroupByOptions": _ProcessGroupByOptions,
     "WORLD_SIZE": 2,
-    "exit_if_lt_x_gpu": lost.exit_if_lt_x_gpu,
+    "exit_if_lt_x_gpu": missing_helpers.exit_if_lt_x_gpu,
     "requires_gpus": _requires_gpus,
     "round_robin": _round_robin,
     "timedelta": timedelta,
-    "with_comms": lost.with_comms,
+    "with_comms": missing_helpers.with_comms,
 }

@@ -1,6 +1,6 @@
 """PyTorch's own tests of its collectives, run for one backend: a program.
 
-    python -m parity.pytorch.judge --backend allhands --world-size 3 --gates stock [NAME ...]
+    python -m support.pytorch_suite.suite_runner --backend allhands --world-size 3 [NAME ...]
 
 It runs the tests that it is given, or is told line by line on standard input, each in as many
 forked processes as the world has ranks, and writes a line for each: the outcome as JSON.
@@ -50,8 +50,8 @@ def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
     import torch
     from torch.testing._internal import common_distributed
 
-    from parity.pytorch.gates import WIDENED, open_tests
-    from parity.pytorch.processor import pretend
+    from support.pytorch_suite.gpu_on_cpu import pretend
+    from support.pytorch_suite.skip_gates import WIDENED, open_tests
 
     # Read once, and not by each of the forked ranks.
     for once in ("allhands.torch.places", "allhands_server.embedded"):

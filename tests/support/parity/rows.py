@@ -4,7 +4,9 @@ A test that proves a row is named after it, `test_p017_...`, wherever it is: in 
 on the PyTorch face, else on the native one. Rows that need autograd, a compiler or a tensor hold on
 the PyTorch face alone.
 
-    PYTHONPATH=tests python -m parity_rows      # where tests of the PyTorch face have come or gone
+    PYTHONPATH=tests python -m support.parity.rows
+
+writes the table anew where tests of the PyTorch face have come or gone.
 """
 
 import ast
@@ -13,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from parity.pytorch.seeds import record as seeds
+from support.seeds import record as seeds
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 TABLE = TESTS.parent / "docs" / "parity.md"
 
 ROWS = {

@@ -1,8 +1,8 @@
 """Several tests in one run of ranks: each is told what became of it, and joining costs once.
 
-    in_one_world = OneWorld(4)
+    in_shared_world = SharedWorld(4)
 
-    @in_one_world
+    @in_shared_world
     def test_sum(rank): ...
 
 They run in the order in which they stand, on every rank, when the first of them is asked for. After
@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch_ranks import RanksFailed, run_ranks
+from support.torch.ranks import RanksFailed, run_ranks
 
 Test = Callable[[int], None]
 
 
-class OneWorld:
+class SharedWorld:
     """Tests that share ranks; options are those of `run_ranks`.
 
     Warnings are errors but for those that begin as the pattern `unheard` says.

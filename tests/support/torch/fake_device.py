@@ -11,22 +11,22 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-DEVICE = "faraway"
+DEVICE = "emulated"
 _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 
 
-class Far(torch.Tensor):
+class DeviceTensor(torch.Tensor):
     """A tensor of the device that is made up; `raw` is its memory."""
 
     raw: torch.Tensor
 
     @staticmethod
-    def of(raw: torch.Tensor) -> "Far":
+    def of(raw: torch.Tensor) -> "DeviceTensor":
         raw = raw.contiguous()  # as PyTorch is told: no view of it has other strides
         made: Any = torch._C._acc.create_empty_tensor(raw.shape, raw.dtype)
-        made.__class__ = Far
+        made.__class__ = DeviceTensor
         made.raw = _RAW[_place(made)] = raw
-        found: Far = made
+        found: DeviceTensor = made
         return found
 
 
@@ -46,7 +46,7 @@ def raw(one: Any) -> Any:
     return one.raw if hasattr(one, "raw") else _RAW[_place(one)]
 
 
-class FarSparse(torch.Tensor):
+class SparseDeviceTensor(torch.Tensor):
     """A sparse tensor of the device; what is not here does nobody ask of one."""
 
     raw: torch.Tensor
@@ -57,23 +57,23 @@ class FarSparse(torch.Tensor):
             return op(*given, **(named or {}))
 
     @staticmethod
-    def of(raw: torch.Tensor) -> "FarSparse":
+    def of(raw: torch.Tensor) -> "SparseDeviceTensor":
         made: Any = torch.Tensor._make_wrapper_subclass(
-            FarSparse,
+            SparseDeviceTensor,
             raw.shape,
             dtype=raw.dtype,
             layout=torch.sparse_coo,
             device=torch.device(DEVICE),
         )
         made.raw = raw
-        found: FarSparse = made
+        found: SparseDeviceTensor = made
         return found
 
     def _indices(self) -> Any:
-        return Far.of(self.raw._indices())
+        return DeviceTensor.of(self.raw._indices())
 
     def _values(self) -> Any:
-        return Far.of(self.raw._values())
+        return DeviceTensor.of(self.raw._values())
 
     def detach(self) -> Any:
         return self
@@ -103,13 +103,13 @@ def make_device(copies: list[str]) -> Any:
             torch.Tensor.copy_(target, near)
         return target
 
-    def empty(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Far:
-        return Far.of(torch.empty_strided(size, stride, dtype=dtype))
+    def empty(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> DeviceTensor:
+        return DeviceTensor.of(torch.empty_strided(size, stride, dtype=dtype))
 
     library = torch.library.Library("aten", "IMPL", "PrivateUse1")
     library.impl("_copy_from", copy)
     library.impl("empty_strided", empty)
-    library.impl("detach", lambda one: Far.of(raw(one).detach()))
+    library.impl("detach", lambda one: DeviceTensor.of(raw(one).detach()))
     sparse = torch.library.Library("aten", "IMPL", "SparsePrivateUse1")
     sparse.impl("_sparse_coo_tensor_with_dims_and_tensors", _sparse)
     # PyTorch would make their outputs first, of no size, and have them resized.
@@ -124,15 +124,15 @@ def make_device(copies: list[str]) -> Any:
     return library, sparse, others
 
 
-def far(values: Any) -> Any:
+def to_device(values: Any) -> Any:
     """Return a tensor of the device with these values."""
     return torch.as_tensor(values).to(DEVICE)
 
 
 def _sparse(
     sparse_dim: int, dense_dim: int, size: Any, indices: Any, values: Any, **named: Any
-) -> FarSparse:
-    return FarSparse.of(
+) -> SparseDeviceTensor:
+    return SparseDeviceTensor.of(
         torch.sparse_coo_tensor(
             raw(indices), raw(values), size, is_coalesced=named.get("is_coalesced")
         )
@@ -153,6 +153,6 @@ def _computed(operation: Any, *given: Any, **named: Any) -> Any:
     def there(one: Any) -> Any:
         if not isinstance(one, torch.Tensor):
             return one
-        return known[id(one)] if id(one) in known else Far.of(one)
+        return known[id(one)] if id(one) in known else DeviceTensor.of(one)
 
     return tree_map(there, operation(*tree_map(near, given), **tree_map(near, named)))

@@ -1,0 +1,1 @@
+"""Calls on arrays whose results are known, right and wrong ones."""

@@ -1,0 +1,1 @@
+"""The table of what users of c10d count on."""

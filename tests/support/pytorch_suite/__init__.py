@@ -1,0 +1,1 @@
+"""PyTorch's own tests of its collectives, run over another backend."""

@@ -1,0 +1,1 @@
+"""Ranks as processes: forked quickly, told what to do, cut off from one another."""

@@ -1,0 +1,26 @@
+"""Addresses and ports of this host, for tests that need one of their own."""
+
+import socket
+
+import pytest
+
+from allhands.coordinator.rendezvous import address_towards
+
+
+def address_beyond_loopback() -> str:
+    """Return an address of this host that others reach; without one the test is skipped."""
+    try:
+        found = address_towards("192.0.2.1")
+    except RuntimeError:
+        found = "127.0.0.1"
+    if found.startswith("127."):
+        pytest.skip("this host has no address beyond loopback")
+    return found
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,1 @@
+"""Ranks of torch.distributed, and tensors and trainings for them."""
