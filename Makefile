@@ -18,7 +18,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 
 # The native core is compiled into the package. Where there is a compiler, the tests want it.
-NATIVE := $(wildcard hatch_*.py) $(wildcard client/allhands/native/*.[ch])
+NATIVE := $(wildcard hatch_*.py) $(wildcard client/allhands/native/*/*.[ch])
 ALLHANDS_NATIVE ?= $(if $(shell command -v gcc || command -v cc),require,1)
 
 SHELL_SCRIPTS := .ci/run $(wildcard container/*.sh) tests/container/run.sh

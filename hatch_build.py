@@ -1,4 +1,4 @@
-"""Builds allhands._native, the one extension, from every C file in client/allhands/native.
+"""Builds allhands._native, the one extension, from all C files of client/allhands/native.
 
 It needs a C compiler and Python's headers. What lacks them installs all the same, says so, and uses
 links. ALLHANDS_NATIVE=0 leaves the extension out; ALLHANDS_NATIVE=require makes an installation
@@ -78,7 +78,7 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def compile_extension(folder: Path, built: Path) -> None:
-    """Make `built` from all C files of `folder`.
+    """Make `built` from all C files below `folder`.
 
     Raises:
         Missing: it cannot be made here; the text says why.
@@ -90,11 +90,12 @@ def compile_extension(folder: Path, built: Path) -> None:
         *FLAGS,
         "-shared",
         "-fPIC",
+        f"-I{folder}",
         f"-I{sysconfig.get_path('include')}",
         f"-I{sysconfig.get_path('platinclude')}",
         f"-I{numpy.get_include()}",
         *shlex.split(os.environ.get("CFLAGS", "")),
-        *map(str, sorted(folder.glob("*.c"))),
+        *map(str, sorted(folder.rglob("*.c"))),
         *shlex.split(os.environ.get("LDFLAGS", "")),
         f"-o{built}",
     ]

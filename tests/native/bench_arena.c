@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "arena.h"
+#include "comm/arena.h"
 
 enum { MOST = 4000 };
 

@@ -65,7 +65,9 @@ class Crew:
                 (package / entry.name).symlink_to(entry)
         made = package / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
         includes = [f"-I{sysconfig.get_path('include')}", f"-I{np.get_include()}"]
-        sources = map(str, sorted((CLIENT / "allhands" / "native").glob("*.c")))
+        native = CLIENT / "allhands" / "native"
+        includes.append(f"-I{native}")
+        sources = map(str, sorted(native.rglob("*.c")))
         command = ["gcc", *FLAGS, *flags, *includes, "-shared", "-fPIC", *sources, "-o", str(made)]
         subprocess.run(command, check=True)
         with socket.socket() as door:

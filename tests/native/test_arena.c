@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "arena.h"
+#include "comm/arena.h"
 
 #define MILLISECONDS INT64_C(1000000)
 #define LONG_TIME (60000 * MILLISECONDS)

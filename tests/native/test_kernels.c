@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 /* The kernels once more, as they are on processors of which nothing is known. */
 #define ah_copy portable_copy
@@ -14,7 +14,7 @@
 #define ah_supports portable_supports
 #define ah_type_size portable_type_size
 #undef __x86_64__
-#include "../../client/allhands/native/kernels.c"
+#include "../../client/allhands/native/kernels/kernels.c"
 #undef ah_copy
 #undef ah_fold
 #undef ah_instructions

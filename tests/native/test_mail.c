@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "mail.h"
-#include "wires.h"
+#include "p2p/mail.h"
+#include "p2p/wires.h"
 
 #define MILLISECONDS INT64_C(1000000)
 #ifndef LONG_TIME

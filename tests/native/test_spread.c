@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "spread.h"
+#include "comm/spread.h"
 
 #define CHECK(what)                                                                     \
     do {                                                                                \

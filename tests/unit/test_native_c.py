@@ -104,10 +104,11 @@ class Builder:
 
     def _compile_core(self, build: str, core: Path) -> None:
         objects = []
-        for source in sorted(NATIVE.glob("*.c")):
+        for source in sorted(NATIVE.rglob("*.c")):
             if re.search(r"\bPy[A-Z_]", source.read_text()):
                 continue  # the shell around the core
-            made = str(self._folder / f"{source.stem}-{build}.o")
+            named = "-".join(source.relative_to(NATIVE).with_suffix("").parts)
+            made = str(self._folder / f"{named}-{build}.o")
             self._compile(build, "-c", "-o", made, str(source))
             objects.append(made)
         status, said = run(["ar", "rcs", str(core), *objects])

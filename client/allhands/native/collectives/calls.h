@@ -1,0 +1,45 @@
+/* What the collectives' entry points have in common. */
+#ifndef ALLHANDS_CALLS_H
+#define ALLHANDS_CALLS_H
+
+#include <string.h>
+
+#include "comm/lane.h"
+#include "comm/wait.h"
+
+enum {
+    CALL_BARRIER,
+    CALL_ALL_REDUCE,
+    CALL_REDUCE,
+    CALL_REDUCE_SCATTER,
+    CALL_BROADCAST,
+    CALL_GATHER,
+    CALL_SCATTER,
+    CALL_ALL_GATHER,
+    CALL_ALL_TO_ALL,
+};
+
+/* Small and on this core's way anyhow; `from` and `to` may be the same, or NULL for no bytes. */
+static inline void ah_move(void *to, const void *from, size_t nbytes) {
+    if (nbytes && to != from) memcpy(to, from, nbytes);
+}
+
+/* What `rank` has in its slot of this call, of so many bytes in all. */
+static inline const char *ah_theirs(const ah_lane *lane, int rank, size_t nbytes) {
+    return ah_slot_data(ah_slot_of(lane, rank, lane->call->sequence), nbytes);
+}
+
+/* After reading it, where no other rank does. Not worth it for a few lines. */
+static inline void ah_read_slot(const ah_lane *lane, int rank, size_t nbytes) {
+    if (nbytes > 4 * AH_LINE) ah_hand_back(ah_theirs(lane, rank, nbytes), nbytes);
+}
+
+/* The part of a step of `each` bytes out of `nbytes`. */
+static inline size_t ah_part(size_t nbytes, size_t each, uint64_t step) {
+    size_t at = step * each;
+    return at < nbytes ? ah_min(each, nbytes - at) : 0;
+}
+
+static inline uint64_t ah_steps(size_t nbytes, size_t each) { return (nbytes + each - 1) / each; }
+
+#endif

@@ -1,0 +1,42 @@
+"""The layers of the native core: folders, each of which includes only those below it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).parents[2] / "client" / "allhands" / "native"
+BELOW = {
+    "python": {"collectives", "p2p", "comm", "kernels"},
+    "collectives": {"comm", "kernels"},
+    "p2p": {"comm", "kernels"},
+    "comm": {"kernels"},
+    "kernels": set(),
+}
+"""What each folder may include besides itself."""
+
+FILES = sorted(NATIVE.rglob("*.[ch]"))
+
+
+def includes(file: Path) -> list[str]:
+    """Return the files of the core that one of its files includes, as it names them."""
+    return re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE)
+
+
+def test_every_file_is_in_a_layer() -> None:
+    assert {file.relative_to(NATIVE).parts[0] for file in FILES} == set(BELOW)
+    assert all(len(file.relative_to(NATIVE).parts) == 2 for file in FILES)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(NATIVE).as_posix())
+def test_includes_point_down(file: Path) -> None:
+    layer = file.parent.name
+    for included in includes(file):
+        assert (NATIVE / included).is_file(), f"{included} is named by its path from {NATIVE.name}"
+        assert Path(included).parts[0] in {layer, *BELOW[layer]}, included
+
+
+@pytest.mark.parametrize("layer", [name for name in BELOW if name != "python"])
+def test_only_the_shell_knows_of_python(layer: str) -> None:
+    for file in sorted((NATIVE / layer).glob("*.[ch]")):
+        assert not re.search(r"\bPy[A-Z_]|Python\.h", file.read_text()), file
