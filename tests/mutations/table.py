@@ -860,7 +860,7 @@ MUTATIONS: Final = (
     Mutation(
         108,
         "a message over memory comes from the place that has the rank's number",
-        "native/python/mail_object.c",
+        "native/python/p2p_object.c",
         "        if (self->ranks[place] == rank)",
         "        if (place == rank)",
     ),
@@ -902,7 +902,7 @@ MUTATIONS: Final = (
     Mutation(
         111,
         "who sent over memory is told by its place in the group",
-        "native/python/mail_object.c",
+        "native/python/p2p_object.c",
         "return PyLong_FromLong(done ? self->ranks[message.source] : -1);",
         "return PyLong_FromLong(done ? message.source : -1);",
     ),

@@ -22,7 +22,7 @@ TESTS = sorted((ROOT / "tests" / "native").glob("test_*.c"))
 
 ROUNDS = os.environ.get("ALLHANDS_NATIVE_ROUNDS", "2")
 IS_THOROUGH = "ALLHANDS_NATIVE_ROUNDS" in os.environ
-RANKS_ARE = {"test_arena": ["threads", "forks"], "test_mail": ["threads", "forks"]}
+RANKS_ARE = {"test_collectives": ["threads", "forks"], "test_p2p": ["threads", "forks"]}
 """What plays the ranks, of the tests that have any."""
 
 FLAGS = ["-std=c11", "-fwrapv", "-ffp-contract=off", "-pthread", "-Wall", "-Wextra", "-Werror"]

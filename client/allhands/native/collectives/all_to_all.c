@@ -4,8 +4,8 @@
  * see all tables, check all pairs before they touch an output, and so agree on what follows.
  */
 #include "collectives/calls.h"
-#include "collectives/exchange.h"
-#include "collectives/pull.h"
+#include "collectives/pairwise_swap.h"
+#include "collectives/remote_read.h"
 
 enum { WHERE, SENT, RECEIVED }; /* tables of a slot */
 

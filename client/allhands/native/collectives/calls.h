@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "comm/lane.h"
+#include "comm/comm_state.h"
 #include "comm/wait.h"
 
 enum {

@@ -1,7 +1,7 @@
 #include "collectives/mailboxes.h"
 
 #include "collectives/calls.h"
-#include "collectives/slices.h"
+#include "collectives/partition.h"
 #include "comm/wait.h"
 
 typedef struct {

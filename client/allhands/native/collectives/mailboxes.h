@@ -2,13 +2,13 @@
  *
  * One box per ordered pair (r, p) and parity: r puts p's slice of its array there, p folds the
  * boxes of its slice with its own and writes the result into the same boxes, where r finds it.
- * Every line passes to and fro between the same two ranks, as in exchange.h, and r needs to wait
+ * Every line passes to and fro between the same two ranks, as in pairwise_swap.h, and r needs to wait
  * for nobody before it writes a box again: it has read the result from it.
  */
 #ifndef ALLHANDS_MAILBOXES_H
 #define ALLHANDS_MAILBOXES_H
 
-#include "comm/lane.h"
+#include "comm/comm_state.h"
 
 /* For a result that goes to all: put the first step before the others have posted the call, if every
  * box is back from the last time (`returned`): its reader has left it alone since it wrote there. */

@@ -4,9 +4,9 @@
  * variant is taken and whoever folds.
  */
 #include "collectives/calls.h"
-#include "collectives/direct.h"
-#include "collectives/exchange.h"
-#include "comm/lend.h"
+#include "collectives/in_place_reduce.h"
+#include "collectives/pairwise_swap.h"
+#include "comm/heap_access.h"
 #include "collectives/mailboxes.h"
 
 static uint64_t sign(const ah_call *call, int operation, ah_op op, ah_type type, size_t count,

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/spread.h"
+#include "comm/cpu_balance.h"
 
 enum { AWAKE, ASLEEP };
 

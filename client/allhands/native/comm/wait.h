@@ -11,7 +11,7 @@
 #ifndef ALLHANDS_WAIT_H
 #define ALLHANDS_WAIT_H
 
-#include "comm/lane.h"
+#include "comm/comm_state.h"
 
 /* A number that ranks publish at the same place of their areas, awaited to be at least so much. */
 typedef struct {

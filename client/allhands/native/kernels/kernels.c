@@ -91,7 +91,7 @@ INLINE c128 product_of_c128(c128 a, c128 b) {
 
 INLINE bool is_power_of_two(size_t n) { return (n & (n - 1)) == 0; }
 
-#include "kernels/narrow.h"
+#include "kernels/small_floats.h"
 
 /* ---- the loops, and who can run which ---- */
 
@@ -116,7 +116,7 @@ typedef struct {
 #undef NAMED
 
 #if defined(__x86_64__)
-#include "kernels/halves_avx2.h"
+#include "kernels/half_floats_avx2.h"
 #define NAMED(NAME) NAME##_avx2
 #include "kernels/loops.h"
 #undef TARGET

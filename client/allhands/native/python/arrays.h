@@ -2,7 +2,7 @@
 #ifndef ALLHANDS_ARRAYS_H
 #define ALLHANDS_ARRAYS_H
 
-#include "python/lane_state.h"
+#include "python/comm_object_state.h"
 
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NO_IMPORT_ARRAY

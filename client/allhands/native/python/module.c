@@ -8,10 +8,10 @@
 
 #include "python/deadline.h"
 #include "kernels/kernels.h"
-#include "python/lane_object.h"
-#include "python/mail_object.h"
+#include "python/comm_object.h"
+#include "python/p2p_object.h"
 #include "python/segment_object.h"
-#include "python/source.h"
+#include "python/call_site.h"
 
 #define MOST_OPERANDS 64
 

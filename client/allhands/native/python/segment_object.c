@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "p2p/wires.h"
+#include "p2p/p2p_ring.h"
 
 /* A segment begins with this head. Its owner writes it; everybody reads. A peer is trusted to be
  * the process that the coordinator named (the nonce proves it), not to be sound: what is read here

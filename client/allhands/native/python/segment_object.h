@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <structmember.h>
 
-#include "comm/arena.h"
+#include "comm/comm.h"
 
 typedef struct {
     PyObject_HEAD

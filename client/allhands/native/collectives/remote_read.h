@@ -1,0 +1,22 @@
+/* Reading other ranks' buffers where they lie: in a heap that all map, or by cross-memory attach.
+ *
+ * A source stays in the call until its readers say that they are done, or have left. A source that
+ * gives the call up says so before its buffer can change, and its readers look at that last.
+ */
+#ifndef ALLHANDS_REMOTE_READ_H
+#define ALLHANDS_REMOTE_READ_H
+
+#include "comm/comm_state.h"
+
+/* Whether buffers of all `sources` can be read by whoever needs them, so much of each. The same
+ * answer on all ranks: it follows from what all have posted. */
+bool ah_can_pull(const ah_lane *lane, uint64_t sources, size_t nbytes);
+
+/* Read from `where` in the terms of rank `from` (or in its table). */
+ah_status ah_pull(ah_lane *lane, int from, uint64_t where, void *to, size_t nbytes);
+
+/* After the last: say so, make sure that what was read from `sources` is good, and wait until
+ * `readers` have read. */
+ah_status ah_pulled(ah_lane *lane, uint64_t sources, uint64_t readers);
+
+#endif

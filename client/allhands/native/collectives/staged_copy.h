@@ -1,0 +1,29 @@
+/* One-way movement through staging: each source has an outbox of two parities.
+ *
+ * For what flows in one direction and cannot be read where it lies (remote_read.h). A writer gets its own
+ * lines back here, so each part of an outbox has one reader, who hands the lines back dirty: even
+ * where all get the same, one copy for each is three times as fast as one that all read.
+ */
+#ifndef ALLHANDS_STAGED_COPY_H
+#define ALLHANDS_STAGED_COPY_H
+
+#include "comm/comm_state.h"
+
+typedef struct {
+    uint64_t steps;
+    uint64_t sources, readers; /* sets of ranks */
+    const void *what;
+    /* Put this step's part into the own outbox: box(lane, rank, parity). */
+    void (*put)(const ah_lane *lane, const void *what, uint64_t step);
+    void (*take)(const ah_lane *lane, const void *what, uint64_t step, int source);
+} ah_outbox;
+
+ah_status ah_outbox_run(ah_lane *lane, const ah_outbox *outbox);
+
+/* The whole outbox, of limits.chunk bytes at least; ah_box(lane, rank, peer, parity) is its part
+ * for one peer. */
+static inline char *ah_outbox_of(const ah_lane *lane, int rank, uint64_t step) {
+    return ah_box(lane, rank, 0, step & 1);
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* On which processors the ranks of a lane wait, and keeping them apart where there are too few.
+ *
+ * Ranks that yield never leave their processor idle, so the system is slow to see that one has three
+ * of them and another one: it looks every few ten milliseconds. Here each rank says where it waits,
+ * and who finds itself on the fuller one moves over, to wherever it may run.
+ */
+#ifndef ALLHANDS_CPU_BALANCE_H
+#define ALLHANDS_CPU_BALANCE_H
+
+#include "comm/comm_state.h"
+
+/* No rank that only waits keeps its processor for so long. */
+#define AH_DELAY (300 * INT64_C(1000))
+
+/* This rank waits from `now` on. */
+void ah_spread(ah_lane *lane, int64_t now);
+/* Its yield has taken AH_DELAY or more. If that was not for other ranks, which have work to do as
+ * well, the processor is shared with strangers: nobody moves there for a while. */
+void ah_delayed(ah_lane *lane, int64_t began, int64_t now);
+/* The other ranks that waited last where this one is. */
+uint64_t ah_neighbours(const ah_lane *lane);
+
+#endif

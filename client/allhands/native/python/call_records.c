@@ -1,0 +1,213 @@
+/* What a lane has recorded of its calls, read. */
+#include "python/arrays.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "python/call_site.h"
+
+bool lane_make_records(LaneObject *self, size_t wanted)
+{
+    size_t count = RECORDS_LEAST;
+    while (count < wanted)
+        count *= 2;
+    self->records = aligned_alloc(_Alignof(Record), count * sizeof(Record));
+    self->shapes = calloc(count, sizeof(Shape)); /* untouched pages cost nothing */
+    if (self->records == NULL || self->shapes == NULL) {
+        free(self->records);
+        self->records = NULL;
+        return false;
+    }
+    memset(self->records, 0, count * sizeof(Record));
+    self->mask = count - 1;
+    self->records_all = wanted > 0;
+    self->begun_at.stride = 1;
+    return true;
+}
+
+void lane_free_records(LaneObject *self)
+{
+    for (size_t at = 0; self->records != NULL && at <= self->mask; at++) {
+        if (self->records[at].ndim == SHAPE_LONG)
+            Py_DECREF(self->shapes[at].tuple);
+        Py_XDECREF(self->records[at].dtype);
+        Py_XDECREF(self->records[at].code);
+        Py_XDECREF(self->records[at].label);
+    }
+    free(self->records);
+    free(self->shapes);
+}
+
+PyObject *record_shape(const LaneObject *self, const Record *record)
+{
+    const Shape *kept = &self->shapes[record - self->records];
+    if (record->ndim == SHAPE_NONE)
+        Py_RETURN_NONE;
+    if (record->ndim == SHAPE_LONG)
+        return Py_NewRef(kept->tuple);
+    if (record->ndim == 1)
+        return Py_BuildValue("(n)", (Py_ssize_t)record->amount);
+    PyObject *shape = PyTuple_New(record->ndim);
+    for (int at = 0; shape != NULL && at < record->ndim; at++) {
+        PyObject *one = PyLong_FromSsize_t(kept->dims[at]);
+        if (one == NULL)
+            Py_CLEAR(shape);
+        else
+            PyTuple_SET_ITEM(shape, at, one);
+    }
+    return shape;
+}
+
+static bool is_exchange(const Record *record)
+{
+    return record->kind == ALL_TO_ALL || record->kind == ALL_TO_ALL_SINGLE;
+}
+
+size_t record_bytes(const Record *record)
+{
+    if (is_exchange(record))
+        return record->amount;
+    PyArray_Descr *dtype = (PyArray_Descr *)record->dtype;
+    return dtype == NULL ? 0 : record->amount * (size_t)PyDataType_ELSIZE(dtype);
+}
+
+static size_t record_count(const Record *record)
+{
+    return is_exchange(record) ? 0 : record->amount;
+}
+
+/* The record of a number given; NULL: there is none any more, or with an exception. */
+static const Record *found(LaneObject *self, PyObject *given)
+{
+    unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred() || sequence == 0)
+        return NULL;
+    const Record *record = lane_record_of(self, sequence);
+    return record->sequence == sequence ? record : NULL;
+}
+
+static PyObject *none_or_error(void)
+{
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *lane_record(LaneObject *self, PyObject *given)
+{
+    const Record *record = found(self, given);
+    if (record == NULL)
+        return none_or_error();
+    PyObject *ragged = record->sequence == self->begun ? lane_shares(self, (Kind)record->kind)
+                                                       : Py_NewRef(Py_None);
+    PyObject *shape = ragged == NULL ? NULL : record_shape(self, record);
+    if (shape == NULL) {
+        Py_XDECREF(ragged);
+        return NULL;
+    }
+    return Py_BuildValue("sOniiNNO", lane_kind_names[record->kind],
+                         record->dtype ? record->dtype : Py_None, (Py_ssize_t)record_count(record),
+                         record->op, record->root, ragged, shape,
+                         record->label ? record->label : Py_None);
+}
+
+static PyObject *told(const Record *record)
+{
+    if (record->code == NULL)
+        Py_RETURN_NONE;
+    return source_told(record->code, record->instruction);
+}
+
+PyObject *lane_source(LaneObject *self, PyObject *given)
+{
+    const Record *record = found(self, given);
+    return record == NULL ? none_or_error() : told(record);
+}
+
+static PyObject *row(LaneObject *self, const Record *one)
+{
+    /* What follows may let another thread go on with the ring: with references of its own. */
+    Record record = *one;
+    Py_XINCREF(record.dtype);
+    Py_XINCREF(record.code);
+    Py_XINCREF(record.label);
+    int outcome = record.ending & 15;
+    bool runs = outcome == OUTCOME_RUNNING && record.sequence == self->begun;
+    PyObject *shape = record_shape(self, one), *source = told(&record), *made = NULL;
+    if (source == NULL || shape == NULL) {
+        Py_XDECREF(source);
+        Py_XDECREF(shape);
+    } else
+        made = Py_BuildValue(
+            "KsOnniiLLisONOKN", (unsigned long long)record.sequence, lane_kind_names[record.kind],
+            record.dtype ? record.dtype : Py_None, (Py_ssize_t)record_count(&record),
+            (Py_ssize_t)record_bytes(&record), record.op, record.root, (long long)record.started,
+            (long long)record.finished, outcome, lane_variant_names[record.ending >> 4 & 7],
+            record.ending & RECORD_QUEUED ? Py_True : Py_False, source,
+            record.label ? record.label : Py_None, (unsigned long long)(runs ? self->waiting : 0),
+            shape);
+    Py_XDECREF(record.dtype);
+    Py_XDECREF(record.code);
+    Py_XDECREF(record.label);
+    return made;
+}
+
+PyObject *lane_records(LaneObject *self, PyObject *given)
+{
+    size_t last = PyLong_AsSize_t(given);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *list = PyList_New(0);
+    if (!self->records_all || list == NULL)
+        return list;
+    uint64_t begun = self->begun;
+    uint64_t count = last <= self->mask ? last : self->mask + 1;
+    for (uint64_t sequence = begun > count ? begun - count + 1 : 1; sequence <= begun; sequence++) {
+        const Record *record = lane_record_of(self, sequence);
+        if (record->sequence != sequence)
+            continue; /* the number of one that was not made here, or overwritten meanwhile */
+        PyObject *one = row(self, record);
+        if (one == NULL || PyList_Append(list, one) < 0) {
+            Py_XDECREF(one);
+            Py_DECREF(list);
+            return NULL;
+        }
+        Py_DECREF(one);
+    }
+    return list;
+}
+
+PyObject *lane_ended_as(LaneObject *self, PyObject *args)
+{
+    unsigned long long sequence;
+    int outcome;
+    if (!PyArg_ParseTuple(args, "Ki", &sequence, &outcome))
+        return NULL;
+    if (outcome <= OUTCOME_RUNNING || outcome >= OUTCOMES)
+        return PyErr_Format(PyExc_ValueError, "no such outcome: %d", outcome);
+    Record *record = lane_record_of(self, sequence);
+    if (record->sequence == sequence)
+        record->ending = (uint8_t)((record->ending & ~15) | outcome);
+    Py_RETURN_NONE;
+}
+
+PyObject *lane_begun(LaneObject *self, PyObject *unused)
+{
+    Begun *begun = &self->begun_at;
+    (void)unused;
+    int count = begun->count;
+    PyObject *list = PyList_New(count);
+    for (int at = 0; list != NULL && at < count; at++) {
+        PyObject *pair = Py_BuildValue("Kd", (unsigned long long)begun->sequence[at],
+                                       (double)begun->at[at] / NANOSECONDS);
+        if (pair == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, at, pair);
+    }
+    /* Sparse because an earlier period had more: closer again. */
+    if (count < BEGUN / 4 && begun->stride > 1)
+        begun->stride /= 2;
+    begun->count = 0;
+    return list;
+}

@@ -1,0 +1,19 @@
+/* Where in the user's program a call was made: kept as it is, worded when somebody reads. */
+#ifndef ALLHANDS_CALL_SITE_H
+#define ALLHANDS_CALL_SITE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+
+/* The innermost frame whose file is not of this package: its code, a reference of the caller's, and
+ * where it is in there, in bytes; NULL: there is none. Never with an exception. */
+PyObject *source_here(int32_t *instruction);
+
+/* (file, line, function) of what source_here gave. */
+PyObject *source_told(PyObject *code, int32_t instruction);
+
+int add_source_functions(PyObject *module);
+
+#endif

@@ -1,0 +1,227 @@
+/* What the files of Lane share: its state, a call's plan, and how a call is begun and ended.
+ *
+ * comm_object.c has the type, and calls from the queue; inline_calls.c those on the caller's thread;
+ * call_run.c begins and ends either; persistent_object.c has those that were prepared.
+ */
+#ifndef ALLHANDS_COMM_OBJECT_STATE_H
+#define ALLHANDS_COMM_OBJECT_STATE_H
+
+#include "python/comm_object.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "python/segment_object.h"
+
+#define NANOSECONDS 1000000000LL
+#define WAITS 64
+#define RECORDS_LEAST 64 /* for who asks what a call was, also where none is recorded */
+#define RECORDS_MOST (1 << 24)
+#define BEGUN 64
+#define SHAPE_DIMS 8  /* that are kept beside a record; of more dimensions a tuple is */
+#define SHAPE_LONG 14 /* in place of the number of dimensions: there is a tuple */
+#define SHAPE_NONE 15
+
+typedef enum {
+    BARRIER,
+    ALL_REDUCE,
+    REDUCE,
+    BROADCAST,
+    GATHER,
+    SCATTER,
+    ALL_GATHER,
+    ALL_GATHER_INTO_TENSOR,
+    REDUCE_SCATTER,
+    REDUCE_SCATTER_TENSOR,
+    ALL_TO_ALL,
+    ALL_TO_ALL_SINGLE,
+    KINDS
+} Kind;
+
+extern const char *const lane_kind_names[KINDS];
+
+/* What one call does, checked: everything that the collectives of comm.h want to know. */
+typedef struct {
+    Kind kind;
+    ah_type type;      /* of what is reduced */
+    uint64_t typesig;  /* equal on all ranks exactly when their dtypes are */
+    int op;
+    int root;
+    size_t count;      /* elements of the array, or of each rank's block */
+    size_t itemsize;
+    const void *in[AH_MAX_RANKS];
+    void *out[AH_MAX_RANKS];
+    size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS]; /* bytes; only of all_to_all */
+    PyObject *dtype;   /* borrowed; NULL: none */
+    int ndim;          /* of what this rank brings; SHAPE_NONE: ranks may differ in its shape */
+    Py_ssize_t dims[SHAPE_DIMS];
+    PyObject *shape;   /* borrowed; a shape that does not fit there, else NULL */
+    uint64_t shapesig, labelsig; /* equal on all ranks exactly when their shapes, and labels, are */
+} Plan;
+
+typedef enum {
+    OUTCOME_RUNNING,
+    OUTCOME_OK,
+    OUTCOME_TIMEOUT,
+    OUTCOME_MISMATCH,
+    OUTCOME_ABORTED,
+    OUTCOME_FAILED,
+    OUTCOME_CANCELLED,
+    OUTCOMES
+} Outcome;
+
+/* What a call was and how it went, for people and for peers that made another one. In one line, and
+ * written only by who holds the GIL. */
+typedef struct {
+    _Alignas(64) uint64_t sequence;
+    int64_t started, finished; /* nanoseconds; 0: not yet */
+    PyObject *dtype, *code, *label; /* owned; NULL: none */
+    size_t amount; /* elements; of all_to_all the bytes that this rank sends */
+    int32_t instruction; /* in the code */
+    uint8_t kind : 4, ndim : 4; /* one dimension is `amount`, more are in the record's Shape */
+    int8_t op, root;
+    uint8_t ending; /* Outcome, then 4 bits on: ah_variant; RECORD_QUEUED */
+} Record;
+_Static_assert(sizeof(Record) == 64 && AH_MAX_RANKS <= 128 && OUTCOMES <= 16, "records fit");
+_Static_assert(KINDS <= 16 && SHAPE_DIMS < SHAPE_LONG, "kinds and dimensions fit");
+
+/* What a record has no room for: most calls need none of it. */
+typedef union {
+    Py_ssize_t dims[SHAPE_DIMS];
+    PyObject *tuple; /* owned */
+} Shape;
+
+#define RECORD_QUEUED 0x80 /* it is told in Python when and where it was made */
+
+/* When calls began, of some of a period's: those whose numbers divide by `stride`, which doubles
+ * when they become too many. So ranks whose periods differ a little tell of the same calls. */
+typedef struct {
+    uint64_t stride;
+    int count;
+    uint64_t sequence[BEGUN];
+    int64_t at[BEGUN];
+} Begun;
+
+struct Persistent;
+
+typedef struct {
+    PyObject_HEAD
+    ah_lane *lane;
+    PyObject *segments; /* what keeps the areas mapped */
+    PyObject *ops;
+    PyObject *on_failure, *on_slow;
+    PyThread_type_lock turn; /* held by the call that runs */
+    int rank, size;
+    int64_t timeout_ns;
+    uint64_t taken;     /* number of the latest call that has one */
+    uint64_t limit;     /* calls above need a rank that has left */
+    Py_ssize_t queued;  /* calls that have a number and not ended, but for those of fast callers */
+    uint64_t begun, ended, completed;
+    const char *current; /* the operation under way; "" between calls */
+    int64_t since_ns;
+    unsigned generation;
+    int told;           /* of the own segment's unshared pages */
+    int tries;          /* that are left of asking for cross-memory attach */
+    size_t attach_min;
+    bool closed;
+    struct Persistent *pending; /* a call that was started and not finished yet */
+    Plan plan; /* of the call that runs; too large for the stack of a fast call */
+    ah_variant variant; /* of the call that ended last */
+    bool records_all; /* else only what they are, not when and where */
+    bool from_queue; /* the call that runs */
+    unsigned long inside; /* the thread that made the call that runs, and waits for it; 0: none */
+    PyObject *on_clash;   /* NULL: threads may do as they like */
+    size_t mask; /* of `records`, whose number is a power of two */
+    Record *records;
+    Shape *shapes; /* of the records, at their places */
+    int64_t waits[WAITS]; /* of the latest calls: nanoseconds to the end of a wait that others could
+                           * see; else 0 */
+    uint64_t waiting; /* ranks for which the call that runs was last seen to wait */
+    Begun begun_at;
+} LaneObject;
+
+/* How a call that runs and the hooks find each other. */
+typedef struct {
+    LaneObject *self;
+    ah_call call;
+    PyThreadState *saved;
+    int64_t timeout;
+    int64_t ask_at;
+    bool asked;
+} Running;
+
+extern PyTypeObject *Lane_Type;
+extern unsigned lane_generation; /* counts forks: a child shares the memory, but is no member */
+
+int64_t now_ns(void);
+
+/* ---- call_run.c: by who holds the turn */
+
+/* Begin the plan as call number `sequence`. */
+void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
+                int64_t deadline, PyObject *label);
+/* End what was begun; -1 with an exception set unless it ended well. */
+int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *label);
+/* Set the exception of a call that failed. */
+void lane_complain(LaneObject *self, const Running *running, ah_status status, PyObject *label);
+/* Carry the plan out, from its beginning to its end; as lane_end. */
+int lane_perform(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+                 PyObject *label);
+/* What a rank gives to and expects from each, in bytes, where ranks may differ in that; else None. */
+PyObject *lane_shares(const LaneObject *self, Kind kind);
+
+/* ---- inline_calls.c */
+
+/* Take the turn at once, if nobody else has a call here and nothing speaks against it: 1. Else 0,
+ * or -1 with an exception that is for whoever calls: such as that another thread is in a call of its
+ * own under the same label. */
+int lane_enter(LaneObject *self, const char *operation, PyObject *label);
+/* Whether this process made the lane; else false with an exception set: a forked child shares the
+ * memory, where it must not write in its parent's name. */
+bool lane_is_own(const LaneObject *self);
+int lane_op_index(LaneObject *self, PyObject *op);
+/* Write what stands for a label, or None, into a plan; false: it is no text. */
+bool plan_label(Plan *plan, PyObject *label);
+/* Write a shape that is a tuple into a plan, which has its count; None: as plan_no_shape. false: an
+ * exception is set. */
+bool plan_shape(Plan *plan, PyObject *shape);
+/* Let ranks differ in the shapes of what they bring. */
+void plan_no_shape(Plan *plan);
+/* The methods named after collectives. */
+typedef PyObject *LaneCall(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+LaneCall lane_barrier, lane_all_reduce, lane_reduce, lane_broadcast, lane_all_gather_into_tensor,
+    lane_reduce_scatter_tensor, lane_all_to_all_single;
+
+/* ---- call_records.c */
+
+/* Room for so many records, or for RECORDS_LEAST; false: there is no memory. */
+bool lane_make_records(LaneObject *self, size_t wanted);
+void lane_free_records(LaneObject *self);
+/* Methods. */
+PyObject *lane_record(LaneObject *self, PyObject *sequence);
+PyObject *lane_records(LaneObject *self, PyObject *last);
+PyObject *lane_source(LaneObject *self, PyObject *sequence);
+PyObject *lane_ended_as(LaneObject *self, PyObject *args);
+PyObject *lane_begun(LaneObject *self, PyObject *unused);
+/* The shape of what this rank brought, as a tuple; None: ranks may differ in it. */
+PyObject *record_shape(const LaneObject *self, const Record *record);
+/* Bytes of what this rank brought. */
+size_t record_bytes(const Record *record);
+extern const char *const lane_variant_names[];
+
+static inline Record *lane_record_of(LaneObject *self, uint64_t sequence)
+{
+    return &self->records[sequence & self->mask];
+}
+
+/* ---- persistent_object.c */
+
+/* Another call comes: the one that was started goes first, as on all ranks. What goes wrong is for
+ * who waits for that one; but Ctrl-C is for this caller: -1. */
+int lane_finish_pending(LaneObject *self);
+int add_persistent_type(PyObject *module);
+/* The method. */
+LaneCall lane_post;
+
+#endif

@@ -1,0 +1,47 @@
+/* The latest messages from point to point that were sent or received on their callers' threads. */
+#ifndef ALLHANDS_P2P_LOG_H
+#define ALLHANDS_P2P_LOG_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "p2p/p2p.h"
+
+#define LETTERS_MOST (1 << 24)
+
+typedef struct {
+    uint64_t number; /* 0: none */
+    int64_t started, finished; /* nanoseconds; 0: not yet */
+    PyObject *dtype, *code, *label; /* owned; NULL: none */
+    size_t count, nbytes;
+    int32_t instruction; /* in the code */
+    uint32_t tag;
+    int16_t peer; /* place in the group; -1: whoever sends */
+    bool receives;
+    uint8_t outcome, way;
+} Letter;
+
+typedef struct {
+    Letter *ring; /* NULL: none are kept */
+    uint64_t taken;
+    size_t mask;
+} Letters;
+
+/* Room for so many; false: there is no memory. */
+bool letters_make(Letters *self, size_t wanted);
+void letters_free(Letters *self);
+
+/* Write down what begins, with the GIL held, and return its number; 0: nothing is written down. */
+uint64_t letters_begin(Letters *self, const ah_message *message, PyObject *dtype, int64_t now,
+                       PyObject *label);
+/* Write down how it ended. */
+void letters_end(Letters *self, uint64_t number, const ah_message *message, int outcome);
+
+/* The last so many, as a list of tuples. */
+PyObject *letters_rows(const Letters *self, size_t last, const char *const outcomes[],
+                       const char *const ways[]);
+
+#endif

@@ -1,0 +1,1140 @@
+/* Stress of the lanes: ranks as threads (for ThreadSanitizer) or as forked processes.
+ *
+ *     test_collectives threads|forks [rounds [seed]]
+ *
+ * What all ranks must agree on (operation, sizes) comes from one seeded generator, what differs
+ * (delays, data) from one per rank; every rank works out every result from all ranks' inputs.
+ * Ends with status 0 and one line, or says what was wrong where and aborts.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+
+#define MILLISECONDS INT64_C(1000000)
+#define LONG_TIME (60000 * MILLISECONDS)
+#define HEAP_BYTES ((size_t)64 << 20)
+
+/* ---- a world of ranks */
+
+typedef struct {
+    int size;
+    bool forks;
+    bool heaps;  /* arrays may lie in them */
+    bool attach; /* ranks may try */
+    bool gaps;   /* numbers are skipped between calls */
+    bool staged; /* most calls reduce, or move, more than a slot takes */
+    ah_limits limits;
+    uint64_t seed;
+    int rounds;
+    void *area[AH_MAX_RANKS], *heap[AH_MAX_RANKS];
+    _Atomic int *board; /* shared: for what the scenarios tell each other */
+    _Atomic int *pids;
+} world;
+
+typedef struct {
+    const world *world;
+    int rank;
+    ah_lane *lane;
+    uint64_t sequence, own; /* own: state of the rank's generator */
+    int paused, resumed, ticks;
+    int tick_end; /* the tick hook ends the call at this count; 0: never */
+    uint64_t tick_waiting;
+    size_t heap_used;
+} rank_state;
+
+typedef void (*program)(rank_state *);
+
+static const char *stage = "";
+
+static void fail(const rank_state *me, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "test_collectives: %s: rank %d of %d, call %llu: ", stage, me ? me->rank : -1,
+            me ? me->world->size : 0, me ? (unsigned long long)me->sequence : 0);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    abort();
+}
+
+#define CHECK(me, condition) \
+    do { \
+        if (!(condition)) fail(me, "line %d: %s", __LINE__, #condition); \
+    } while (0)
+
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+static uint64_t draw(uint64_t *state) { /* splitmix64 */
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static void *shared(size_t nbytes) {
+    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) abort();
+    return at;
+}
+
+/* All ranks come here before anyone leaves; apart from the lane under test. */
+static void line_up(const rank_state *me, int slot) {
+    _Atomic int *count = &me->world->board[slot];
+    atomic_fetch_add(count, 1);
+    while (atomic_load(count) < me->world->size) sched_yield();
+}
+
+static void tell(const rank_state *me, int slot) { atomic_store(&me->world->board[slot], 1); }
+
+static void hear(const rank_state *me, int slot) {
+    while (!atomic_load(&me->world->board[slot])) sched_yield();
+}
+
+typedef struct {
+    const world *world;
+    int rank;
+    program run;
+} start;
+
+static void live(const start *begin) {
+    const world *w = begin->world;
+    rank_state me = {.world = w, .rank = begin->rank};
+    pid_t pids[AH_MAX_RANKS];
+    me.own = w->seed * 1000 + (uint64_t)begin->rank;
+    atomic_store(&w->pids[me.rank], (int)getpid());
+    for (int r = 0; r < w->size; r++) {
+        int pid;
+        while (!(pid = atomic_load(&w->pids[r]))) sched_yield();
+        pids[r] = pid;
+    }
+    me.lane = ah_lane_new(me.rank, w->size, w->area, pids, w->heaps ? w->heap : NULL,
+                          w->heaps ? HEAP_BYTES : 0, &w->limits);
+    CHECK(&me, me.lane);
+    line_up(&me, 0);
+    if (w->attach) CHECK(&me, ah_lane_can_attach(me.lane));
+    line_up(&me, 1);
+    begin->run(&me);
+    line_up(&me, 2); /* a lane that still sleeps may be rung */
+    ah_lane_free(me.lane);
+}
+
+static void *live_in_thread(void *begin) {
+    live(begin);
+    return NULL;
+}
+
+static void run_world(const char *name, world *w, program run) {
+    start begins[AH_MAX_RANKS];
+    size_t bytes = ah_area_bytes(w->size, &w->limits);
+    stage = name;
+    w->board = shared(4096);
+    w->pids = shared(4096);
+    for (int r = 0; r < w->size; r++) {
+        w->area[r] = shared(bytes);
+        w->heap[r] = shared(HEAP_BYTES);
+        begins[r] = (start){w, r, run};
+    }
+    pthread_t threads[AH_MAX_RANKS];
+    pid_t children[AH_MAX_RANKS];
+    fflush(NULL);
+    for (int r = 0; r < w->size; r++) {
+        if (!w->forks) {
+            if (pthread_create(&threads[r], NULL, live_in_thread, &begins[r])) abort();
+        } else if ((children[r] = fork()) == 0) {
+            live(&begins[r]);
+            exit(0);
+        }
+    }
+    for (int r = 0; r < w->size; r++) {
+        int status = 0;
+        if (!w->forks)
+            pthread_join(threads[r], NULL);
+        else if (waitpid(children[r], &status, 0) < 0)
+            abort();
+        bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+        bool meant = killed && atomic_load(&w->board[900]);
+        if (status && !meant) {
+            fprintf(stderr, "test_collectives: %s: rank %d ended with %#x\n", name, r, status);
+            for (int other = r; other < w->size; other++) kill(children[other], SIGTERM);
+            exit(1);
+        }
+    }
+    for (int r = 0; r < w->size; r++) {
+        munmap(w->area[r], bytes);
+        munmap(w->heap[r], HEAP_BYTES);
+    }
+    munmap(w->board, 4096);
+    munmap(w->pids, 4096);
+}
+
+/* ---- calls */
+
+static void on_pause(void *owner) { ((rank_state *)owner)->paused++; }
+static void on_resume(void *owner) { ((rank_state *)owner)->resumed++; }
+
+static bool on_tick(void *owner, uint64_t waiting) {
+    rank_state *me = owner;
+    me->tick_waiting = waiting;
+    CHECK(me, me->paused == 1); /* only after it */
+    return ++me->ticks == me->tick_end;
+}
+
+static ah_call next_call(rank_state *me, int64_t timeout) {
+    me->paused = me->resumed = me->ticks = 0;
+    return (ah_call){.sequence = ++me->sequence,
+                     .signature = 42,
+                     .deadline = now() + timeout,
+                     .pause = on_pause,
+                     .resume = on_resume,
+                     .tick = on_tick,
+                     .tick_ns = MILLISECONDS,
+                     .owner = me,
+                     .culprits = 99};
+}
+
+static void check_hooks(const rank_state *me) {
+    CHECK(me, me->paused <= 1 && me->resumed == me->paused);
+}
+
+/* ---- data */
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Values that every operation takes without overflow to speak of. */
+static void fill(void *at, ah_type type, size_t nbytes, uint64_t seed) {
+    unsigned char *bytes = at;
+    size_t each = ah_type_size(type);
+    for (size_t i = 0; i + each <= nbytes; i += each) {
+        uint64_t bits = draw(&seed);
+        float real = (float)((int)(bits % 2001) - 1000) / 64;
+        double wide[2] = {real, real / 3};
+        float narrow[2] = {real, real / 3};
+        uint32_t word = bits_of(real);
+        uint16_t half = (uint16_t)((bits & 0x83ff) | (8 + bits % 13) << 10);
+        uint16_t brain = (uint16_t)(word >> 16);
+        unsigned char e4m3fn = (unsigned char)((bits & 0x87) | (4 + bits % 5) << 3);
+        unsigned char e5m2 = (unsigned char)((bits & 0x83) | (12 + bits % 5) << 2);
+        unsigned char truth = bits & 1;
+        const void *from = &bits;
+        switch (type) {
+        case AH_BOOL: from = &truth; break;
+        case AH_FLOAT16: from = &half; break;
+        case AH_FLOAT8_E4M3FN: from = &e4m3fn; break;
+        case AH_FLOAT8_E5M2: from = &e5m2; break;
+        case AH_BFLOAT16: from = &brain; break;
+        case AH_FLOAT32: case AH_COMPLEX64: from = narrow; break;
+        case AH_FLOAT64: case AH_COMPLEX128: from = wide; break;
+        default: break;
+        }
+        memcpy(bytes + i, from, each);
+    }
+}
+
+/* A buffer between two guards, in the rank's heap or not; all freed by release_all. */
+enum { GUARD = 64, BUFFERS = 200 };
+typedef struct {
+    char *at;
+    size_t nbytes;
+    void *block; /* to free */
+} buffer;
+
+typedef struct {
+    buffer list[BUFFERS];
+    int count;
+} buffers;
+
+static void *obtain(rank_state *me, buffers *all, size_t nbytes, size_t shift, bool in_heap) {
+    size_t room = nbytes + shift + 2 * GUARD;
+    buffer *one = &all->list[all->count++];
+    char *block;
+    CHECK(me, all->count <= BUFFERS);
+    if (in_heap && me->world->heaps && me->heap_used + room <= HEAP_BYTES) {
+        block = (char *)me->world->heap[me->rank] + me->heap_used;
+        me->heap_used += (room + 63) / 64 * 64;
+        one->block = NULL;
+    } else {
+        block = one->block = aligned_alloc(64, (room + 63) / 64 * 64);
+        CHECK(me, block);
+    }
+    one->at = block + GUARD + shift;
+    one->nbytes = nbytes;
+    memset(one->at - GUARD, 0xa5, GUARD);
+    memset(one->at + nbytes, 0xa5, GUARD);
+    return one->at;
+}
+
+static void release_all(rank_state *me, buffers *all) {
+    for (int i = 0; i < all->count; i++) {
+        buffer *one = &all->list[i];
+        for (int k = 0; k < GUARD; k++)
+            if ((unsigned char)one->at[k - GUARD] != 0xa5 ||
+                (unsigned char)one->at[one->nbytes + (size_t)k] != 0xa5)
+                fail(me, "wrote outside of buffer %d", i);
+        free(one->block);
+    }
+    all->count = 0;
+    me->heap_used = 0;
+}
+
+/* ---- one random call, the same on all ranks, checked */
+
+enum { BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, GATHER, SCATTER, ALL_GATHER,
+       ALL_TO_ALL, OPERATIONS };
+
+typedef struct {
+    int operation, root;
+    ah_op op;
+    ah_type type;
+    size_t nbytes; /* of the unit of this operation */
+    bool in_place;
+    uint64_t heap;  /* which ranks have their arrays there */
+    uint64_t data;  /* seed of all inputs */
+    size_t shift[AH_MAX_RANKS];
+    size_t pairs[AH_MAX_RANKS][AH_MAX_RANKS]; /* all_to_all */
+} plan;
+
+static size_t some_size(uint64_t *common, const ah_limits *limits, int size) {
+    size_t marks[] = {0, 8, 40, 48, 64, limits->slot_max / (size_t)size, limits->slot_max,
+                      limits->chunk / (size_t)size, limits->chunk, 2 * limits->chunk,
+                      3 * limits->chunk, limits->attach_min == SIZE_MAX ? 0 : limits->attach_min};
+    size_t mark = marks[draw(common) % (sizeof marks / sizeof *marks)];
+    size_t change = draw(common) % 4 ? draw(common) % 40 : draw(common) % (limits->chunk + 1);
+    return draw(common) % 2 || change > mark ? mark + change : mark - change;
+}
+
+static void make_plan(plan *p, const rank_state *me, uint64_t *common) {
+    const world *w = me->world;
+    p->operation = (int)(draw(common) % OPERATIONS);
+    if (w->staged && draw(common) % 2) p->operation = ALL_REDUCE;
+    p->root = (int)(draw(common) % (uint64_t)w->size);
+    do {
+        p->op = (ah_op)(draw(common) % AH_OPS);
+        p->type = (ah_type)(draw(common) % AH_TYPES);
+    } while (!ah_supports(p->op, p->type));
+    size_t each = p->operation <= REDUCE_SCATTER ? ah_type_size(p->type) : 1;
+    p->nbytes = some_size(common, &w->limits, w->size) / each * each;
+    if (w->staged)
+        p->nbytes = (w->limits.slot_max + 1 + draw(common) % (3 * w->limits.chunk)) / each * each;
+    p->in_place = draw(common) % 2;
+    p->heap = draw(common) % 2 ? UINT64_MAX : draw(common) & draw(common);
+    p->data = draw(common);
+    bool even = draw(common) % 2;
+    for (int a = 0; a < w->size; a++) {
+        p->shift[a] = draw(common) % 2 ? 0 : draw(common) % 8 * each;
+        for (int b = 0; b < w->size; b++)
+            p->pairs[a][b] = even             ? p->nbytes
+                             : draw(common) % 3 ? draw(common) % 50
+                                              : some_size(common, &w->limits, w->size);
+    }
+}
+
+static uint64_t seed_of(const plan *p, int rank, int piece) {
+    return p->data + (uint64_t)rank * 1000003 + (uint64_t)piece * 7919;
+}
+
+static void *input(rank_state *me, buffers *all, const plan *p, int rank, int piece, size_t nbytes,
+                   bool in_heap) {
+    void *at = obtain(me, all, nbytes, p->shift[me->rank], in_heap);
+    fill(at, p->operation <= REDUCE_SCATTER ? p->type : AH_UINT8, nbytes, seed_of(p, rank, piece));
+    return at;
+}
+
+static void expect(rank_state *me, const plan *p, const void *got, const void *wanted,
+                   size_t nbytes, const char *what) {
+    if (!nbytes || memcmp(got, wanted, nbytes) == 0) return;
+    size_t at = 0;
+    while (((const char *)got)[at] == ((const char *)wanted)[at]) at++;
+    fail(me, "%s of operation %d op %d type %d, %zu bytes, root %d: wrong from byte %zu", what,
+         p->operation, p->op, p->type, nbytes, p->root, at);
+}
+
+/* What the fold of all ranks' piece must be. */
+static void *folded(rank_state *me, buffers *all, const plan *p, int piece) {
+    const void *in[AH_MAX_RANKS];
+    void *out = obtain(me, all, p->nbytes, 0, false);
+    for (int r = 0; r < me->world->size; r++) in[r] = input(me, all, p, r, piece, p->nbytes, false);
+    ah_fold(p->op, p->type, out, in, me->world->size, p->nbytes / ah_type_size(p->type),
+            (size_t)me->world->size);
+    return out;
+}
+
+static uint64_t digest(const buffers *all, int count) {
+    uint64_t sum = 0;
+    for (int i = 0; i < count; i++)
+        for (size_t at = 0; at < all->list[i].nbytes; at++)
+            sum = sum * 31 + (unsigned char)all->list[i].at[at];
+    return sum;
+}
+
+static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
+    static _Thread_local buffers all;
+    uint64_t before = 0;
+    int given = 0;
+    const world *w = me->world;
+    const int rank = me->rank, size = w->size;
+    const size_t nbytes = p->nbytes;
+    const bool in_heap = p->heap & (UINT64_C(1) << rank);
+    const size_t count = nbytes / ah_type_size(p->type);
+    void *in = NULL, *out = NULL, *ins[AH_MAX_RANKS], *outs[AH_MAX_RANKS];
+    ah_status status = AH_OK;
+    bool good;
+#define GOOD (good = status == AH_OK)
+#define BEFORE (given = all.count, before = digest(&all, given))
+    switch (p->operation) {
+    case BARRIER:
+        status = ah_barrier(me->lane, call);
+        break;
+    case ALL_REDUCE:
+        in = input(me, &all, p, rank, 0, nbytes, in_heap);
+        BEFORE;
+        status = ah_all_reduce(me->lane, call, p->op, p->type, in, count);
+        if (GOOD) expect(me, p, in, folded(me, &all, p, 0), nbytes, "all_reduce");
+        break;
+    case REDUCE:
+        in = input(me, &all, p, rank, 0, nbytes, in_heap);
+        out = rank != p->root ? NULL
+              : p->in_place   ? in
+                              : obtain(me, &all, nbytes, p->shift[rank], in_heap);
+        BEFORE;
+        status = ah_reduce(me->lane, call, p->op, p->type, in, out, count, p->root);
+        if (GOOD && rank == p->root) expect(me, p, out, folded(me, &all, p, 0), nbytes, "reduce");
+        if (in != out)
+            expect(me, p, in, input(me, &all, p, rank, 0, nbytes, false), nbytes, "input");
+        break;
+    case REDUCE_SCATTER:
+        for (int r = 0; r < size; r++) ins[r] = input(me, &all, p, rank, r, nbytes, in_heap);
+        out = p->in_place ? ins[rank] : obtain(me, &all, nbytes, p->shift[rank], in_heap);
+        BEFORE;
+        status = ah_reduce_scatter(me->lane, call, p->op, p->type, (const void *const *)ins, out,
+                                   count);
+        if (GOOD) expect(me, p, out, folded(me, &all, p, rank), nbytes, "reduce_scatter");
+        for (int r = 0; r < size; r++)
+            if (ins[r] != out)
+                expect(me, p, ins[r], input(me, &all, p, rank, r, nbytes, false), nbytes, "input");
+        break;
+    case BROADCAST:
+        in = input(me, &all, p, rank, 0, nbytes, in_heap);
+        BEFORE;
+        status = ah_broadcast(me->lane, call, in, nbytes, p->root);
+        if (GOOD || rank == p->root)
+            expect(me, p, in, input(me, &all, p, p->root, 0, nbytes, false), nbytes, "broadcast");
+        break;
+    case GATHER:
+    case ALL_GATHER:
+        in = input(me, &all, p, rank, 0, nbytes, in_heap);
+        for (int r = 0; r < size; r++)
+            outs[r] = r == rank && p->in_place ? in
+                                               : obtain(me, &all, nbytes, p->shift[r], in_heap);
+        BEFORE;
+        if (p->operation == GATHER)
+            status = ah_gather(me->lane, call, in, rank == p->root ? outs : NULL, nbytes, p->root);
+        else
+            status = ah_all_gather(me->lane, call, in, outs, nbytes);
+        if (GOOD && (p->operation == ALL_GATHER || rank == p->root))
+            for (int r = 0; r < size; r++)
+                expect(me, p, outs[r], input(me, &all, p, r, 0, nbytes, false), nbytes, "gather");
+        break;
+    case SCATTER:
+        for (int r = 0; r < size; r++) ins[r] = input(me, &all, p, rank, r, nbytes, in_heap);
+        out = p->in_place ? ins[rank] : obtain(me, &all, nbytes, p->shift[rank], in_heap);
+        BEFORE;
+        status = ah_scatter(me->lane, call, rank == p->root ? (const void *const *)ins : NULL, out,
+                            nbytes, p->root);
+        if (GOOD)
+            expect(me, p, out, input(me, &all, p, p->root, rank, nbytes, false), nbytes, "scatter");
+        break;
+    case ALL_TO_ALL: {
+        size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS];
+        for (int r = 0; r < size; r++) {
+            send[r] = p->pairs[rank][r];
+            recv[r] = p->pairs[r][rank];
+            ins[r] = input(me, &all, p, rank, r, send[r], in_heap);
+            outs[r] = obtain(me, &all, recv[r], p->shift[r], in_heap);
+        }
+        BEFORE;
+        status = ah_all_to_all(me->lane, call, (const void *const *)ins, send, outs, recv);
+        if (GOOD)
+            for (int r = 0; r < size; r++)
+                expect(me, p, outs[r], input(me, &all, p, r, rank, recv[r], false), recv[r],
+                       "all_to_all");
+        break;
+    }
+    }
+    if (status != AH_OK && !call->met) CHECK(me, before == digest(&all, given));
+    (void)good;
+    release_all(me, &all);
+    check_hooks(me);
+    return status;
+}
+
+static void dawdle(rank_state *me, int odds, int64_t longest) {
+    if (draw(&me->own) % (uint64_t)odds) return;
+    int64_t until = now() + (int64_t)(draw(&me->own) % (uint64_t)longest);
+    while (now() < until) sched_yield();
+}
+
+static void skip_some(rank_state *me, uint64_t *common) {
+    if (!me->world->gaps || draw(common) % 3 == 0) return;
+    me->sequence += 1 + draw(common) % 9;
+    ah_lane_skip(me->lane, me->sequence);
+}
+
+/* That nothing which this world is for was left out. */
+static void check_variants(rank_state *me) {
+    const world *w = me->world;
+    const bool expected[] = {[AH_SLOTS] = true,
+                             [AH_STAGED] = !w->attach && !w->heaps,
+                             [AH_SWAP] = !w->heaps,
+                             [AH_MAILBOXES] = w->size > 2 && !w->heaps,
+                             [AH_DIRECT] = w->heaps,
+                             [AH_ATTACH] = w->attach};
+    for (int v = 0; v <= AH_ATTACH && w->size > 1 && w->rounds >= 60; v++)
+        if (!(w->staged && (v == AH_SLOTS)) && v < (int)(sizeof expected / sizeof *expected) && expected[v] &&
+            !atomic_load(&w->board[800 + v]))
+            fail(me, "variant %d never occurred", v);
+}
+
+static void random_calls(rank_state *me) {
+    uint64_t common = me->world->seed;
+    plan *p = malloc(sizeof *p);
+    for (int i = 0; i < me->world->rounds; i++) {
+        make_plan(p, me, &common);
+        skip_some(me, &common);
+        dawdle(me, 8, MILLISECONDS / 2);
+        ah_call call = next_call(me, LONG_TIME);
+        ah_status status = perform(me, p, &call);
+        if (status != AH_OK)
+            fail(me, "operation %d: status %d, waiting %llx, culprits %llx", p->operation, status,
+                 (unsigned long long)call.waiting, (unsigned long long)call.culprits);
+        CHECK(me, call.culprits == 0 && call.waiting == 0);
+        atomic_store(&me->world->board[800 + call.variant], 1);
+    }
+    free(p);
+    line_up(me, 3);
+    check_variants(me);
+}
+
+/* ---- calls that are given up: what ends in AH_OK is right, and afterwards all is well */
+
+typedef struct {
+    ah_lane *lane; /* to interrupt; NULL: to kill the process */
+    uint64_t sequence; /* up to which */
+    struct timespec delay;
+    pid_t process;
+} attack;
+
+static void *attacker(void *given) {
+    const attack *what = given;
+    nanosleep(&what->delay, NULL); /* any moment is fine: that is what is tried */
+    if (what->lane)
+        ah_lane_interrupt(what->lane, what->sequence);
+    else
+        kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static void troubled_calls(rank_state *me) {
+    uint64_t common = me->world->seed;
+    plan *p = malloc(sizeof *p);
+    for (int i = 0; i < me->world->rounds; i++) {
+        make_plan(p, me, &common);
+        skip_some(me, &common);
+        bool calm = i % 8 == 7; /* the call after trouble must do, whatever happened */
+        pthread_t thread;
+        bool attacked = !calm && draw(&me->own) % 6 == 0;
+        attack what = {me->lane, me->sequence + 1, {0, (long)(draw(&me->own) % 300000)}, 0};
+        if (attacked && pthread_create(&thread, NULL, attacker, &what)) abort();
+        if (!calm) dawdle(me, 3, 2 * MILLISECONDS);
+        ah_call call = next_call(me, calm ? LONG_TIME : (int64_t)(draw(&me->own) % 1000000));
+        ah_status status = perform(me, p, &call);
+        if (attacked) pthread_join(thread, NULL);
+        if (calm && status != AH_OK)
+            fail(me, "operation %d after trouble: status %d, waiting %llx, culprits %llx",
+                 p->operation, status, (unsigned long long)call.waiting,
+                 (unsigned long long)call.culprits);
+        if (status == AH_MISMATCH || (status == AH_INTERRUPTED && !attacked) ||
+            (status == AH_TIMEOUT && !call.waiting) || (status == AH_ABANDONED && !call.culprits))
+            fail(me, "operation %d in trouble: status %d, waiting %llx, culprits %llx",
+                 p->operation, status, (unsigned long long)call.waiting,
+                 (unsigned long long)call.culprits);
+    }
+    free(p);
+}
+
+/* ---- scenarios of two or three ranks */
+
+enum { MANY = 5000 }; /* floats: beyond every small limit of tight_limits */
+
+static void fill_floats(float *x, float value) {
+    for (int i = 0; i < MANY; i++) x[i] = value;
+}
+
+static bool all_are(const float *x, int count, float value) {
+    for (int i = 0; i < count; i++)
+        if (x[i] != value) return false;
+    return true;
+}
+
+static void next_is_right(rank_state *me, float *x, int count) {
+    fill_floats(x, 1);
+    ah_call call = next_call(me, LONG_TIME);
+    CHECK(me, ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, (size_t)count) == AH_OK);
+    CHECK(me, all_are(x, count, (float)me->world->size));
+    check_hooks(me);
+}
+
+/* Rank 0 gives up before rank 1 comes: small data is there all the same, large is not. */
+static void late_rank(rank_state *me) {
+    static _Thread_local float x[MANY];
+    for (int large = 0; large < 2; large++) {
+        int count = large ? MANY : 3;
+        fill_floats(x, 2);
+        if (me->rank == 1) hear(me, 10 + large);
+        ah_call call = next_call(me, me->rank == 0 ? MILLISECONDS : LONG_TIME);
+        ah_status status =
+            ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, (size_t)count);
+        if (me->rank == 0) {
+            CHECK(me, status == AH_TIMEOUT && call.waiting == 2);
+            fill_floats(x, 77); /* ours again */
+            tell(me, 10 + large);
+        } else if (large) {
+            CHECK(me, status == AH_ABANDONED && call.culprits == 1);
+        } else {
+            CHECK(me, status == AH_OK && all_are(x, count, 4));
+        }
+        check_hooks(me);
+        next_is_right(me, x, large ? MANY : 3);
+    }
+}
+
+/* The sooner rank goes on far ahead, giving up each call that needs the other. */
+static void far_ahead(rank_state *me) {
+    static _Thread_local float x[MANY];
+    if (me->rank == 1) hear(me, 20);
+    for (int i = 0; i < 5 * AH_RING; i++) {
+        fill_floats(x, (float)i);
+        ah_call call = next_call(me, me->rank == 0 ? 100000 : LONG_TIME);
+        ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, 20);
+        if (me->rank == 0) CHECK(me, status == AH_TIMEOUT);
+        if (me->rank == 1 && i < AH_RING) /* its slots are still there */
+            CHECK(me, status == AH_OK && all_are(x, 20, 2 * (float)i));
+        if (me->rank == 1 && i >= AH_RING) CHECK(me, status == AH_ABANDONED && call.culprits == 1);
+    }
+    if (me->rank == 0) tell(me, 20);
+    next_is_right(me, x, 20);
+    next_is_right(me, x, MANY);
+}
+
+/* Who gave a call up takes no box for free in the next: late ranks still write there. */
+static void given_up_staging(rank_state *me) {
+    static _Thread_local float x[MANY], all[3 * MANY];
+    void *out[3] = {all, all + MANY, all + 2 * MANY};
+    for (int i = 0; i < 5; i++) {
+        next_is_right(me, x, MANY);
+        if (me->rank == 2) { /* until the first has begun the call after the one that it gave up */
+            hear(me, 40 + i);
+            int64_t until = now() + 5 * MILLISECONDS;
+            while (now() < until) sched_yield();
+        }
+        fill_floats(x, -1);
+        ah_call call = next_call(me, me->rank == 0 ? MILLISECONDS : LONG_TIME);
+        ah_status status = ah_all_gather(me->lane, &call, x, out, sizeof x);
+        CHECK(me, status == (me->rank == 0 ? AH_TIMEOUT : AH_ABANDONED));
+        if (me->rank == 0) tell(me, 40 + i);
+        next_is_right(me, x, MANY);
+    }
+}
+
+/* A root runs ahead of its readers, but not over data that they have not read. */
+static void one_way_ahead(rank_state *me) {
+    float x = 0;
+    ah_call first = next_call(me, LONG_TIME); /* which waits: nobody knows yet who makes it */
+    CHECK(me, ah_broadcast(me->lane, &first, &x, sizeof x, 0) == AH_OK);
+    if (me->rank == 0) {
+        int ahead = 0;
+        ah_status status;
+        ah_call call;
+        do {
+            x = (float)ahead++;
+            call = next_call(me, 2 * MILLISECONDS);
+            status = ah_broadcast(me->lane, &call, &x, sizeof x, 0);
+        } while (status == AH_OK);
+        CHECK(me, status == AH_TIMEOUT && call.waiting == 2);
+        CHECK(me, ahead > 2 && ahead < 100);
+        atomic_store(&me->world->board[31], ahead);
+        tell(me, 30);
+    } else {
+        hear(me, 30);
+        int ahead = atomic_load(&me->world->board[31]);
+        for (int i = 0; i < ahead; i++) {
+            ah_call call = next_call(me, LONG_TIME);
+            x = -1;
+            ah_status status = ah_broadcast(me->lane, &call, &x, sizeof x, 0);
+            if (i < ahead - 1) CHECK(me, status == AH_OK && x == (float)i);
+            if (i == ahead - 1) CHECK(me, status == AH_ABANDONED && call.culprits == 1 && x == -1);
+        }
+    }
+}
+
+/* One rank makes another call: all are told, and no output is touched. */
+static void mismatches(rank_state *me) {
+    static _Thread_local float x[MANY], y[2 * MANY];
+    bool odd = me->rank == 1;
+    uint64_t others = odd ? 5 : 2;
+    for (int kind = 0; kind < 7; kind++) {
+        fill_floats(x, 3);
+        fill_floats(y, 3);
+        ah_call call = next_call(me, LONG_TIME);
+        ah_status status;
+        switch (kind) {
+        case 0: /* counts, all small */
+            status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, odd ? 2 : 3);
+            break;
+        case 1: /* one small, the others large */
+            status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, odd ? 3 : MANY);
+            break;
+        case 2:
+            status = ah_all_reduce(me->lane, &call, odd ? AH_MAX : AH_SUM, AH_FLOAT32, x, MANY);
+            break;
+        case 3:
+            status = odd ? ah_barrier(me->lane, &call)
+                         : ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, MANY);
+            break;
+        case 4: /* what only the caller knows */
+            call.signature += odd;
+            status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, 3);
+            break;
+        case 5:
+            status = ah_broadcast(me->lane, &call, x, sizeof x, odd ? 1 : 0);
+            break;
+        default: { /* rank 1 expects less of rank 0 than that sends */
+            const void *in[] = {x, x, x};
+            void *out[] = {y, y, y};
+            size_t send[] = {8, 8, 8}, recv[] = {odd ? 4 : 8, 8, 8};
+            status = ah_all_to_all(me->lane, &call, in, send, out, recv);
+            others = me->rank == 0 ? 2 : me->rank == 1 ? 1 : 3;
+        }
+        }
+        /* One that is unlike is enough; the others need not have been looked at. */
+        CHECK(me, status == AH_MISMATCH && call.culprits && !(call.culprits & ~others));
+        CHECK(me, all_are(x, MANY, 3) && all_are(y, MANY, 3));
+        check_hooks(me);
+        next_is_right(me, x, kind % 2 ? MANY : 3);
+    }
+}
+
+/* Two ranks that differ need not wait for the third, which is told too when it comes. */
+static void mismatch_without_all(rank_state *me) {
+    for (int large = 0; large < 2; large++) {
+        static _Thread_local float x[MANY];
+        fill_floats(x, 3);
+        if (me->rank == 2) {
+            hear(me, 60 + large);
+            hear(me, 62 + large);
+        }
+        ah_call call = next_call(me, LONG_TIME);
+        ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x,
+                                         (large ? MANY : 4) - (me->rank == 1));
+        const uint64_t others[] = {2, 1, 2}; /* or 5 of the one in the middle */
+        CHECK(me, status == AH_MISMATCH && (call.culprits & others[me->rank]) && !call.met);
+        CHECK(me, all_are(x, MANY, 3));
+        if (me->rank < 2) tell(me, 60 + large + 2 * me->rank);
+        next_is_right(me, x, 3);
+    }
+}
+
+/* Rooted calls that the ranks have not all made before are refused by all, whoever is the root. */
+static void rooted_mismatches(rank_state *me) {
+    enum { KINDS = 4 };
+    for (int i = 0; i < 40 * KINDS; i++) {
+        int kind = i % KINDS, odd = i / KINDS % 3, root = i / KINDS / 3 % 3;
+        if (me->rank == odd) root = (root + 1) % 3;
+        float x = 3, y[3] = {3, 3, 3};
+        const void *in[] = {&x, &x, &x};
+        void *out[] = {&y[0], &y[1], &y[2]};
+        dawdle(me, 3, 20000);
+        ah_call call = next_call(me, LONG_TIME);
+        call.signature += (uint64_t)i;
+        ah_status status =
+            kind == 0   ? ah_broadcast(me->lane, &call, &x, sizeof x, root)
+            : kind == 1 ? ah_gather(me->lane, &call, &x, out, sizeof x, root)
+            : kind == 2 ? ah_scatter(me->lane, &call, in, &y[0], sizeof x, root)
+                        : ah_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, &x, &y[0], 1, root);
+        CHECK(me, status == AH_MISMATCH && call.culprits && !call.met);
+        CHECK(me, x == 3 && all_are(y, 3, 3));
+        next_is_right(me, &(float[MANY]){0}[0], 3);
+    }
+}
+
+static _Thread_local const float *watched;
+
+static bool wait_and_interrupt(void *owner, uint64_t waiting) {
+    (void)waiting;
+    tell(owner, 70);
+    hear(owner, 71);
+    return true;
+}
+
+static bool tell_when_written(void *owner, uint64_t waiting) {
+    (void)waiting;
+    if (watched[MANY / 2] != 1) tell(owner, 71);
+    return false;
+}
+
+/* Who gives up before it sees that all have come says nevertheless that its array was written. */
+static void written_unseen(rank_state *me) {
+    static _Thread_local buffers all;
+    float *x = obtain(me, &all, MANY * sizeof *x, 0, true);
+    fill_floats(x, 1);
+    watched = x;
+    if (me->rank == 2) hear(me, 70);
+    ah_call call = next_call(me, LONG_TIME);
+    if (me->rank == 0) call.tick = wait_and_interrupt;
+    if (me->rank == 1) call.tick = tell_when_written; /* its part is the middle of all arrays */
+    ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, MANY);
+    CHECK(me, status == (me->rank ? AH_ABANDONED : AH_INTERRUPTED) && call.met);
+    CHECK(me, x[MANY / 2] == 3);
+    release_all(me, &all);
+    static _Thread_local float next[MANY];
+    next_is_right(me, next, MANY);
+}
+
+/* In one-way calls like ones made before at least one of two ranks that differ is told, whoever
+ * comes first. */
+static void one_way_mismatches(rank_state *me) {
+    for (int root = 0; root < 2; root++) {
+        float x = 3;
+        ah_call call = next_call(me, LONG_TIME);
+        CHECK(me, ah_broadcast(me->lane, &call, &x, sizeof x, root) == AH_OK);
+    }
+    for (int i = 0; i < 200; i++) {
+        float x = 3;
+        dawdle(me, 3, 20000);
+        ah_call call = next_call(me, LONG_TIME);
+        ah_status status = me->rank == 0 ? ah_broadcast(me->lane, &call, &x, sizeof x, 0)
+                                         : ah_broadcast(me->lane, &call, &x, sizeof x, 1);
+        const uint64_t other = me->rank ? 1 : 2;
+        CHECK(me, status == AH_OK || (status == AH_MISMATCH && call.culprits == other));
+        CHECK(me, x == 3);
+        if (status == AH_MISMATCH) atomic_fetch_add(&me->world->board[40 + i], 1);
+        next_is_right(me, &(float[MANY]){0}[0], 3);
+        CHECK(me, atomic_load(&me->world->board[40 + i]) >= 1);
+    }
+}
+
+typedef struct {
+    rank_state *me;
+    uint64_t sequence;
+} telling;
+
+static void *interrupt_when_told(void *given) {
+    telling *what = given;
+    hear(what->me, 50);
+    ah_lane_interrupt(what->me->lane, what->sequence);
+    return NULL;
+}
+
+/* Another thread ends a call that is fast asleep, and the next one; its peer is let go. */
+static void interrupts(rank_state *me) {
+    static _Thread_local float x[MANY];
+    pthread_t thread;
+    if (me->rank == 2) hear(me, 51);
+    telling what = {me, me->sequence + 2};
+    if (me->rank == 0 && pthread_create(&thread, NULL, interrupt_when_told, &what)) abort();
+    fill_floats(x, 1);
+    ah_call call = next_call(me, LONG_TIME);
+    if (me->rank == 0) call.tick = NULL; /* nothing else wakes it soon */
+    if (me->rank == 1) {
+        struct timespec nap = {0, 5000000};
+        nanosleep(&nap, NULL);
+        tell(me, 50);
+    }
+    int64_t begun = now();
+    ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, MANY);
+    CHECK(me, now() - begun < LONG_TIME / 2);
+    if (me->rank == 0) {
+        CHECK(me, status == AH_INTERRUPTED && (call.waiting & 4));
+        pthread_join(thread, NULL);
+        tell(me, 51);
+    } else {
+        CHECK(me, status == AH_ABANDONED && (call.culprits & 1));
+    }
+    check_hooks(me);
+    call = next_call(me, LONG_TIME);
+    status = ah_barrier(me->lane, &call);
+    if (me->rank == 0) {
+        CHECK(me, status == AH_INTERRUPTED);
+    } else {
+        CHECK(me, status == AH_ABANDONED && (call.culprits & 1));
+    }
+    next_is_right(me, x, MANY);
+}
+
+/* The tick hook hears for whom the call waits, and may end it. */
+static void ticks(rank_state *me) {
+    ah_call call = next_call(me, LONG_TIME);
+    if (me->rank == 1) hear(me, 60);
+    me->tick_end = me->rank == 0 ? 3 : 0;
+    ah_status status = ah_barrier(me->lane, &call);
+    if (me->rank == 0) {
+        CHECK(me, status == AH_INTERRUPTED && me->ticks == 3 && me->tick_waiting == 2);
+        CHECK(me, me->paused == 1 && me->resumed == 1);
+        tell(me, 60);
+    } else {
+        CHECK(me, status == AH_OK); /* all that rank 0 had to say was there */
+    }
+    me->tick_end = 0;
+    next_is_right(me, &(float[MANY]){0}[0], 3);
+}
+
+/* A rank is killed in the middle; the others are not kept, and are told that one is missing. */
+static void killed_peer(rank_state *me) {
+    uint64_t common = me->world->seed;
+    plan *p = malloc(sizeof *p);
+    pthread_t thread;
+    attack what = {NULL, 0, {0, (long)(draw(&me->own) % 300000)}, 0};
+    ah_status status = AH_OK;
+    if (me->rank == 0) tell(me, 900);
+    hear(me, 900);
+    for (int i = 0; status == AH_OK; i++) {
+        make_plan(p, me, &common);
+        if (me->rank == 1 && i == 20 && pthread_create(&thread, NULL, attacker, &what)) abort();
+        ah_call call = next_call(me, me->rank == 1 || i < 20 ? LONG_TIME : 50 * MILLISECONDS);
+        status = perform(me, p, &call);
+        if (status == AH_TIMEOUT) CHECK(me, call.waiting);
+        else if (status != AH_OK) CHECK(me, status == AH_ABANDONED && call.culprits);
+        CHECK(me, i >= 20 || status == AH_OK);
+    }
+    if (me->rank == 1) pthread_join(thread, NULL);
+    free(p);
+    exit(0);
+}
+
+static void *stopper(void *given) {
+    const attack *what = given;
+    nanosleep(&what->delay, NULL);
+    kill(what->process, SIGSTOP);
+    return NULL;
+}
+
+/* A rank is stopped while it may write to another's array; that one gives up, has its array back
+ * for good, and nothing is written to it when the stopped one goes on. */
+static void stopped_writer(rank_state *me) {
+    const world *w = me->world;
+    const size_t count = (size_t)4 << 20;
+    float *x = w->heap[me->rank];
+    bool unshared = false;
+    for (int i = 0; i < 60; i++) {
+        pthread_t thread;
+        attack what = {NULL, 0, {0, (long)(draw(&me->own) % 3000000)}, atomic_load(&w->pids[1])};
+        for (size_t k = 0; k < count; k++) x[k] = 1;
+        line_up(me, 100 + 4 * i);
+        if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();
+        ah_call call = next_call(me, me->rank == 0 ? 30 * MILLISECONDS : LONG_TIME);
+        ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, count);
+        if (me->rank == 0) {
+            pthread_join(thread, NULL);
+            CHECK(me, status == AH_OK || (status == AH_TIMEOUT && call.waiting == 2));
+            CHECK(me, status != AH_OK || !call.unshared);
+            if (status != AH_OK)
+                for (size_t k = 0; k < count; k++) x[k] = 7;
+            kill(what.process, SIGCONT);
+        } else {
+            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.culprits == 1));
+        }
+        line_up(me, 101 + 4 * i);
+        for (size_t k = 0; k < count; k++)
+            if (me->rank == 0) CHECK(me, x[k] == (status == AH_OK ? 2 : 7));
+        unshared |= call.unshared != NULL;
+        for (size_t k = 0; k < count; k++) x[k] = 1;
+        line_up(me, 102 + 4 * i);
+        call = next_call(me, LONG_TIME);
+        CHECK(me, ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, count) == AH_OK);
+        for (size_t k = 0; k < count; k++) CHECK(me, x[k] == 2);
+        if (me->rank == 0 && unshared) tell(me, 99);
+        line_up(me, 103 + 4 * i);
+        if (atomic_load(&w->board[99])) {
+            CHECK(me, call.variant == AH_SWAP); /* the one has no array in its heap any more */
+            return;
+        }
+    }
+    fail(me, "was never stopped while it wrote");
+}
+
+/* The same while it reads: what it has read when it goes on is not believed. */
+static void stopped_reader(rank_state *me) {
+    const world *w = me->world;
+    const size_t count = (size_t)4 << 20;
+    float *x = w->heap[me->rank], *out = x + count;
+    const void *in[] = {x, x};
+    for (int i = 0; i < 40; i++) {
+        pthread_t thread;
+        attack what = {NULL, 0, {0, (long)(draw(&me->own) % 2000000)}, atomic_load(&w->pids[1])};
+        for (size_t k = 0; k < count; k++) x[k] = 1;
+        line_up(me, 100 + 2 * i);
+        if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();
+        ah_call call = next_call(me, me->rank == 0 ? 30 * MILLISECONDS : LONG_TIME);
+        ah_status status = 
+            ah_reduce_scatter(me->lane, &call, AH_SUM, AH_FLOAT32, in, out, count);
+        if (me->rank == 0) {
+            pthread_join(thread, NULL);
+            CHECK(me, status == AH_OK || (status == AH_TIMEOUT && call.waiting == 2));
+            if (status != AH_OK)
+                for (size_t k = 0; k < count; k++) x[k] = 7;
+            kill(what.process, SIGCONT);
+            if (status != AH_OK) tell(me, 99);
+        } else {
+            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.culprits == 1));
+            for (size_t k = 0; k < count && status == AH_OK; k++) CHECK(me, out[k] == 2);
+        }
+        line_up(me, 101 + 2 * i);
+    }
+    CHECK(me, atomic_load(&w->board[99])); /* else nothing was tried */
+}
+
+/* Who has said goodbye writes nothing more: the memory may be somebody else's by then. */
+static void left_behind(rank_state *me) {
+    if (me->rank != 0) return;
+    const ah_limits *limits = &me->world->limits;
+    size_t bytes = ah_area_bytes(2, limits);
+    char *own = shared(bytes), *other = shared(bytes);
+    void *areas[] = {own, other};
+    pid_t pids[] = {getpid(), getpid()};
+    ah_lane *lane = ah_lane_new(0, 2, areas, pids, NULL, 0, limits);
+    ah_lane_leave(lane);
+    memset(own, 0x5a, bytes);
+    memset(other, 0x5a, bytes);
+    ah_lane_leave(lane);
+    ah_lane_free(lane);
+    for (size_t i = 0; i < bytes; i++) CHECK(me, own[i] == 0x5a && other[i] == 0x5a);
+    munmap(own, bytes);
+    munmap(other, bytes);
+}
+
+/* Attach finds out that a process is not the one it should be, although it has memory there. */
+static void wrong_process(rank_state *me) {
+    const world *w = me->world;
+    if (me->rank == 0) {
+        pid_t wrong[] = {getpid(), getpid()}, right[] = {getpid(), atomic_load(&w->pids[1])};
+        ah_lane *lane = ah_lane_new(0, 2, w->area, wrong, NULL, 0, &w->limits);
+        CHECK(me, !ah_lane_can_attach(lane));
+        ah_lane_free(lane);
+        lane = ah_lane_new(0, 2, w->area, right, NULL, 0, &w->limits);
+        CHECK(me, ah_lane_can_attach(lane));
+        ah_lane_free(lane);
+    }
+}
+
+/* ---- all of it */
+
+static const ah_limits tight_limits = {.slot_max = 256, .chunk = 1024, .attach_min = SIZE_MAX};
+
+int main(int argc, char **argv) {
+    bool forks = argc > 1 && strcmp(argv[1], "forks") == 0;
+    int rounds = argc > 2 ? atoi(argv[2]) : 300;
+    uint64_t seed = argc > 3 ? (uint64_t)atoll(argv[3]) : 1;
+    if (argc < 2 || (!forks && strcmp(argv[1], "threads"))) {
+        fprintf(stderr, "usage: %s threads|forks [rounds [seed]]\n", argv[0]);
+        return 2;
+    }
+    ah_limits attaching = tight_limits;
+    attaching.attach_min = 700;
+    const ah_limits odd = {.slot_max = 100, .chunk = 333, .attach_min = SIZE_MAX};
+    const ah_limits real = {.slot_max = 8192, .chunk = 65536, .attach_min = 65536};
+    for (int size = 1; size <= 7; size++) {
+        world w = {.size = size,
+                   .forks = forks,
+                   .limits = tight_limits,
+                   .seed = seed * 100 + (uint64_t)size,
+                   .rounds = rounds};
+        run_world("staged", &w, random_calls);
+        w.staged = true;
+        run_world("staged, most of all", &w, random_calls);
+        w.staged = false;
+        w.limits = odd;
+        run_world("odd limits", &w, random_calls);
+        w.limits = attaching;
+        w.attach = true;
+        run_world("attached", &w, random_calls);
+        w.heaps = true;
+        run_world("attached, heaps", &w, random_calls);
+        w.attach = false;
+        w.limits = tight_limits;
+        run_world("heaps", &w, random_calls);
+        w.staged = true;
+        run_world("heaps, most of all staged", &w, random_calls);
+        w.staged = false;
+        w.limits = real;
+        w.rounds = rounds / 10;
+        run_world("large", &w, random_calls);
+        w.attach = true;
+        run_world("large, attached", &w, random_calls);
+        if (size < 2) continue;
+        w.rounds = rounds;
+        w.limits = attaching;
+        w.gaps = true;
+        run_world("gaps", &w, random_calls);
+        run_world("gaps, troubled", &w, troubled_calls);
+        w.gaps = false;
+        w.attach = false;
+        w.heaps = false;
+        run_world("troubled", &w, troubled_calls);
+        w.staged = true;
+        run_world("troubled, most of all staged", &w, troubled_calls);
+        w.staged = false;
+        w.attach = true;
+        run_world("troubled, attached", &w, troubled_calls);
+        w.heaps = true;
+        run_world("troubled, heaps", &w, troubled_calls);
+        for (int k = 0; forks && k < 5; k++) {
+            w.seed += 17;
+            run_world("killed", &w, killed_peer);
+        }
+    }
+    for (int heaps = 0; heaps < 2; heaps++) {
+        world two = {
+            .size = 2, .forks = forks, .limits = tight_limits, .heaps = heaps, .seed = seed};
+        world three = two;
+        three.size = 3;
+        run_world("late rank", &two, late_rank);
+        run_world("far ahead", &two, far_ahead);
+        run_world("one way ahead", &two, one_way_ahead);
+        run_world("given up staging", &three, given_up_staging);
+        run_world("mismatches", &three, mismatches);
+        run_world("mismatch without all", &three, mismatch_without_all);
+        run_world("rooted mismatches", &three, rooted_mismatches);
+        if (heaps) run_world("written unseen", &three, written_unseen);
+        run_world("one-way mismatches", &two, one_way_mismatches);
+        run_world("interrupts", &three, interrupts);
+        run_world("ticks", &two, ticks);
+        run_world("left behind", &two, left_behind);
+        if (forks) run_world("wrong process", &two, wrong_process);
+        two.limits = ah_default_limits(2);
+        if (forks && heaps) run_world("stopped writer", &two, stopped_writer);
+        if (forks && heaps) run_world("stopped reader", &two, stopped_reader);
+    }
+    printf("test_collectives: %s: all right\n", argv[1]);
+    return 0;
+}
