@@ -14,6 +14,7 @@ from .api.elastic import State as State
 from .api.groups import new_group as new_group
 from .api.groups import new_subgroups as new_subgroups
 from .api.groups import new_subgroups_by_enumeration as new_subgroups_by_enumeration
+from .api.groups import round_robin as round_robin
 from .api.groups import shrink_group as shrink_group
 from .api.groups import split_group as split_group
 from .api.lookup import find_group as find_group
@@ -26,6 +27,7 @@ from .api.lookup import get_process_group_ranks as get_process_group_ranks
 from .api.lookup import get_sequence_number as get_sequence_number
 from .api.messages import P2POp as P2POp
 from .api.messages import batch_isend_irecv as batch_isend_irecv
+from .api.non_member import NonMember as NonMember
 from .api.objects import all_gather_object as all_gather_object
 from .api.objects import broadcast_object_list as broadcast_object_list
 from .api.objects import gather_object as gather_object
@@ -40,7 +42,6 @@ from .api.ragged import gather_v as gather_v
 from .api.ragged import reduce_scatter_v as reduce_scatter_v
 from .api.ragged import scatter_v as scatter_v
 from .api.round_robin import RoundRobin as RoundRobin
-from .api.round_robin import round_robin as round_robin
 from .api.scans import exscan as exscan
 from .api.scans import scan as scan
 from .api.surroundings import get_node_local_rank as get_node_local_rank
@@ -75,7 +76,6 @@ from .api.sync import send as send
 from .api.sync import set_timeout as set_timeout
 from .api.sync import status as status
 from .api.sync import store as store
-from .api.world import NonMember as NonMember
 from .c10d import ProcessGroup as ProcessGroup
 from .coordinator.client import Control as Control
 from .coordinator.diagnosis import Diagnosis as Diagnosis

@@ -10,11 +10,12 @@ from datetime import timedelta
 from allhands.engine import coalesced
 from allhands.engine.arguments import span
 from allhands.engine.buffer import Array
+from allhands.engine.call import Result
 from allhands.engine.chain import Chain
 from allhands.engine.collectives import Build, Timeout
 from allhands.engine.native import Native
 from allhands.engine.order import Careful
-from allhands.engine.work import Result, Work
+from allhands.engine.work import Work
 from allhands.futures import Future, at_once
 from allhands.group import Group
 from allhands.reduction import ReduceOp

@@ -15,14 +15,28 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from allhands.errors import StoreTimeout
 
+Timeout: TypeAlias = float | timedelta
+"""Seconds, or a timedelta; never endless."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 until: ContextVar[float | None] = ContextVar("allhands_deadline", default=None)
 """When the blocks around are over, on the monotonic clock; the native core reads it as well."""
+
+
+def seconds(timeout: Timeout) -> float:
+    """Return the timeout in seconds.
+
+    Raises:
+        ValueError: it is negative, endless, or no number.
+    """
+    length = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if not (math.isfinite(length) and length >= 0):
+        raise ValueError(f"a timeout is a number of seconds from 0 up, not {timeout!r}")
+    return length
 
 
 class deadline:

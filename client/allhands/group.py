@@ -21,28 +21,27 @@ from allhands.data import sparse_array
 from allhands.data.codec import Types
 from allhands.data.serializer import Objects
 from allhands.data.sparse_array import SparseArray
-from allhands.deadlines import effective
+from allhands.deadlines import effective, seconds
 from allhands.engine import arguments, explain, plan, verdict
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
-from allhands.engine.call import Call
+from allhands.engine.call import Call, Result
 from allhands.engine.chain import Chain, Moves, Running, foreign_chain
 from allhands.engine.collectives import Build, Collectives, Timeout
 from allhands.engine.composed import Composed
 from allhands.engine.ended import Ended, Sent
 from allhands.engine.exchange import Exchange, named
-from allhands.engine.executor import Part
 from allhands.engine.group_engine import GroupEngine, Meeting, Operation
 from allhands.engine.native import Native
 from allhands.engine.order import Careful
+from allhands.engine.part import Part
 from allhands.engine.persistent import PersistentCall, Queued
 from allhands.engine.posted import Posted
-from allhands.engine.work import Result, Work
+from allhands.engine.work import Work
 from allhands.reduction import OPS, ReduceOp, check
 from allhands.runtime import native_core
 from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.termination import reason_of
-from allhands.timeout import seconds
 
 _ABORT_SECONDS = 1.0
 
@@ -81,7 +80,7 @@ class Collector(Protocol):
         """Return what the calling thread is to call on instead of the group; None: the group."""
 
 
-class Group(Collectives[Work], Composed):
+class Group(Collectives[Work], Composed[Work]):
     """The ranks that call together; made by `init_process_group`, `new_group` or `aio.connect`."""
 
     def __init__(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from allhands.engine.buffer import Array, Buffer
-from allhands.engine.executor import Execution, MismatchFound, Part
+from allhands.engine.executor import Execution, MismatchFound
+from allhands.engine.part import Part
 from allhands.reduction import ReduceOp
 from allhands.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.transport.frame import Key

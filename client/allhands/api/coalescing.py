@@ -4,8 +4,8 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
+from allhands.api.non_member import NonMember
 from allhands.api.sync import AnyGroup, current_world
-from allhands.api.world import NonMember
 from allhands.collecting import Collecting
 from allhands.engine.work import Work
 

@@ -9,9 +9,12 @@ from datetime import timedelta
 
 import numpy as np
 
+from allhands.api.non_member import NonMember
+from allhands.api.round_robin import RoundRobin
 from allhands.api.sync import AnyGroup, current_world, finished, member, uncollected
-from allhands.api.world import GroupOptions, NonMember
+from allhands.api.world import GroupOptions
 from allhands.group import Group
+from allhands.membership.resilient import ResilientGroup
 
 
 def new_group(
@@ -172,6 +175,33 @@ def new_subgroups_by_enumeration(
     made = [world.new_group(ranks, options=options) for ranks in ranks_per_subgroup_list]
     mine = owner.get(world.group.rank)
     return NonMember("no subgroup") if mine is None else made[mine], made
+
+
+def round_robin(groups: Sequence[Group | NonMember]) -> RoundRobin | NonMember:
+    """Return groups of the same ranks as one, to which calls are dealt in turn.
+
+    All ranks must give the groups in the same order. `destroy_process_group` of what is returned
+    destroys them.
+
+    Raises:
+        ValueError: no groups, one twice, ranks that differ, or groups that are retryable or say
+            what to do `on_failure`.
+        TypeError: something else than groups.
+    """
+    members = [group for group in groups if isinstance(group, Group)]
+    absent = [group for group in groups if isinstance(group, NonMember)]
+    if len(members) + len(absent) != len(groups):
+        raise TypeError("round_robin takes groups that new_group has made")
+    if not groups or len(set(members)) != len(members):
+        raise ValueError(f"round_robin needs groups, each of them once, not {list(groups)}")
+    if any(isinstance(group, ResilientGroup) for group in members):
+        raise ValueError(
+            "round_robin takes no groups that go on by themselves when they lose ranks: they would "
+            "not do so together"
+        )
+    if len({group.ranks for group in groups}) > 1:
+        raise ValueError(f"all groups must have the same ranks in the same order: {list(groups)}")
+    return RoundRobin(members) if members else absent[0]
 
 
 def _options(

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from allhands.api.non_member import NonMember
 from allhands.api.sync import AnyGroup, current_world
-from allhands.api.world import NonMember
 from allhands.group import Group
 
 

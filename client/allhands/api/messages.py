@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from allhands.api.non_member import NonMember
 from allhands.api.sync import AnyGroup, default_group, irecv, isend, receiver, sender
-from allhands.api.world import NonMember
 from allhands.engine.arguments import AnyArray
 from allhands.engine.work import Work
 

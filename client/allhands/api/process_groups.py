@@ -1,7 +1,7 @@
 """Process groups of this process's world, with the methods of c10d."""
 
 from allhands.api import sync
-from allhands.api.world import NonMember
+from allhands.api.non_member import NonMember
 from allhands.c10d import ProcessGroup
 
 

@@ -9,16 +9,14 @@ import itertools
 import threading
 from collections.abc import Sequence
 
-from allhands.api.world import NonMember
 from allhands.engine.buffer import Array
-from allhands.engine.call import Call
+from allhands.engine.call import Call, Result
 from allhands.engine.chain import Chain
 from allhands.engine.collectives import Build, Timeout
 from allhands.engine.native import Native
 from allhands.engine.order import Order
-from allhands.engine.work import Result, Work
+from allhands.engine.work import Work
 from allhands.group import Group
-from allhands.membership.resilient import ResilientGroup
 
 
 class RoundRobin(Group):
@@ -121,33 +119,6 @@ class RoundRobin(Group):
     ) -> Work:
         seconds = self._given(timeout)
         return self._parts[0]._exchange(operation, array, result, peer, tag, seconds, label)
-
-
-def round_robin(groups: Sequence[Group | NonMember]) -> RoundRobin | NonMember:
-    """Return groups of the same ranks as one, to which calls are dealt in turn.
-
-    All ranks must give the groups in the same order. `destroy_process_group` of what is returned
-    destroys them.
-
-    Raises:
-        ValueError: no groups, one twice, ranks that differ, or groups that are retryable or say
-            what to do `on_failure`.
-        TypeError: something else than groups.
-    """
-    members = [group for group in groups if isinstance(group, Group)]
-    absent = [group for group in groups if isinstance(group, NonMember)]
-    if len(members) + len(absent) != len(groups):
-        raise TypeError("round_robin takes groups that new_group has made")
-    if not groups or len(set(members)) != len(members):
-        raise ValueError(f"round_robin needs groups, each of them once, not {list(groups)}")
-    if any(isinstance(group, ResilientGroup) for group in members):
-        raise ValueError(
-            "round_robin takes no groups that go on by themselves when they lose ranks: they would "
-            "not do so together"
-        )
-    if len({group.ranks for group in groups}) > 1:
-        raise ValueError(f"all groups must have the same ranks in the same order: {list(groups)}")
-    return RoundRobin(members) if members else absent[0]
 
 
 def _joined(works: Sequence[Work], whole: Work) -> Work:

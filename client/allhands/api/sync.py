@@ -23,11 +23,13 @@ import numpy.typing as npt
 
 from allhands import config
 from allhands.api.fake import FakeWorld
-from allhands.api.world import NonMember, Seat, World
+from allhands.api.non_member import NonMember
+from allhands.api.world import Seat, World
 from allhands.collecting import Promised
 from allhands.coordinator.client import Control
 from allhands.coordinator.client import connect as _connect
 from allhands.coordinator.status import JobStatus
+from allhands.deadlines import seconds
 from allhands.engine.arguments import AnyArray
 from allhands.engine.persistent import PersistentCall
 from allhands.engine.work import Work
@@ -38,7 +40,6 @@ from allhands.recorder.record import OperationRecord
 from allhands.reduction import ReduceOp
 from allhands.runtime.termination import INTERRUPTIONS, reason_of
 from allhands.stores import CoordinatorStore, Store
-from allhands.timeout import seconds
 from allhands_proto import notice
 
 AnyGroup = Group | NonMember | None

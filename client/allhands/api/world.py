@@ -9,18 +9,18 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from allhands.api.non_member import NonMember
 from allhands.api.register import Lineage, Register, check_tag
 from allhands.config import ON_FAILURE, WorldConfig
 from allhands.coordinator.endpoint import Endpoint
 from allhands.data.codec import Types
 from allhands.data.serializer import Objects
 from allhands.engine.arguments import AnyArray
-from allhands.engine.order import Order
 from allhands.engine.verdict import Failure
 from allhands.errors import AllhandsError, ForkedProcess
 from allhands.group import Group
@@ -54,17 +54,6 @@ class GroupOptions:
                 f"timeout must be a positive number of seconds, not {self.timeout}; "
                 "None is the world's"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class NonMember:
-    """What `new_group` gives to a rank that is not in the new group."""
-
-    name: str
-    ranks: tuple[int, ...] = ()
-    """Of the world, in the order of the group."""
-    order: ClassVar[Order] = Order()
-    """Of calls that are never made."""
 
 
 class Seat(Protocol):

@@ -21,14 +21,15 @@ from allhands.c10d.options import (
     settled,
 )
 from allhands.data.sparse_array import SparseArray
+from allhands.deadlines import Timeout
 from allhands.engine import arguments, ragged
 from allhands.engine.arguments import AnyArray
+from allhands.engine.call import Result
 from allhands.engine.chain import Chain
 from allhands.engine.ended import Ended
-from allhands.engine.work import Result, Work
+from allhands.engine.work import Work
 from allhands.group import Group
 from allhands.reduction import ReduceOp
-from allhands.timeout import Timeout
 
 
 class Collectives:

@@ -3,9 +3,10 @@
 from allhands.algorithms.cost import Wire
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
+from allhands.engine.call import Result
 from allhands.engine.collectives import Build, Collectives, Timeout
 from allhands.engine.native import Native
-from allhands.engine.work import Result, Work
+from allhands.engine.work import Work
 from allhands.group import Group
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from allhands import timeout as timeouts
+from allhands import deadlines
+from allhands.deadlines import Timeout
 from allhands.reduction import ReduceOp
-from allhands.timeout import Timeout
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Options:
 
     @property
     def seconds(self) -> float | None:
-        return None if self.timeout is None else timeouts.seconds(self.timeout)
+        return None if self.timeout is None else deadlines.seconds(self.timeout)
 
 
 @dataclass(slots=True)

@@ -20,10 +20,10 @@ from allhands.c10d.forms import Arrays
 from allhands.c10d.giving import Giving
 from allhands.c10d.options import BarrierOptions, GroupOptions, settled
 from allhands.c10d.passing import not_passed
+from allhands.deadlines import Timeout, seconds
 from allhands.engine.work import Work
 from allhands.errors import CollectiveTimeout, PeerFailed
 from allhands.runtime.termination import INTERRUPTIONS, reason_of
-from allhands.timeout import Timeout, seconds
 
 _AT_ONCE = 0.001
 """Seconds for a monitored barrier that may take none: the others must hear that it was made."""

@@ -27,8 +27,7 @@ from allhands.coordinator.status import (
     MemberStatus,
     OperationStatus,
 )
-from allhands.deadlines import effective_for
-from allhands.timeout import Timeout, seconds
+from allhands.deadlines import Timeout, effective_for, seconds
 from allhands_proto import forks
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from allhands.engine import explain
+from allhands.engine.call import Result
 from allhands.engine.native import Native
 from allhands.engine.order import Order
 from allhands.engine.recording import Recording
-from allhands.engine.work import Result, Work
+from allhands.engine.work import Work
 from allhands.errors import AllhandsError
 from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.signal_mask import Deferred

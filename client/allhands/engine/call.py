@@ -9,6 +9,8 @@ from typing import TypeAlias
 Shape: TypeAlias = tuple[int, ...]
 """The dimensions of an array; or, of several, of one after the other with BETWEEN between them."""
 BETWEEN = -1
+Result: TypeAlias = object
+"""What a call returns to its caller: an array, a list of arrays, objects, or None."""
 
 
 @dataclass(frozen=True, slots=True)

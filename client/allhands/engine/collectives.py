@@ -23,10 +23,9 @@ from allhands.algorithms.cost import Wire
 from allhands.engine import arguments, plan
 from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
-from allhands.engine.call import Shape, shape_of
-from allhands.engine.executor import Part
+from allhands.engine.call import Result, Shape, shape_of
 from allhands.engine.native import Native
-from allhands.engine.work import Result
+from allhands.engine.part import Part
 from allhands.errors import InvalidArgument
 from allhands.reduction import OPS, ReduceOp, check
 

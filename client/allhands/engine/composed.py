@@ -6,7 +6,7 @@ fails leaves its arguments as they were.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
@@ -17,15 +17,14 @@ from allhands.engine.arguments import AnyArray
 from allhands.engine.buffer import Array
 from allhands.engine.call import Shape
 from allhands.engine.chain import Chain
-from allhands.engine.collectives import Timeout, shape_of_block
-from allhands.engine.work import Work
+from allhands.engine.collectives import T_co, Timeout, shape_of_block
 from allhands.reduction import ReduceOp, check
 
 BROADCAST_BYTES = 256 << 20
 """Of a bucket of arrays that are broadcast together, if nobody says otherwise."""
 
 
-class Composed(ABC):
+class Composed(ABC, Generic[T_co]):
     """Checks the arguments of each of them and begins it."""
 
     objects: Objects
@@ -40,7 +39,7 @@ class Composed(ABC):
     def size(self) -> int: ...
 
     @abstractmethod
-    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work: ...
+    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> T_co: ...
 
     @abstractmethod
     def _member(self, rank: int, name: str) -> int: ...
@@ -52,13 +51,13 @@ class Composed(ABC):
 
     def all_gather_v(
         self, x: AnyArray, *, timeout: Timeout = None, label: str | None = None
-    ) -> Work:
+    ) -> T_co:
         """Give the arrays of all ranks, of any shapes and one dtype, as a list of new arrays."""
         return self._chain(ragged.all_gather(_source(x, "x")), timeout, label)
 
     def gather_v(
         self, x: AnyArray, dst: int, *, timeout: Timeout = None, label: str | None = None
-    ) -> Work:
+    ) -> T_co:
         """Give the arrays of all ranks, of any shapes and one dtype, to `dst`; None elsewhere."""
         root = self._member(dst, "dst")
         return self._chain(ragged.gather(_source(x, "x"), root), timeout, label)
@@ -70,7 +69,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Give each rank its array of those on `src`, of any shapes and one dtype; others: None."""
         root = self._member(src, "src")
         arrays = self._only_at_root(root, scatter_list, "scatter_list")
@@ -79,7 +78,7 @@ class Composed(ABC):
 
     def all_to_all_v(
         self, inputs: Sequence[AnyArray], *, timeout: Timeout = None, label: str | None = None
-    ) -> Work:
+    ) -> T_co:
         """Give `inputs[j]` to rank j, and a list of what all ranks give; shapes may differ."""
         return self._chain(ragged.all_to_all(self._blocks_v(inputs, "inputs")), timeout, label)
 
@@ -90,7 +89,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Give the combination of what all ranks have in `inputs[rank]`, in the order of ranks.
 
         Each of the inputs may have another shape, the same on all ranks.
@@ -108,7 +107,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Overwrite `x` with the combination of ranks 0 to this one, in their order."""
         array = arguments.target(x, "x")
         return self._chain(scans.scan(array, op, exclusive=False, result=x), timeout, label)
@@ -120,7 +119,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Overwrite `x` with the combination of the ranks before this one; rank 0 keeps its own."""
         array = arguments.target(x, "x")
         return self._chain(scans.scan(array, op, exclusive=True, result=x), timeout, label)
@@ -134,7 +133,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
         found = coalesced.targets(arrays, "arrays", in_place=True)
         return self._chain(coalesced.all_reduce(found, _shapes(arrays), op, arrays), timeout, label)
@@ -147,7 +146,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Overwrite each of the arrays, of any dtypes, with that of rank `src`.
 
         They travel in buckets of one dtype and `buffer_size` bytes, an array that is longer alone.
@@ -166,7 +165,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Fill `output_lists[j]`, arrays like the inputs, with those that rank j gives."""
         places = [
             coalesced.listed(one, f"output_lists[{rank}]")
@@ -191,7 +190,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Fill each of `outputs`, `size` times as long as its input, with every rank's, by rank."""
         targets = coalesced.targets(outputs, "outputs")
         _as_many(targets, "outputs", inputs)
@@ -211,7 +210,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Overwrite each of `outputs` with this rank's share of the combination of its input."""
         targets = coalesced.targets(outputs, "outputs")
         _as_many(targets, "outputs", inputs)
@@ -232,7 +231,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Let `x` hold the combination of all ranks', as if they were dense; equal shapes.
 
         It has new `indices`, each once and in order, and new `values` then.
@@ -243,14 +242,14 @@ class Composed(ABC):
 
     def all_gather_object(
         self, value: object, *, timeout: Timeout = None, label: str | None = None
-    ) -> Work:
+    ) -> T_co:
         """Give a list of every rank's object; `objects` says which there may be."""
         data = self.objects.encode(value)
         return self._chain(objectly.all_gather(data, self.objects), timeout, label)
 
     def gather_object(
         self, value: object, dst: int, *, timeout: Timeout = None, label: str | None = None
-    ) -> Work:
+    ) -> T_co:
         """Give a list of every rank's object to rank `dst`; None elsewhere."""
         root = self._member(dst, "dst")
         data = self.objects.encode(value)
@@ -263,7 +262,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Give each rank its object of the list on `src`; None elsewhere."""
         root = self._member(src, "src")
         given = self._only_at_root(root, values, "the list of objects")
@@ -277,7 +276,7 @@ class Composed(ABC):
         *,
         timeout: Timeout = None,
         label: str | None = None,
-    ) -> Work:
+    ) -> T_co:
         """Overwrite the items of the list with those that rank `src` has; equal lengths."""
         root = self._member(src, "src")
         if not isinstance(values, list) or not values:

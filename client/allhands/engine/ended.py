@@ -4,7 +4,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from allhands.engine import explain
-from allhands.engine.work import Result, Work
+from allhands.engine.call import Result
+from allhands.engine.work import Work
 from allhands.futures import Future
 
 if TYPE_CHECKING:

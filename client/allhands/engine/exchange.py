@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allhands.engine.buffer import Array
-from allhands.engine.call import Call
-from allhands.engine.work import Result, Work
+from allhands.engine.call import Call, Result
+from allhands.engine.work import Work
 from allhands.errors import AllhandsError, CollectiveTimeout
 
 if TYPE_CHECKING:

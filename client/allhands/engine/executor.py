@@ -4,15 +4,15 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from allhands.engine.buffer import Array, Buffer, octets
+from allhands.engine.part import Assembly, Part
 from allhands.reduction import ReduceOp, combine, fold
-from allhands.schedule import Area, Recv, Round, Schedule, Send, Span
+from allhands.schedule import Area, Recv, Round, Send, Span
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.mesh import Mesh
@@ -32,27 +32,6 @@ class MismatchFound(Exception):
         self.peer = peer
         """As a rank of the world."""
         self.key = key
-
-
-@dataclass(slots=True)
-class Part:
-    """A slice of a call: a schedule and the buffers that its spans name."""
-
-    schedule: Schedule
-    input: Buffer
-    output: Buffer
-    name: str = ""
-    """Of the algorithm, for people."""
-
-
-@dataclass(slots=True)
-class Assembly:
-    """What hears from all ranks that they are in the call; before its end no output is touched."""
-
-    part: Part
-    conclude: Callable[[], int | None] | None = None
-    """Called at its end: returns a rank of the group that does not fit the others, or puts into the
-    outputs what has come already, and returns None."""
 
 
 class Beside(Protocol):

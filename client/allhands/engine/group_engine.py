@@ -15,7 +15,7 @@ import numpy as np
 from allhands.algorithms.cost import Wire
 from allhands.engine import verdict
 from allhands.engine.backlog import Backlog
-from allhands.engine.call import Call, group_hash
+from allhands.engine.call import Call, Result, group_hash
 from allhands.engine.chain import Running
 from allhands.engine.collectives import Build
 from allhands.engine.endings import ASK_AFTER, LATE, Endings, Found, first, stop
@@ -36,7 +36,7 @@ from allhands.engine.stall import Stall
 from allhands.engine.steps import Steps
 from allhands.engine.verdict import Failure, Registry
 from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
-from allhands.engine.work import Result, Work
+from allhands.engine.work import Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
 from allhands.recorder.record import worded
 from allhands.recorder.source import caller, place

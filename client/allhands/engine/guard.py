@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from allhands.algorithms import dissemination, pairwise
 from allhands.engine.buffer import Array, Buffer
-from allhands.engine.executor import Assembly, Part
 from allhands.engine.native import Native
+from allhands.engine.part import Assembly, Part
 from allhands.schedule import Round, Schedule
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh, Muster

@@ -10,10 +10,11 @@ import numpy as np
 from allhands.algorithms.cost import Wire
 from allhands.engine import plan
 from allhands.engine.buffer import Array
-from allhands.engine.executor import Execution, MismatchFound, Part
+from allhands.engine.executor import Execution, MismatchFound
 from allhands.engine.guard import roll
 from allhands.engine.island import Differ, Island, Left, let_end
 from allhands.engine.native import Native
+from allhands.engine.part import Part
 from allhands.engine.phases import Layout, Phase, Scratch, described, phases
 from allhands.reduction import ReduceOp, is_whole
 from allhands.transport.frame import Key

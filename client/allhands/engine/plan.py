@@ -17,7 +17,7 @@ import numpy as np
 from allhands.algorithms import select
 from allhands.algorithms.cost import Wire
 from allhands.engine.buffer import Array, Buffer
-from allhands.engine.executor import Part
+from allhands.engine.part import Part
 from allhands.schedule import Schedule
 
 P = ParamSpec("P")

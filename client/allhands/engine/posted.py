@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from allhands.engine import explain
-from allhands.engine.call import Call
-from allhands.engine.work import Result, Work
+from allhands.engine.call import Call, Result
+from allhands.engine.work import Work
 from allhands.futures import Future
 from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.signal_mask import Deferred

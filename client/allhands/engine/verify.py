@@ -8,8 +8,9 @@ import numpy as np
 
 from allhands.engine import plan, verdict
 from allhands.engine.buffer import octets
-from allhands.engine.executor import Execution, Part
+from allhands.engine.executor import Execution
 from allhands.engine.native import Native
+from allhands.engine.part import Part
 from allhands.engine.verdict import Failure
 from allhands.transport.frame import FrameError, Key
 from allhands.transport.mesh import Mesh

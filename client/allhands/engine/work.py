@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from allhands.engine.call import Call
+from allhands.engine.call import Call, Result
 from allhands.errors import CollectiveTimeout
 from allhands.futures import Future
 from allhands.recorder.ring import Entry
 from allhands.runtime.callbacks import Callbacks
-
-Result = object
 
 _ABANDON_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.2

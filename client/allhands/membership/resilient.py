@@ -18,13 +18,13 @@ import numpy as np
 
 from allhands.engine import plan
 from allhands.engine.buffer import Array
-from allhands.engine.call import Call
+from allhands.engine.call import Call, Result
 from allhands.engine.chain import Chain
 from allhands.engine.collectives import Build, Timeout
-from allhands.engine.executor import Part
 from allhands.engine.native import Native
 from allhands.engine.order import Order
-from allhands.engine.work import Result, Work
+from allhands.engine.part import Part
+from allhands.engine.work import Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
 from allhands.futures import awaitable
 from allhands.group import Group

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 from allhands.config import Daemon, Gathering, Hosted, Place
 from allhands.coordinator.endpoint import Endpoint, parse_url
 from allhands.coordinator.rendezvous import address_towards
+from allhands.deadlines import Timeout
 from allhands.errors import StoreTimeout
 from allhands.stores import CoordinatorStore
-from allhands.timeout import Timeout
 from allhands_proto import notice, process
 
 _PREFIX = "allhands/rendezvous"

@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from allhands.api.lookup import find_group, find_or_create_group, get_group, get_group_tag
+from allhands.api.non_member import NonMember
 from allhands.api.sync import default_group, uncollected
-from allhands.api.world import NonMember
 from allhands.errors import InvalidArgument
 from allhands.group import Group
 from allhands.parallel.mesh import DeviceMesh, Dim, Ranks

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands.api.groups import new_group
+from allhands.api.non_member import NonMember
 from allhands.api.sync import default_group
-from allhands.api.world import NonMember
 from allhands.group import Group
 
 Ranks = npt.NDArray[np.int64]

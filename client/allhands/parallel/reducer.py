@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from allhands.api import sync
+from allhands.api.non_member import NonMember
 from allhands.api.sync import AnyGroup
-from allhands.api.world import NonMember
 from allhands.deadlines import deadline
 from allhands.engine.arguments import AnyArray
 from allhands.engine.work import Work

@@ -17,7 +17,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from allhands.limits import Limits, terms
+from allhands.config import Limits, terms
 from allhands.shm.areas import PAGE, Grounds
 from allhands.shm.heap import Heap
 

@@ -18,8 +18,7 @@ from allhands.coordinator.kv.asynchronous import AsyncLine
 from allhands.coordinator.kv.blocking import OPENING_SECONDS
 from allhands.coordinator.kv.calls import CallFailed, KeyCall, P, Q, too_late
 from allhands.coordinator.kv.values import encode, paired
-from allhands.deadlines import effective_for
-from allhands.timeout import Timeout, seconds
+from allhands.deadlines import Timeout, effective_for, seconds
 from allhands_proto import forks
 from allhands_proto.framing import Malformed
 from allhands_proto.v1 import coordinator_pb2 as wire

@@ -3,9 +3,9 @@
 import logging
 import time
 
+from allhands.deadlines import Timeout, seconds
 from allhands.errors import StoreTimeout
 from allhands.stores.contract import Store
-from allhands.timeout import Timeout, seconds
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from allhands.timeout import Timeout
+from allhands.deadlines import Timeout
 
 
 class Store(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint
 from allhands.coordinator.kv.values import encode, paired
-from allhands.timeout import Timeout, seconds
+from allhands.deadlines import Timeout, seconds
 
 
 class CoordinatorStore:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from allhands.deadlines import Timeout, seconds
 from allhands.errors import NotFound
 from allhands.stores.hash import HashStore
-from allhands.timeout import Timeout, seconds
 
 
 class FakeStore(HashStore):

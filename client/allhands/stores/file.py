@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from allhands.coordinator.kv.values import checked, encode, paired, quoted, summed
-from allhands.deadlines import effective_for
+from allhands.deadlines import Timeout, effective_for, seconds
 from allhands.errors import NotFound, StoreTimeout
-from allhands.timeout import Timeout, seconds
 
 if TYPE_CHECKING:
     from allhands.stores.database import Database

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from allhands.coordinator.kv.values import checked, encode, paired, quoted, summed
-from allhands.deadlines import effective_for
+from allhands.deadlines import Timeout, effective_for, seconds
 from allhands.errors import NotFound, StoreTimeout
-from allhands.timeout import Timeout, seconds
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from allhands.coordinator.kv.values import checked
+from allhands.deadlines import Timeout
 from allhands.stores.contract import Store
-from allhands.timeout import Timeout
 
 
 class PrefixStore:

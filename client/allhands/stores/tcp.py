@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from allhands.coordinator.attempts import Attempts
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint, complete, is_insecure
+from allhands.deadlines import Timeout, seconds
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
 from allhands.runtime.loop_thread import LoopThread
 from allhands.stores.coordinator import CoordinatorStore
-from allhands.timeout import Timeout, seconds
 from allhands_proto import forks
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from allhands.engine import verdict
+from allhands.engine.call import Result
 from allhands.engine.group_engine import GroupEngine
 from allhands.engine.phases import Layout, islands
 from allhands.engine.verdict import Failure
-from allhands.engine.work import Result, Work
+from allhands.engine.work import Work
 from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.group import Group
 from allhands.transport.frame import Key, Kind

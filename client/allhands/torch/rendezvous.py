@@ -12,8 +12,8 @@ from allhands import config
 from allhands.api.sync import parent
 from allhands.api.world import World
 from allhands.coordinator.client import Control
+from allhands.deadlines import Timeout, seconds
 from allhands.stores import CoordinatorStore
-from allhands.timeout import Timeout, seconds
 from allhands.torch.store import Store, whole
 
 

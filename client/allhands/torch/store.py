@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from allhands import stores
 from allhands.coordinator.client import connect
+from allhands.deadlines import Timeout, seconds
 from allhands.errors import AllhandsError, CoordinatorUnavailable, NotFound
-from allhands.timeout import Timeout, seconds
 
 _TIMEOUT = 30.0
 

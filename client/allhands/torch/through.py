@@ -7,8 +7,8 @@ from typing import Any
 import torch.distributed as dist
 
 from allhands.coordinator.kv.values import encode
+from allhands.deadlines import Timeout, seconds
 from allhands.errors import StoreTimeout
-from allhands.timeout import Timeout, seconds
 from allhands.torch.store import Store, whole
 
 _LEAST = 0.001

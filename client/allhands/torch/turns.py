@@ -5,8 +5,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from allhands.api import round_robin as native
-from allhands.api.world import NonMember
+from allhands.api.groups import round_robin as join_groups
+from allhands.api.non_member import NonMember
 from allhands.torch.process_group import ProcessGroup
 
 
@@ -30,7 +30,7 @@ def round_robin(groups: Sequence[Any]) -> Any:
         return absent
     if len(members) != len(groups):
         raise ValueError(f"all groups must have the same ranks: {list(groups)}")
-    made = native.round_robin([group.group for group in members])
+    made = join_groups([group.group for group in members])
     assert not isinstance(made, NonMember)  # of groups that this rank is in
     first = members[0]
     return ProcessGroup(made, first.world, made.name, first.get_group_store(), is_world=False)
