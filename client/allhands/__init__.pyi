@@ -27,7 +27,6 @@ from .api.lookup import get_process_group_ranks as get_process_group_ranks
 from .api.lookup import get_sequence_number as get_sequence_number
 from .api.messages import P2POp as P2POp
 from .api.messages import batch_isend_irecv as batch_isend_irecv
-from .api.non_member import NonMember as NonMember
 from .api.objects import all_gather_object as all_gather_object
 from .api.objects import broadcast_object_list as broadcast_object_list
 from .api.objects import gather_object as gather_object
@@ -41,7 +40,6 @@ from .api.ragged import all_to_all_v as all_to_all_v
 from .api.ragged import gather_v as gather_v
 from .api.ragged import reduce_scatter_v as reduce_scatter_v
 from .api.ragged import scatter_v as scatter_v
-from .api.round_robin import RoundRobin as RoundRobin
 from .api.scans import exscan as exscan
 from .api.scans import scan as scan
 from .api.surroundings import get_node_local_rank as get_node_local_rank
@@ -77,12 +75,13 @@ from .api.sync import set_timeout as set_timeout
 from .api.sync import status as status
 from .api.sync import store as store
 from .c10d import ProcessGroup as ProcessGroup
+from .collectives.reduction import ReduceOp as ReduceOp
 from .coordinator.client import Control as Control
 from .coordinator.diagnosis import Diagnosis as Diagnosis
 from .coordinator.status import JobStatus as JobStatus
 from .data.sparse_array import SparseArray as SparseArray
 from .deadlines import deadline as deadline
-from .engine.work import Work as Work
+from .engine.work.work import Work as Work
 from .errors import AllhandsError as AllhandsError
 from .errors import CollectiveMismatch as CollectiveMismatch
 from .errors import CollectiveTimeout as CollectiveTimeout
@@ -100,7 +99,9 @@ from .errors import PermissionDenied as PermissionDenied
 from .errors import Refused as Refused
 from .errors import StoreTimeout as StoreTimeout
 from .errors import Unauthenticated as Unauthenticated
-from .group import Group as Group
+from .group.group import Group as Group
+from .group.non_member import NonMember as NonMember
+from .group.round_robin import RoundRobin as RoundRobin
 from .membership.retry import retry as retry
 from .parallel.grad_bucket import GradBucket as GradBucket
 from .parallel.join import Join as Join
@@ -110,7 +111,6 @@ from .parallel.mesh import DeviceMesh as DeviceMesh
 from .parallel.mesh import init_device_mesh as init_device_mesh
 from .parallel.reducer import Reducer as Reducer
 from .recorder.record import OperationRecord as OperationRecord
-from .reduction import ReduceOp as ReduceOp
 from .stores import CoordinatorStore as CoordinatorStore
 from .stores import FakeStore as FakeStore
 from .stores import FileStore as FileStore

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 
 from allhands import config
 from allhands.aio_composed import AsyncComposed, settled
-from allhands.api.non_member import NonMember
 from allhands.api.sync import next_attempt, parent
 from allhands.api.world import GroupOptions, World
-from allhands.engine.arguments import AnyArray
-from allhands.group import Group
-from allhands.reduction import ReduceOp
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
 
 __all__ = ["AsyncGroup", "AsyncWorld", "connect"]
 

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from allhands.engine.arguments import AnyArray
-from allhands.engine.composed import BROADCAST_BYTES
-from allhands.engine.work import Work
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.composite import BROADCAST_BYTES
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.work.work import Work
 from allhands.futures import awaitable
-from allhands.group import Group
-from allhands.reduction import ReduceOp
+from allhands.group.group import Group
 
 T = TypeVar("T")
 

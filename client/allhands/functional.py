@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from allhands.api import sync
-from allhands.engine.arguments import AnyArray, checked, splits
+from allhands.collectives.arguments import AnyArray, checked, splits
+from allhands.collectives.reduction import ReduceOp
 from allhands.parallel.axes import cut, dimension, joined
 from allhands.parallel.coalesced import (
     all_gather_into_tensor_coalesced,
@@ -22,7 +23,6 @@ from allhands.parallel.coalesced import (
 )
 from allhands.parallel.expand import ExpandedGroup, GroupLike, expand_group, resolve
 from allhands.parallel.ops import named
-from allhands.reduction import ReduceOp
 
 __all__ = [
     "ExpandedGroup",

@@ -62,8 +62,8 @@ def test_a_block_ends_every_kind_of_call_in_time_and_the_group_goes_on(job: Job)
 def test_a_call_over_shared_memory_is_told_of_when_it_stalls_and_when_it_goes_on(job: Job) -> None:
     text = """
     import logging
-    from allhands.engine import stall
-    stall.LONGEST = 0.1
+    from allhands.engine.failures import slow_calls
+    slow_calls.LONGEST = 0.1
 
     class Teller(logging.Handler):
         def emit(self, record):

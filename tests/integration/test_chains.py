@@ -39,7 +39,7 @@ ah.destroy_process_group()
 """
 
 ENDED = """
-from allhands.engine import scans
+from allhands.collectives import scans
 ah.init_process_group(timeout=WITHIN)
 n, me = ah.get_world_size(), ah.get_rank()
 ah.scan(np.ones(5000))
@@ -164,7 +164,7 @@ def test_a_chain_is_not_mistaken_for_the_movement_it_begins_with(job: Job):
 
 
 CANCELLED = """
-from allhands.engine import scans
+from allhands.collectives import scans
 ah.init_process_group(timeout=20)
 me = ah.get_rank()
 ah.scan(np.ones(5000))

@@ -8,7 +8,7 @@ import pytest
 
 import allhands as ah
 from allhands.api.sync import current_world
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.testing import on_threads
 from support.ranks.processes import BACKENDS, Job
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.engine.coalesced import buckets
+from allhands.collectives.coalesced import buckets
 from allhands.testing import assert_equal_on_rank, on_threads, run_threads
 
 

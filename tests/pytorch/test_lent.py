@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from allhands.engine.call import Call
-from allhands.engine.work import Work as NativeWork
+from allhands.collectives.signature import Call
+from allhands.engine.work.work import Work as NativeWork
 from allhands.runtime.callbacks import Callbacks
 from allhands.torch.tensors import Lent
 from allhands.torch.work import Work

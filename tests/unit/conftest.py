@@ -2,8 +2,9 @@
 
 import pytest
 
-from allhands.algorithms import select
-from allhands.engine import executor, guard, phases, plan
+from allhands.collectives import hierarchical_plan, plan
+from allhands.collectives.algorithms import select
+from allhands.engine.links import executor, output_guard
 from allhands.transport import inbox, outbox
 
 CHUNK = 64
@@ -25,11 +26,11 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "MEDIUM", 160)
     monkeypatch.setattr(plan, "SLICE_BYTES", 80)
     monkeypatch.setattr(plan, "BLOCK_SLICE_BYTES", 160)
-    monkeypatch.setattr(guard, "STAGED_BYTES", 64)
-    monkeypatch.setattr(guard, "ALONG_BYTES", 32)
-    monkeypatch.setattr(phases, "FLAT", -1)
-    monkeypatch.setattr(phases, "SMALL", 64)
-    monkeypatch.setattr(phases, "SLICE_BYTES", 240)
+    monkeypatch.setattr(output_guard, "STAGED_BYTES", 64)
+    monkeypatch.setattr(output_guard, "ALONG_BYTES", 32)
+    monkeypatch.setattr(hierarchical_plan, "FLAT", -1)
+    monkeypatch.setattr(hierarchical_plan, "SMALL", 64)
+    monkeypatch.setattr(hierarchical_plan, "SLICE_BYTES", 240)
     monkeypatch.setattr(outbox, "CHUNK", CHUNK)
     monkeypatch.setattr(outbox, "EAGER", EAGER)
     for module in (outbox, executor):

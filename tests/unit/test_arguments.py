@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from allhands.engine import arguments
-from allhands.engine.buffer import Array, octets
+from allhands.collectives import arguments
+from allhands.collectives.buffer import Array, octets
 from allhands.errors import InvalidArgument
 
 # ---------------------------------------------------------------- any array

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from allhands.engine.backlog import Backlog
-from allhands.engine.call import Call
-from allhands.engine.order import Order
-from allhands.engine.recording import Recording
-from allhands.engine.work import Work
+from allhands.collectives.signature import Call
+from allhands.engine.group_recorder import Recording
+from allhands.engine.numbering import Order
+from allhands.engine.shm.deferred_calls import Backlog
+from allhands.engine.work.work import Work
 from allhands.futures import at_once
 from allhands.runtime.callbacks import Callbacks
 

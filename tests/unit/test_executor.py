@@ -5,11 +5,11 @@ import asyncio
 import numpy as np
 import pytest
 
-from allhands.engine.buffer import Array, Buffer
-from allhands.engine.executor import Execution, MismatchFound
-from allhands.engine.part import Part
-from allhands.reduction import ReduceOp
-from allhands.schedule import Area, Recv, Round, Schedule, Send, Span
+from allhands.collectives.buffer import Array, Buffer
+from allhands.collectives.part import Part
+from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
+from allhands.engine.links.executor import Execution, MismatchFound
 from allhands.transport.frame import Key
 from allhands.transport.inbox import Incoming, Unlike
 from allhands.transport.outbox import UNASKED, Outgoing

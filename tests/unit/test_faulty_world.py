@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import allhands as ah
+from allhands.collectives.request import Native
 from allhands.engine import group_engine
-from allhands.engine.native import Native
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.testing import COORDINATOR, FaultEvent, FaultyWorld, Plan, faults, faulty_world
 from allhands.testing.inproc_world import outcomes
 from allhands.testing.virtual_time import run

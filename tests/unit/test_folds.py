@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allhands.reduction import (
+from allhands.collectives.reduction import (
     OPS,
     TYPES,
     ReduceOp,

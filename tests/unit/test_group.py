@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from allhands.group import Group
-from allhands.reduction import OPS, ReduceOp
+from allhands.collectives.reduction import OPS, ReduceOp
+from allhands.group.group import Group
 from allhands.testing.inproc_world import inproc_world, results
 
 Array = NDArray[np.generic]

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import numpy as np
 import pytest
 
+from allhands.collectives.reduction import ReduceOp
 from allhands.deadlines import deadline
-from allhands.engine import endings, group_engine
-from allhands.engine.endings import Found
-from allhands.engine.losses import Losses
-from allhands.engine.work import Work
+from allhands.engine import group_engine
+from allhands.engine.failures import tracker
+from allhands.engine.failures.losses import Losses
+from allhands.engine.failures.tracker import Found
+from allhands.engine.work.work import Work
 from allhands.errors import (
     AllhandsError,
     CollectiveMismatch,
@@ -18,8 +20,7 @@ from allhands.errors import (
     GroupAborted,
     PeerFailed,
 )
-from allhands.group import Group
-from allhands.reduction import ReduceOp
+from allhands.group.group import Group
 from allhands.testing.inproc_world import InprocRank, InprocWorld, inproc_world, outcomes, results
 from allhands.transport.inproc import Switchboard
 from allhands.verdicts import Absence, GivenUp, Verdict
@@ -246,7 +247,7 @@ async def test_a_rank_that_was_done_answers_who_waits_in_another_call(
 async def test_a_rank_that_comes_late_with_another_call_gets_the_table_too(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 0.05)
+    monkeypatch.setattr(tracker, "_MISMATCH_SECONDS", 0.05)
     early = [three.groups[0].all_reduce(ones(4)), three.groups[2].all_reduce(ones(5))]
     first, second = await outcomes(early)
     assert isinstance(first, CollectiveMismatch)
@@ -293,8 +294,8 @@ async def test_the_table_says_where_each_call_was_made(three: InprocWorld) -> No
 async def test_the_table_says_what_a_rank_does_instead(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "_SOON_SECONDS", 0.01)
-    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 5.0)  # nobody waits so long
+    monkeypatch.setattr(tracker, "_SOON_SECONDS", 0.01)
+    monkeypatch.setattr(tracker, "_MISMATCH_SECONDS", 5.0)  # nobody waits so long
     for number, doing in enumerate(["has made none", "is outside any call since #2"], 1):
         ended = await outcomes(
             group.all_reduce(ones(4 + group.rank), timeout=4) for group in three.groups[:2]
@@ -313,8 +314,8 @@ async def test_the_table_says_what_a_rank_does_instead(
 async def test_a_rank_that_is_about_to_make_its_call_is_waited_for(
     three: InprocWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "_SOON_SECONDS", 5.0)
-    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 5.0)
+    monkeypatch.setattr(tracker, "_SOON_SECONDS", 5.0)
+    monkeypatch.setattr(tracker, "_MISMATCH_SECONDS", 5.0)
     works = [group.all_reduce(ones(4 + group.rank)) for group in three.groups[:2]]
     await three.settle()
     assert not any(work.is_completed() for work in works)
@@ -647,7 +648,7 @@ async def told_why(*answers: Found) -> tuple[AllhandsError, int]:
     left = list(answers)
     me = InprocRank(Switchboard(), 0, lambda group, sequence, waiting_on: left.pop(0))
     doing, losses = (lambda: "is in no call"), Losses()
-    ending = endings.Endings("world", [0, 1], 0, 1, me.mesh, me, doing, losses)
+    ending = tracker.Endings("world", [0, 1], 0, 1, me.mesh, me, doing, losses)
     return await ending.given_up("barrier", 7, None, [1]), len(answers) - len(left)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from allhands.engine import endings
-from allhands.engine.guard import ROOTED
+from allhands.engine.failures import tracker
+from allhands.engine.links.output_guard import ROOTED
 from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout
 from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes
 from support.arrays.collective_cases import EVERY, Case, case
@@ -25,8 +25,8 @@ SOON = 0.02
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ranks that are not there answer at once."""
-    monkeypatch.setattr(endings, "_SOON_SECONDS", 0.005)
-    monkeypatch.setattr(endings, "_MISMATCH_SECONDS", 0.1)
+    monkeypatch.setattr(tracker, "_SOON_SECONDS", 0.005)
+    monkeypatch.setattr(tracker, "_MISMATCH_SECONDS", 0.1)
 
 
 def cases(chance: random.Random, size: int) -> list[Case]:

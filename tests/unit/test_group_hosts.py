@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from allhands.collectives.reduction import OPS, ReduceOp
 from allhands.errors import CollectiveMismatch, CollectiveTimeout, PeerFailed
-from allhands.reduction import OPS, ReduceOp
 from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes, results
 from support.arrays.collective_cases import called
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from allhands.engine.work import Work
+from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout, PeerFailed
 from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes, results
 

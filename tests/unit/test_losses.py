@@ -1,6 +1,6 @@
 """Whom calls and messages blame, as transcripts: the first loss, not what followed from it."""
 
-from allhands.engine.losses import Losses
+from allhands.engine.failures.losses import Losses
 from allhands.errors import AllhandsError
 
 

@@ -28,9 +28,9 @@ def test_a_mutation_is_of_a_row_that_has_tests_on_its_face(mutation: Mutation) -
 
 
 def test_a_text_that_is_not_there_once_is_refused() -> None:
-    mutation = Mutation(1, "nothing", "group.py", "twice", "once")
+    mutation = Mutation(1, "nothing", "group/group.py", "twice", "once")
     for text in ("", "twice and twice"):
-        with pytest.raises(DoesNotFit, match=r"P1, nothing: client/allhands/group\.py has this"):
+        with pytest.raises(DoesNotFit, match=r"P1, nothing: \S*/group/group\.py has this"):
             mutation.applied(text)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allhands.reduction import OPS, TYPES, ReduceOp, check
+from allhands.collectives.reduction import OPS, TYPES, ReduceOp, check
 
 native: Any = pytest.importorskip("allhands._native", reason="installed without the native core")
 

@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from allhands.engine.native import Native
-from allhands.engine.phases import DEPTH, Layout, Phase, Scratch, described, islands, phases
-from allhands.reduction import ReduceOp
+from allhands.collectives.hierarchical_plan import (
+    DEPTH,
+    Layout,
+    Phase,
+    Scratch,
+    described,
+    islands,
+    phases,
+)
+from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.request import Native
 
 Array = NDArray[np.int64]
 
@@ -249,7 +257,7 @@ def test_what_layers_do_not_help_goes_over_links(shape: Sequence[int]) -> None:
 
 
 def test_what_is_small_goes_over_links_whatever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allhands.engine.phases.FLAT", 8 * 24)
+    monkeypatch.setattr("allhands.collectives.hierarchical_plan.FLAT", 8 * 24)
     layout = laid_out((2, 2))[0]
 
     def is_flat(kind: str, count: int, blocks: int = 1) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.testing import COORDINATOR, FaultyWorld, Plan, faults, faulty_world
 from allhands.testing.virtual_time import run
 from support.arrays.collective_cases import EVERY, Case, allowed, case

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.request import OPS
 from allhands.coordinator import report_codec
 from allhands.coordinator.diagnosis import RankReport, diagnose
 from allhands.coordinator.status import GroupStatus, JobStatus, MemberStatus, OperationStatus
-from allhands.engine.native import OPS
 from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.recorder import source
 from allhands.recorder.begun import MOST, Begun
 from allhands.recorder.dump import MOST_FILES, Dumper
@@ -28,7 +29,6 @@ from allhands.recorder.record import OUTCOMES, OperationRecord
 from allhands.recorder.ring import Ring
 from allhands.recorder.source import place
 from allhands.recorder.trace import trace
-from allhands.reduction import ReduceOp
 from allhands.runtime.native_core import find
 from allhands.testing.inproc_world import inproc_world, outcomes
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from allhands.reduction import OPS, ReduceOp
+from allhands.collectives.reduction import OPS, ReduceOp
 
 
 def largest_magnitude(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]

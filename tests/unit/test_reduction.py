@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from allhands.reduction import OPS, ReduceOp, check, check_mean, combine, finish, folds, name_of
+from allhands.collectives.reduction import (
+    OPS,
+    ReduceOp,
+    check,
+    check_mean,
+    combine,
+    finish,
+    folds,
+    name_of,
+)
 
 BOOL = ["bool"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

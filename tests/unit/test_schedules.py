@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from allhands.algorithms import (
+from allhands.collectives.algorithms import (
     bruck,
     dissemination,
     doubling,
@@ -25,8 +25,8 @@ from allhands.algorithms import (
     tree,
     van_de_geijn,
 )
-from allhands.algorithms.blocks import near_equal
-from allhands.schedule import Schedule
+from allhands.collectives.algorithms.blocks import near_equal
+from allhands.collectives.schedule import Schedule
 from allhands.testing import Traffic, interleave, simulate
 
 SIZES = range(1, 18)

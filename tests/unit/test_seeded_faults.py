@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from allhands.algorithms import bruck, halving, pairwise, ring, tree
-from allhands.schedule import Schedule
+from allhands.collectives.algorithms import bruck, halving, pairwise, ring, tree
+from allhands.collectives.schedule import Schedule
 from allhands.testing import ScheduleError, simulate
 
 SIZES = range(1, 18)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from allhands.algorithms import (
+from allhands.collectives.algorithms import (
     bruck,
     cost,
     doubling,
@@ -16,9 +16,9 @@ from allhands.algorithms import (
     tree,
     van_de_geijn,
 )
-from allhands.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.schedule import Schedule
 from allhands.membership.link_probe import gauge
-from allhands.schedule import Schedule
 from allhands.testing.inproc_world import inproc_world
 
 NEAR = Wire(50e-6, 1.2e9)

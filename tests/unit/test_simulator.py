@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from allhands.algorithms import (
+from allhands.collectives.algorithms import (
     bruck,
     dissemination,
     doubling,
@@ -21,7 +21,7 @@ from allhands.algorithms import (
     tree,
     van_de_geijn,
 )
-from allhands.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
+from allhands.collectives.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
 from allhands.testing import ScheduleError, Traffic, interleave, simulate
 
 Array = NDArray[Any]

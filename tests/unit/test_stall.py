@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allhands.engine import group_engine, stall
-from allhands.engine.stall import LONGEST, SHORTEST, patience
+from allhands.engine import group_engine
+from allhands.engine.failures import slow_calls
+from allhands.engine.failures.slow_calls import LONGEST, SHORTEST, patience
 from allhands.testing.inproc_world import inproc_world, outcomes, results
 
 
@@ -41,7 +42,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.WARNING, "allhands")
     monkeypatch.setattr(group_engine, "PING_AFTER", 0.0025)
     monkeypatch.setattr(group_engine, "ASK_AFTER", 0.005)
-    monkeypatch.setattr(stall, "LONGEST", 0.01)
+    monkeypatch.setattr(slow_calls, "LONGEST", 0.01)
 
 
 async def told(caplog: pytest.LogCaptureFixture, event: str, count: int) -> list[dict[str, Any]]:

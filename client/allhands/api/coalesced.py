@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from allhands.api.sync import AnyGroup, finished, member, within
 from allhands.c10d import AllgatherOptions, ProcessGroup
-from allhands.engine import arguments
-from allhands.engine.arguments import AnyArray
-from allhands.engine.composed import BROADCAST_BYTES
-from allhands.engine.work import Work
-from allhands.reduction import ReduceOp
+from allhands.collectives import arguments
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.composite import BROADCAST_BYTES
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.work.work import Work
 
 
 def all_reduce_coalesced(

@@ -4,10 +4,10 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
-from allhands.api.non_member import NonMember
 from allhands.api.sync import AnyGroup, current_world
-from allhands.collecting import Collecting
-from allhands.engine.work import Work
+from allhands.engine.work.work import Work
+from allhands.group.coalescing import Collecting
+from allhands.group.non_member import NonMember
 
 
 class Coalesced:

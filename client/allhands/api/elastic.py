@@ -1,8 +1,8 @@
 """What programs use that go on while ranks are lost and come, on the default group."""
 
 from allhands.api.sync import default_group
-from allhands.engine.arguments import AnyArray
-from allhands.group import Group
+from allhands.collectives.arguments import AnyArray
+from allhands.group.group import Group
 from allhands.membership import state
 from allhands.membership.state import Scalar
 

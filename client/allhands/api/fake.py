@@ -3,7 +3,7 @@
 from allhands.api.world import World
 from allhands.config import WorldConfig
 from allhands.coordinator.endpoint import Endpoint
-from allhands.fake import FakeThread, FakeWorker
+from allhands.membership.fake.world import FakeThread, FakeWorker
 
 
 class FakeWorld(World):

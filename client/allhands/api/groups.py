@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import numpy as np
 
-from allhands.api.non_member import NonMember
-from allhands.api.round_robin import RoundRobin
 from allhands.api.sync import AnyGroup, current_world, finished, member, uncollected
 from allhands.api.world import GroupOptions
-from allhands.group import Group
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
+from allhands.group.round_robin import RoundRobin
 from allhands.membership.resilient import ResilientGroup
 
 

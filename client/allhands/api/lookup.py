@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from allhands.api.non_member import NonMember
 from allhands.api.sync import AnyGroup, current_world
-from allhands.group import Group
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
 
 
 def get_group_rank(group: AnyGroup, global_rank: int) -> int:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from allhands.api.non_member import NonMember
 from allhands.api.sync import AnyGroup, default_group, irecv, isend, receiver, sender
-from allhands.engine.arguments import AnyArray
-from allhands.engine.work import Work
+from allhands.collectives.arguments import AnyArray
+from allhands.engine.work.work import Work
+from allhands.group.non_member import NonMember
 
 
 class P2POp:

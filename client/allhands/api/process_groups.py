@@ -1,8 +1,8 @@
 """Process groups of this process's world, with the methods of c10d."""
 
 from allhands.api import sync
-from allhands.api.non_member import NonMember
 from allhands.c10d import ProcessGroup
+from allhands.group.non_member import NonMember
 
 
 def process_group(group: sync.AnyGroup = None) -> ProcessGroup:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from allhands.api.sync import AnyGroup, finished, member, within
-from allhands.engine.arguments import AnyArray
-from allhands.engine.work import Work
-from allhands.reduction import ReduceOp
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.work.work import Work
 
 
 def all_gather_v(

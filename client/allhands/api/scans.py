@@ -1,9 +1,9 @@
 """Module-level scan and exscan: what the ranks up to this one bring, combined. As in `sync`."""
 
 from allhands.api.sync import AnyGroup, finished, member
-from allhands.engine.arguments import AnyArray
-from allhands.engine.work import Work
-from allhands.reduction import ReduceOp
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.work.work import Work
 
 
 def scan(

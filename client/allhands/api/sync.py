@@ -23,21 +23,21 @@ import numpy.typing as npt
 
 from allhands import config
 from allhands.api.fake import FakeWorld
-from allhands.api.non_member import NonMember
 from allhands.api.world import Seat, World
-from allhands.collecting import Promised
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
 from allhands.coordinator.client import Control
 from allhands.coordinator.client import connect as _connect
 from allhands.coordinator.status import JobStatus
 from allhands.deadlines import seconds
-from allhands.engine.arguments import AnyArray
-from allhands.engine.persistent import PersistentCall
-from allhands.engine.work import Work
+from allhands.engine.work.persistent import PersistentCall
+from allhands.engine.work.work import Work
 from allhands.errors import InvalidArgument
-from allhands.group import Group
+from allhands.group.coalescing import Promised
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
 from allhands.membership.store_rendezvous import meet_through
 from allhands.recorder.record import OperationRecord
-from allhands.reduction import ReduceOp
 from allhands.runtime.termination import INTERRUPTIONS, reason_of
 from allhands.stores import CoordinatorStore, Store
 from allhands_proto import notice

@@ -14,16 +14,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from allhands.api.non_member import NonMember
-from allhands.api.register import Lineage, Register, check_tag
+from allhands.collectives.arguments import AnyArray
 from allhands.config import ON_FAILURE, WorldConfig
 from allhands.coordinator.endpoint import Endpoint
 from allhands.data.codec import Types
 from allhands.data.serializer import Objects
-from allhands.engine.arguments import AnyArray
-from allhands.engine.verdict import Failure
+from allhands.engine.failures.call_errors import Failure
 from allhands.errors import AllhandsError, ForkedProcess
-from allhands.group import Group
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
+from allhands.group.registry import Lineage, Register, check_tag
 from allhands.membership.resilient import Policy, ResilientGroup
 from allhands.membership.survivors import Survivors
 from allhands.membership.worker import Worker

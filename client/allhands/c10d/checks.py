@@ -7,13 +7,12 @@ be. The texts are c10d's, behind the operation's name, with what is wrong and wh
 from collections.abc import Sequence
 from typing import NoReturn
 
-from allhands import reduction
+from allhands.collectives import arguments, reduction, sparse
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
 from allhands.data import sparse_array
 from allhands.data.sparse_array import SparseArray
-from allhands.engine import arguments, sparsely
-from allhands.engine.arguments import AnyArray
 from allhands.errors import InvalidArgument, InvalidType
-from allhands.reduction import ReduceOp
 
 
 def is_sparse(array: object) -> bool:
@@ -44,8 +43,8 @@ def allreduce(tensors: object, op: ReduceOp) -> list[AnyArray] | list[SparseArra
     _not_empty("allreduce", given, "tensor list")
     arrays = _one_layout("allreduce", given)
     _like("allreduce", arrays, arrays[0])
-    if isinstance(arrays[0], SparseArray) and op not in sparsely.OPS:
-        known = ", ".join(one.name for one in sparsely.OPS)
+    if isinstance(arrays[0], SparseArray) and op not in sparse.OPS:
+        known = ", ".join(one.name for one in sparse.OPS)
         refuse("allreduce", f"unsupported reduction operation: {op} of sparse arrays; use {known}")
     reducible("allreduce", op, arrays[0])
     return arrays

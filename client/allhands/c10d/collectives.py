@@ -20,16 +20,16 @@ from allhands.c10d.options import (
     ScatterOptions,
     settled,
 )
+from allhands.collectives import arguments, vector
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.composite_call import Chain
+from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.signature import Result
 from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import Timeout
-from allhands.engine import arguments, ragged
-from allhands.engine.arguments import AnyArray
-from allhands.engine.call import Result
-from allhands.engine.chain import Chain
-from allhands.engine.ended import Ended
-from allhands.engine.work import Work
-from allhands.group import Group
-from allhands.reduction import ReduceOp
+from allhands.engine.work.completed import Ended
+from allhands.engine.work.work import Work
+from allhands.group.group import Group
 
 
 class Collectives:
@@ -304,7 +304,7 @@ class Collectives:
         if any(one.shape != array.shape for one in read):
             blocks = [np.ascontiguousarray(one).reshape(one.shape) for one in read]
             arguments.target(array, "output_tensors[0]")
-            return self._chain(options, ragged.reduce_scatter(blocks, options.reduceOp, array))
+            return self._chain(options, vector.reduce_scatter(blocks, options.reduceOp, array))
         return self._giving(options, [array]).reduce_scatter(
             array, read, options.reduceOp, timeout=options.seconds, label=options.label
         )

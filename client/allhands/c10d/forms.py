@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from allhands.c10d.options import AnyOptions
-from allhands.engine.arguments import AnyArray
-from allhands.reduction import ReduceOp
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
 
 Arrays: TypeAlias = Sequence[AnyArray]
 

@@ -1,13 +1,13 @@
 """The calls of a group, whose works give what the caller says: lists, where c10d has lists."""
 
-from allhands.algorithms.cost import Wire
-from allhands.engine.arguments import AnyArray
-from allhands.engine.buffer import Array
-from allhands.engine.call import Result
-from allhands.engine.collectives import Build, Collectives, Timeout
-from allhands.engine.native import Native
-from allhands.engine.work import Work
-from allhands.group import Group
+from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.buffer import Array
+from allhands.collectives.primitive import Build, Collectives, Timeout
+from allhands.collectives.request import Native
+from allhands.collectives.signature import Result
+from allhands.engine.work.work import Work
+from allhands.group.group import Group
 
 
 class Giving(Collectives[Work]):

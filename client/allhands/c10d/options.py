@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from allhands import deadlines
+from allhands.collectives.reduction import ReduceOp
 from allhands.deadlines import Timeout
-from allhands.reduction import ReduceOp
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 
-from allhands.engine.verdict import listed
+from allhands.engine.failures.call_errors import listed
 from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 
 

@@ -21,7 +21,7 @@ from allhands.c10d.giving import Giving
 from allhands.c10d.options import BarrierOptions, GroupOptions, settled
 from allhands.c10d.passing import not_passed
 from allhands.deadlines import Timeout, seconds
-from allhands.engine.work import Work
+from allhands.engine.work.work import Work
 from allhands.errors import CollectiveTimeout, PeerFailed
 from allhands.runtime.termination import INTERRUPTIONS, reason_of
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from allhands.collectives import sparse
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import Chain, Moves, Steps
+from allhands.collectives.reduction import Premul, ReduceOp, finish, fold
+from allhands.collectives.signature import Call
 from allhands.data.sparse_array import SparseArray, distinct, unflat
-from allhands.engine import sparsely
-from allhands.engine.arguments import AnyArray
-from allhands.engine.buffer import Array
-from allhands.engine.call import Call
-from allhands.engine.chain import Chain, Moves, Steps
-from allhands.reduction import Premul, ReduceOp, finish, fold
 
 
 def broadcast(
@@ -70,7 +70,7 @@ def all_gather(
 def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> Chain:
     """Let all arrays, on all ranks, hold the combination of all of them."""
     mine = _combined(arrays, op)
-    chain = sparsely.all_reduce(mine, op)
+    chain = sparse.all_reduce(mine, op)
 
     def steps(moves: Moves) -> Steps:
         yield from chain.steps(moves)
@@ -85,7 +85,7 @@ def all_reduce_sparse(arrays: Sequence[SparseArray], op: ReduceOp) -> Chain:
 def _combined(arrays: Sequence[SparseArray], op: ReduceOp) -> SparseArray:
     """Return a new array that is the combination of these, which are alike."""
     stored = [distinct(array) for array in arrays]
-    union, whole = sparsely.combined(_at_home(op, arrays[0].dtype), stored, len(arrays))
+    union, whole = sparse.combined(_at_home(op, arrays[0].dtype), stored, len(arrays))
     return SparseArray(unflat(union, arrays[0]), whole, arrays[0].shape)
 
 

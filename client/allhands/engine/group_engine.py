@@ -12,35 +12,35 @@ from typing import NoReturn
 
 import numpy as np
 
-from allhands.algorithms.cost import Wire
-from allhands.engine import verdict
-from allhands.engine.backlog import Backlog
-from allhands.engine.call import Call, Result, group_hash
-from allhands.engine.chain import Running
-from allhands.engine.collectives import Build
-from allhands.engine.endings import ASK_AFTER, LATE, Endings, Found, first, stop
-from allhands.engine.exchanges import Exchanges
-from allhands.engine.executor import Execution, MismatchFound
-from allhands.engine.guard import ROOTED, Hearing, Stage, guarded
-from allhands.engine.hierarchy import Hierarchy
-from allhands.engine.island import Island, Left
-from allhands.engine.losses import Losses
-from allhands.engine.messages import Messages
-from allhands.engine.native import Native
-from allhands.engine.order import Clash, Order
-from allhands.engine.phases import Allocate, Layout, Phase, Scratch
-from allhands.engine.pings import PING_AFTER
-from allhands.engine.recording import SIZE, Recording
-from allhands.engine.shared import Shared
-from allhands.engine.stall import Stall
-from allhands.engine.steps import Steps
-from allhands.engine.verdict import Failure, Registry
-from allhands.engine.verify import HERE_BYTES, Verification, digest, result_bytes
-from allhands.engine.work import Work
+from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.composite_call import Running
+from allhands.collectives.hierarchical_plan import Allocate, Layout, Phase, Scratch
+from allhands.collectives.primitive import Build
+from allhands.collectives.reduction import ReduceOp
+from allhands.collectives.request import Native
+from allhands.collectives.signature import Call, Result, group_hash
+from allhands.engine.failures import call_errors
+from allhands.engine.failures.call_errors import Failure, Registry
+from allhands.engine.failures.losses import Losses
+from allhands.engine.failures.slow_calls import Stall
+from allhands.engine.failures.tracker import ASK_AFTER, LATE, Endings, Found, first, stop
+from allhands.engine.group_recorder import SIZE, Recording
+from allhands.engine.hosts.composite_runner import Steps
+from allhands.engine.hosts.hierarchical import Hierarchy
+from allhands.engine.links.executor import Execution, MismatchFound
+from allhands.engine.links.output_guard import ROOTED, Hearing, Stage, guarded
+from allhands.engine.links.pings import PING_AFTER
+from allhands.engine.numbering import Clash, Order
+from allhands.engine.p2p.over_links import Exchanges
+from allhands.engine.p2p.router import Messages
+from allhands.engine.result_check import HERE_BYTES, Verification, digest, result_bytes
+from allhands.engine.shm.deferred_calls import Backlog
+from allhands.engine.shm.group_channel import Shared
+from allhands.engine.shm.host_group import Island, Left
+from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CoordinatorUnavailable
 from allhands.recorder.record import worded
 from allhands.recorder.source import caller, place
-from allhands.reduction import ReduceOp
 from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.job_thread import Aside
 from allhands.shm.areas import Grounds
@@ -412,7 +412,7 @@ class GroupEngine:
         if (lane := self.order.lane) is not None:
             lane.close()  # so that no call begins before the loop has heard of it
         by = self._registry.name(self.ranks[self.rank])
-        raise verdict.aborted(f"{operation} of group {self.name!r}", by, reason)
+        raise call_errors.aborted(f"{operation} of group {self.name!r}", by, reason)
 
     def _refuse(self, operation: str, thread: int, sequence: int, other: str) -> NoReturn:
         self.refuse_clash(operation, Clash(thread, sequence, other))

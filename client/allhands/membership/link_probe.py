@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from allhands.algorithms.cost import Wire, rounds_of
+from allhands.collectives.algorithms.cost import Wire, rounds_of
+from allhands.collectives.reduction import ReduceOp
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.work import Work
+from allhands.engine.work.work import Work
 from allhands.futures import awaitable
-from allhands.group import Group
-from allhands.reduction import ReduceOp
+from allhands.group.group import Group
 
 _NBYTES = 1 << 20
 """Enough for a link to show its rate; 90 ms at 100 Mbit/s."""

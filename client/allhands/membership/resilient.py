@@ -16,18 +16,18 @@ from types import CodeType
 
 import numpy as np
 
-from allhands.engine import plan
-from allhands.engine.buffer import Array
-from allhands.engine.call import Call, Result
-from allhands.engine.chain import Chain
-from allhands.engine.collectives import Build, Timeout
-from allhands.engine.native import Native
-from allhands.engine.order import Order
-from allhands.engine.part import Part
-from allhands.engine.work import Work
+from allhands.collectives import plan
+from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import Chain
+from allhands.collectives.part import Part
+from allhands.collectives.primitive import Build, Timeout
+from allhands.collectives.request import Native
+from allhands.collectives.signature import Call, Result
+from allhands.engine.numbering import Order
+from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveTimeout, MembershipChanged, PeerFailed
 from allhands.futures import awaitable
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.membership.reform import Proposal, Reformed, Regrouper
 from allhands.recorder.source import caller
 from allhands.runtime.loop_thread import LoopThread

@@ -1,6 +1,6 @@
 """Making a failed call once more."""
 
-from allhands.engine.work import Work
+from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, PeerFailed
 
 

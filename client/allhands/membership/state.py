@@ -6,11 +6,11 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from allhands.engine.arguments import AnyArray, checked
+from allhands.collectives.arguments import AnyArray, checked
+from allhands.collectives.reduction import ReduceOp
 from allhands.errors import MembershipChanged, PeerFailed
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.membership.resilient import ResilientGroup
-from allhands.reduction import ReduceOp
 
 Scalar = int | float | bool | str | None
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """What ranks of a group do together that have lost some, for callers on any thread."""
 
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.membership.reform import Proposal, Regrouper
 from allhands.runtime.loop_thread import LoopThread
 

@@ -14,20 +14,20 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from allhands.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.hierarchical_plan import Layout, islands
+from allhands.collectives.signature import group_hash
 from allhands.config import WorldConfig
 from allhands.coordinator import report_codec
 from allhands.coordinator.attempts import RETRY_SECONDS, Attempts
 from allhands.coordinator.endpoint import Dial, dial
 from allhands.coordinator.rendezvous import Meeting, meet
 from allhands.coordinator.session import OF_THE_WORLD, Member, Session, introduced
-from allhands.engine import verdict
-from allhands.engine.call import group_hash
-from allhands.engine.endings import first
+from allhands.engine.failures import call_errors
+from allhands.engine.failures.call_errors import Failure
+from allhands.engine.failures.tracker import first
 from allhands.engine.group_engine import GroupEngine, Position
-from allhands.engine.phases import Layout, islands
-from allhands.engine.pings import SILENT_SECONDS, Pings
-from allhands.engine.verdict import Failure
+from allhands.engine.links.pings import SILENT_SECONDS, Pings
 from allhands.errors import (
     AllhandsError,
     CoordinatorUnavailable,
@@ -634,7 +634,7 @@ class Worker:
         self._tell_last_report()
         self._gone.add(rank)
         failure = self._announced(
-            found, partial(verdict.peer_failed, found=found, ranks=found.ranks)
+            found, partial(call_errors.peer_failed, found=found, ranks=found.ranks)
         )
         logger.warning("%s is lost: %s; %s", self.name(rank), reason, found.text)
         self._known(rank)
@@ -651,10 +651,10 @@ class Worker:
             return
         found = local_verdict.of_left(self.members[rank], left.error)
         completed = {one.group: one.completed for one in left.progress}
-        failure: Failure = partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        failure: Failure = partial(call_errors.peer_failed, found=found, ranks=found.ranks)
         if left.aborts and left.error:
             failure = partial(
-                verdict.aborted_by_error,
+                call_errors.aborted_by_error,
                 by=self.name(rank),
                 error=left.error,
                 traceback=left.traceback,
@@ -681,7 +681,7 @@ class Worker:
         logger.warning("%s", found.text)
         self._tell_last_report()
         failure = self._announced(
-            found, partial(verdict.peer_failed, found=found, ranks=found.ranks)
+            found, partial(call_errors.peer_failed, found=found, ranks=found.ranks)
         )
         for both in pairs:
             for rank in both:
@@ -705,7 +705,7 @@ class Worker:
         if not group:
             self._tell_last_report()
         self._aborted.add(group)
-        failure = partial(verdict.aborted, by=by, reason=reason)
+        failure = partial(call_errors.aborted, by=by, reason=reason)
 
         def tell(engine: GroupEngine) -> None:
             if group in ("", engine.name):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from allhands.engine.arguments import AnyArray
+from allhands.collectives.arguments import AnyArray
 
 
 def dimension(given: int, array: AnyArray, name: str) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from allhands.api import sync
+from allhands.collectives.arguments import AnyArray
 from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import effective
-from allhands.engine.arguments import AnyArray
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.parallel import comm_hook
 from allhands.parallel.buckets import Layout
 from allhands.parallel.comm_hook import CommHook

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from allhands.api import sync
-from allhands.engine.arguments import AnyArray, checked
+from allhands.collectives.arguments import AnyArray, checked
+from allhands.collectives.reduction import ReduceOp, check
 from allhands.parallel.axes import cut
 from allhands.parallel.expand import GroupLike, resolve
 from allhands.parallel.ops import named
-from allhands.reduction import ReduceOp, check
 
 
 def all_reduce_coalesced(

@@ -6,10 +6,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from allhands.api.lookup import find_group, find_or_create_group, get_group, get_group_tag
-from allhands.api.non_member import NonMember
 from allhands.api.sync import default_group, uncollected
 from allhands.errors import InvalidArgument
-from allhands.group import Group
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
 from allhands.parallel.mesh import DeviceMesh, Dim, Ranks
 
 GroupLike: TypeAlias = (

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from allhands.collectives.arguments import AnyArray
 from allhands.data.sparse_array import SparseArray
-from allhands.engine.arguments import AnyArray
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.parallel.buckets import Layout
 
 Gradient: TypeAlias = AnyArray | SparseArray

@@ -15,7 +15,7 @@ import numpy as np
 
 from allhands.api import sync
 from allhands.api.sync import AnyGroup
-from allhands.engine.work import Work
+from allhands.engine.work.work import Work
 
 _SKEW_WARNED = 1000
 

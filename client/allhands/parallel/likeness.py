@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from allhands.api import sync
-from allhands.group import Group
+from allhands.group.group import Group
 
 _NBYTES = 32
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from allhands.api.groups import new_group
-from allhands.api.non_member import NonMember
 from allhands.api.sync import default_group
-from allhands.group import Group
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
 
 Ranks = npt.NDArray[np.int64]
 Dim = int | str

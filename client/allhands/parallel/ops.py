@@ -1,6 +1,6 @@
 """Operations by their names, as functional calls take them."""
 
-from allhands.reduction import ReduceOp
+from allhands.collectives.reduction import ReduceOp
 
 
 def named(op: ReduceOp | str) -> ReduceOp:

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from allhands.collectives.arguments import AnyArray, checked, target
+from allhands.collectives.reduction import check_mean
 from allhands.data.sparse_array import SparseArray
-from allhands.engine.arguments import AnyArray, checked, target
 from allhands.parallel.grad_bucket import Gradient
-from allhands.reduction import check_mean
 
 Key = int | str
 """A parameter: its place among all, or its name."""

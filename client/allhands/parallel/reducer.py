@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from allhands.api import sync
-from allhands.api.non_member import NonMember
 from allhands.api.sync import AnyGroup
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
 from allhands.deadlines import deadline
-from allhands.engine.arguments import AnyArray
-from allhands.engine.work import Work
+from allhands.engine.work.work import Work
+from allhands.group.non_member import NonMember
 from allhands.parallel import comm_hook, likeness
 from allhands.parallel.bucket import Bucket, DenseBucket, SparseBucket
 from allhands.parallel.buckets import Layout, in_order, lay_out
@@ -31,7 +32,6 @@ from allhands.parallel.grad_bucket import Gradient
 from allhands.parallel.hooks.elementary import allreduce
 from allhands.parallel.join import Join, Joinable, JoinHook
 from allhands.parallel.parameters import Key, Parameters
-from allhands.reduction import ReduceOp
 
 _MIB = 1 << 20
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from allhands.api import sync
-from allhands.api.non_member import NonMember
+from allhands.group.non_member import NonMember
 
 
 def assert_equal_on_rank(

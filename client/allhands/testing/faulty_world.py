@@ -13,7 +13,7 @@ from allhands.coordinator.endpoint import Address, Endpoint, dial
 from allhands.coordinator.rendezvous import Meeting
 from allhands.coordinator.session import Session
 from allhands.errors import AllhandsError
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.membership.worker import WORLD, Worker
 from allhands.testing.faults import COORDINATOR, Plan
 from allhands.testing.faulty_link import FaultyBoard, FaultyFabric

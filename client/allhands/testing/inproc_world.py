@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from allhands.engine import verdict
-from allhands.engine.call import Result
+from allhands.collectives.hierarchical_plan import Layout, islands
+from allhands.collectives.signature import Result
+from allhands.engine.failures import call_errors
+from allhands.engine.failures.call_errors import Failure
 from allhands.engine.group_engine import GroupEngine
-from allhands.engine.phases import Layout, islands
-from allhands.engine.verdict import Failure
-from allhands.engine.work import Work
+from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CoordinatorUnavailable
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.transport.frame import Key, Kind
 from allhands.transport.inproc import InprocFabric, Switchboard
 from allhands.transport.mesh import Mesh
@@ -107,7 +107,7 @@ class InprocRank:
     def abort(self, group: str, reason: str) -> None:
         engine = self.engines[group]
         others = [rank for rank in engine.ranks if rank != self.rank]
-        engine.fail(partial(verdict.aborted, by=self.name(self.rank), reason=reason))
+        engine.fail(partial(call_errors.aborted, by=self.name(self.rank), reason=reason))
         self.mesh.tell(others, Kind.ABORT, Key(engine.hash, 0), reason.encode(), dial=True)
 
     def condition_of(self, rank: int) -> Absence | None:
@@ -149,7 +149,7 @@ class InprocRank:
             if engine.hash != key.group or peer not in engine.ranks:
                 continue
             if kind is Kind.ABORT:
-                failure = partial(verdict.aborted, by=self.name(peer), reason=payload.decode())
+                failure = partial(call_errors.aborted, by=self.name(peer), reason=payload.decode())
                 engine.fail(failure)
             else:
                 engine.given_up(key.sequence, GivenUp(peer, self.name(peer), payload.decode()))
@@ -173,7 +173,7 @@ class InprocRank:
     def _failure(self, peer: int, state: State, reason: str) -> Failure:
         text = f"{self.name(peer)} {reason}"
         found = Verdict("", 0, "", (Absence(peer, state, text),), text)
-        return partial(verdict.peer_failed, found=found, ranks=found.ranks)
+        return partial(call_errors.peer_failed, found=found, ranks=found.ranks)
 
     async def aclose(self) -> None:
         """End every call, then drop the links."""

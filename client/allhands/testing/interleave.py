@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from allhands.schedule import Round, Schedule, Send
+from allhands.collectives.schedule import Round, Schedule, Send
 from allhands.testing.replica import Array, Reduce, Replica, ScheduleError, replicas
 
 Channel = tuple[int, int, int]

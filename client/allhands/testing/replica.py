@@ -7,7 +7,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from allhands.schedule import Area, Copy, Fold, Recv, Round, Schedule, Send, Span
+from allhands.collectives.schedule import Area, Copy, Fold, Recv, Round, Schedule, Send, Span
 
 Array = npt.NDArray[np.generic]
 Reduce = Callable[[Array, Array], Array]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allhands.schedule import Schedule
+from allhands.collectives.schedule import Schedule
 from allhands.testing.replica import Array, Reduce, Replica, ScheduleError, replicas
 
 

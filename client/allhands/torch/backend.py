@@ -11,15 +11,12 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers
 
 from allhands.runtime.loading import uncollected
+from allhands.torch.names import FAKE, NAME, SCHEME
 
 if TYPE_CHECKING:
     from allhands.torch.process_group import ProcessGroup
     from allhands.torch.rendezvous import Given
     from allhands.torch.store import Store
-
-NAME = "allhands"
-SCHEME = "ah"
-FAKE = "fake"
 
 
 def register() -> None:
@@ -40,20 +37,6 @@ def devices(has_cuda: bool) -> list[str]:
     there are any. As a list: a string, or a tuple's default, it takes for other things.
     """
     return ["cpu", "cuda"] if has_cuda else ["cpu"]
-
-
-def refuse_options(pg_options: object) -> None:
-    """Check that a group is asked for without options of another backend's.
-
-    Raises:
-        ValueError: there are some.
-    """
-    if pg_options is not None:
-        raise ValueError(
-            f"allhands takes no pg_options, not {type(pg_options).__name__}: pass None. Timeouts "
-            "go by timeout=; there are no lists of devices: a process listens on one address, "
-            "which ALLHANDS_INTERFACE, ALLHANDS_ADVERTISE and ALLHANDS_PORT_RANGE choose"
-        )
 
 
 def require_ml_dtypes() -> None:
@@ -112,6 +95,7 @@ class Creator:
         with uncollected():
             from allhands.recorder import source
             from allhands.torch import operators, places, ways_round
+            from allhands.torch.options import refuse_options
             from allhands.torch.store import whole
 
         refuse_options(pg_options)

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from allhands.collecting import Collecting, Promised
-from allhands.engine.work import Work as NativeWork
+from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
-from allhands.group import Group
+from allhands.group.coalescing import Collecting, Promised
+from allhands.group.group import Group
 from allhands.torch.options import limit
 from allhands.torch.texts import worded
 

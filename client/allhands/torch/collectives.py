@@ -15,9 +15,9 @@ from allhands.c10d.options import (
     ReduceScatterOptions,
     ScatterOptions,
 )
-from allhands.engine.work import Work as NativeWork
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import InvalidArgument
-from allhands.reduction import ReduceOp
 from allhands.torch import forms
 from allhands.torch.events import recorded
 from allhands.torch.options import operation, settled

@@ -31,11 +31,11 @@ from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint, find_coordinator
 from allhands.errors import AllhandsError, NotFound
 from allhands.stores import CoordinatorStore, TCPStore
+from allhands.torch.names import NAME
 from allhands.torch.store import Store
 
 logger = logging.getLogger(__name__)
 
-NAME = "allhands"
 DEFAULT_PORT = 7070
 """That of `allhands serve`."""
 _CONNECT_SECONDS = 60

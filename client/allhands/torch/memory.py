@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.exceptions import TooHardError
 
-from allhands.engine.arguments import AnyArray
+from allhands.collectives.arguments import AnyArray
 
 _KNOWN: Final[Mapping[Any, str]] = MappingProxyType(
     {

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import torch.distributed as dist
 
 from allhands.c10d.options import Options
-from allhands.reduction import ReduceOp
+from allhands.collectives.reduction import ReduceOp
 
 _OPS: Final[Mapping[Any, ReduceOp]] = MappingProxyType(
     {
@@ -25,6 +25,20 @@ _OPS: Final[Mapping[Any, ReduceOp]] = MappingProxyType(
 _NONE: Final = timedelta(0)
 
 Kind = TypeVar("Kind", bound=Options)
+
+
+def refuse_options(pg_options: object) -> None:
+    """Check that a group is asked for without options of another backend's.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if pg_options is not None:
+        raise ValueError(
+            f"allhands takes no pg_options, not {type(pg_options).__name__}: pass None. Timeouts "
+            "go by timeout=; there are no lists of devices: a process listens on one address, "
+            "which ALLHANDS_INTERFACE, ALLHANDS_ADVERTISE and ALLHANDS_PORT_RANGE choose"
+        )
 
 
 def operation(op: Any) -> ReduceOp:

@@ -10,11 +10,11 @@ import time
 from typing import Any
 
 from allhands import config
-from allhands.api.non_member import NonMember
 from allhands.api.sync import parent
 from allhands.api.world import GroupOptions, World
 from allhands.coordinator.endpoint import is_insecure
-from allhands.group import Group
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
 from allhands.membership.store_rendezvous import Grounds, meet_through
 from allhands.torch import fakes
 from allhands.torch.bookkeeping import default_group

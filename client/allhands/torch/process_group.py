@@ -13,9 +13,9 @@ import torch.distributed as dist
 from allhands import c10d
 from allhands.api.world import World
 from allhands.c10d.options import BarrierOptions, GroupOptions
-from allhands.engine.verdict import Failure
+from allhands.engine.failures.call_errors import Failure
 from allhands.errors import AllhandsError
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.torch import strands
 from allhands.torch.coalescing import Block, Together
 from allhands.torch.collectives import Collectives

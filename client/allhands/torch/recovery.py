@@ -13,12 +13,12 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from allhands.api.non_member import NonMember
 from allhands.api.world import GroupOptions
 from allhands.deadlines import seconds
-from allhands.engine.verdict import Failure
+from allhands.engine.failures.call_errors import Failure
 from allhands.errors import AllhandsError, CoordinatorUnavailable
-from allhands.group import Group
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
 from allhands.torch import bookkeeping
 from allhands.torch.process_group import ProcessGroup
 

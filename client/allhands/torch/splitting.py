@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from allhands.api.non_member import NonMember
 from allhands.api.world import GroupOptions
+from allhands.group.non_member import NonMember
 from allhands.torch import bookkeeping
 from allhands.torch.process_group import ProcessGroup
 

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from allhands import c10d
-from allhands.api.non_member import NonMember
 from allhands.api.world import GroupOptions, World
 from allhands.futures import Future
-from allhands.group import Group
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
 from allhands.runtime.callbacks import Callbacks
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from allhands.collectives.arguments import AnyArray
 from allhands.data.sparse_array import SparseArray
-from allhands.engine.arguments import AnyArray
 from allhands.errors import InvalidArgument, InvalidType
 from allhands.torch.memory import share_memory, shared
 

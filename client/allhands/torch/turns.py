@@ -6,7 +6,7 @@ from typing import Any
 import torch.distributed as dist
 
 from allhands.api.groups import round_robin as join_groups
-from allhands.api.non_member import NonMember
+from allhands.group.non_member import NonMember
 from allhands.torch.process_group import ProcessGroup
 
 

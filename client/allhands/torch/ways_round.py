@@ -14,7 +14,8 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from allhands.torch import recovery, splitting, strands
-from allhands.torch.backend import NAME, refuse_options
+from allhands.torch.names import NAME
+from allhands.torch.options import refuse_options
 from allhands.torch.process_group import ProcessGroup
 from allhands.torch.work import Work
 

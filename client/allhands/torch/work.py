@@ -9,9 +9,9 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
-from allhands.collecting import NotMade, Promised
-from allhands.engine.work import Work as NativeWork
+from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
+from allhands.group.coalescing import NotMade, Promised
 from allhands.runtime.termination import INTERRUPTIONS, reason_of
 from allhands.torch import strands
 from allhands.torch.options import limit

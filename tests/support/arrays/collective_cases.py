@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import allhands as ah
-from allhands.reduction import check
+from allhands.collectives.reduction import check
 
 Array = npt.NDArray[Any]
 Make = Callable[[int, "np.dtype[Any]"], Array]

@@ -86,7 +86,7 @@ class _ProcessGroupByOptions:
     def __new__(cls, store: Any, rank: int, size: int, options: Any) -> Any:
         limit = timedelta(seconds=options._timeout)
         dist.init_process_group(
-            allhands.torch.backend.NAME, store=store, rank=rank, world_size=size, timeout=limit
+            allhands.torch.names.NAME, store=store, rank=rank, world_size=size, timeout=limit
         )
         return dist.group.WORLD
 

@@ -46,7 +46,7 @@ typedef enum {
 
 size_t ah_type_size(ah_type type);
 
-/* Whether `op` is defined for `type`: the same cells as allhands.reduction.check allows. */
+/* Whether `op` is defined for `type`: the same cells as allhands.collectives.reduction.check allows. */
 bool ah_supports(ah_op op, ah_type type);
 
 /* The instructions that folds are made of on this processor: "avx2" or "baseline". */

@@ -3,11 +3,11 @@
 from typing import Any
 
 from allhands.api import sync
-from allhands.engine.arguments import AnyArray
-from allhands.engine.work import Work
-from allhands.group import Group
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
+from allhands.engine.work.work import Work
+from allhands.group.group import Group
 from allhands.parallel.grad_bucket import GradBucket
-from allhands.reduction import ReduceOp
 
 
 class Calls:

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from allhands.collectives.reduction import ReduceOp
 from allhands.futures import Future
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.parallel.deferred import Deferred
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import Calls
-from allhands.reduction import ReduceOp
 
 
 def noop(state: object, bucket: GradBucket) -> Future[Any]:

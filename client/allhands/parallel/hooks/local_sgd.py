@@ -12,12 +12,12 @@ import numpy as np
 
 from allhands.api import sync
 from allhands.api.sync import AnyGroup
-from allhands.engine.arguments import AnyArray, target
+from allhands.collectives.arguments import AnyArray, target
+from allhands.collectives.reduction import ReduceOp, check_mean
 from allhands.futures import Future
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.elementary import allreduce, noop
-from allhands.reduction import ReduceOp, check_mean
 
 
 class PostLocalSGDState:

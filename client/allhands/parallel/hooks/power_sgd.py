@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from allhands.engine.arguments import AnyArray
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.reduction import ReduceOp
 from allhands.futures import Future
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.parallel.deferred import Deferred
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import Calls
 from allhands.parallel.hooks.elementary import allreduce, is_dense
 from allhands.parallel.hooks.residuals import Owner, Residuals, widened
-from allhands.reduction import ReduceOp
 
 
 class PowerSGDState:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from allhands.engine.arguments import AnyArray
+from allhands.collectives.arguments import AnyArray
 from allhands.futures import Future
-from allhands.group import Group
+from allhands.group.group import Group
 from allhands.parallel.deferred import Deferred
 from allhands.parallel.grad_bucket import GradBucket
 from allhands.parallel.hooks.calls import Calls

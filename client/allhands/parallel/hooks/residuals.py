@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from allhands.engine.arguments import AnyArray
+from allhands.collectives.arguments import AnyArray
 
 Owner = tuple[int, ...]
 """The parameters of a bucket, by place. A bucket that is filled anew has residuals of its own."""

@@ -1,0 +1,42 @@
+"""Recursive halving, then doubling: few rounds and little data, for arrays in between."""
+
+from allhands.collectives.algorithms.blocks import blocks, joined, near_equal
+from allhands.collectives.algorithms.folding import fold
+from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
+
+
+def all_reduce(rank: int, size: int, length: int) -> Schedule:
+    """Reduce ever smaller halves, then gather them again, in place on OUTPUT.
+
+    2*log2(size) rounds in which each rank sends 2*length*(size-1)/size elements; where `size` is
+    no power of two, two rounds more with the whole array. Every part is combined along one tree
+    and then copied, so all ranks hold the same bits.
+    Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
+    """
+
+    def halve_and_double(rank: int, power: int) -> tuple[Round, ...]:
+        parts = blocks(Area.OUTPUT, near_equal(length, power))
+
+        def half(of: int, distance: int) -> Span:
+            """The run of `distance` parts around part `of`: what that rank keeps, or has."""
+            first = of - of % distance
+            return joined(parts[first : first + distance])
+
+        distances = [1 << step for step in range(power.bit_length() - 1)]
+        halving = tuple(
+            Round(
+                sends=(Send(rank ^ distance, half(rank ^ distance, distance)),),
+                recvs=(Recv(rank ^ distance, half(rank, distance), reduce=True),),
+            )
+            for distance in reversed(distances)
+        )
+        doubling = tuple(
+            Round(
+                sends=(Send(rank ^ distance, half(rank, distance)),),
+                recvs=(Recv(rank ^ distance, half(rank ^ distance, distance)),),
+            )
+            for distance in distances
+        )
+        return halving + doubling
+
+    return fold(rank, size, Span(Area.OUTPUT, 0, length), halve_and_double)

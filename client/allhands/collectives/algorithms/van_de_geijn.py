@@ -1,0 +1,42 @@
+"""Broadcast for large arrays: cut them up first, and let everybody pass the parts on."""
+
+from allhands.collectives.algorithms.blocks import blocks, joined, near_equal
+from allhands.collectives.algorithms.ring import circulate
+from allhands.collectives.algorithms.tree import distances, is_child, is_parent
+from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
+
+
+def broadcast(rank: int, size: int, length: int, root: int) -> Schedule:
+    """Scatter the root's OUTPUT along a binomial tree, then all-gather it around a ring.
+
+    ceil(log2(size)) + size-1 rounds; no rank sends more than about 2*length elements, where a
+    root of a binomial tree sends length*log2(size).
+    Source: Barnett, Shuler, Gupta, Payne, van de Geijn & Watts, "Interprocessor collective
+    communication library (InterCom)", SHPCC 1994; Thakur et al. (2005).
+    """
+    place = (rank - root) % size
+    parts = blocks(Area.OUTPUT, near_equal(length, size))
+
+    def subtree(top: int, distance: int) -> Span:
+        """The parts of a child at that distance and of those below it."""
+        return joined(parts[top : top + distance])
+
+    scatter = []
+    for distance in reversed(distances(size)):
+        if is_parent(place, distance, size):
+            below = subtree(place + distance, distance)
+            scatter.append(Round(sends=(Send((rank + distance) % size, below),)))
+        elif is_child(place, distance):
+            own = subtree(place, distance)
+            scatter.append(Round(recvs=(Recv((rank - distance) % size, own),)))
+        else:
+            scatter.append(Round())
+    # Place p holds part p now. The root has them all: nothing need come back to it.
+    passed = tuple(
+        Round(
+            sends=step.sends if place != size - 1 else (),
+            recvs=step.recvs if place != 0 else (),
+        )
+        for step in circulate(rank, size, parts, held=place)
+    )
+    return Schedule((*scatter, *passed))

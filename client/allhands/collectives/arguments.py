@@ -1,0 +1,217 @@
+"""What makes an array fit for a collective; checked before anything else happens.
+
+Outputs are never copied in secret: what is written is the caller's memory or nothing. Inputs that
+are not contiguous, or that share memory with an output, are copied: they are only read.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allhands.collectives.buffer import Array
+from allhands.errors import InvalidArgument, InvalidType
+
+AnyArray = NDArray[Any]
+
+_PARTS: Final[Mapping[np.dtype[Any], np.dtype[Any]]] = MappingProxyType(
+    {np.dtype(whole): np.dtype(part) for whole, part in (("c8", "f4"), ("c16", "f8"))}
+)
+"""What complex numbers consist of."""
+_HOST_DEVICES: Final = (1, 3, 11)
+"""Of DLPack: host memory, also where it is pinned for CUDA or ROCm."""
+_DEVICES: Final[Mapping[int, str]] = MappingProxyType(
+    {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda", 14: "oneapi"}
+)
+
+
+def checked(array: object, name: str) -> AnyArray:
+    """Return the array if its elements can be moved as bytes.
+
+    Raises:
+        TypeError: no array, or one whose elements are Python objects or that has a mask.
+        InvalidType: an array of another library, in the memory of another device.
+    """
+    if not isinstance(array, np.ndarray):
+        if (device := _device_of(array)) is not None:
+            raise InvalidType(
+                f"{name}: unsupported device type {device}: copy it to host memory first, such as "
+                "cupy.asnumpy(x) or x.cpu().numpy(), and the result back"
+            )
+        raise TypeError(
+            f"{name} must be a numpy.ndarray, not {type(array).__name__}; "
+            "wrap it: np.asarray(...), and read the result from that array"
+        )
+    # Asked of subclasses alone: `np.ma` is a megabyte that few programs import.
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array: its mask would be lost; pass .data or .filled()"
+        )
+    if array.dtype.hasobject:
+        raise TypeError(f"{name} holds Python objects ({array.dtype}): only plain data travels")
+    if array.dtype.itemsize == 0:
+        raise TypeError(f"{name} has elements of no bytes ({array.dtype!r})")
+    return np.asarray(array)  # subclasses such as np.matrix would stay 2-D when made flat
+
+
+def _device_of(array: object) -> str | None:
+    """Return the kind of device that has an array of another library; None: the host has it."""
+    if hasattr(array, "__cuda_array_interface__"):
+        return "cuda"
+    tell = getattr(array, "__dlpack_device__", None)
+    if tell is None:
+        return None
+    try:
+        number = int(tell()[0])
+    except (BufferError, RuntimeError, TypeError, ValueError):  # it is in nobody's memory
+        return None
+    return None if number in _HOST_DEVICES else _DEVICES.get(number, f"number {number} of DLPack")
+
+
+def target(array: object, name: str) -> Array:
+    """Return a 1-D view of an array that a collective writes.
+
+    Raises:
+        TypeError: as `checked`.
+        ValueError: it is not C-contiguous, or read-only: a copy would take the result.
+    """
+    found = checked(array, name)
+    if not found.flags.c_contiguous:
+        raise ValueError(
+            f"{name} must be C-contiguous, this one has shape {found.shape} and strides "
+            f"{found.strides}: use a copy (np.ascontiguousarray) and assign it back afterwards"
+        )
+    if not found.flags.writeable:
+        raise ValueError(f"{name} is read-only: give an array that can be written")
+    return found.reshape(-1)
+
+
+def targets(arrays: object, name: str, size: int, *, in_place: bool = False) -> list[Array]:
+    """Return 1-D views of a list of arrays to write, one for each of `size` ranks.
+
+    With `in_place` each is read before any is written, and may be there several times: then equal
+    elements take the place of equal ones.
+
+    Raises:
+        TypeError, ValueError: as `target`; a wrong number of them.
+        InvalidArgument: two share memory, and would hold different elements.
+    """
+    views = [target(one, f"{name}[{at}]") for at, one in enumerate(listed(arrays, name, size))]
+    spans = sorted((*span(view), str(view.dtype) * in_place) for view in views if view.nbytes)
+    for before, after in pairwise(spans):
+        if before[1] > after[0] and not (in_place and before == after):
+            text = "one would overwrite the other"
+            if in_place:
+                text = "the same array may be there several times, but not parts that overlap"
+            raise InvalidArgument(f"two arrays of {name} share memory: {text}")
+    return views
+
+
+def source(array: object, name: str, written: Sequence[Array] = ()) -> Array:
+    """Return 1-D contiguous data of an array that is only read.
+
+    It is a copy where the array is not contiguous or shares memory with what is `written`.
+
+    Raises:
+        TypeError: as `checked`.
+    """
+    found = checked(array, name)
+    flat: Array = np.ascontiguousarray(found).reshape(-1)
+    if any(np.may_share_memory(flat, other) for other in written):
+        flat = flat.copy()
+    return flat
+
+
+def sources(arrays: object, name: str, size: int, written: Sequence[Array] = ()) -> list[Array]:
+    """Return 1-D contiguous data of a list of arrays to read, one for each of `size` ranks."""
+    return [
+        source(one, f"{name}[{at}]", written) for at, one in enumerate(listed(arrays, name, size))
+    ]
+
+
+def listed(arrays: object, name: str, size: int) -> list[object]:
+    """Return a list or tuple of exactly `size` items.
+
+    Raises:
+        TypeError: neither a list nor a tuple.
+        ValueError: another number of items.
+    """
+    if not isinstance(arrays, list | tuple):
+        raise TypeError(
+            f"{name} must be a list of {size} arrays, one for each rank, "
+            f"not {type(arrays).__name__}"
+        )
+    if len(arrays) != size:
+        raise ValueError(f"{name} has {len(arrays)} arrays, the group has {size} ranks")
+    return list(arrays)
+
+
+def alike(arrays: Sequence[Array], names: Sequence[str]) -> None:
+    """Check that 1-D arrays agree in dtype and length.
+
+    Raises:
+        ValueError: it names the first two that differ.
+    """
+    for array, name in zip(arrays, names, strict=True):
+        same_dtype(arrays[0], names[0], array, name)
+        if len(array) != len(arrays[0]):
+            raise InvalidArgument(
+                f"invalid tensor size: {name} has {len(array)} elements, {names[0]} has "
+                f"{len(arrays[0])}: they must be equal"
+            )
+
+
+def in_common(arrays: Sequence[Array]) -> list[Array]:
+    """Return 1-D arrays as they are or, where real numbers are among complex ones, all as real.
+
+    A complex number is two real ones of half its size, one after the other. Other dtypes that
+    differ are left for `same_dtype` to find.
+    """
+    real = [_PARTS.get(array.dtype, array.dtype) for array in arrays]
+    if len({array.dtype for array in arrays}) == 1 or len(set(real)) > 1:
+        return list(arrays)
+    return [array.view(dtype) for array, dtype in zip(arrays, real, strict=True)]
+
+
+def same_dtype(first: Array, first_name: str, second: Array, second_name: str) -> None:
+    """Raise ValueError if the dtypes differ."""
+    if first.dtype != second.dtype:
+        raise InvalidArgument(
+            f"tensors with different dtypes: {first_name} is {first.dtype}, "
+            f"{second_name} is {second.dtype}"
+        )
+
+
+def splits(given: Sequence[int] | None, name: str, rows: int, size: int) -> list[int]:
+    """Return how many rows go to or come from each rank.
+
+    Raises:
+        ValueError: not one for each rank, negative, or not all rows.
+    """
+    if given is None:
+        if rows % size:
+            raise InvalidArgument(
+                f"dimension 0 has {rows} rows, which {size} ranks cannot share equally: pass {name}"
+            )
+        return [rows // size] * size
+    numbers = [int(number) for number in given]
+    if len(numbers) != size:
+        raise InvalidArgument(
+            f"Number of tensor splits not equal to group size: {name} has {len(numbers)}, "
+            f"the group {size} ranks"
+        )
+    if any(number < 0 for number in numbers) or sum(numbers) != rows:
+        raise InvalidArgument(
+            f"Split sizes doesn't match total dim 0 size: {name} is {numbers}, "
+            f"dimension 0 has {rows} rows"
+        )
+    return numbers
+
+
+def span(array: Array) -> tuple[int, int]:
+    """Return where the memory of a contiguous array begins and ends."""
+    start = int(array.__array_interface__["data"][0])
+    return start, start + array.nbytes

@@ -1,0 +1,171 @@
+"""Many small arrays as few large ones: they are put together, go as one, and are taken apart.
+
+Arrays of one dtype share a bucket, in their order, until it is full. A rank writes to the arrays it
+was given when all buckets have arrived.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from allhands.collectives import arguments
+from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import Chain, Moves, Steps
+from allhands.collectives.reduction import ReduceOp, check
+from allhands.collectives.request import named
+from allhands.collectives.signature import Call, Shape, shape_text
+
+Shapes = Sequence[Shape]
+"""Of the arrays as callers gave them, on which ranks must agree."""
+BUCKET_BYTES = 16 << 20
+"""Of a bucket, unless one array is larger."""
+
+
+def buckets(arrays: Sequence[Array], limit: int) -> list[list[int]]:
+    """Return the places of the arrays, put together by dtype up to `limit` bytes."""
+    found: list[list[int]] = []
+    latest: dict[np.dtype[np.generic], tuple[list[int], int]] = {}
+    for at, array in enumerate(arrays):
+        bucket, filled = latest.get(array.dtype, ([], limit + 1))
+        if filled + array.nbytes > limit:
+            bucket, filled = [], 0
+            found.append(bucket)
+        bucket.append(at)
+        latest[array.dtype] = bucket, filled + array.nbytes
+    return found
+
+
+def all_reduce(arrays: Sequence[Array], shapes: Shapes, op: ReduceOp, result: object) -> Chain:
+    """Overwrite each of the 1-D arrays with the combination of all ranks'."""
+    for array in arrays:
+        check(op, array.dtype)
+    groups = buckets(arrays, BUCKET_BYTES)
+
+    def steps(moves: Moves) -> Steps:
+        packed = []
+        for group in groups:
+            packed.append(np.concatenate([arrays[at] for at in group]))
+            yield moves.all_reduce(packed[-1], op)
+        for group, whole in zip(groups, packed, strict=True):
+            _unpack(whole, [arrays[at] for at in group])
+        return result
+
+    call = _call("all_reduce_coalesced", arrays, shapes, op.name)
+    return Chain(call, steps, arrays)
+
+
+def broadcast(
+    arrays: Sequence[Array], shapes: Shapes, root: int, limit: int, result: object
+) -> Chain:
+    """Overwrite each of the 1-D arrays with the root's, in buckets of `limit` bytes."""
+    groups = buckets(arrays, limit)
+
+    def steps(moves: Moves) -> Steps:
+        packed = []
+        for group in groups:
+            packed.append(np.concatenate([arrays[at] for at in group]))
+            yield moves.broadcast(packed[-1], root)
+        if moves.rank != root:
+            for group, whole in zip(groups, packed, strict=True):
+                _unpack(whole, [arrays[at] for at in group])
+        return result
+
+    return Chain(_call("broadcast_coalesced", arrays, shapes, root=root), steps, arrays)
+
+
+def all_gather(
+    outputs: Sequence[Sequence[Array]],
+    inputs: Sequence[Array],
+    shapes: Shapes,
+    name: str,
+    result: object,
+) -> Chain:
+    """Fill `outputs[i]`, a 1-D array for each rank, with every rank's `inputs[i]`."""
+    groups = buckets(inputs, BUCKET_BYTES)
+
+    def steps(moves: Moves) -> Steps:
+        gathered = []
+        for group in groups:
+            packed = np.concatenate([inputs[at] for at in group])
+            gathered.append(np.empty((moves.size, packed.size), packed.dtype))
+            yield moves.all_gather_into_tensor(gathered[-1], packed)
+        for group, found in zip(groups, gathered, strict=True):
+            for rank, row in enumerate(found):
+                _unpack(row, [outputs[at][rank] for at in group])
+        return result
+
+    written = [block for one in outputs for block in one]
+    return Chain(_call(name, inputs, shapes), steps, written)
+
+
+def reduce_scatter(
+    outputs: Sequence[Array],
+    inputs: Sequence[Sequence[Array]],
+    shapes: Shapes,
+    op: ReduceOp,
+    result: object,
+) -> Chain:
+    """Overwrite `outputs[i]` with the combination of what all ranks have in `inputs[i][rank]`.
+
+    `shapes` are those of one rank's share of each.
+    """
+    for array in outputs:
+        check(op, array.dtype)
+    groups = buckets(outputs, BUCKET_BYTES)
+
+    def steps(moves: Moves) -> Steps:
+        scattered = []
+        for group in groups:
+            packed = np.concatenate(
+                [inputs[at][rank] for rank in range(moves.size) for at in group]
+            )
+            scattered.append(np.empty(packed.size // moves.size, packed.dtype))
+            yield moves.reduce_scatter_tensor(scattered[-1], packed, op)
+        for group, found in zip(groups, scattered, strict=True):
+            _unpack(found, [outputs[at] for at in group])
+        return result
+
+    call = _call("reduce_scatter_tensor_coalesced", outputs, shapes, op.name)
+    return Chain(call, steps, outputs)
+
+
+def listed(arrays: object, name: str) -> list[object]:
+    """Return a list or tuple of at least one item.
+
+    Raises:
+        TypeError: neither a list nor a tuple.
+        ValueError: nothing in it.
+    """
+    if not isinstance(arrays, list | tuple):
+        raise TypeError(f"{name} must be a list of arrays, not {type(arrays).__name__}")
+    if not arrays:
+        raise ValueError(f"{name} is empty: give at least one array")
+    return list(arrays)
+
+
+def targets(arrays: object, name: str, *, in_place: bool = False) -> list[Array]:
+    """Return 1-D views of a list of arrays to write; see `arguments.targets`."""
+    found = listed(arrays, name)
+    return arguments.targets(found, name, len(found), in_place=in_place)
+
+
+def _call(
+    name: str,
+    arrays: Sequence[Array],
+    shapes: Shapes,
+    reduce: str = "",
+    root: int | None = None,
+) -> Call:
+    # Ranks must agree on all of it: another cut would give other arrays.
+    layout = ",".join(
+        f"{named(array.dtype)}[{shape_text(shape)}]"
+        for array, shape in zip(arrays, shapes, strict=True)
+    )
+    return Call(name, reduce=reduce, root=root, layout=layout)
+
+
+def _unpack(whole: Array, arrays: Sequence[Array]) -> None:
+    at = 0
+    for array in arrays:
+        array[...] = whole[at : at + array.size]
+        at += array.size

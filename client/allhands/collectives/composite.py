@@ -1,0 +1,325 @@
+"""The calls of a group that are made of several collectives; see `chain`.
+
+They give back new arrays or objects, or write what they were given when all else is done: one that
+fails leaves its arguments as they were.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic
+
+import numpy as np
+
+from allhands.collectives import arguments, coalesced, object_calls, scans, sparse, vector
+from allhands.collectives.arguments import AnyArray
+from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import Chain
+from allhands.collectives.primitive import T_co, Timeout, shape_of_block
+from allhands.collectives.reduction import ReduceOp, check
+from allhands.collectives.signature import Shape
+from allhands.data.serializer import Objects
+from allhands.data.sparse_array import SparseArray
+
+BROADCAST_BYTES = 256 << 20
+"""Of a bucket of arrays that are broadcast together, if nobody says otherwise."""
+
+
+class Composed(ABC, Generic[T_co]):
+    """Checks the arguments of each of them and begins it."""
+
+    objects: Objects
+    """How objects travel."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def size(self) -> int: ...
+
+    @abstractmethod
+    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> T_co: ...
+
+    @abstractmethod
+    def _member(self, rank: int, name: str) -> int: ...
+
+    @abstractmethod
+    def _whole(self, long: Array, long_name: str, short: Array, short_name: str) -> None: ...
+
+    # ------------------------------------------------------------ sizes that others do not know
+
+    def all_gather_v(
+        self, x: AnyArray, *, timeout: Timeout = None, label: str | None = None
+    ) -> T_co:
+        """Give the arrays of all ranks, of any shapes and one dtype, as a list of new arrays."""
+        return self._chain(vector.all_gather(_source(x, "x")), timeout, label)
+
+    def gather_v(
+        self, x: AnyArray, dst: int, *, timeout: Timeout = None, label: str | None = None
+    ) -> T_co:
+        """Give the arrays of all ranks, of any shapes and one dtype, to `dst`; None elsewhere."""
+        root = self._member(dst, "dst")
+        return self._chain(vector.gather(_source(x, "x"), root), timeout, label)
+
+    def scatter_v(
+        self,
+        scatter_list: Sequence[AnyArray] | None,
+        src: int,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Give each rank its array of those on `src`, of any shapes and one dtype; others: None."""
+        root = self._member(src, "src")
+        arrays = self._only_at_root(root, scatter_list, "scatter_list")
+        blocks = None if arrays is None else self._blocks_v(arrays, "scatter_list")
+        return self._chain(vector.scatter(blocks, root), timeout, label)
+
+    def all_to_all_v(
+        self, inputs: Sequence[AnyArray], *, timeout: Timeout = None, label: str | None = None
+    ) -> T_co:
+        """Give `inputs[j]` to rank j, and a list of what all ranks give; shapes may differ."""
+        return self._chain(vector.all_to_all(self._blocks_v(inputs, "inputs")), timeout, label)
+
+    def reduce_scatter_v(
+        self,
+        inputs: Sequence[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Give the combination of what all ranks have in `inputs[rank]`, in the order of ranks.
+
+        Each of the inputs may have another shape, the same on all ranks.
+        """
+        blocks = self._blocks_v(inputs, "inputs")
+        check(op, blocks[0].dtype)
+        return self._chain(vector.reduce_scatter(blocks, op), timeout, label)
+
+    # ------------------------------------------------------------ prefixes
+
+    def scan(
+        self,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Overwrite `x` with the combination of ranks 0 to this one, in their order."""
+        array = arguments.target(x, "x")
+        return self._chain(scans.scan(array, op, exclusive=False, result=x), timeout, label)
+
+    def exscan(
+        self,
+        x: AnyArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Overwrite `x` with the combination of the ranks before this one; rank 0 keeps its own."""
+        array = arguments.target(x, "x")
+        return self._chain(scans.scan(array, op, exclusive=True, result=x), timeout, label)
+
+    # ------------------------------------------------------------ many arrays at once
+
+    def all_reduce_coalesced(
+        self,
+        arrays: Sequence[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Overwrite each of the arrays, of any dtypes, with the combination of all ranks'."""
+        found = coalesced.targets(arrays, "arrays", in_place=True)
+        return self._chain(coalesced.all_reduce(found, _shapes(arrays), op, arrays), timeout, label)
+
+    def broadcast_coalesced(
+        self,
+        arrays: Sequence[AnyArray],
+        src: int,
+        buffer_size: int = BROADCAST_BYTES,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Overwrite each of the arrays, of any dtypes, with that of rank `src`.
+
+        They travel in buckets of one dtype and `buffer_size` bytes, an array that is longer alone.
+        """
+        root = self._member(src, "src")
+        if buffer_size < 1:
+            raise ValueError(f"buffer_size must be at least one byte, not {buffer_size}")
+        found = coalesced.targets(arrays, "arrays", in_place=True)
+        chain = coalesced.broadcast(found, _shapes(arrays), root, buffer_size, arrays)
+        return self._chain(chain, timeout, label)
+
+    def all_gather_coalesced(
+        self,
+        output_lists: Sequence[Sequence[AnyArray]],
+        inputs: Sequence[AnyArray],
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Fill `output_lists[j]`, arrays like the inputs, with those that rank j gives."""
+        places = [
+            coalesced.listed(one, f"output_lists[{rank}]")
+            for rank, one in enumerate(arguments.listed(output_lists, "output_lists", self.size))
+        ]
+        for rank, one in enumerate(places):
+            _as_many(one, f"output_lists[{rank}]", inputs)
+        flat = coalesced.targets([place for one in places for place in one], "output_lists")
+        sources = _sources(inputs, "inputs", flat)
+        outputs = [flat[at :: len(sources)] for at in range(len(sources))]
+        for at, (blocks, source) in enumerate(zip(outputs, sources, strict=True)):
+            names = [f"inputs[{at}]", *(f"output_lists[{to}][{at}]" for to in range(self.size))]
+            arguments.alike([source, *blocks], names)
+        name = "all_gather_coalesced"
+        chain = coalesced.all_gather(outputs, sources, _shapes(inputs), name, output_lists)
+        return self._chain(chain, timeout, label)
+
+    def all_gather_into_tensor_coalesced(
+        self,
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Fill each of `outputs`, `size` times as long as its input, with every rank's, by rank."""
+        targets = coalesced.targets(outputs, "outputs")
+        _as_many(targets, "outputs", inputs)
+        sources = _sources(inputs, "inputs", targets)
+        for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
+            self._whole(target, f"outputs[{at}]", source, f"inputs[{at}]")
+        blocks = [list(target.reshape(self.size, -1)) for target in targets]
+        name = "all_gather_into_tensor_coalesced"
+        chain = coalesced.all_gather(blocks, sources, _shapes(inputs), name, outputs)
+        return self._chain(chain, timeout, label)
+
+    def reduce_scatter_tensor_coalesced(
+        self,
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Overwrite each of `outputs` with this rank's share of the combination of its input."""
+        targets = coalesced.targets(outputs, "outputs")
+        _as_many(targets, "outputs", inputs)
+        sources = _sources(inputs, "inputs", targets)
+        for at, (target, source) in enumerate(zip(targets, sources, strict=True)):
+            self._whole(source, f"inputs[{at}]", target, f"outputs[{at}]")
+        blocks = [list(source.reshape(self.size, -1)) for source in sources]
+        shapes = [shape_of_block(one, self.size) for one in inputs]
+        chain = coalesced.reduce_scatter(targets, blocks, shapes, op, outputs)
+        return self._chain(chain, timeout, label)
+
+    # ------------------------------------------------------------ sparse arrays
+
+    def all_reduce_sparse(
+        self,
+        x: SparseArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Let `x` hold the combination of all ranks', as if they were dense; equal shapes.
+
+        It has new `indices`, each once and in order, and new `values` then.
+        """
+        return self._chain(sparse.all_reduce(x, op), timeout, label)
+
+    # ------------------------------------------------------------ objects
+
+    def all_gather_object(
+        self, value: object, *, timeout: Timeout = None, label: str | None = None
+    ) -> T_co:
+        """Give a list of every rank's object; `objects` says which there may be."""
+        data = self.objects.encode(value)
+        return self._chain(object_calls.all_gather(data, self.objects), timeout, label)
+
+    def gather_object(
+        self, value: object, dst: int, *, timeout: Timeout = None, label: str | None = None
+    ) -> T_co:
+        """Give a list of every rank's object to rank `dst`; None elsewhere."""
+        root = self._member(dst, "dst")
+        data = self.objects.encode(value)
+        return self._chain(object_calls.gather(data, root, self.objects), timeout, label)
+
+    def scatter_object(
+        self,
+        values: Sequence[object] | None,
+        src: int,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Give each rank its object of the list on `src`; None elsewhere."""
+        root = self._member(src, "src")
+        given = self._only_at_root(root, values, "the list of objects")
+        data = None if given is None else [self.objects.encode(one) for one in given]
+        return self._chain(object_calls.scatter(data, root, self.objects), timeout, label)
+
+    def broadcast_object_list(
+        self,
+        values: list[Any],
+        src: int,
+        *,
+        timeout: Timeout = None,
+        label: str | None = None,
+    ) -> T_co:
+        """Overwrite the items of the list with those that rank `src` has; equal lengths."""
+        root = self._member(src, "src")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"the list of objects must be a list that is not empty: {values!r}")
+        data = self.objects.encode(values) if self.rank == root else None
+        return self._chain(object_calls.broadcast(data, root, values, self.objects), timeout, label)
+
+    # ------------------------------------------------------------ inside
+
+    def _only_at_root(self, root: int, given: Sequence[Any] | None, name: str) -> list[Any] | None:
+        if root != self.rank:
+            if given:
+                raise ValueError(f"{name} is for rank {root} alone: pass None on rank {self.rank}")
+            return None
+        if given is None:
+            raise ValueError(f"{name} is needed on rank {root}, where it is used")
+        return list(arguments.listed(given, name, self.size))
+
+    def _blocks_v(self, arrays: object, name: str) -> list[AnyArray]:
+        found = [
+            _source(one, f"{name}[{at}]")
+            for at, one in enumerate(arguments.listed(arrays, name, self.size))
+        ]
+        for at, one in enumerate(found):
+            arguments.same_dtype(found[0], f"{name}[0]", one, f"{name}[{at}]")
+        return found
+
+
+def _source(x: object, name: str) -> AnyArray:
+    """Return an array to read, contiguous, in its shape."""
+    found = arguments.checked(x, name)
+    return np.ascontiguousarray(found).reshape(found.shape)  # 0-d stays so
+
+
+def _sources(arrays: object, name: str, written: Sequence[Array]) -> list[Array]:
+    found = coalesced.listed(arrays, name)
+    return arguments.sources(found, name, len(found), written)
+
+
+def _shapes(arrays: Sequence[AnyArray]) -> list[Shape]:
+    return [np.shape(one) for one in arrays]
+
+
+def _as_many(outputs: Sequence[object], name: str, inputs: Sequence[object]) -> None:
+    if len(coalesced.listed(inputs, "inputs")) != len(outputs):
+        raise ValueError(f"there are {len(inputs)} inputs and {len(outputs)} of {name}")

@@ -1,0 +1,28 @@
+"""Parts of a call over links: schedules, and the buffers that their spans name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from allhands.collectives.buffer import Buffer
+from allhands.collectives.schedule import Schedule
+
+
+@dataclass(slots=True)
+class Part:
+    """A slice of a call: a schedule and the buffers that its spans name."""
+
+    schedule: Schedule
+    input: Buffer
+    output: Buffer
+    name: str = ""
+    """Of the algorithm, for people."""
+
+
+@dataclass(slots=True)
+class Assembly:
+    """What hears from all ranks that they are in the call; before its end no output is touched."""
+
+    part: Part
+    conclude: Callable[[], int | None] | None = None
+    """Called at its end: returns a rank of the group that does not fit the others, or puts into the
+    outputs what has come already, and returns None."""

@@ -1,0 +1,161 @@
+"""A call as the native core wants it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from allhands.collectives.buffer import Array
+from allhands.collectives.reduction import OPS, ReduceOp, finish, is_whole, name_of
+from allhands.collectives.signature import Call, Shape
+
+if TYPE_CHECKING:
+    from allhands._native import Lane
+
+_FIRST_FOREIGN = 1 << 32
+_FIRST_OF_A_PHASE = 1 << 39
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """One collective on arrays that were checked; they are 1-D and contiguous."""
+
+    kind: str
+    dtype: "np.dtype[np.generic] | None" = None
+    count: int = 0
+    """Elements of the array, or of each rank's block; 0 where ranks may differ."""
+    sources: Sequence[Array] = ()
+    """One array for each rank, or one alone; of rooted calls only where they are read."""
+    targets: Sequence[Array] = ()
+    op: ReduceOp | None = None
+    root: int = -1
+    send: Sequence[int] | None = None
+    """Elements for each rank, where ranks may differ."""
+    recv: Sequence[int] | None = None
+    crossing: tuple[int, int] | None = None
+    """Of two ranks: how many of them go from rank 0 to rank 1, and back."""
+    shape: Shape | None = None
+    """What ranks must agree on beside the count; None: they may differ in it."""
+
+    @property
+    def call(self) -> Call:
+        """What the other ranks are told of it."""
+        detail = ""
+        if self.send is not None and self.recv is not None:
+            detail = _ragged(self.send, self.recv)
+        return Call(
+            self.kind,
+            "" if self.dtype is None else named(self.dtype),
+            self.count if self.dtype is not None and self.send is None else None,
+            "" if self.op is None else self.op.name,
+            self.root if self.root >= 0 else None,
+            self.crossing,
+            detail,
+            shape=self.shape,
+        )
+
+    def is_ordered(self, size: int, deterministic: bool) -> bool:
+        """Say whether it is a reduction that folds all ranks' contributions at once over links."""
+        if self.op is None or self.dtype is None:
+            return False
+        return deterministic or is_whole(self.op, self.dtype, size)
+
+    def finish(self, size: int) -> None:
+        """Turn what two contributions after the other made into the result."""
+        if self.op is not None and self.targets:
+            finish(self.op, self.targets[0], size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this rank's array, or block, or of all that it sends."""
+        if self.dtype is None:
+            return 0
+        return (self.count if self.send is None else sum(self.send)) * self.dtype.itemsize
+
+    def run(
+        self,
+        lane: "Lane",
+        sequence: int,
+        timeout: float,
+        deadline: float,
+        label: str | None,
+        signature: int | None = None,
+    ) -> bool:
+        """Run it to its end on this thread; `Lane.run` says what that means.
+
+        Where it is a phase of another call, `signature` is that call's.
+        """
+        return lane.run(
+            sequence=sequence,
+            kind=self.kind,
+            dtype=self.dtype,
+            typesig=_foreign(self.dtype) if signature is None else _of_a_phase(signature),
+            op=self.op,
+            root=self.root,
+            count=self.count,
+            sources=tuple(self.sources),
+            targets=tuple(self.targets),
+            send=None if self.send is None else tuple(self.send),
+            recv=None if self.recv is None else tuple(self.recv),
+            timeout=timeout,
+            deadline=deadline,
+            label=label,
+            shape=self.shape if signature is None else None,
+        )
+
+
+def call_of(
+    kind: str,
+    dtype: "np.dtype[np.generic] | None",
+    count: int,
+    op: int,
+    root: int,
+    shares: Sequence[int] | None,
+    shape: Shape | None,
+    label: str | None,
+) -> Call:
+    """Describe a call as other ranks are told of it; what is given is what a lane records."""
+    counts = dtype is not None and kind not in ("all_to_all", "all_to_all_single")
+    detail = ""
+    if dtype is not None and shares is not None:
+        counted = [nbytes // dtype.itemsize for nbytes in shares]
+        half = len(counted) // 2
+        detail = _ragged(counted[:half], counted[half:])
+    return Call(
+        kind,
+        "" if dtype is None else str(dtype),
+        count if counts else None,
+        OPS[op].name if op >= 0 else "",
+        root if root >= 0 else None,
+        detail=detail,
+        shape=shape,
+        label=label or "",
+    )
+
+
+@lru_cache(maxsize=64)
+def named(dtype: "np.dtype[np.generic]") -> str:
+    """Return how calls name a dtype."""
+    return str(dtype)  # which takes NumPy some microseconds
+
+
+def _ragged(send: Sequence[int], recv: Sequence[int]) -> str:
+    return f"gives {list(send)}, expects {list(recv)}"
+
+
+def _of_a_phase(signature: int) -> int:
+    """Return as much of a signature as travels; unlike any that stands for a dtype."""
+    return signature & (_FIRST_OF_A_PHASE - 1) | _FIRST_OF_A_PHASE
+
+
+def _foreign(dtype: "np.dtype[np.generic] | None") -> int:
+    """Return what stands for a dtype that the core does not know; 0: it does."""
+    if dtype is None:
+        return 0
+    if name_of(dtype) is not None:
+        return 0
+    digest = hashlib.blake2b(str(dtype).encode(), digest_size=4).digest()
+    return _FIRST_FOREIGN | int.from_bytes(digest)

@@ -1,0 +1,183 @@
+"""What is recorded of one group, on whatever way its calls went; any thread may read."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from allhands.collectives.request import call_of
+from allhands.collectives.signature import Call
+from allhands.engine.numbering import Order
+from allhands.recorder.begun import Begun
+from allhands.recorder.merge import merged
+from allhands.recorder.record import OUTCOMES, OperationRecord, by_time, outcome_of, worded
+from allhands.recorder.ring import Entry, Ring
+
+if TYPE_CHECKING:
+    from allhands._native import Lane, LaneRow, MailRow
+
+SIZE = 2048
+"""Operations of a group that are remembered if nobody says otherwise."""
+
+_MESSAGES = {"delivered": "ok", "late": "timeout", "unlike": "mismatch", "cancelled": "cancelled"}
+
+
+class Recording:
+    """Three rings: the lane's and the mail's of calls on their callers' threads, and this one's."""
+
+    def __init__(self, name: str, ranks: Sequence[int], order: Order, size: int) -> None:
+        self.size = size
+        self._name = name
+        self._ranks = tuple(ranks)
+        self._order = order
+        self._begun = Begun()
+        self._ring = Ring(size, self.failed)
+        self.on_failure: Callable[[BaseException], None] = lambda error: None
+        """Hears of every error in which an operation of the group ends."""
+        self.waiting_for: Callable[[], Sequence[int]] = tuple
+        """Says for which ranks of the group the call from the queue waits that runs now."""
+
+    # ------------------------------------------------------------ written
+
+    def asked(
+        self, operation: str, sequence: int, nbytes: int, call: Call, label: str | None
+    ) -> Entry | None:
+        """Record a collective that goes through the queue."""
+        return self._ring.add(operation, sequence, nbytes, call, label)
+
+    def message(
+        self, operation: str, nbytes: int, call: Call, peer: int | None, tag: int, label: str | None
+    ) -> Entry | None:
+        """Record a message that its caller does not wait for on its own thread."""
+        place = -1 if peer is None else self._ranks.index(peer)
+        signature = _Message(operation, call.dtype, call.count or 0, place, tag)
+        entry = self._ring.add(operation, 0, nbytes, signature, label, peer)
+        if entry is not None:
+            entry.began()
+        return entry
+
+    def began(self, entry: Entry | None) -> None:
+        """Record that the turn of a call came."""
+        if entry is None:
+            return
+        entry.began()
+        if self._order.lane is None:  # which counts for itself
+            self._begun.note(entry.sequence, entry.started / 1e9)
+
+    def failed_on_lane(self, lane: "Lane", sequence: int, error: BaseException) -> None:
+        """Record in what a call on a lane ended."""
+        lane.ended_as(sequence, OUTCOMES.index(outcome_of(error)))
+        self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """Take in that an operation of the group failed."""
+        self.on_failure(error)
+
+    # ------------------------------------------------------------ read
+
+    def begun(self) -> Sequence[tuple[int, float]]:
+        """Return which calls began since this was last asked, and when; for a heartbeat."""
+        lane = self._order.lane
+        # A call may have been noted before there was a lane, which knows it better.
+        return list({**dict(self._begun.take()), **dict(lane.begun() if lane else ())}.items())
+
+    def where(self, sequence: int) -> str:
+        """Return which line of the program made a call, as "train.py:31 in step"; "": unknown."""
+        entry = self._ring.find(sequence)
+        if entry is not None:
+            return worded(*entry.place)
+        lane = self._order.lane
+        source = None if lane is None else lane.source(sequence)
+        return "" if source is None else worded(*source)
+
+    def records(self, last: int | None = None) -> list[OperationRecord]:
+        """Return the latest operations, `last` at most, in the order of their being asked for."""
+        most = self.size if last is None else min(last, self.size)
+        lane, mail = self._order.lane, self._order.mail
+        core = [] if lane is None else [self._of_lane(row) for row in lane.records(most)]
+        waits_for = self._waited_for()
+        queue = [
+            one.record(self._name, waits_for if one.peer is None else (one.peer,))
+            for one in self._ring.entries()
+        ]
+        messages = [] if mail is None else [self._of_mail(row) for row in mail.records(most)]
+        found = by_time([*merged(core, queue), *messages])
+        return found[-most:] if most else []
+
+    # ------------------------------------------------------------ inside
+
+    def _waited_for(self) -> tuple[int, ...]:
+        # What a call waits for changes on the loop; where it does so this moment, nobody is named.
+        with contextlib.suppress(RuntimeError):
+            return tuple(sorted({self._ranks[rank] for rank in self.waiting_for()}))
+        return ()
+
+    def _of_lane(self, row: "LaneRow") -> tuple[bool, OperationRecord]:
+        sequence, kind, dtype, count, nbytes, op, root = row[:7]
+        started, finished, outcome, variant, queued, source, label, waiting, shape = row[7:]
+        file, line, function = source or ("", 0, "")
+        if outcome and not finished:  # its error is being raised
+            finished = time.monotonic_ns()
+        waits_for = [self._ranks[at] for at in range(waiting.bit_length()) if waiting >> at & 1]
+        return queued, OperationRecord(
+            group=self._name,
+            sequence=sequence,
+            operation=kind,
+            nbytes=nbytes,
+            signature=str(call_of(kind, dtype, count, op, root, None, shape, label)),
+            created=started,
+            started=started,
+            finished=finished,
+            outcome=OUTCOMES[outcome],
+            label=label or "",
+            file=file,
+            line=line,
+            function=function,
+            how=f"shared memory, {variant}" if finished else "shared memory",
+            waits_for=tuple(waits_for),
+        )
+
+    def _of_mail(self, row: "MailRow") -> OperationRecord:
+        receives, dtype, count, nbytes, peer, tag, started, finished, outcome, way = row[:10]
+        source, label = row[10:]
+        file, line, function = source or ("", 0, "")
+        operation = "recv" if receives else "send"
+        told = _MESSAGES.get(outcome, "failed") if finished else "running"
+        waits_for = (self._ranks[peer],) if peer >= 0 and not finished else ()
+        return OperationRecord(
+            group=self._name,
+            sequence=0,
+            operation=operation,
+            nbytes=nbytes,
+            signature=str(_Message(operation, str(dtype), count, peer, tag)),
+            created=started,
+            started=started,
+            finished=finished,
+            outcome=told,
+            label=label or "",
+            file=file,
+            line=line,
+            function=function,
+            how=f"shared memory, {way}" if finished else "shared memory",
+            waits_for=waits_for,
+        )
+
+
+class _Message:
+    """What a message is, to be put into words when somebody reads."""
+
+    __slots__ = ("_count", "_dtype", "_operation", "_peer", "_tag")
+
+    def __init__(self, operation: str, dtype: str, count: int, peer: int, tag: int) -> None:
+        self._operation = operation
+        self._dtype = dtype
+        self._count = count
+        self._peer = peer
+        self._tag = tag
+
+    def __str__(self) -> str:
+        direction = "from" if self._operation.endswith("recv") else "to"
+        other = "any rank" if self._peer < 0 else f"rank {self._peer}"
+        return (
+            f"{self._operation}({self._dtype}[{self._count}], {direction} {other}, tag {self._tag})"
+        )

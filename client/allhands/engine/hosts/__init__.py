@@ -1,0 +1,1 @@
+"""Calls of groups that span hosts, and calls made of several steps."""

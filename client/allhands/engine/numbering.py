@@ -1,0 +1,174 @@
+"""Order: the numbers of a group's calls, and whether one may run at once."""
+
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from threading import get_ident
+from typing import TYPE_CHECKING, NoReturn
+
+from allhands.config import DEFAULT_TIMEOUT
+from allhands.engine.work.work import Work
+from allhands.errors import ForkedProcess
+
+if TYPE_CHECKING:
+    from allhands._native import Lane, Mail
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """A call in which another thread of this rank is."""
+
+    thread: int
+    """As `threading.get_ident` has it."""
+    sequence: int
+    operation: str
+
+
+class _NotHere:
+    """The lock of an order in a forked child: nobody gets it."""
+
+    def __enter__(self) -> NoReturn:
+        raise ForkedProcess
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Careful:
+    """An order as callers of a group that verifies see it: no call goes past the queue."""
+
+    lane: None = None
+
+    def __init__(self, order: "Order") -> None:
+        self._order = order
+        self.take = order.take
+        self.clash = order.clash
+        self.entered = order.entered
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        return self._order.lock
+
+    @property
+    def taken(self) -> int:
+        return self._order.taken
+
+    @property
+    def timeout(self) -> float:
+        return self._order.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._order.timeout = seconds
+
+    @property
+    def mail(self) -> "Mail | None":
+        return self._order.mail
+
+    @property
+    def detours(self) -> int:
+        return self._order.detours
+
+    @detours.setter
+    def detours(self, count: int) -> None:
+        self._order.detours = count
+
+
+class Order:
+    """Numbers calls in the order in which they will run; safe from any thread.
+
+    A call that took its number here waits for those before it. Once a group has a lane, the lane
+    counts, so that a call on the caller's own thread needs no other lock.
+    """
+
+    def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self.lock: AbstractContextManager[object] = threading.Lock()
+        """Held while a call takes its number and its place in the queue, in one step."""
+        self._timeout = timeout
+        self.lane: Lane | None = None
+        self.mail: Mail | None = None
+        """The way of messages from point to point that have no others before them to wait for."""
+        self.detours = 0
+        """Messages on their way to the loop, or held there: who comes later must not pass them."""
+        self.backlogged = 0
+        """Calls that have a number and not ended, of those in the group's backlog."""
+        self._taken = 0
+        self._queued = 0
+        self._latest: Callable[[], Work | None] = lambda: None
+        """The call with the latest number, as long as somebody has it."""
+
+    def forked(self) -> None:
+        """Refuse all calls in a forked child: they would be made in its parent's name."""
+        self.lock = _NotHere()
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call may take that does not say otherwise, whichever way it goes."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        with self.lock:
+            self._timeout = seconds
+            self.tell_timeout()
+
+    def tell_timeout(self) -> None:
+        """Let the ways of calls that come by nothing here know the timeout, with `lock` held."""
+        if self.lane is not None:
+            self.lane.timeout = self._timeout
+        if self.mail is not None:
+            self.mail.timeout = self._timeout
+
+    @property
+    def taken(self) -> int:
+        """Number of the latest call that has one; 0 before the first."""
+        return self.lane.taken if self.lane is not None else self._taken
+
+    def clash(self, label: str | None) -> Clash | None:
+        """Return the call with that label in which another thread is, and waits for it; None: none.
+
+        With `lock` held.
+        """
+        inside = None if self.lane is None else self.lane.inside()
+        if inside is not None and inside[0] != get_ident() and (inside[3] or "") == (label or ""):
+            return Clash(*inside[:3])
+        work = self._latest()
+        if work is None or work.waiter in (0, get_ident()) or work.has_ended:
+            return None
+        if (work.label or "") != (label or ""):
+            return None
+        return Clash(work.waiter, work.sequence, work.operation)
+
+    def entered(self, work: Work) -> None:
+        """Take in which call has the latest number, with `lock` held."""
+        self._latest = weakref.ref(work)
+
+    def take(self) -> int:
+        """Return the next number, with `lock` held."""
+        if self.lane is not None:
+            return self.lane.take()
+        self._taken += 1
+        self._queued += 1
+        return self._taken
+
+    def has_only_backlog(self) -> bool:
+        """Say whether nothing but the backlog goes before the latest call, with `lock` held.
+
+        It then needs only the lane, and nothing is known that speaks against it.
+        """
+        return self.lane is not None and self.lane.is_next(self.backlogged)
+
+    def give_back(self, *, backlogged: bool = False) -> None:
+        """Say that a call that took a number has ended; maybe one of the backlog."""
+        with self.lock:
+            self.backlogged -= backlogged
+            if self.lane is not None:
+                self.lane.give_back()
+            else:
+                self._queued -= 1
+
+    def counted(self) -> tuple[int, int]:
+        """Return the numbers taken and the calls that have not ended, with `lock` held."""
+        return self._taken, self._queued

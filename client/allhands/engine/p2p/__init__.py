@@ -1,0 +1,1 @@
+"""Messages from point to point, over shared memory or links."""

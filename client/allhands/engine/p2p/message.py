@@ -1,0 +1,80 @@
+"""A message from point to point, as its caller wants it, whichever way it goes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from allhands.collectives.buffer import Array
+from allhands.collectives.signature import Call, Result
+from allhands.engine.work.work import Work
+from allhands.errors import AllhandsError, CollectiveTimeout
+
+if TYPE_CHECKING:
+    from allhands._native import Message
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A message that this rank sends or receives."""
+
+    work: Work
+    call: Call
+    array: Array
+    """1-D and contiguous."""
+    result: Result
+    """What its work gives."""
+    peer: int | None
+    """A rank of the world; None: whoever sends."""
+    tag: int
+    timeout: float
+    deadline: float
+    has_touched: bool = False
+    """Whether any of it has landed, over links."""
+    message: "Message | None" = None
+    """Itself, over shared memory, once it is under way there."""
+
+    @property
+    def receives(self) -> bool:
+        return not self.work.operation.endswith("send")
+
+
+def named(operation: str, ranks: Sequence[int], peer: int | None, tag: int) -> str:
+    """Name a message, for people; `ranks` are those of the group."""
+    other = "any rank" if peer is None else f"rank {ranks.index(peer)}"
+    direction = "to" if operation.endswith("send") else "from"
+    return f"{operation} {direction} {other} (tag {tag})"
+
+
+def add_intact(error: Exception, receives: bool, touched: bool) -> None:
+    """Note what became of the array of a receive that failed."""
+    if receives and isinstance(error, AllhandsError):
+        error.add_intact(not touched, say=isinstance(error, CollectiveTimeout))
+
+
+def sent(nbytes: int, signature: int, sign: Callable[[str, int], int]) -> str:
+    """Return the row of a message in a table, of which only its bytes and its signature came.
+
+    That is as its sender has it, if it is of a dtype with a name that is known here.
+    """
+    for name, itemsize in _DTYPES:
+        count, rest = divmod(nbytes, itemsize)
+        if not rest and sign(name, count) == signature:
+            return f"message({name}[{count}])"
+    return f"message({nbytes} bytes of a dtype that is not known here)"
+
+
+def signed(name: str, count: int) -> int:
+    """Return the signature of a message over shared memory, as mail_object.c makes it."""
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001B3 & _ALL
+    return (value ^ count) * 0x9E3779B97F4A7C15 & _ALL
+
+
+_ALL = (1 << 64) - 1
+_DTYPES = (
+    ("bfloat16", 2),
+    *((str(np.dtype(one)), np.dtype(one).itemsize) for one in "?bBhHiIqQefdFDgG"),
+)

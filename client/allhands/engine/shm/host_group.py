@@ -1,0 +1,197 @@
+"""Island: a group's ranks of one host, as one of them sees them, over shared memory if they can."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from allhands.collectives.reduction import OPS
+from allhands.collectives.request import Native
+from allhands.collectives.signature import Shape
+from allhands.engine.failures.tracker import ASK_AFTER
+from allhands.errors import AllhandsError
+from allhands.runtime.job_thread import Aside
+from allhands.shm.areas import Grounds
+
+if TYPE_CHECKING:
+    from allhands._native import Lane
+
+logger = logging.getLogger(__name__)
+
+CALL_BITS = 16
+"""The lane's calls have the number of the group's call, and in so many low bits their own.
+
+So ranks agree on every number, although one may have given a call up where another went on.
+"""
+_WAIT_SECONDS = 0.1
+"""How long the thread that waits for entries looks at one rank's."""
+_NEAR_SECONDS = 0.2
+_OVERTIME = 3600.0
+"""Seconds by which a lane outlasts the call, whose own deadline ends it."""
+
+
+class Left(Exception):
+    """Ranks have given a call up while this rank was in it."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(f"ranks {list(ranks)} gave the call up")
+        self.ranks = ranks
+        """Of the group."""
+
+
+class Differ(Exception):
+    """Ranks of this host have made another call; nothing of it was used."""
+
+
+async def let_end(deadline: float) -> None:
+    """Wait a little where a call's own deadline is about to end it.
+
+    Neighbours that gave it up so soon before have come to theirs.
+    """
+    if deadline - time.monotonic() < _NEAR_SECONDS:
+        await asyncio.sleep(_NEAR_SECONDS)
+
+
+class Island:
+    """The ranks of this host; lives on the loop, and its lane on the thread beside it."""
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        place: int,
+        aside: Aside,
+        grounds: Grounds | None,
+        timeout: float,
+    ) -> None:
+        self.ranks = tuple(ranks)
+        """Of the group."""
+        self._place = place
+        self._aside = aside
+        self._grounds = grounds
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._lane: Lane | None = None
+        self._awaited: Sequence[int] = ()
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the ranks share memory, as far as is known."""
+        return self._lane is not None
+
+    def waiting_for(self) -> Sequence[int]:
+        """Return the ranks of the group that this one now waits for here."""
+        return self._awaited
+
+    async def settle(self) -> None:
+        """Find out, as all ranks of the island will, whether they share memory."""
+        grounds = self._grounds
+        if grounds is None or self._lane is not None:
+            return
+        try:
+            while missing := grounds.missing():
+                self._awaited = [self.ranks[place] for place in missing]
+                await self._aside.run(partial(grounds.wait, missing[0], _WAIT_SECONDS))
+        finally:
+            self._awaited = ()
+        if refusal := grounds.refusal():
+            logger.warning("ranks of this host talk over links: %s", refusal)
+            self._grounds = None
+            return
+        self._lane = grounds.lane(
+            rank=self._place,
+            timeout=self._timeout,
+            ops=OPS,
+            on_failure=self._on_failure,
+            on_slow=self._on_slow,
+            taken=0,
+            queued=0,
+        )
+
+    async def run(
+        self,
+        native: Native,
+        sequence: int,
+        index: int,
+        signature: int,
+        timeout: float,
+        deadline: float,
+    ) -> None:
+        """Run a collective of the island: the lane's call `index`, from 0, of the group's call.
+
+        When this is cancelled the arrays are nobody's by the time it ends.
+
+        Raises:
+            Left, Differ: as they say.
+        """
+        lane = self._lane
+        assert lane is not None
+        first = sequence << CALL_BITS
+
+        def run() -> None:
+            if index == 0:
+                lane.give_up(first)  # what earlier calls, or others under their numbers, left over
+            number = first + 1 + index
+            # Who is waited for has been told by the time that the coordinator is asked.
+            patience = min(timeout, ASK_AFTER) / 2
+            native.run(lane, number, patience, deadline + _OVERTIME, None, signature)
+
+        self._awaited = [rank for rank in self.ranks if rank != self.ranks[self._place]]
+        running = self._aside.begin(run)
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            lane.interrupt(first | (1 << CALL_BITS) - 1)
+            await asyncio.wait([running])
+            running.exception()  # that it was interrupted is no news
+            raise
+        finally:
+            self._awaited = ()
+
+    def close(self, gone: Collection[int]) -> None:
+        """Give up what the island has of shared memory; every call has ended."""
+        if self._lane is not None:
+            self._lane.close()
+        grounds, self._grounds, self._lane = self._grounds, None, None
+        if grounds is not None:
+            grounds.close(gone)
+
+    # ------------------------------------------------------------ on the thread of a call
+
+    def _on_slow(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
+        self._loop.call_soon_threadsafe(self._blocked, waiting)
+
+    def _on_failure(
+        self,
+        status: str,
+        sequence: int,
+        operation: str,
+        dtype: "np.dtype[np.generic] | None",
+        count: int,
+        op: int,
+        root: int,
+        shares: list[int] | None,
+        shape: Shape | None,
+        waiting: int,
+        culprits: int,
+        timeout: float,
+        label: str | None,
+        met: bool,
+    ) -> NoReturn:
+        if status == "mismatch":
+            raise Differ
+        if status == "abandoned":
+            raise Left(self._places(culprits))
+        raise AllhandsError(f"{operation} of this host's ranks ended early: {status}")
+
+    # ------------------------------------------------------------ inside
+
+    def _blocked(self, waiting: int) -> None:
+        if self._awaited and waiting:
+            self._awaited = self._places(waiting)
+
+    def _places(self, bits: int) -> list[int]:
+        return [rank for place, rank in enumerate(self.ranks) if bits >> place & 1]

@@ -1,0 +1,1 @@
+"""Work: handles on calls that run elsewhere, and the kinds of them."""

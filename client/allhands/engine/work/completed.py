@@ -1,0 +1,77 @@
+"""Ended: the work of a call that its caller has waited for already."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Self
+
+from allhands.collectives.signature import Result
+from allhands.engine.work import explanations
+from allhands.engine.work.work import Work
+from allhands.futures import Future
+
+if TYPE_CHECKING:
+    from allhands._native import Lane
+
+
+class Ended(Work):
+    """A call that had ended well before its work was made, which costs little therefore."""
+
+    def __init__(
+        self, last: tuple[int, str, int, str], label: str | None, group: str, result: Result
+    ) -> None:
+        """Make the work of a call of which `last` is what a lane says; see `explain.shared`."""
+        self.sequence, self.operation, _, _ = last
+        self.label = label
+        self.group = group
+        self._last = last
+        self._result = result
+        self._done: Future[Result] | None = None
+        self._source = -1
+
+    @classmethod
+    def latest(cls, lane: "Lane", label: str | None, group: str, result: Result) -> Self:
+        """Make the work of a lane's latest call."""
+        last = lane.last()
+        assert last is not None, "it has just ended"
+        return cls(last, label, group, result)
+
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> Result:
+        return self._result
+
+    def get_future(self) -> Future[Result]:
+        if self._done is None:
+            future: Future[Result] = Future()
+            future.set_result(self._result)
+            self._done = future
+        return self._done
+
+    def explain(self) -> str:
+        return explanations.shared(self._last)
+
+    def cancel(self) -> None:
+        """Nothing: it has ended."""
+
+    def abandon(self, why: str = "Ctrl-C") -> None:
+        """Nothing: it has ended."""
+
+
+class Sent(Ended):
+    """A message that had gone before its work was made."""
+
+    def __init__(self, nbytes: int, label: str | None, group: str, result: Result) -> None:
+        super().__init__((0, "send", nbytes, "eager"), label, group, result)
+
+    def explain(self) -> str:
+        _, operation, nbytes, way = self._last
+        return explanations.mailed(operation, nbytes, way)

@@ -1,0 +1,49 @@
+"""A call that is made again and again with the same arguments, which are looked at once."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from allhands.engine.work.work import Work
+
+
+class PersistentCall(Protocol):
+    """One call to be made many times: `start`, then `wait`, then again.
+
+    Every start is a call of the group as any other, in the group's order. Between start and wait
+    the array belongs to the call.
+    """
+
+    def start(self) -> None:
+        """Give this rank's part; may wait for ranks that are several calls behind, for no others.
+
+        Raises:
+            RuntimeError: it is under way already.
+            AllhandsError: it failed.
+        """
+
+    def wait(self) -> bool:
+        """Return True when the call has ended well.
+
+        Raises:
+            RuntimeError: it was not started.
+            AllhandsError: it failed; it may be started again.
+        """
+
+
+class Queued:
+    """Makes every call as if it were the first."""
+
+    def __init__(self, make: Callable[[], Work]) -> None:
+        self._make = make
+        self._work: Work | None = None
+
+    def start(self) -> None:
+        if self._work is not None:
+            raise RuntimeError("started already: wait() for it first")
+        self._work = self._make()
+
+    def wait(self) -> bool:
+        if self._work is None:
+            raise RuntimeError("not started: start() it first")
+        work, self._work = self._work, None
+        return work.wait()

@@ -1,0 +1,198 @@
+"""Work: the caller's hold on an operation that runs elsewhere."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from allhands.collectives.signature import Call, Result
+from allhands.errors import CollectiveTimeout
+from allhands.futures import Future
+from allhands.recorder.ring import Entry
+from allhands.runtime.callbacks import Callbacks
+
+_ABANDON_SECONDS = 1.0
+_SIGNAL_SECONDS = 0.2
+"""A signal that comes in the instant before a thread begins to wait is seen after this long."""
+
+
+class Work:
+    """An operation in flight on a group; safe from any thread.
+
+    Until it is completed the arrays given to the operation belong to it: neither read the outputs
+    nor write the inputs. The work keeps them alive.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        sequence: int,
+        label: str | None,
+        group: str,
+        callbacks: Callbacks | None = None,
+    ) -> None:
+        """Make the work of a call; `callbacks` run what waits for it to end."""
+        self.operation = call.operation
+        self.sequence = sequence
+        """Number of the call on its group; 0 point to point."""
+        self.label = label
+        self.group = group
+        self._future: Future[Result] = Future(callbacks)
+        # From here on only the engine ends it: cancelling the future alone would leave the call.
+        self._future.set_running_or_notify_cancel()
+        self._cancel: Callable[[], None] = lambda: None
+        self._help: Callable[[float], bool] | None = None
+        self._carry: Callable[[], None] | None = None
+        self._source = -1
+        self.why = "cancelled"
+        """What other ranks are told of the reason where this one gives the operation up."""
+        self._explanation = ""
+        self.waiter = 0
+        """The thread that made the call to wait for it at once; 0: it may do something else."""
+        self.entry: Entry | None = None
+        """What the recorder knows of it, unless that is known where it was carried out."""
+
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
+        """Block until the operation has ended; return True.
+
+        Without `timeout` this thread may carry it out: then Ctrl-C here ends it, and the other
+        ranks are told so.
+
+        Args:
+            timeout: seconds to wait here; the operation's own deadline holds in any case.
+
+        Raises:
+            CollectiveTimeout: it has not ended within `timeout`; it goes on.
+            ForkedProcess: it is under way in the process that this one was forked from.
+            AllhandsError: it failed; what the error says.
+        """
+        self._future.check_inherited()
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        if seconds is None and self._carry is not None and not self._future.done():
+            self._carry()
+        while not self._has_ended(min(until - time.monotonic(), _SIGNAL_SECONDS)):
+            if time.monotonic() >= until:
+                raise CollectiveTimeout(
+                    f"{self} has not ended within {seconds} s; it goes on until its own deadline",
+                    op=self.operation,
+                    seq=self.sequence,
+                    label=self.label,
+                )
+        self._future.result()
+        return True
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the operation has ended, as far as is known without asking anybody."""
+        return self._future.done()
+
+    def is_completed(self) -> bool:
+        """Say whether the operation has ended, well or not."""
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        """Say whether the operation has ended well."""
+        return self._future.done() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return what went wrong; None while it runs and when it ended well."""
+        if not self._future.done():
+            return None
+        return self._future.exception()
+
+    def result(self) -> Result:
+        """Wait, then return the output: an array, a list of arrays, or None."""
+        self.wait()
+        return self._future.result()
+
+    def synchronize(self) -> None:
+        """Block until the operation has ended, like `wait`."""
+        self.wait()
+
+    def get_future(self) -> Future[Result]:
+        """Return the future behind this work; its result is `result()`.
+
+        Only the operation completes it; `cancel` the work to end it early.
+        """
+        return self._future
+
+    def source_rank(self) -> int:
+        """Return the rank of the group that a completed receive came from.
+
+        Raises:
+            ValueError: it has not been received, or was no receive.
+        """
+        if self._source < 0:
+            raise ValueError(f"{self} has received nothing yet")
+        return self._source
+
+    def explain(self) -> str:
+        """Say how a completed operation was carried out, and why so; "" where nothing is known."""
+        return self._explanation
+
+    def cancel(self) -> None:
+        """Ask the operation to end early; a no-op when it has ended.
+
+        Other ranks get `GroupAborted` for it: at once where they are in it, else when they come to
+        it; but who finds all that it needs of others there already may end it well.
+        """
+        self._cancel()
+
+    def abandon(self, why: str = "Ctrl-C") -> None:
+        """End the operation early and wait until its arrays are the caller's again."""
+        self.why = why
+        self.cancel()
+        # That takes one turn of its loop.
+        with contextlib.suppress(Exception):
+            self._future.exception(timeout=_ABANDON_SECONDS)
+
+    def __repr__(self) -> str:
+        name = f"{self.operation} #{self.sequence} of group {self.group!r}"
+        return f"{name} ({self.label})" if self.label else name
+
+    def _has_ended(self, seconds: float) -> bool:
+        """Wait a while for the end; say whether it has come."""
+        if self._future.done():
+            return True
+        begun = time.monotonic()
+        if self._help is not None and not self._help(max(seconds, 0)):
+            return False
+        with contextlib.suppress(TimeoutError):
+            self._future.exception(max(begun + seconds - time.monotonic(), 0))
+        return self._future.done()
+
+    # ------------------------------------------------------------ for the engine
+
+    def own(self, cancel: Callable[[], None]) -> None:
+        """Say how this work is cancelled."""
+        self._cancel = cancel
+
+    def helped(self, carry_on: Callable[[float], bool]) -> None:
+        """Say how a thread that waits anyway brings the end about, if it comes in that time."""
+        self._help = carry_on
+
+    def carried(self, carry: Callable[[], None]) -> None:
+        """Say how a thread that waits as long as it takes may carry out what has not begun."""
+        self._carry = carry
+
+    def explained(self, text: str) -> None:
+        self._explanation = text
+
+    def received_from(self, rank: int) -> None:
+        self._source = rank
+
+    def succeed(self, result: Result) -> None:
+        self._ended(None)
+        if not self._future.done():
+            self._future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        self._ended(error)
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    def _ended(self, error: BaseException | None) -> None:
+        if self.entry is not None:
+            self.entry.end(error, self._explanation)

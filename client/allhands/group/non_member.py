@@ -1,0 +1,17 @@
+"""NonMember: a group that this rank is not in."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from allhands.engine.numbering import Order
+
+
+@dataclass(frozen=True, slots=True)
+class NonMember:
+    """What `new_group` gives to a rank that is not in the new group."""
+
+    name: str
+    ranks: tuple[int, ...] = ()
+    """Of the world, in the order of the group."""
+    order: ClassVar[Order] = Order()
+    """Of calls that are never made."""

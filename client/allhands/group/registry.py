@@ -1,0 +1,117 @@
+"""The groups that this process has made in one world: their names, their tags, and how to find one.
+
+All ranks of a group must give it the same name without asking each other. So a name is made of
+what they agree on: the group that it is a part of, its ranks, its tag, and a count of the groups
+that were made of these before. Who makes groups of other ranks meanwhile changes nothing.
+"""
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from allhands.group.group import Group
+
+_LONGEST_LIST = 40
+"""Characters of a list of ranks in a name; longer ones are told apart by a digest."""
+_LONGEST_PARENT = 120
+_LONGEST_TAG = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What makes two groups the same one when they have a tag."""
+
+    parent: str
+    """Name of the group whose ranks these are."""
+    ranks: tuple[int, ...]
+    tag: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The name without the count."""
+        parent = self.parent
+        if len(parent) > _LONGEST_PARENT:
+            parent = f"{parent[: _LONGEST_PARENT // 2]}~{_digest(parent)}"
+        stem = f"{parent}:{_listed(self.ranks)}"
+        return f"{stem}/{self.tag}" if self.tag else stem
+
+
+class Register:
+    """Groups by tag and ranks, and by name; safe from any thread."""
+
+    def __init__(self) -> None:
+        self.making = threading.Lock()
+        """Held while a group with a tag is looked for and made, so that there is only one."""
+        self._lock = threading.Lock()
+        self._made: Counter[str] = Counter()
+        self._lineages: dict[Group, Lineage] = {}
+
+    def next_name(self, lineage: Lineage) -> str:
+        """Name the next group of these ranks; count it."""
+        with self._lock:
+            self._made[lineage.stem] += 1
+            return f"{lineage.stem}/{self._made[lineage.stem]}"
+
+    def add(self, group: Group, lineage: Lineage) -> None:
+        with self._lock:
+            self._lineages[group] = lineage
+
+    def remove(self, group: Group) -> None:
+        """Forget a group, its tag too; a no-op for one that is not known."""
+        with self._lock:
+            self._lineages.pop(group, None)
+
+    def tagged(self, lineage: Lineage) -> Group | None:
+        """Return the group that has this tag, parent and ranks."""
+        with self._lock:
+            return next((one for one, its in self._lineages.items() if its == lineage), None)
+
+    def find(self, parent: str, tag: str, ranks: tuple[int, ...]) -> Group | None:
+        """Return the group of these ranks of a parent that has this tag."""
+        return self.tagged(Lineage(parent, ranks, tag))
+
+    def named(self, name: str) -> Group | None:
+        with self._lock:
+            return next((one for one in self._lineages if one.name == name), None)
+
+    def tag(self, group: Group) -> str:
+        """Return a group's tag; "": it has none."""
+        with self._lock:
+            found = self._lineages.get(group)
+        return "" if found is None else found.tag
+
+
+def check_tag(tag: object) -> str:
+    """Return a tag as text; "" for None.
+
+    Raises:
+        TypeError: no text.
+        ValueError: too long, or it would garble a terminal.
+    """
+    if tag is None:
+        return ""
+    if not isinstance(tag, str):
+        raise TypeError(f"tag must be a str, not {type(tag).__name__}: a timeout is timeout=...")
+    if len(tag) > _LONGEST_TAG or not tag.isprintable():
+        raise ValueError(f"a tag has {_LONGEST_TAG} printable characters at most: {tag[:80]!r}")
+    return tag
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """Return a name for ranks in their order, runs as `3-7`."""
+    runs: list[tuple[int, int]] = []
+    for rank in ranks:
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    text = ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+    if len(text) <= _LONGEST_LIST:
+        return text
+    return f"{len(ranks)}~{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

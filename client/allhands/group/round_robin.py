@@ -1,0 +1,144 @@
+"""Several groups of the same ranks, used as one: calls are dealt to them in turn.
+
+Calls of one group wait for each other, those of several do not: a small call need not wait for a
+large one before it.
+"""
+
+import functools
+import itertools
+import threading
+from collections.abc import Sequence
+
+from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import Chain
+from allhands.collectives.primitive import Build, Timeout
+from allhands.collectives.request import Native
+from allhands.collectives.signature import Call, Result
+from allhands.engine.numbering import Order
+from allhands.engine.work.work import Work
+from allhands.group.group import Group
+
+
+class RoundRobin(Group):
+    """A group for callers, made by `round_robin`; `parts` are those that carry out its calls.
+
+    Collectives go to the groups in turn, in the order of the calls, which must be the same on all
+    ranks. Messages from point to point go to the first group, so that they keep their order.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        first = groups[0]
+        super().__init__(first._engine, first._thread, first.timeout, first._recovery)
+        self.order = Order()  # no lane: that of one group would take its calls past the others
+        self.objects = first.objects
+        self._parts = tuple(groups)
+        self._turns = itertools.cycle(self._parts)
+        self._dealt = 0
+        self._dealing = threading.Lock()
+        """Held while a call is dealt and takes its number there, in one step."""
+
+    @property
+    def name(self) -> str:
+        return " + ".join(group.name for group in self._parts)
+
+    @property
+    def parts(self) -> tuple[Group, ...]:
+        return self._parts
+
+    @functools.cached_property
+    def here(self) -> Group:
+        return self
+
+    @property
+    def sequence(self) -> int:
+        """Number of the latest call of this rank; 0 before the first."""
+        return self._dealt
+
+    def explain(self) -> str:
+        return "; ".join(f"{group.name}: {group.explain()}" for group in self._parts)
+
+    def barrier(self, *, timeout: Timeout = None, label: str | None = None) -> Work:
+        """End when every rank has called it; calls before it, on any of the groups, have ended."""
+        seconds = self._given(timeout)
+        with self._dealing:
+            self._dealt += 1
+            works = [group.barrier(timeout=seconds, label=label) for group in self._parts]
+            return _joined(works, Work(Call("barrier"), self._dealt, label, self.name))
+
+    def monitored_barrier(
+        self,
+        timeout: Timeout = None,
+        wait_all_ranks: bool = False,
+        *,
+        label: str | None = None,
+    ) -> Work:
+        """End when every rank has called it; it waits for no calls on other groups."""
+        seconds = self._given(timeout)  # what is refused takes no turn
+        with self._dealing:
+            return self._next().monitored_barrier(seconds, wait_all_ranks, label=label)
+
+    def abort(self, reason: str) -> None:
+        """End all its groups on all their ranks."""
+        for group in self._parts:
+            group.abort(reason)
+
+    def shrink(self, *, timeout: Timeout = None) -> "RoundRobin":
+        """Return the same of groups of the ranks that are left; all of them must call it."""
+        return RoundRobin([group.shrink(timeout=timeout) for group in self._parts])
+
+    def grow(self, count: int, *, timeout: Timeout = None) -> Group:
+        """Refuse: newcomers join one group, which is their world."""
+        raise RuntimeError("several groups cannot grow as one: let the world grow, and make others")
+
+    def _next(self) -> Group:
+        """Return the group whose turn it is, with `_dealing` held."""
+        self._dealt += 1
+        return next(self._turns)
+
+    def _start(
+        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+    ) -> Work:
+        seconds = self._given(timeout)  # what is refused takes no turn
+        with self._dealing:
+            return self._next()._start(native, build, result, seconds, label)
+
+    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
+        seconds = self._given(timeout)  # what is refused takes no turn
+        with self._dealing:
+            return self._next()._chain(chain, seconds, label)
+
+    def _exchange(
+        self,
+        operation: str,
+        array: Array,
+        result: Result,
+        peer: int | None,
+        tag: int,
+        timeout: Timeout,
+        label: str | None,
+    ) -> Work:
+        seconds = self._given(timeout)
+        return self._parts[0]._exchange(operation, array, result, peer, tag, seconds, label)
+
+
+def _joined(works: Sequence[Work], whole: Work) -> Work:
+    """Let a work end when all of several have, by the first error if there was one."""
+    left = itertools.count(len(works) - 1, -1)
+
+    def ended(_: object) -> None:
+        if next(left):
+            return
+        error = next((one.exception() for one in works if one.exception() is not None), None)
+        if error is None:
+            whole.succeed(None)
+        else:
+            whole.fail(error)
+
+    def cancel() -> None:
+        for work in works:
+            work.cancel()
+
+    whole.own(cancel)
+    for work in works:
+        work.get_future().add_done_callback(ended)
+    return whole

@@ -1,0 +1,1 @@
+"""A world of which only one rank exists."""

@@ -1,0 +1,168 @@
+"""Calls of a group whose other ranks do not exist: they end at once, on their callers' threads.
+
+What they give is what they would if every other rank brought just what this one does:
+
+    all_reduce, reduce, reduce_scatter   this rank's array, combined with itself as often as there
+                                         are ranks: SUM is `size` times it, AVG, MIN and MAX itself
+    gather, all_gather                   this rank's array in every place
+    all_to_all                           what this rank gives itself, in every place; it is repeated
+                                         or cut where a place is longer or shorter
+    broadcast, scatter, recv             what another rank alone could bring stays as it was
+
+A call that is made of several of these gives what they do, one after the other: so a reduction by
+a function of the user's, of which every rank does a part, has this rank's part in every place. One
+that cannot end without knowing what another rank brings fails, and says so.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from allhands.collectives.buffer import Array
+from allhands.collectives.composite_call import Running
+from allhands.collectives.reduction import ReduceOp, finish, fold
+from allhands.collectives.request import Native
+from allhands.engine.group_engine import GroupEngine, Operation
+from allhands.engine.p2p.message import Exchange, named
+from allhands.engine.p2p.router import Messages
+from allhands.errors import AllhandsError
+
+_HOW = "by this rank alone: the group is fake"
+
+
+class FakeEngine(GroupEngine):
+    """An engine that neither waits nor sends; its calls are made one at a time."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.messages = _FakeMessages(self.exchange)
+
+    def submit(self, operation: Operation) -> None:
+        work = operation.work
+        if operation.cancelled:
+            return
+        self.recording.began(work.entry)
+        try:
+            if (failure := self._reason(work.sequence)) is not None:
+                raise failure(self._what(operation))
+            if operation.running is None:
+                _move(operation.native, self.rank, len(self.ranks))
+            else:
+                self._go_through(operation, operation.running)
+        except Exception as error:  # whatever it is belongs to the caller
+            work.fail(error)
+            return
+        work.explained(_HOW)
+        work.succeed(operation.result)
+
+    def goes_here(self, native: Native) -> bool:
+        return False  # nothing is gained: every call runs on its caller's thread
+
+    def exchange(self, exchange: Exchange) -> None:
+        """Carry out a message: what is sent goes nowhere, what is received is what is there."""
+        work = exchange.work
+        what = named(work.operation, self.ranks, exchange.peer, exchange.tag)
+        others = [rank for rank in self.ranks if rank != self.ranks[self.rank]]
+        if (failure := self._reason(self.order.taken)) is not None:
+            work.fail(failure(what))
+        elif exchange.peer is None and not others:
+            work.fail(AllhandsError(f"{what} cannot end: the group has no other rank"))
+        else:
+            if exchange.receives:
+                peer = others[0] if exchange.peer is None else exchange.peer
+                work.received_from(self.ranks.index(peer))
+            work.explained(_HOW)
+            work.succeed(exchange.result)
+
+    def _go_through(self, operation: Operation, running: Running) -> None:
+        """Carry out the steps of a chain."""
+        try:
+            while (step := running.advance()) is not None:
+                _move(step.native, self.rank, len(self.ranks))
+            operation.result = running.result
+        except Exception as error:
+            if operation.call.root in (None, self.rank):
+                raise
+            raise AllhandsError(
+                f"{self._what(operation)} cannot end: what rank {operation.call.root} would bring "
+                "is not known here, and the group is fake"
+            ) from error
+
+
+class _FakeMessages(Messages):
+    """Messages that go nowhere: each has ended when it has begun."""
+
+    def __init__(self, carry_out: Callable[[Exchange], None]) -> None:
+        self._carry_out = carry_out  # nothing of the real one is needed
+
+    def start(self, exchange: Exchange) -> None:
+        self._carry_out(exchange)
+
+    def cancel(self, exchange: Exchange) -> None:
+        pass
+
+    def fail(self) -> None:
+        pass
+
+    async def idle(self, run: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _move(native: Native, rank: int, size: int) -> None:
+    """Write the targets of a call."""
+    match native.kind:
+        case "barrier" | "broadcast":
+            pass
+        case "all_reduce" | "reduce":
+            for target in native.targets:
+                _repeat(native.op or ReduceOp.SUM, target, size, target)
+        case "reduce_scatter" | "reduce_scatter_tensor":
+            _repeat(native.op or ReduceOp.SUM, native.sources[rank], size, native.targets[0])
+        case "gather" | "all_gather" | "all_gather_into_tensor":
+            for target in native.targets:
+                _fill(target, native.sources[0])
+        case "scatter":
+            for source in native.sources[rank : rank + 1]:
+                np.copyto(native.targets[0], source)
+        case "all_to_all" | "all_to_all_single":
+            assert native.send is not None
+            assert native.recv is not None
+            own = _blocks(native.sources, native.send)[rank]
+            for block in _blocks(native.targets, native.recv):
+                _fill(block, own)
+        case other:
+            raise AllhandsError(f"{other} is not known to fake groups")
+
+
+def _repeat(op: ReduceOp, array: Array, times: int, target: Array) -> None:
+    """Write the combination of an array with itself to `target`, which may be that array."""
+    if op is ReduceOp.AVG and array.dtype.kind not in "iu":  # whose sum wraps around
+        np.copyto(target, array)
+        return
+    once, found = array.copy(), np.empty_like(array)
+    fold(op, [once], found, 1)
+    for bit in f"{times:b}"[1:]:
+        fold(op, [found, found], found, 1)
+        if bit == "1":
+            fold(op, [found, once], found, 1)
+    if op is ReduceOp.AVG:
+        finish(op, found, times)
+    np.copyto(target, found)
+
+
+def _blocks(arrays: Sequence[Array], counts: Sequence[int]) -> Sequence[Array]:
+    """Return one array for each rank, of those or of the one that holds all."""
+    if len(arrays) == len(counts):
+        return arrays
+    (whole,) = arrays
+    return np.split(whole, np.cumsum(counts)[:-1])
+
+
+def _fill(target: Array, source: Array) -> None:
+    """Write `source` as often as it goes into `target`, and as much of it as goes in at the end."""
+    if source.size:
+        target[...] = np.resize(source, target.size)

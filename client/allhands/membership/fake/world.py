@@ -1,0 +1,117 @@
+"""A membership in a world of which only this rank exists: no coordinator, no links, no peers."""
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from allhands.config import WorldConfig
+from allhands.coordinator.endpoint import Address, Endpoint
+from allhands.coordinator.rendezvous import Meeting
+from allhands.coordinator.session import Member, Session
+from allhands.errors import AllhandsError
+from allhands.membership.fake.engine import FakeEngine
+from allhands.membership.worker import WORLD, Worker
+from allhands.runtime.loop_thread import LoopThread
+from allhands.transport.ports import NoPorts
+from allhands.verdicts import Verdict
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+_NOWHERE = Endpoint(Address("fake", 1), None)
+
+
+class FakeThread(LoopThread):
+    """The thread of a fake world: coroutines run on it, calls where they are made."""
+
+    def call(self, act: Callable[..., object], *arguments: object) -> None:
+        self._check()
+        act(*arguments)
+
+    def lend(self, act: Callable[[], bool]) -> bool:
+        return False
+
+
+class FakeSession(Session):
+    """What a worker would say to a coordinator, and nobody hears."""
+
+    def __init__(self, config: WorldConfig) -> None:
+        # Nothing of the real one is needed: there is no stream, and no channel.
+        self.job = config.job
+        self.joined = wire.Joined(rank=config.rank)
+        self.epoch = 1
+        self.group = ""
+        host, pid = socket.gethostname(), os.getpid()
+        self.members = tuple(
+            Member(rank, host, pid, "", False, 0, "") for rank in range(config.world_size)
+        )
+
+    async def open_group(self, name: str, ranks: Sequence[int]) -> None:
+        pass
+
+    async def close_group(self, name: str) -> None:
+        pass
+
+    async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
+        return None
+
+    async def reform(self, request: wire.ReformRequest, timeout: float) -> wire.ReformReply:
+        raise AllhandsError(
+            f"{request.kind} of group {request.group!r} is not possible: the group is fake, "
+            "and has no coordinator"
+        )
+
+    def say(self, request: wire.SessionRequest) -> None:
+        pass
+
+    def tell_last_report(
+        self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
+    ) -> None:
+        pass
+
+    async def flush(self) -> None:
+        pass
+
+
+class FakeWorker(Worker):
+    """A rank of a fake world."""
+
+    @classmethod
+    async def start(cls, config: WorldConfig) -> "FakeWorker":
+        worker = cls(config, Meeting(_NOWHERE), NoPorts(), FakeSession(config))
+        worker.world = await worker.open_group(WORLD, range(config.world_size))
+        return worker
+
+    async def open_group(
+        self,
+        name: str,
+        ranks: Sequence[int],
+        timeout: float | None = None,
+        named: Sequence[int] | None = None,
+        verify: bool | None = None,
+    ) -> FakeEngine:
+        ranks = tuple(ranks)
+        engine = FakeEngine(
+            name,
+            ranks,
+            ranks.index(self.rank),
+            self._mesh,
+            self,
+            timeout=timeout or self.config.timeout,
+            named=named,
+            recorder_size=self.config.recorder_size,
+        )
+        self._engines[name] = engine
+        for tell in self._events:
+            tell(engine)
+        return engine
+
+    async def leave(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
+        if self._closed:
+            return
+        self._closed = True
+
+        def closed(what: str) -> AllhandsError:
+            return AllhandsError(f"{what} cannot run: this rank has left the group")
+
+        for engine in self._engines.values():
+            engine.shut(closed)
+            engine.close()
