@@ -3,10 +3,10 @@
 import ipaddress
 from urllib.parse import unquote
 
-from allhands_server.config import authority
+from allhands_server.config import format_authority
 
 
-def peer_host(peer: str) -> str:
+def parse_peer_host(peer: str) -> str:
     """Return the IP of `context.peer()`: where the worker's socket came from.
 
     gRPC writes `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:/path`; a Unix socket is on
@@ -28,11 +28,11 @@ def peer_host(peer: str) -> str:
             raise ValueError(f"not the address of a peer: {peer!r}")
 
 
-def worker_address(peer: str, port: int) -> str:
+def format_worker_address(peer: str, port: int) -> str:
     """Return host:port under which the worker's peers reach it."""
-    return authority(peer_host(peer), port)
+    return format_authority(parse_peer_host(peer), port)
 
 
-def local_host(host: str) -> str:
+def get_local_host(host: str) -> str:
     """Return the address under which this host reaches one that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

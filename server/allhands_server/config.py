@@ -11,7 +11,7 @@ TOKEN_VARIABLE = "ALLHANDS_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class SettingNames:
     """How whoever starts a coordinator writes its settings, for the errors of `ServerConfig`."""
 
     token: str = "token"
@@ -21,11 +21,13 @@ class Spelling:
     drain_timeout: str = "drain_timeout"
 
 
-FLAGS = Spelling(
+FLAGS = SettingNames(
     f"--token-file or {TOKEN_VARIABLE}", "--tls-cert", "--tls-key", "--insecure", "--drain-timeout"
 )
 """Of `allhands serve`."""
-VARIABLES = Spelling(TOKEN_VARIABLE, "ALLHANDS_TLS_CERT", "ALLHANDS_TLS_KEY", "ALLHANDS_INSECURE=1")
+VARIABLES = SettingNames(
+    TOKEN_VARIABLE, "ALLHANDS_TLS_CERT", "ALLHANDS_TLS_KEY", "ALLHANDS_INSECURE=1"
+)
 """Of a process that hosts a coordinator itself."""
 
 
@@ -51,7 +53,7 @@ class ServerConfig:
     """Seconds that running worlds get to end after the first signal."""
     first_request_timeout: float = 5.0
     """Seconds from the opening of a session's stream to its Join."""
-    spelling: Spelling = field(default=Spelling(), repr=False, compare=False)
+    setting_names: SettingNames = field(default=SettingNames(), repr=False, compare=False)
 
     @property
     def is_loopback(self) -> bool:
@@ -61,7 +63,7 @@ class ServerConfig:
     @property
     def target(self) -> str:
         """`host:port`, IPv6 in brackets."""
-        return authority(self.host, self.port)
+        return format_authority(self.host, self.port)
 
     def validate(self) -> None:
         """Check that this can be started and is closed to strangers.
@@ -76,23 +78,23 @@ class ServerConfig:
         if self.kind not in ("daemon", "embedded"):
             raise ValueError(f"no such kind of coordinator: {self.kind!r}")
         if self.drain_timeout < 0:
-            raise ValueError(f"{self.spelling.drain_timeout} is in seconds, and not negative")
+            raise ValueError(f"{self.setting_names.drain_timeout} is in seconds, and not negative")
         if self.first_request_timeout <= 0:
             raise ValueError("first_request_timeout is in seconds, and positive")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError(
-                f"TLS needs both files: the certificate ({self.spelling.tls_cert}) "
-                f"and its key ({self.spelling.tls_key})"
+                f"TLS needs both files: the certificate ({self.setting_names.tls_cert}) "
+                f"and its key ({self.setting_names.tls_key})"
             )
         if self.token is not None:
             _check_token(self.token)
-        if not self.is_loopback and not self.insecure and (missing := self._missing()):
+        if not self.is_loopback and not self.insecure and (missing := self._list_missing()):
             raise ValueError(
                 f"listening on {self.host}, beyond loopback, needs {' and '.join(missing)}; "
-                f"{self.spelling.insecure} overrides this"
+                f"{self.setting_names.insecure} overrides this"
             )
 
-    def warnings(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         """Say what is open because `insecure` was given; empty where nothing is."""
         if self.is_loopback or not self.insecure:
             return []
@@ -109,12 +111,12 @@ class ServerConfig:
             )
         return found
 
-    def _missing(self) -> list[str]:
+    def _list_missing(self) -> list[str]:
         missing = []
         if self.token is None:
-            missing.append(f"a token ({self.spelling.token})")
+            missing.append(f"a token ({self.setting_names.token})")
         if self.tls_cert is None:
-            missing.append(f"TLS ({self.spelling.tls_cert} and {self.spelling.tls_key})")
+            missing.append(f"TLS ({self.setting_names.tls_cert} and {self.setting_names.tls_key})")
         return missing
 
 
@@ -135,7 +137,7 @@ def read_token(path: Path | str | None, environ: Mapping[str, str] = os.environ)
     return environ.get(TOKEN_VARIABLE) or None
 
 
-def authority(host: str, port: int) -> str:
+def format_authority(host: str, port: int) -> str:
     """Write `host:port`, IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -17,34 +17,34 @@ from allhands_server.machine.effects import (
     CheckConnection,
     Drained,
     Effect,
-    End,
+    EndSession,
+    InspectProcess,
     JobEnded,
-    Look,
     Notification,
+    OperatorLog,
     Push,
     Refuse,
-    Report,
 )
 from allhands_server.machine.events import (
-    Acknowledged,
     AnyRequest,
-    Asked,
+    AuthenticationFailed,
     AwaitVerdict,
+    ConnectionAcknowledged,
     Drain,
     Event,
-    Fresh,
     Join,
-    Joining,
-    Looked,
-    Meet,
+    MemberMessage,
+    MonitoredBarrier,
+    ProcessInspected,
     R,
-    RefusedCaller,
-    Remark,
+    Randomness,
     Request,
-    Said,
-    SessionBroke,
+    RequestCancelled,
+    RequestReceived,
+    SessionBroken,
+    SessionMessage,
+    SessionOpened,
     Tick,
-    Withdrawn,
 )
 from allhands_server.machine.formatting import escape_line
 from allhands_server.machine.refusals import Refusal, Refused, Status
@@ -61,26 +61,26 @@ _NOT_LEFT = Refusal(Status.ABORTED, "the stream of the session ended without a L
 _EVERYDAY = {Status.DEADLINE_EXCEEDED, Status.NOT_FOUND, Status.UNAVAILABLE}
 
 
-class Asker(Protocol):
+class ReplyHandler(Protocol):
     """Who hears, once for each ticket, what became of it; called on the coordinator's loop."""
 
-    def answered(self, ticket: int, reply: Any) -> None:
+    def on_answer(self, ticket: int, reply: Any) -> None:
         """Take the answer, of the type that the request names."""
 
-    def refused(self, ticket: int, refusal: Refusal) -> None: ...
+    def on_refusal(self, ticket: int, refusal: Refusal) -> None: ...
 
 
-class _Awaiting:
+class _FutureReply:
     """An asker of one question, which awaits the answer."""
 
     def __init__(self, answer: "asyncio.Future[Any]") -> None:
         self._answer = answer
 
-    def answered(self, ticket: int, reply: Any) -> None:
+    def on_answer(self, ticket: int, reply: Any) -> None:
         if not self._answer.done():  # it may have been cancelled
             self._answer.set_result(reply)
 
-    def refused(self, ticket: int, refusal: Refusal) -> None:
+    def on_refusal(self, ticket: int, refusal: Refusal) -> None:
         if not self._answer.done():
             self._answer.set_exception(Refused(refusal.status, refusal.text))
 
@@ -92,12 +92,12 @@ class SessionStream:
         self.number = number
         self.peer = peer
         """The other end of its connection, as gRPC writes it."""
-        self._queue: asyncio.Queue[Notification | End] = asyncio.Queue()
+        self._queue: asyncio.Queue[Notification | EndSession] = asyncio.Queue()
 
-    def put(self, item: Notification | End) -> None:
+    def put(self, item: Notification | EndSession) -> None:
         self._queue.put_nowait(item)
 
-    async def batches(self) -> AsyncIterator[list[Notification]]:
+    async def iterate_batches(self) -> AsyncIterator[list[Notification]]:
         """Yield what there is to say, as soon as there is something, all of it at once.
 
         It waits without end for the end: the session lives as long as its member.
@@ -105,14 +105,14 @@ class SessionStream:
         Raises:
             Refused: the session ends for a reason that the member should hear.
         """
-        end: End | None = None
+        end: EndSession | None = None
         while end is None:
             items = [await self._queue.get()]
             while not self._queue.empty():
                 items.append(self._queue.get_nowait())
             batch = []
             for item in items:
-                if isinstance(item, End):
+                if isinstance(item, EndSession):
                     end = item
                     break
                 batch.append(item)
@@ -131,13 +131,13 @@ class Coordinator:
         self._machine = Machine(process.space())
         self._tickets = itertools.count(1)
         self._sessions = itertools.count(1)
-        self._pending: dict[int, Asker] = {}
+        self._pending: dict[int, ReplyHandler] = {}
         self._streams: dict[int, SessionStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
-        self._looks: list[Look] = []
+        self._inspections: list[InspectProcess] = []
         self._checks: list[CheckConnection] = []
-        self._looking: set[asyncio.Task[None]] = set()
+        self._inspecting: set[asyncio.Task[None]] = set()
         self._drained = asyncio.Event()
         self._is_closed = False
 
@@ -152,11 +152,11 @@ class Coordinator:
         """
         answer: asyncio.Future[R] = self._loop.create_future()
         ticket = self.new_ticket()
-        self.post(ticket, request, time_remaining, _Awaiting(answer))
+        self.post(ticket, request, time_remaining, _FutureReply(answer))
         try:
             return await answer
         except asyncio.CancelledError:
-            self.withdraw(ticket)
+            self.cancel(ticket)
             raise
 
     def new_ticket(self) -> int:
@@ -164,14 +164,14 @@ class Coordinator:
         return next(self._tickets)
 
     def post(
-        self, ticket: int, request: Request[R], time_remaining: float | None, asker: Asker
+        self, ticket: int, request: Request[R], time_remaining: float | None, asker: ReplyHandler
     ) -> None:
         """Ask, under a new ticket; the asker hears before this returns, or when there is an answer.
 
         For many small requests this costs less than `ask`.
         """
         if self._is_closed:
-            asker.refused(ticket, _OVER)
+            asker.on_refusal(ticket, _OVER)
             return
         # Every subclass of Request that there is stands in AnyRequest.
         asked = cast(AnyRequest, request)
@@ -179,43 +179,43 @@ class Coordinator:
         due = None
         if time_remaining is not None:
             due = now + time_remaining
-            if not isinstance(asked, AwaitVerdict | Meet):
+            if not isinstance(asked, AwaitVerdict | MonitoredBarrier):
                 part = time_remaining * _MARGIN_PART
                 due -= part if part < _MARGIN else _MARGIN
         self._pending[ticket] = asker
-        for effect in self._machine.handle(Asked(ticket, asked, due), now):
+        for effect in self._machine.handle(RequestReceived(ticket, asked, due), now):
             self._act(effect)
-        self._arm()
+        self._set_timer()
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         """Let a ticket be as if it had not been asked; its asker hears nothing. Idempotent."""
         if self._pending.pop(ticket, None) is not None:
-            self._handle(Withdrawn(ticket))
+            self._handle(RequestCancelled(ticket))
 
     def join(self, join: Join, peer: str = "") -> SessionStream:
         """Begin a session of a peer; whether it is taken in, its notifications say."""
         stream = SessionStream(next(self._sessions), peer)
         if self._is_closed:
-            stream.put(End(stream.number, _OVER))
+            stream.put(EndSession(stream.number, _OVER))
             return stream
         self._streams[stream.number] = stream
-        fresh = Fresh(secrets.token_hex(8), secrets.token_hex(8), secrets.token_bytes(32))
-        self._handle(Joining(stream.number, join, fresh))
+        fresh = Randomness(secrets.token_hex(8), secrets.token_hex(8), secrets.token_bytes(32))
+        self._handle(SessionOpened(stream.number, join, fresh))
         return stream
 
-    def hear(self, session: int, remark: Remark) -> None:
+    def on_message(self, session: int, remark: MemberMessage) -> None:
         """Pass on what a member says."""
-        self._handle(Said(session, remark))
+        self._handle(SessionMessage(session, remark))
 
-    def refused(self, address: str, why: str) -> None:
+    def on_authentication_failed(self, address: str, why: str) -> None:
         """Note that somebody wanted to begin a session and has not shown the token."""
-        self._handle(RefusedCaller(address, why))
+        self._handle(AuthenticationFailed(address, why))
 
-    def broke(self, session: int, told: Refusal = _NOT_LEFT) -> None:
+    def on_session_broken(self, session: int, told: Refusal = _NOT_LEFT) -> None:
         """Note that a session's stream is over; its member is told why. Idempotent."""
         if (stream := self._streams.pop(session, None)) is not None:
-            self._handle(SessionBroke(session))
-            stream.put(End(session, told))
+            self._handle(SessionBroken(session))
+            stream.put(EndSession(session, told))
 
     async def drain(self, reason: str, timeout: float) -> bool:
         """Take in nobody any more, wait until the running worlds have ended, say whether they did.
@@ -235,15 +235,15 @@ class Coordinator:
     def close(self) -> None:
         """Refuse whoever still waits, end all sessions. Idempotent."""
         self._is_closed = True
-        for looking in self._looking:
+        for looking in self._inspecting:
             looking.cancel()
         if self._timer is not None:
             self._timer.cancel()
         pending, self._pending = self._pending, {}
         for ticket, asker in pending.items():
-            asker.refused(ticket, _OVER)
+            asker.on_refusal(ticket, _OVER)
         for stream in self._streams.values():
-            stream.put(End(stream.number, _OVER))
+            stream.put(EndSession(stream.number, _OVER))
 
     # ------------------------------------------------------------ acting for the machine
 
@@ -252,45 +252,45 @@ class Coordinator:
             return
         for effect in self._machine.handle(event, self._clock()):
             self._act(effect)
-        self._arm()
+        self._set_timer()
 
     def _act(self, effect: Effect) -> None:
         match effect:
             case Answer(ticket, reply):
-                self._pending.pop(ticket).answered(ticket, reply)
+                self._pending.pop(ticket).on_answer(ticket, reply)
             case Refuse(ticket, refusal):
                 if refusal.status not in _EVERYDAY:
                     logger.info("refused a request: %s", escape_line(refusal.text))
-                self._pending.pop(ticket).refused(ticket, refusal)
+                self._pending.pop(ticket).on_refusal(ticket, refusal)
             case Push(session, notification):
                 self._streams[session].put(notification)
-            case End(session):
+            case EndSession(session):
                 self._streams[session].put(effect)
-            case Look():
-                self._looks.append(effect)
+            case InspectProcess():
+                self._inspections.append(effect)
             case CheckConnection():
                 self._checks.append(effect)
-            case Report(text, of_failure):
+            case OperatorLog(text, of_failure):
                 logger.info("%s", escape_line(text), extra={"of_failure": of_failure})
             case JobEnded(job):
                 logger.info("job %s: ended", job)
             case Drained():
                 self._drained.set()
 
-    def _look(self, asked: Look) -> None:
+    def _inspect(self, asked: InspectProcess) -> None:
         found = process.look(asked.pid, asked.born)
-        self._handle(Looked(asked.job, asked.member_id, found))
+        self._handle(ProcessInspected(asked.job, asked.member_id, found))
         if not asked.stack_channel or found != "running":
             return
-        reading = asyncio.create_task(self._look_inside(asked))
-        self._looking.add(reading)
-        reading.add_done_callback(self._looking.discard)
+        reading = asyncio.create_task(self._inspect_stack(asked))
+        self._inspecting.add(reading)
+        reading.add_done_callback(self._inspecting.discard)
 
-    async def _look_inside(self, asked: Look) -> None:
+    async def _inspect_stack(self, asked: InspectProcess) -> None:
         """Look at a process, and where its program is."""
         stack = await stack_channel.read(asked.pid, asked.born, asked.stack_channel)
         found = process.look(asked.pid, asked.born)
-        self._handle(Looked(asked.job, asked.member_id, found, stack))
+        self._handle(ProcessInspected(asked.job, asked.member_id, found, stack))
 
     def _check_connections(self) -> None:
         """Tell the machine whose hosts acknowledge: of all that it wants to know, in one look."""
@@ -302,18 +302,18 @@ class Coordinator:
             for one in checks
             if (stream := self._streams.get(one.session)) is not None
         }
-        answering = tcp_acks.acknowledging(peers.values())
+        answering = tcp_acks.find_acknowledging(peers.values())
         for one in checks:
             if peers.get(one.session) in answering:
-                self._handle(Acknowledged(one.job, one.member_id))
+                self._handle(ConnectionAcknowledged(one.job, one.member_id))
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         """Keep the one timer at the time when the machine wants to be told it.
 
         First it is told what it asked for that is seen at once: a timer may be overdue by then.
         """
-        while self._looks:
-            self._look(self._looks.pop())
+        while self._inspections:
+            self._inspect(self._inspections.pop())
         self._check_connections()
         due = self._machine.next_due
         if due == self._timer_due:

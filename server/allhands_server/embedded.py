@@ -22,10 +22,10 @@ from allhands_proto.framing import LARGEST_FRAME
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
-from allhands_server.addresses import local_host
-from allhands_server.config import ServerConfig, authority
+from allhands_server.addresses import get_local_host
+from allhands_server.config import ServerConfig, format_authority
 from allhands_server.coordinator import Coordinator
-from allhands_server.kv.listener import Lines
+from allhands_server.kv.listener import KvListener
 from allhands_server.rpc.auth import (
     TokenInterceptor,
     server_context,
@@ -84,17 +84,17 @@ class RunningCoordinator:
         token: str,
         server: grpc.aio.Server,
         coordinator: Coordinator,
-        lines: Lines,
+        lines: KvListener,
         connections: Connections,
         health_service: health.aio.HealthServicer,
-        posted: notice.Notice | None,
+        notice_: notice.Notice | None,
     ) -> None:
         self._server = server
         self._coordinator = coordinator
         self._lines = lines
         self._connections = connections
         self._health = health_service
-        self._notice = posted
+        self._notice = notice_
         self._stopping: asyncio.Task[bool] | None = None
         self.host, self.port = address
         """Where this host reaches it."""
@@ -103,7 +103,7 @@ class RunningCoordinator:
     @property
     def url(self) -> str:
         """`ah://host:port`, without a job."""
-        return f"ah://{authority(self.host, self.port)}"
+        return f"ah://{format_authority(self.host, self.port)}"
 
     async def drain(self, timeout: float, reason: str = "") -> bool:
         """Take in no worker any more, and wait until the running worlds have ended.
@@ -144,30 +144,30 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         OSError: the port is taken, the host is not of this machine, a file cannot be read.
     """
     config.validate()
-    for warning in config.warnings():
+    for warning in config.list_warnings():
         logger.warning("%s", warning)
     token = config.token or secrets.token_urlsafe(32)
     coordinator = coordinator or Coordinator()
-    connections = Connections(partial(_evicted, LimitedLog(logger, "dropped connections")))
+    connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
     interceptors = [
-        TokenInterceptor(token, coordinator.refused),
+        TokenInterceptor(token, coordinator.on_authentication_failed),
         DecodingInterceptor(connections.proven),
     ]
     options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections())]
     forks.use_grpc()
     server = grpc.aio.server(interceptors=interceptors, options=options)
-    port = _bind(server, config)
-    lines = Lines(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
+    port = _bind_port(server, config)
+    kv_listener = KvListener(coordinator, secrets.token_bytes(32), _HANDSHAKE_SECONDS)
     health_service = health.aio.HealthServicer()
-    address = (local_host(config.host), port)
-    posted = None
+    address = (get_local_host(config.host), port)
+    notice_ = None
     try:
-        await lines.listen(config.host, _line_tls(config))
+        await kv_listener.listen(config.host, _make_kv_tls(config))
         service = CoordinatorService(
             coordinator,
             config.first_request_timeout,
-            lines.port,
-            lines.secret,
+            kv_listener.port,
+            kv_listener.secret,
             beyond_loopback=not config.is_loopback,
         )
         add_CoordinatorServicer_to_server(service, server)
@@ -177,15 +177,15 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
         await server.start()
         connections.watch(port)
         if config.post_notice:
-            posted = _post_notice(config, address, token)
+            notice_ = _post_notice(config, address, token)
     except BaseException:
         connections.close()
-        lines.close()
+        kv_listener.close()
         await server.stop(None)
         raise
-    logger.info("listening on %s", authority(config.host, port))
+    logger.info("listening on %s", format_authority(config.host, port))
     running = RunningCoordinator(
-        address, token, server, coordinator, lines, connections, health_service, posted
+        address, token, server, coordinator, kv_listener, connections, health_service, notice_
     )
     forks.hold(running)
     return running
@@ -201,7 +201,7 @@ def _post_notice(
     """
     pid = os.getpid()
     posted = notice.Notice(*address, token, pid, config.kind, notice.born(pid))
-    if (tls := _line_tls(config)) is not None:
+    if (tls := _make_kv_tls(config)) is not None:
         cert = os.path.abspath(os.fspath(config.tls_cert or ""))
         name = dialled_name(tls, cert, posted.host)
         posted = replace(posted, tls_ca=cert, tls_name=name)
@@ -213,36 +213,36 @@ def _post_notice(
         logger.warning(
             "no notice for this user's commands: they need ALLHANDS_URL=ah://%s and "
             "ALLHANDS_TOKEN (%s)",
-            authority(*address),
+            format_authority(*address),
             error,
         )
         return None
     return posted
 
 
-def _evicted(log: LimitedLog, host: str, most: int) -> None:
+def _warn_evicted(log: LimitedLog, host: str, most: int) -> None:
     log.warning(
         "dropped a connection from %s: more than %d connections have shown no token", host, most
     )
 
 
-def _line_tls(config: ServerConfig) -> ssl.SSLContext | None:
+def _make_kv_tls(config: ServerConfig) -> ssl.SSLContext | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
     return server_context(config.tls_cert, config.tls_key)
 
 
-def _bind(server: grpc.aio.Server, config: ServerConfig) -> int:
+def _bind_port(server: grpc.aio.Server, config: ServerConfig) -> int:
     try:
         if config.tls_cert is not None and config.tls_key is not None:
             credentials = server_credentials(config.tls_cert, config.tls_key)
             return server.add_secure_port(config.target, credentials)
         return server.add_insecure_port(config.target)
     except RuntimeError as error:
-        raise _why_not_bound(config) from error
+        raise _explain_bind_error(config) from error
 
 
-def _why_not_bound(config: ServerConfig) -> OSError | ValueError:
+def _explain_bind_error(config: ServerConfig) -> OSError | ValueError:
     """Find out what gRPC does not say."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(

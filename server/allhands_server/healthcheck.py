@@ -13,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from allhands_proto.loopback import resolve_loopback
-from allhands_server.config import authority
+from allhands_server.config import format_authority
 
 
 def check(address: str, *, tls_ca: Path | None, timeout: float, insecure: bool = False) -> str:
@@ -28,8 +28,8 @@ def check(address: str, *, tls_ca: Path | None, timeout: float, insecure: bool =
         ValueError: it would be plaintext to another host.
     """
     if tls_ca is None and not insecure:
-        address = _on_loopback(address)
-    with _channel(address, tls_ca) as channel:
+        address = _resolve_loopback(address)
+    with _open_channel(address, tls_ca) as channel:
         reply = health_pb2_grpc.HealthStub(channel).Check(
             health_pb2.HealthCheckRequest(), timeout=timeout
         )
@@ -38,7 +38,7 @@ def check(address: str, *, tls_ca: Path | None, timeout: float, insecure: bool =
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check that the command line asks for; the answer goes to stderr if it is bad."""
-    options = _parser().parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     try:
         status = check(
             options.address,
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             insecure=options.insecure,
         )
     except (grpc.RpcError, OSError, ValueError) as error:
-        sys.stderr.write(f"{options.address}: {_reason(error)}\n")
+        sys.stderr.write(f"{options.address}: {_describe_error(error)}\n")
         return 1
     if status != "SERVING":
         sys.stderr.write(f"{options.address}: {status}\n")
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="allhands_server.healthcheck", description=__doc__)
     parser.add_argument("address", nargs="?", default="localhost:7070", metavar="HOST:PORT")
     parser.add_argument(
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _on_loopback(address: str) -> str:
+def _resolve_loopback(address: str) -> str:
     host, _, port = address.rpartition(":")
     if (found := resolve_loopback(host.strip("[]"))) is None:
         raise ValueError(
@@ -83,10 +83,10 @@ def _on_loopback(address: str) -> str:
             "place: give its authorities with --tls-ca or ALLHANDS_TLS_CA; or, where that network "
             "is yours alone, --insecure or ALLHANDS_INSECURE=1"
         )
-    return authority(found, int(port))
+    return format_authority(found, int(port))
 
 
-def _channel(address: str, tls_ca: Path | None) -> grpc.Channel:
+def _open_channel(address: str, tls_ca: Path | None) -> grpc.Channel:
     # A proxy from the environment must not stand between a container and itself.
     settings = [("grpc.enable_http_proxy", 0)]
     if tls_ca is None:
@@ -95,7 +95,7 @@ def _channel(address: str, tls_ca: Path | None) -> grpc.Channel:
     return grpc.secure_channel(address, credentials, options=settings)
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, grpc.Call):
         return f"{error.code().name}: {error.details()}"
     return str(error)

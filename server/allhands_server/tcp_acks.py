@@ -16,14 +16,14 @@ _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED = "01"
 
 
-def acknowledging(peers: Iterable[str]) -> set[str]:
+def find_acknowledging(peers: Iterable[str]) -> set[str]:
     """Return those peers, as gRPC writes them, that have acknowledged all that they were sent.
 
     Peers without an established TCP connection to this network namespace are not among them.
     """
     wanted: dict[str, str] = {}
     for peer in peers:
-        for entry in _entries(peer):
+        for entry in _list_entries(peer):
             wanted[entry] = peer
     found: set[str] = set()
     for table in _TABLES:
@@ -39,7 +39,7 @@ def acknowledging(peers: Iterable[str]) -> set[str]:
     return found
 
 
-def _entries(peer: str) -> list[str]:
+def _list_entries(peer: str) -> list[str]:
     """Return how the kernel's tables may write "ipv4:10.0.0.1:5000" or "ipv6:%5B::1%5D:5000"."""
     if (found := read_peer(peer)) is None:
         return []
@@ -47,9 +47,9 @@ def _entries(peer: str) -> list[str]:
     written = [address.packed]
     if address.version == 4:
         written.append(ipaddress.ip_address(f"::ffff:{address}").packed)
-    return ["".join(f"{word:08X}" for word in _words(packed)) + number for packed in written]
+    return ["".join(f"{word:08X}" for word in _split_words(packed)) + number for packed in written]
 
 
-def _words(packed: bytes) -> tuple[int, ...]:
+def _split_words(packed: bytes) -> tuple[int, ...]:
     """Cut an address into words of 32 bits in the order of this machine's bytes."""
     return struct.unpack(f"={len(packed) // 4}I", packed)

@@ -10,28 +10,28 @@ from allhands_server.machine.effects import (
     CheckConnection,
     Drained,
     Effect,
-    End,
+    EndSession,
+    InspectProcess,
     JobEnded,
-    Look,
     Notification,
+    OperatorLog,
     Push,
     Refuse,
-    Report,
 )
 from allhands_server.machine.events import (
     AnyRequest,
-    Asked,
     Event,
-    Fresh,
     Join,
-    Joining,
+    MemberMessage,
     R,
-    Remark,
+    Randomness,
     Request,
-    Said,
-    SessionBroke,
+    RequestCancelled,
+    RequestReceived,
+    SessionBroken,
+    SessionMessage,
+    SessionOpened,
     Tick,
-    Withdrawn,
 )
 from allhands_server.machine.refusals import Refusal
 
@@ -48,9 +48,9 @@ class Transcript:
     """By ticket: the answer, or a Refusal."""
     ends: dict[int, Refusal | None] = field(default_factory=dict)
     """By session: why it was ended, None for well."""
-    looks: list[Look] = field(default_factory=list)
+    inspections: list[InspectProcess] = field(default_factory=list)
     """Processes that the machine wants the shell to look at."""
-    checks: list[CheckConnection] = field(default_factory=list)
+    connection_checks: list[CheckConnection] = field(default_factory=list)
     """Connections of which it wants to know whether their other ends acknowledge what they get."""
 
     def __post_init__(self) -> None:
@@ -58,47 +58,47 @@ class Transcript:
         self._sessions = itertools.count(1)
         self._unread: dict[int, list[Notification]] = {}
         self._broken: set[int] = set()
-        self._withdrawn: set[int] = set()
+        self._cancelled: set[int] = set()
 
-    def at(self, now: float) -> None:
+    def advance_to(self, now: float) -> None:
         """Let time pass, as a punctual shell does: it tells the machine each time that is due."""
         while (due := self.machine.next_due) is not None and due <= now:
             self.now = max(self.now, due)
-            self.happen(Tick())
+            self.handle(Tick())
         self.now = now
 
     def oversleep(self, now: float) -> None:
         """Let time pass without telling the machine."""
         self.now = now
-        self.happen(Tick())
+        self.handle(Tick())
 
-    def happen(self, event: Event) -> list[Effect]:
+    def handle(self, event: Event) -> list[Effect]:
         effects = self.machine.handle(event, self.now)
         for effect in effects:
-            self._note(effect)
+            self._check_effect(effect)
         return effects
 
     def ask(self, request: Request[R], due: float | None = None) -> int:
         """Ask; return the ticket."""
         ticket = next(self._tickets)
-        self.happen(Asked(ticket, cast(AnyRequest, request), due))
+        self.handle(RequestReceived(ticket, cast(AnyRequest, request), due))
         return ticket
 
-    def answer(self, request: Request[R]) -> R:
+    def ask_now(self, request: Request[R]) -> R:
         """Ask what is answered at once."""
         outcome = self.outcomes[self.ask(request)]
         assert not isinstance(outcome, Refusal), outcome
         return cast(R, outcome)
 
-    def refusal(self, request: Request[R]) -> Refusal:
+    def ask_refused(self, request: Request[R]) -> Refusal:
         """Ask what is refused at once."""
         outcome = self.outcomes[self.ask(request)]
         assert isinstance(outcome, Refusal), outcome
         return outcome
 
-    def withdraw(self, ticket: int) -> None:
-        self._withdrawn.add(ticket)
-        self.happen(Withdrawn(ticket))
+    def cancel(self, ticket: int) -> None:
+        self._cancelled.add(ticket)
+        self.handle(RequestCancelled(ticket))
 
     def join(
         self,
@@ -131,11 +131,11 @@ class Transcript:
             born=f"born{session}" if space else "",
             watched=watched,
         )
-        fresh = Fresh(f"member{session}", f"incarnation{session}", bytes([session % 256]) * 32)
-        self.happen(Joining(session, join, fresh))
+        fresh = Randomness(f"member{session}", f"incarnation{session}", bytes([session % 256]) * 32)
+        self.handle(SessionOpened(session, join, fresh))
         return session
 
-    def world(
+    def form_world(
         self,
         size: int,
         *,
@@ -161,22 +161,22 @@ class Transcript:
             for rank in range(size)
         ]
         for session in sessions:
-            self.told(session)
+            self.read_pushed(session)
         return sessions
 
-    def say(self, session: int, remark: Remark) -> None:
-        self.happen(Said(session, remark))
+    def send(self, session: int, remark: MemberMessage) -> None:
+        self.handle(SessionMessage(session, remark))
 
-    def breaks(self, session: int) -> None:
+    def break_session(self, session: int) -> None:
         self._broken.add(session)
-        self.happen(SessionBroke(session))
+        self.handle(SessionBroken(session))
 
-    def told(self, session: int) -> list[Notification]:
+    def read_pushed(self, session: int) -> list[Notification]:
         """Return what was pushed to a session since this was asked last."""
         unread, self._unread[session] = self._unread[session], []
         return unread
 
-    def _note(self, effect: Effect) -> None:
+    def _check_effect(self, effect: Effect) -> None:
         match effect:
             case Answer(ticket, reply):
                 self._conclude(ticket, reply)
@@ -186,15 +186,15 @@ class Transcript:
                 assert session not in self.ends, f"pushed after its end: {effect}"
                 assert session not in self._broken, f"pushed to a broken session: {effect}"
                 self._unread[session].append(notification)
-            case End(session, refusal):
+            case EndSession(session, refusal):
                 assert session not in self.ends, f"ended twice: {effect}"
                 assert session not in self._broken, f"ended after it broke: {effect}"
                 self.ends[session] = refusal
-            case Look():
-                self.looks.append(effect)
+            case InspectProcess():
+                self.inspections.append(effect)
             case CheckConnection():
-                self.checks.append(effect)
-            case Report(text):
+                self.connection_checks.append(effect)
+            case OperatorLog(text):
                 self.log.append(text)
             case JobEnded(job):
                 self.log.append(f"job {job}: ended")
@@ -203,5 +203,5 @@ class Transcript:
 
     def _conclude(self, ticket: int, outcome: object) -> None:
         assert ticket not in self.outcomes, f"ticket {ticket} is concluded twice"
-        assert ticket not in self._withdrawn, f"ticket {ticket} was withdrawn"
+        assert ticket not in self._cancelled, f"ticket {ticket} was withdrawn"
         self.outcomes[ticket] = outcome

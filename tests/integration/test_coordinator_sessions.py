@@ -166,8 +166,8 @@ async def test_what_is_said_to_a_member_in_one_turn_goes_out_together() -> None:
         for rank in range(16)
     ]
     for stream in streams[1:]:
-        coordinator.hear(stream.number, Leave())
-    batches = streams[0].batches()
+        coordinator.on_message(stream.number, Leave())
+    batches = streams[0].iterate_batches()
     batch = await anext(batches)
     assert [type(one) for one in batch] == [Joined, WorldFormed, *[MemberLeft] * 15]
     coordinator.close()

@@ -1,12 +1,12 @@
 """Named barriers: who counts, who is refused, what the late are told."""
 
-from allhands_server.machine.events import Arrive, Set
+from allhands_server.machine.events import Barrier, Set
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.testing import Transcript
 
 
-def arrive(participant: str, participants: str = "abc", name: str = "start") -> Arrive:
-    return Arrive("j", name, participant, tuple(participants))
+def arrive(participant: str, participants: str = "abc", name: str = "start") -> Barrier:
+    return Barrier("j", name, participant, tuple(participants))
 
 
 def test_a_barrier_opens_when_the_last_participant_arrives() -> None:
@@ -19,36 +19,36 @@ def test_a_barrier_opens_when_the_last_participant_arrives() -> None:
 
 
 def test_a_barrier_of_one_opens_at_once() -> None:
-    assert Transcript().answer(arrive("a", "a")) == 1
+    assert Transcript().ask_now(arrive("a", "a")) == 1
 
 
 def test_a_name_can_be_used_again_and_counts_its_openings() -> None:
     t = Transcript()
     for generation in (1, 2, 3):
         t.ask(arrive("a", "ab"))
-        assert t.answer(arrive("b", "ab")) == generation
+        assert t.ask_now(arrive("b", "ab")) == generation
 
 
 def test_barriers_of_other_names_and_jobs_are_others() -> None:
     t = Transcript()
     t.ask(arrive("a", "ab"))
     assert t.ask(arrive("b", "ab", name="end")) not in t.outcomes
-    assert t.ask(Arrive("other", "start", "b", ("a", "b"))) not in t.outcomes
+    assert t.ask(Barrier("other", "start", "b", ("a", "b"))) not in t.outcomes
 
 
 def test_an_arrival_that_was_withdrawn_does_not_count() -> None:
     t = Transcript()
-    t.withdraw(t.ask(arrive("a", "ab")))
+    t.cancel(t.ask(arrive("a", "ab")))
     b = t.ask(arrive("b", "ab"))
     assert b not in t.outcomes
-    assert t.answer(arrive("a", "ab")) == 1
+    assert t.ask_now(arrive("a", "ab")) == 1
 
 
 def test_an_arrival_whose_time_is_over_does_not_count_and_is_told_who_is_absent() -> None:
     t = Transcript()
     late = t.ask(arrive("a"), due=1.0)
     t.ask(arrive("b"), due=2.0)
-    t.at(1.0)
+    t.advance_to(1.0)
     assert t.outcomes[late] == Refusal(
         Status.DEADLINE_EXCEEDED, "1 of 3 did not arrive at barrier 'start' of job j: 'c'"
     )
@@ -61,31 +61,31 @@ def test_an_arrival_whose_time_is_over_does_not_count_and_is_told_who_is_absent(
 def test_other_participants_are_refused_naming_both_parties_and_those_who_wait_go_on() -> None:
     t = Transcript()
     a = t.ask(arrive("a", "ab"))
-    refusal = t.refusal(arrive("c", "abc"))
+    refusal = t.ask_refused(arrive("c", "abc"))
     assert refusal.status is Status.FAILED_PRECONDITION
     assert "'c' comes to barrier 'start' with participants 'a', 'b', 'c'" in refusal.text
     assert "'a', who waits there, with 'a', 'b'" in refusal.text
-    t.answer(arrive("b", "ab"))
+    t.ask_now(arrive("b", "ab"))
     assert t.outcomes[a] == 1
 
 
 def test_when_all_who_waited_gave_up_other_participants_may_come() -> None:
     t = Transcript()
-    t.answer(Set("j", "k", b"keeps the job"))
-    t.withdraw(t.ask(arrive("a", "ab")))
+    t.ask_now(Set("j", "k", b"keeps the job"))
+    t.cancel(t.ask(arrive("a", "ab")))
     t.ask(arrive("a", "abc"))
     t.ask(arrive("b", "abc"))
-    assert t.answer(arrive("c", "abc")) == 1
+    assert t.ask_now(arrive("c", "abc")) == 1
 
 
 def test_who_is_not_on_its_own_list_is_refused() -> None:
-    refusal = Transcript().refusal(arrive("z"))
+    refusal = Transcript().ask_refused(arrive("z"))
     assert refusal.status is Status.INVALID_ARGUMENT
     assert "'z' is not among the participants" in refusal.text
 
 
 def test_who_is_listed_twice_is_refused() -> None:
-    refusal = Transcript().refusal(arrive("a", "aab"))
+    refusal = Transcript().ask_refused(arrive("a", "aab"))
     assert refusal.status is Status.INVALID_ARGUMENT
     assert refusal.text.endswith("'a'")
 
@@ -93,13 +93,13 @@ def test_who_is_listed_twice_is_refused() -> None:
 def test_the_same_participant_cannot_arrive_twice_at_once() -> None:
     t = Transcript()
     t.ask(arrive("a", "ab"))
-    assert t.refusal(arrive("a", "ab")).status is Status.ALREADY_EXISTS
-    assert t.answer(arrive("b", "ab")) == 1
+    assert t.ask_refused(arrive("a", "ab")).status is Status.ALREADY_EXISTS
+    assert t.ask_now(arrive("b", "ab")) == 1
 
 
 def test_names_are_checked() -> None:
     t = Transcript()
-    assert t.refusal(arrive("a", name="")).status is Status.INVALID_ARGUMENT
-    assert t.refusal(arrive("a", name="a\x1b[2J")).status is Status.INVALID_ARGUMENT
-    assert t.refusal(Arrive("j", "n", "", ("",))).status is Status.INVALID_ARGUMENT
-    assert t.refusal(Arrive("j", "n", "a", ())).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(arrive("a", name="")).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(arrive("a", name="a\x1b[2J")).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(Barrier("j", "n", "", ("",))).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(Barrier("j", "n", "a", ())).status is Status.INVALID_ARGUMENT

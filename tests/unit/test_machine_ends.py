@@ -5,12 +5,18 @@ from collections.abc import Sequence
 import pytest
 
 from allhands_server.machine import Machine
-from allhands_server.machine.effects import Inspect, Look, MemberLost, Probe, Ruling
+from allhands_server.machine.effects import (
+    BrokenLinks,
+    InspectPeer,
+    InspectProcess,
+    MemberLost,
+    Probe,
+)
 from allhands_server.machine.events import (
     Heartbeat,
-    Inspected,
     LinkBroken,
-    Looked,
+    PeerInspected,
+    ProcessInspected,
     ReportExit,
 )
 from allhands_server.machine.values import AbsentRank, State, Verdict
@@ -21,7 +27,7 @@ HERE = "here"
 
 def fates(t: Transcript, session: int) -> list[tuple[int, State, int | None, int | None]]:
     """Return what a member was told of those that are lost."""
-    lost = [one.verdict for one in t.told(session) if isinstance(one, MemberLost)]
+    lost = [one.verdict for one in t.read_pushed(session) if isinstance(one, MemberLost)]
     return [
         (one.rank, one.state, one.exit_status, one.signal)
         for verdict in lost
@@ -48,32 +54,34 @@ def test_an_exit_that_was_reported_makes_a_broken_session_a_death_at_once(
     status: int, known: tuple[int | None, int | None], words: str
 ) -> None:
     t = Transcript()
-    first, second, third = t.world(3, space=HERE, watched=True)
-    t.breaks(third)
-    t.at(0.1)
-    assert t.answer(exit_of(third, status)) is True
-    [told] = [one for one in t.told(first) if isinstance(one, MemberLost)]
+    first, second, third = t.form_world(3, space=HERE, watched=True)
+    t.break_session(third)
+    t.advance_to(0.1)
+    assert t.ask_now(exit_of(third, status)) is True
+    [told] = [one for one in t.read_pushed(first) if isinstance(one, MemberLost)]
     [fate] = told.verdict.absent
     assert (fate.rank, fate.state, fate.exit_status, fate.signal) == (2, State.DEAD, *known)
     assert told.verdict.text == fate.text == f"rank 2 (host host3, pid 1003) is dead: {words}"
-    assert [one.verdict for one in t.told(second) if isinstance(one, MemberLost)] == [told.verdict]
+    assert [one.verdict for one in t.read_pushed(second) if isinstance(one, MemberLost)] == [
+        told.verdict
+    ]
 
 
 def test_an_exit_that_is_reported_first_leaves_time_for_last_words() -> None:
     t = Transcript()
-    first, second = t.world(2, space=HERE, watched=True)
-    t.answer(exit_of(second, 1))
-    t.at(0.19)
+    first, second = t.form_world(2, space=HERE, watched=True)
+    t.ask_now(exit_of(second, 1))
+    t.advance_to(0.19)
     assert fates(t, first) == []
-    t.at(0.2)
+    t.advance_to(0.2)
     assert fates(t, first) == [(1, State.DEAD, 1, None)]
 
 
 def test_an_exit_that_was_reported_first_counts_when_the_session_breaks() -> None:
     t = Transcript()
-    first, second = t.world(2, space=HERE, watched=True)
-    t.answer(exit_of(second, -6))
-    t.breaks(second)
+    first, second = t.form_world(2, space=HERE, watched=True)
+    t.ask_now(exit_of(second, -6))
+    t.break_session(second)
     assert fates(t, first) == [(1, State.DEAD, None, 6)]
 
 
@@ -87,73 +95,73 @@ def test_an_exit_that_was_reported_first_counts_when_the_session_breaks() -> Non
 )
 def test_the_exit_of_another_process_means_nothing(exit: ReportExit) -> None:
     t = Transcript()
-    first, _ = t.world(2, space=HERE)
-    assert t.answer(exit) is False
-    t.at(1.0)
+    first, _ = t.form_world(2, space=HERE)
+    assert t.ask_now(exit) is False
+    t.advance_to(1.0)
     assert fates(t, first) == []
 
 
 def test_a_process_that_the_coordinator_sees_to_be_gone_is_dead_at_once() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.world(2, space=HERE)
-    t.breaks(second)
-    assert t.looks == [Look("j", "member2", 1002, "born2")]
-    t.happen(Looked("j", "member2", "gone"))
+    first, second = t.form_world(2, space=HERE)
+    t.break_session(second)
+    assert t.inspections == [InspectProcess("j", "member2", 1002, "born2")]
+    t.handle(ProcessInspected("j", "member2", "gone"))
     assert fates(t, first) == [(1, State.DEAD, None, None)]
 
 
 def test_a_neighbour_is_asked_where_the_coordinator_cannot_look() -> None:
     t = Transcript()
-    first, second, third = t.world(3, space=HERE)
-    t.breaks(third)
-    assert t.looks == []
-    assert t.told(first) == [Inspect("member3", 1003, "born3")]
-    assert t.told(second) == []
-    t.say(first, Inspected("member3", "zombie"))
+    first, second, third = t.form_world(3, space=HERE)
+    t.break_session(third)
+    assert t.inspections == []
+    assert t.read_pushed(first) == [InspectPeer("member3", 1003, "born3")]
+    assert t.read_pushed(second) == []
+    t.send(first, PeerInspected("member3", "zombie"))
     assert fates(t, second) == [(2, State.DEAD, None, None)]
 
 
 def test_who_is_watched_is_not_buried_before_its_exit_is_told_or_the_grace_is_over() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.world(2, space=HERE, watched=True)
-    t.breaks(second)
-    t.happen(Looked("j", "member2", "gone"))
-    t.at(0.49)
+    first, second = t.form_world(2, space=HERE, watched=True)
+    t.break_session(second)
+    t.handle(ProcessInspected("j", "member2", "gone"))
+    t.advance_to(0.49)
     assert fates(t, first) == []
-    t.at(0.5)
+    t.advance_to(0.5)
     assert fates(t, first) == [(1, State.DEAD, None, None)]
 
 
 def test_a_process_that_closes_its_sockets_before_it_ends_is_looked_at_twice() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.world(2, space=HERE)
-    t.breaks(second)
-    t.happen(Looked("j", "member2", "running"))
-    t.at(0.25)
-    assert len(t.looks) == 2
-    t.happen(Looked("j", "member2", "gone"))
+    first, second = t.form_world(2, space=HERE)
+    t.break_session(second)
+    t.handle(ProcessInspected("j", "member2", "running"))
+    t.advance_to(0.25)
+    assert len(t.inspections) == 2
+    t.handle(ProcessInspected("j", "member2", "gone"))
     assert fates(t, first) == [(1, State.DEAD, None, None)]
 
 
 def test_a_process_that_lives_on_without_its_session_is_unreachable_and_lost() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.world(2, space=HERE)
-    t.breaks(second)
+    first, second = t.form_world(2, space=HERE)
+    t.break_session(second)
     for until in (0.25, 0.5):
-        t.happen(Looked("j", "member2", "running"))
-        t.at(until)
-    [told] = [one for one in t.told(first) if isinstance(one, MemberLost)]
+        t.handle(ProcessInspected("j", "member2", "running"))
+        t.advance_to(until)
+    [told] = [one for one in t.read_pushed(first) if isinstance(one, MemberLost)]
     assert told.verdict.absent[0].state is State.UNREACHABLE
     assert "though its process lives" in told.verdict.text
 
 
 def test_nobody_answers_for_who_is_heard_again_or_gone() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.world(2, space=HERE)
-    t.happen(Looked("j", "member2", "stopped"))
-    t.happen(Looked("j", "stranger", "gone"))
-    t.happen(Looked("no job", "member2", "gone"))
-    assert t.told(first) == t.told(second) == []
+    first, second = t.form_world(2, space=HERE)
+    t.handle(ProcessInspected("j", "member2", "stopped"))
+    t.handle(ProcessInspected("j", "stranger", "gone"))
+    t.handle(ProcessInspected("no job", "member2", "gone"))
+    assert t.read_pushed(first) == t.read_pushed(second) == []
 
 
 # ---------------------------------------------------------------- silent
@@ -161,10 +169,10 @@ def test_nobody_answers_for_who_is_heard_again_or_gone() -> None:
 
 def test_who_is_silent_and_gone_is_lost_when_that_is_seen() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.world(2, space=HERE)
-    t.at(2.5)
-    t.say(first, Heartbeat())
-    t.happen(Looked("j", "member2", "gone"))
+    first, second = t.form_world(2, space=HERE)
+    t.advance_to(2.5)
+    t.send(first, Heartbeat())
+    t.handle(ProcessInspected("j", "member2", "gone"))
     assert fates(t, first) == [(1, State.DEAD, None, None)]
     assert second in t.ends
 
@@ -172,16 +180,16 @@ def test_who_is_silent_and_gone_is_lost_when_that_is_seen() -> None:
 # ---------------------------------------------------------------- unreachable
 
 
-def ruling(t: Transcript, session: int) -> Ruling:
-    [found] = [one for one in t.told(session) if isinstance(one, Ruling)]
+def ruling(t: Transcript, session: int) -> BrokenLinks:
+    [found] = [one for one in t.read_pushed(session) if isinstance(one, BrokenLinks)]
     return found
 
 
 def answer(t: Transcript, sessions: Sequence[int]) -> None:
     for session in sessions:
-        for one in t.told(session):
+        for one in t.read_pushed(session):
             assert isinstance(one, Probe)
-            t.say(session, Heartbeat(one.probe))
+            t.send(session, Heartbeat(one.probe))
 
 
 def blamed(verdict: Verdict) -> list[tuple[int, State]]:
@@ -191,10 +199,10 @@ def blamed(verdict: Verdict) -> list[tuple[int, State]]:
 def test_of_two_live_members_whose_link_broke_the_higher_rank_is_named_to_all() -> None:
     for reporter, suspect in ((0, 1), (1, 0)):
         t = Transcript()
-        sessions = t.world(3)
-        t.say(sessions[reporter], LinkBroken(suspect, "reset"))
+        sessions = t.form_world(3)
+        t.send(sessions[reporter], LinkBroken(suspect, "reset"))
         answer(t, sessions)
-        t.at(0.3)
+        t.advance_to(0.3)
         rulings = [ruling(t, session) for session in sessions]
         assert rulings == rulings[:1] * 3
         assert rulings[0].pairs == ((0, 1),)
@@ -204,17 +212,17 @@ def test_of_two_live_members_whose_link_broke_the_higher_rank_is_named_to_all() 
             "rank 1 (host host2, pid 1002) is unreachable for rank 0 (host host1, pid 1001): "
             "the link broke (reset), though the coordinator hears both"
         )
-        t.at(1.0)
+        t.advance_to(1.0)
         assert t.ends == {}
 
 
 def test_whom_most_links_fail_is_named() -> None:
     t = Transcript()
-    sessions = t.world(4)
+    sessions = t.form_world(4)
     for rank in (0, 2, 3):
-        t.say(sessions[rank], LinkBroken(1, "reset"))
+        t.send(sessions[rank], LinkBroken(1, "reset"))
     answer(t, sessions)
-    t.at(0.3)
+    t.advance_to(0.3)
     found = ruling(t, sessions[0])
     assert blamed(found.verdict) == [(1, State.UNREACHABLE)]
     assert found.pairs == ((0, 1), (1, 2), (1, 3))
@@ -223,58 +231,58 @@ def test_whom_most_links_fail_is_named() -> None:
 
 def test_what_was_ruled_is_not_ruled_again() -> None:
     t = Transcript()
-    first, second = t.world(2)
-    t.say(first, LinkBroken(1, "reset"))
+    first, second = t.form_world(2)
+    t.send(first, LinkBroken(1, "reset"))
     answer(t, [second])
-    t.at(0.3)
+    t.advance_to(0.3)
     ruling(t, first)
-    t.say(second, LinkBroken(0, "reset"))
+    t.send(second, LinkBroken(0, "reset"))
     answer(t, [first])
-    t.at(1.0)
-    assert not any(isinstance(one, Ruling) for one in t.told(first))
+    t.advance_to(1.0)
+    assert not any(isinstance(one, BrokenLinks) for one in t.read_pushed(first))
 
 
 def test_nothing_is_ruled_as_long_as_a_suspect_does_not_answer() -> None:
     t = Transcript()
-    first, second = t.world(2)
-    t.say(first, LinkBroken(1, "reset"))
-    t.at(1.5)
-    assert t.told(first) == []
+    first, second = t.form_world(2)
+    t.send(first, LinkBroken(1, "reset"))
+    t.advance_to(1.5)
+    assert t.read_pushed(first) == []
     answer(t, [second])
-    t.at(1.8)
+    t.advance_to(1.8)
     assert blamed(ruling(t, first).verdict) == [(1, State.UNREACHABLE)]
 
 
 def test_a_death_explains_the_links_that_broke() -> None:
     t = Transcript()
-    first, second, third = t.world(3)
-    t.say(first, LinkBroken(2, "reset"))
-    t.say(second, LinkBroken(2, "reset"))
-    t.breaks(third)
-    t.at(1.5)
+    first, second, third = t.form_world(3)
+    t.send(first, LinkBroken(2, "reset"))
+    t.send(second, LinkBroken(2, "reset"))
+    t.break_session(third)
+    t.advance_to(1.5)
     assert fates(t, first) == [(2, State.DEAD, None, None)]
-    assert not any(isinstance(one, Ruling) for one in t.told(second))
+    assert not any(isinstance(one, BrokenLinks) for one in t.read_pushed(second))
     assert t.machine.next_due == 2.0  # when it has been silent for long; nothing else is left
 
 
 def test_those_who_share_memory_can_do_without_a_link() -> None:
     t = Transcript()
-    first, second = t.world(2)
-    t.say(first, LinkBroken(1, "reset", shares_memory=True))
+    first, second = t.form_world(2)
+    t.send(first, LinkBroken(1, "reset", shares_memory=True))
     answer(t, [second])
-    t.at(1.5)
-    assert t.told(first) == []
+    t.advance_to(1.5)
+    assert t.read_pushed(first) == []
 
 
 def test_the_fate_is_kept_for_later_verdicts_and_amended_by_what_is_told_late() -> None:
     t = Transcript()
-    first, second = t.world(2, space=HERE)
-    t.breaks(second)
-    t.at(0.5)
+    first, second = t.form_world(2, space=HERE)
+    t.break_session(second)
+    t.advance_to(0.5)
     assert fates(t, first) == [(1, State.DEAD, None, None)]
-    t.answer(exit_of(second, -9))
+    t.ask_now(exit_of(second, -9))
     world = t.machine._jobs.get("j").world
     assert world is not None
-    fate = world.members[1].fate
+    fate = world.members[1].loss
     assert isinstance(fate, AbsentRank)
     assert fate.signal == 9

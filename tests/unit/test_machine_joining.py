@@ -10,19 +10,19 @@ from allhands_server.machine.effects import (
     Probe,
     WorldFormed,
 )
-from allhands_server.machine.events import DescribeJob, Heartbeat, Leave, RefusedCaller
+from allhands_server.machine.events import AuthenticationFailed, DescribeJob, Heartbeat, Leave
 from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.testing import Transcript
 
 
 def joined(t: Transcript, session: int) -> Joined:
-    found = t.told(session)[0]
+    found = t.read_pushed(session)[0]
     assert isinstance(found, Joined)
     return found
 
 
 def formed(t: Transcript, session: int) -> WorldFormed:
-    found = t.told(session)[-1]
+    found = t.read_pushed(session)[-1]
     assert isinstance(found, WorldFormed)
     return found
 
@@ -36,7 +36,7 @@ def why(t: Transcript, session: int) -> Refusal:
 def test_a_member_is_introduced_at_once() -> None:
     t = Transcript()
     session = t.join(1, 3, window=10.0)
-    assert t.told(session) == [
+    assert t.read_pushed(session) == [
         Joined(
             member_id="member1",
             rank=1,
@@ -59,12 +59,12 @@ def test_the_last_member_that_is_missing_forms_the_world() -> None:
     assert (one.epoch, one.world_size) == (1, 2)
     assert [(member.rank, member.pid) for member in one.members] == [(0, 1002), (1, 1001)]
     assert t.log == ["job j: epoch 1 opened, 2 members"]
-    assert t.answer(DescribeJob("j")).state == "running"
+    assert t.ask_now(DescribeJob("j")).state == "running"
 
 
 def test_a_world_of_one_forms_at_once() -> None:
     t = Transcript()
-    assert [type(one) for one in t.told(t.join(0, 1))] == [Joined, WorldFormed]
+    assert [type(one) for one in t.read_pushed(t.join(0, 1))] == [Joined, WorldFormed]
 
 
 def test_all_members_of_an_incarnation_share_one_secret() -> None:
@@ -99,7 +99,7 @@ def test_a_claim_beats_an_assignment_while_the_world_forms() -> None:
     assert "host host1, pid 1001" in refusal.text
     assert "host host2, pid 1002" in refusal.text
     assert joined(t, t.join()).rank == 1
-    assert t.answer(DescribeJob("j")).state == "running"
+    assert t.ask_now(DescribeJob("j")).state == "running"
 
 
 def test_a_rank_that_is_taken_is_refused_naming_both_parties() -> None:
@@ -155,7 +155,7 @@ def test_a_rank_outside_the_agreed_world_is_refused_naming_who_brought_the_size(
 
 def test_a_running_world_takes_in_nobody() -> None:
     t = Transcript()
-    t.world(2)
+    t.form_world(2)
     refusal = why(t, t.join())
     assert refusal.status is Status.FAILED_PRECONDITION
     assert "rank 0 (host host1, pid 1001), rank 1 (host host2, pid 1002)" in refusal.text
@@ -165,8 +165,8 @@ def test_a_running_world_takes_in_nobody() -> None:
 
 def test_a_degraded_world_takes_in_nobody_also_not_as_the_rank_that_is_missing() -> None:
     t = Transcript()
-    sessions = t.world(2)
-    t.say(sessions[1], Leave())
+    sessions = t.form_world(2)
+    t.send(sessions[1], Leave())
     refusal = why(t, t.join(1, 2))
     assert refusal.status is Status.FAILED_PRECONDITION
     assert "of them 1 left" in refusal.text
@@ -175,28 +175,28 @@ def test_a_degraded_world_takes_in_nobody_also_not_as_the_rank_that_is_missing()
 def test_a_rank_is_free_again_when_its_session_breaks_while_the_world_forms() -> None:
     t = Transcript()
     other = t.join(1, 3)
-    t.breaks(t.join(0, 3))
+    t.break_session(t.join(0, 3))
     assert joined(t, t.join(0, 3)).rank == 0
-    assert len(t.told(other)) == 1
+    assert len(t.read_pushed(other)) == 1
     assert t.log == []
 
 
 def test_the_size_is_open_again_when_who_brought_it_has_gone() -> None:
     t = Transcript()
     t.join(0)
-    t.breaks(t.join(1, 3))
-    assert t.answer(DescribeJob("j")).world_size == 0
-    assert isinstance(t.told(t.join(1, 2))[-1], WorldFormed)
+    t.break_session(t.join(1, 3))
+    assert t.ask_now(DescribeJob("j")).world_size == 0
+    assert isinstance(t.read_pushed(t.join(1, 2))[-1], WorldFormed)
 
 
 def test_a_worker_that_leaves_while_the_world_forms_is_let_go() -> None:
     t = Transcript()
     leaver = t.join(0, 3)
     other = t.join(1, 3)
-    t.say(leaver, Leave())
-    assert t.told(leaver)[-1] == LeaveAccepted()
+    t.send(leaver, Leave())
+    assert t.read_pushed(leaver)[-1] == LeaveAccepted()
     assert t.ends[leaver] is None
-    assert len(t.told(other)) == 1
+    assert len(t.read_pushed(other)) == 1
     assert joined(t, t.join(0, 3)).rank == 0
 
 
@@ -204,17 +204,17 @@ def test_who_joins_and_beats_only_when_probed_stays_while_the_world_forms() -> N
     t = Transcript()
     session = t.join(0, 2)
     for second in range(1, 61):
-        t.at(float(second))
-        for one in t.told(session):
+        t.advance_to(float(second))
+        for one in t.read_pushed(session):
             if isinstance(one, Probe):
-                t.say(session, Heartbeat(one.probe))
+                t.send(session, Heartbeat(one.probe))
     assert session not in t.ends
 
 
 def test_who_falls_silent_while_the_world_forms_is_dropped_and_its_rank_is_free() -> None:
     t = Transcript()
     session = t.join(0, 2)
-    t.at(5.0)
+    t.advance_to(5.0)
     refusal = why(t, session)
     assert refusal.status is Status.ABORTED
     assert "no heartbeat for 5.0 s" in refusal.text
@@ -244,44 +244,46 @@ def test_a_label_that_would_garble_a_terminal_is_refused() -> None:
 def test_who_waits_for_a_world_hears_of_callers_without_the_token() -> None:
     t = Transcript()
     early, other = t.join(0, 2), t.join(0, 2, job="other")
-    complete = t.world(1, job="complete")[0]
+    complete = t.form_world(1, job="complete")[0]
     for session in (early, other):
-        t.told(session)
-    t.happen(RefusedCaller("10.0.0.2", "wrong token"))
+        t.read_pushed(session)
+    t.handle(AuthenticationFailed("10.0.0.2", "wrong token"))
     refused = CallerRefused("10.0.0.2", "wrong token")
-    assert [t.told(one) for one in (early, other, complete)] == [[refused], [refused], []]
+    assert [t.read_pushed(one) for one in (early, other, complete)] == [[refused], [refused], []]
 
 
 def test_who_joins_later_hears_of_those_of_the_last_minute() -> None:
     t = Transcript()
-    t.happen(RefusedCaller("10.0.0.2", "wrong token"))
-    assert t.told(t.join(0, 3))[1:] == [CallerRefused("10.0.0.2", "wrong token")]
-    t.at(refused_callers.REMEMBERED_SECONDS + 1)
-    assert t.told(t.join(1, 3))[1:] == []
+    t.handle(AuthenticationFailed("10.0.0.2", "wrong token"))
+    assert t.read_pushed(t.join(0, 3))[1:] == [CallerRefused("10.0.0.2", "wrong token")]
+    t.advance_to(refused_callers.REMEMBERED_SECONDS + 1)
+    assert t.read_pushed(t.join(1, 3))[1:] == []
 
 
 def test_a_caller_that_tries_again_and_again_is_not_told_each_time() -> None:
     t = Transcript()
     session = t.join(0, 2)
-    t.told(session)
+    t.read_pushed(session)
     for _ in range(100):
-        t.happen(RefusedCaller("10.0.0.2", "wrong token"))
-    assert len(t.told(session)) == 1
-    t.happen(RefusedCaller("10.0.0.2", "no token"))
-    assert len(t.told(session)) == 1
-    t.at(refused_callers.AGAIN_SECONDS + 1)
-    t.say(session, Heartbeat(0, ()))
-    t.happen(RefusedCaller("10.0.0.2", "no token"))
-    assert len(t.told(session)) >= 1
+        t.handle(AuthenticationFailed("10.0.0.2", "wrong token"))
+    assert len(t.read_pushed(session)) == 1
+    t.handle(AuthenticationFailed("10.0.0.2", "no token"))
+    assert len(t.read_pushed(session)) == 1
+    t.advance_to(refused_callers.AGAIN_SECONDS + 1)
+    t.send(session, Heartbeat(0, ()))
+    t.handle(AuthenticationFailed("10.0.0.2", "no token"))
+    assert len(t.read_pushed(session)) >= 1
 
 
 def test_callers_of_many_addresses_are_told_a_few_at_a_time() -> None:
     t = Transcript()
     session = t.join(0, 2, window=3600)
-    t.told(session)
+    t.read_pushed(session)
     for round_ in range(2):
         for number in range(1000):
-            t.happen(RefusedCaller(f"10.{round_}.{number // 256}.{number % 256}", "wrong token"))
-        refused = [one for one in t.told(session) if isinstance(one, CallerRefused)]
+            t.handle(
+                AuthenticationFailed(f"10.{round_}.{number // 256}.{number % 256}", "wrong token")
+            )
+        refused = [one for one in t.read_pushed(session) if isinstance(one, CallerRefused)]
         assert len(refused) == refused_callers.MOST
-        t.at(t.now + refused_callers.REMEMBERED_SECONDS + 1)
+        t.advance_to(t.now + refused_callers.REMEMBERED_SECONDS + 1)

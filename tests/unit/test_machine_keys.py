@@ -17,26 +17,26 @@ from allhands_server.machine.events import (
     Wait,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import Compared, Entry
+from allhands_server.machine.values import CompareSetResult, Entry
 from allhands_server.testing import Transcript
 
 
 def test_a_key_holds_what_was_set_last() -> None:
     t = Transcript()
-    assert t.answer(Set("j", "k", b"one")) == 1
-    assert t.answer(Set("j", "k", b"two")) == 2
-    assert t.answer(Get("j", "k")) == Entry(b"two", 2)
+    assert t.ask_now(Set("j", "k", b"one")) == 1
+    assert t.ask_now(Set("j", "k", b"two")) == 2
+    assert t.ask_now(Get("j", "k")) == Entry(b"two", 2)
 
 
 def test_jobs_do_not_see_each_others_keys() -> None:
     t = Transcript()
-    t.answer(Set("a", "k", b"a's"))
-    assert t.refusal(Get("b", "k")).status is Status.NOT_FOUND
-    assert t.answer(Set("b", "k", b"b's")) == 1
+    t.ask_now(Set("a", "k", b"a's"))
+    assert t.ask_refused(Get("b", "k")).status is Status.NOT_FOUND
+    assert t.ask_now(Set("b", "k", b"b's")) == 1
 
 
 def test_a_get_that_does_not_wait_names_the_key_that_is_not_there() -> None:
-    refusal = Transcript().refusal(Get("j", "k"))
+    refusal = Transcript().ask_refused(Get("j", "k"))
     assert refusal == Refusal(Status.NOT_FOUND, "job j has no key 'k'")
 
 
@@ -44,7 +44,7 @@ def test_a_get_that_waits_is_answered_by_the_set() -> None:
     t = Transcript()
     waiting = t.ask(Get("j", "k", wait=True), due=9.0)
     assert waiting not in t.outcomes
-    t.answer(Set("j", "k", b"v"))
+    t.ask_now(Set("j", "k", b"v"))
     assert t.outcomes[waiting] == Entry(b"v", 1)
     assert t.machine.next_due is None
 
@@ -52,23 +52,23 @@ def test_a_get_that_waits_is_answered_by_the_set() -> None:
 def test_who_waits_for_several_keys_waits_until_all_exist_at_once() -> None:
     t = Transcript()
     waiting = t.ask(Wait("j", ("a", "b", "c")))
-    t.answer(Set("j", "a", b""))
-    t.answer(Delete("j", "a"))
-    t.answer(MultiSet("j", (("b", b""), ("c", b""))))
+    t.ask_now(Set("j", "a", b""))
+    t.ask_now(Delete("j", "a"))
+    t.ask_now(MultiSet("j", (("b", b""), ("c", b""))))
     assert waiting not in t.outcomes
-    t.answer(Add("j", "a", 1))
+    t.ask_now(Add("j", "a", 1))
     assert t.outcomes[waiting] is None
 
 
 def test_a_wait_whose_time_is_over_names_the_keys_that_nobody_set() -> None:
     t = Transcript()
     waiting = t.ask(Wait("j", ("b", "a", "there")), due=2.0)
-    t.answer(Set("j", "there", b""))
-    t.at(2.0)
+    t.ask_now(Set("j", "there", b""))
+    t.advance_to(2.0)
     assert t.outcomes[waiting] == Refusal(
         Status.DEADLINE_EXCEEDED, "nobody has set 'a', 'b' of job j (2 of 3 keys)"
     )
-    t.answer(MultiSet("j", (("a", b""), ("b", b""))))
+    t.ask_now(MultiSet("j", (("a", b""), ("b", b""))))
 
 
 def test_a_set_in_the_instant_of_the_deadline_still_counts() -> None:
@@ -81,122 +81,122 @@ def test_a_set_in_the_instant_of_the_deadline_still_counts() -> None:
 
 def test_a_wait_that_was_withdrawn_is_not_answered() -> None:
     t = Transcript()
-    t.withdraw(t.ask(Get("j", "k", wait=True), due=2.0))
-    t.answer(Set("j", "k", b"v"))
-    t.at(3.0)
+    t.cancel(t.ask(Get("j", "k", wait=True), due=2.0))
+    t.ask_now(Set("j", "k", b"v"))
+    t.advance_to(3.0)
 
 
 def test_a_multi_get_gives_the_values_in_the_order_of_its_keys() -> None:
     t = Transcript()
     waiting = t.ask(MultiGet("j", ("b", "a", "b"), wait=True))
-    t.answer(MultiSet("j", (("a", b"1"), ("b", b"2"))))
+    t.ask_now(MultiSet("j", (("a", b"1"), ("b", b"2"))))
     assert t.outcomes[waiting] == (b"2", b"1", b"2")
-    assert t.refusal(MultiGet("j", ("a", "nope"))).text == "job j has no key 'nope'"
+    assert t.ask_refused(MultiGet("j", ("a", "nope"))).text == "job j has no key 'nope'"
 
 
 def test_a_multi_set_is_one_revision() -> None:
     t = Transcript()
-    assert t.answer(MultiSet("j", (("a", b"1"), ("b", b"2")))) == 1
-    assert t.answer(Get("j", "a")).revision == t.answer(Get("j", "b")).revision == 1
+    assert t.ask_now(MultiSet("j", (("a", b"1"), ("b", b"2")))) == 1
+    assert t.ask_now(Get("j", "a")).revision == t.ask_now(Get("j", "b")).revision == 1
 
 
 def test_add_counts_in_decimal_text() -> None:
     t = Transcript()
-    assert t.answer(Add("j", "n", 5)) == 5
-    assert t.answer(Add("j", "n", -7)) == -2
-    assert t.answer(Get("j", "n")).value == b"-2"
-    t.answer(Set("j", "n", b"40"))
-    assert t.answer(Add("j", "n", 2)) == 42
+    assert t.ask_now(Add("j", "n", 5)) == 5
+    assert t.ask_now(Add("j", "n", -7)) == -2
+    assert t.ask_now(Get("j", "n")).value == b"-2"
+    t.ask_now(Set("j", "n", b"40"))
+    assert t.ask_now(Add("j", "n", 2)) == 42
 
 
 @pytest.mark.parametrize("held", [b"", b"4.5", b"1_0", b" 1", b"\xff", b"9" * 19, b"1" * 30])
 def test_add_to_what_is_no_integer_is_refused_and_changes_nothing(held: bytes) -> None:
     t = Transcript()
-    t.answer(Set("j", "n", held))
-    refusal = t.refusal(Add("j", "n", 1))
+    t.ask_now(Set("j", "n", held))
+    refusal = t.ask_refused(Add("j", "n", 1))
     assert refusal.status is Status.FAILED_PRECONDITION
     assert "'n' of job j" in refusal.text
-    assert t.answer(Get("j", "n")) == Entry(held, 1)
+    assert t.ask_now(Get("j", "n")) == Entry(held, 1)
 
 
 def test_add_beyond_64_bits_is_refused() -> None:
     t = Transcript()
-    t.answer(Add("j", "n", 2**63 - 1))
-    assert t.refusal(Add("j", "n", 1)).status is Status.FAILED_PRECONDITION
-    assert t.answer(Add("j", "n", -1)) == 2**63 - 2
+    t.ask_now(Add("j", "n", 2**63 - 1))
+    assert t.ask_refused(Add("j", "n", 1)).status is Status.FAILED_PRECONDITION
+    assert t.ask_now(Add("j", "n", -1)) == 2**63 - 2
 
 
 def test_compare_set_swaps_what_is_expected_and_tells_what_is_there() -> None:
     t = Transcript()
-    assert t.answer(CompareSet("j", "k", b"x", b"y")) == Compared(False, False, b"")
-    assert t.answer(CompareSet("j", "k", b"", b"one")) == Compared(True, True, b"one")
-    assert t.answer(CompareSet("j", "k", b"x", b"two")) == Compared(False, True, b"one")
-    assert t.answer(CompareSet("j", "k", b"one", b"two")) == Compared(True, True, b"two")
+    assert t.ask_now(CompareSet("j", "k", b"x", b"y")) == CompareSetResult(False, False, b"")
+    assert t.ask_now(CompareSet("j", "k", b"", b"one")) == CompareSetResult(True, True, b"one")
+    assert t.ask_now(CompareSet("j", "k", b"x", b"two")) == CompareSetResult(False, True, b"one")
+    assert t.ask_now(CompareSet("j", "k", b"one", b"two")) == CompareSetResult(True, True, b"two")
 
 
 def test_a_compare_set_that_swaps_wakes_who_waits() -> None:
     t = Transcript()
     waiting = t.ask(Get("j", "k", wait=True))
-    t.answer(CompareSet("j", "k", b"no", b"v"))
+    t.ask_now(CompareSet("j", "k", b"no", b"v"))
     assert waiting not in t.outcomes
-    t.answer(CompareSet("j", "k", b"", b"v"))
+    t.ask_now(CompareSet("j", "k", b"", b"v"))
     assert t.outcomes[waiting] == Entry(b"v", 1)
 
 
 def test_append_begins_with_nothing_and_tells_the_length() -> None:
     t = Transcript()
-    assert t.answer(Append("j", "k", b"ab")) == 2
-    assert t.answer(Append("j", "k", b"c")) == 3
-    assert t.answer(Get("j", "k")).value == b"abc"
+    assert t.ask_now(Append("j", "k", b"ab")) == 2
+    assert t.ask_now(Append("j", "k", b"c")) == 3
+    assert t.ask_now(Get("j", "k")).value == b"abc"
 
 
 def test_delete_tells_whether_there_was_something() -> None:
     t = Transcript()
-    t.answer(Set("j", "k", b""))
-    assert t.answer(Delete("j", "k")) is True
-    assert t.answer(Delete("j", "k")) is False
-    assert t.answer(Set("j", "k", b"")) == 3
+    t.ask_now(Set("j", "k", b""))
+    assert t.ask_now(Delete("j", "k")) is True
+    assert t.ask_now(Delete("j", "k")) is False
+    assert t.ask_now(Set("j", "k", b"")) == 3
 
 
 def test_list_is_sorted_and_by_prefix() -> None:
     t = Transcript()
-    t.answer(MultiSet("j", (("b/2", b""), ("a", b""), ("b/10", b""))))
-    assert t.answer(ListKeys("j", "b/")) == ("b/10", "b/2")
-    assert t.answer(ListKeys("j")) == ("a", "b/10", "b/2")
-    assert t.answer(Count("j")) == 3
+    t.ask_now(MultiSet("j", (("b/2", b""), ("a", b""), ("b/10", b""))))
+    assert t.ask_now(ListKeys("j", "b/")) == ("b/10", "b/2")
+    assert t.ask_now(ListKeys("j")) == ("a", "b/10", "b/2")
+    assert t.ask_now(Count("j")) == 3
 
 
 @pytest.mark.parametrize("job", ["", "a b", "a/b", "-a", "a\n", "ä", "x" * 257])
 def test_what_is_no_name_of_a_job_is_refused(job: str) -> None:
     t = Transcript()
-    assert t.refusal(Count(job)).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(Count(job)).status is Status.INVALID_ARGUMENT
 
 
 def test_an_empty_key_is_refused_also_among_others() -> None:
     t = Transcript()
-    assert t.refusal(Set("j", "", b"")) == Refusal(Status.INVALID_ARGUMENT, "the key is empty")
-    assert t.refusal(Wait("j", ("a", ""))).status is Status.INVALID_ARGUMENT
-    assert t.refusal(MultiSet("j", (("a", b""), ("", b"")))).status is Status.INVALID_ARGUMENT
-    assert t.answer(Count("j")) == 0
+    assert t.ask_refused(Set("j", "", b"")) == Refusal(Status.INVALID_ARGUMENT, "the key is empty")
+    assert t.ask_refused(Wait("j", ("a", ""))).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(MultiSet("j", (("a", b""), ("", b"")))).status is Status.INVALID_ARGUMENT
+    assert t.ask_now(Count("j")) == 0
 
 
 def test_keys_and_values_have_a_largest_size() -> None:
     t = Transcript()
     longest, largest = "k" * limits.LONGEST_KEY, bytes(limits.LARGEST_VALUE)
-    t.answer(Set("j", longest, largest))
-    refusal = t.refusal(Set("j", longest + "k", b""))
+    t.ask_now(Set("j", longest, largest))
+    refusal = t.ask_refused(Set("j", longest + "k", b""))
     assert "4,097 bytes; 4,096 is the most" in refusal.text
     assert len(refusal.text) < 300
-    assert t.refusal(Set("j", "k", largest + b"x")).status is Status.INVALID_ARGUMENT
-    assert t.refusal(Append("j", longest, b"x")).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(Set("j", "k", largest + b"x")).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(Append("j", longest, b"x")).status is Status.INVALID_ARGUMENT
 
 
 def test_values_that_no_reply_can_hold_are_refused_to_who_asks_not_to_who_sets() -> None:
     t = Transcript()
     half = bytes(limits.LARGEST_REPLY // 2 + 1)
     waiting = t.ask(MultiGet("j", ("a", "b"), wait=True))
-    t.answer(Set("j", "a", half))
-    t.answer(Set("j", "b", half))
+    t.ask_now(Set("j", "a", half))
+    t.ask_now(Set("j", "b", half))
     outcome = t.outcomes[waiting]
     assert isinstance(outcome, Refusal)
     assert outcome.status is Status.RESOURCE_EXHAUSTED
@@ -205,7 +205,7 @@ def test_values_that_no_reply_can_hold_are_refused_to_who_asks_not_to_who_sets()
 def test_a_refusal_stays_short_however_many_keys_are_missing() -> None:
     t = Transcript()
     waiting = t.ask(Wait("j", tuple(f"{n:04}" * 50 for n in range(1000))), due=1.0)
-    t.at(1.0)
+    t.advance_to(1.0)
     outcome = t.outcomes[waiting]
     assert isinstance(outcome, Refusal)
     assert "and 992 more" in outcome.text

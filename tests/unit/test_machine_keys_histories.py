@@ -18,7 +18,7 @@ from allhands_server.machine.events import (
     Wait,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import Compared, Entry
+from allhands_server.machine.values import CompareSetResult, Entry
 from allhands_server.testing import Transcript
 
 KEYS = st.sampled_from(["a", "ab", "b", "c"])
@@ -82,7 +82,7 @@ class Model:
                 swapped = self.held.get(key, b"") == expected
                 if swapped:
                     self.held[key] = desired
-                return Compared(swapped, key in self.held, self.held.get(key, b""))
+                return CompareSetResult(swapped, key in self.held, self.held.get(key, b""))
             case Delete(_, key):
                 return self.held.pop(key, None) is not None
         return None
@@ -118,10 +118,10 @@ def test_every_history_is_that_of_a_dictionary(steps: list[object]) -> None:
 
     for step in steps:
         if isinstance(step, float):
-            t.at(t.now + step)
+            t.advance_to(t.now + step)
         elif step == "withdraw":
             if waiting:
-                t.withdraw(ticket := next(iter(waiting)))
+                t.cancel(ticket := next(iter(waiting)))
                 del waiting[ticket]
         elif isinstance(step, tuple):
             request, patience = step
@@ -159,7 +159,7 @@ def test_every_history_is_that_of_a_dictionary(steps: list[object]) -> None:
                 assert seen(outcome) == expected
                 del waiting[ticket]
 
-    assert t.answer(ListKeys("j")) == tuple(sorted(model.held))
+    assert t.ask_now(ListKeys("j")) == tuple(sorted(model.held))
 
 
 @settings(max_examples=50, deadline=None)
@@ -168,7 +168,7 @@ def test_a_change_has_a_revision_that_no_earlier_one_had(changes: list[KeyReques
     t, highest = Transcript(), 0
     for change in changes:
         t.ask(change)
-        revision = t.answer(Set("j", "mark", b""))
+        revision = t.ask_now(Set("j", "mark", b""))
         assert revision > highest
         highest = revision
-        assert all(t.answer(Get("j", key)).revision <= highest for key in t.answer(ListKeys("j")))
+        assert all(t.ask_now(Get("j", key)).revision <= highest for key in t.ask_now(ListKeys("j")))

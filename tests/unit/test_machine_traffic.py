@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from allhands_server.machine.effects import Effect, End, MemberLeft, Push
+from allhands_server.machine.effects import Effect, EndSession, MemberLeft, Push
 from allhands_server.machine.events import (
     AwaitVerdict,
     CloseGroup,
@@ -26,11 +26,11 @@ class Counting(Transcript):
         super().__post_init__()
         self.said: Counter[str] = Counter()
 
-    def _note(self, effect: Effect) -> None:
-        super()._note(effect)
+    def _check_effect(self, effect: Effect) -> None:
+        super()._check_effect(effect)
         if isinstance(effect, Push):
             self.said[type(effect.notification).__name__] += 1
-        elif isinstance(effect, End):
+        elif isinstance(effect, EndSession):
             self.said["End"] += 1
 
 
@@ -46,61 +46,61 @@ def test_joining_costs_two_messages_for_each_worker(size: int) -> None:
 def test_all_members_are_told_of_the_world_in_one_and_the_same_object(size: int) -> None:
     t = Transcript()
     sessions = [t.join(-1, size) for _ in range(size)]
-    assert len({id(t.told(session)[-1]) for session in sessions}) == 1
+    assert len({id(t.read_pushed(session)[-1]) for session in sessions}) == 1
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_groups_and_heartbeats_cost_no_message(size: int) -> None:
     t = Counting()
-    sessions = t.world(size)
+    sessions = t.form_world(size)
     t.said.clear()
     for session in sessions:
-        t.say(session, OpenGroup("world", tuple(range(size))))
-        t.say(session, Heartbeat(0, (Progress("world", 1, 0, "all_reduce"),)))
+        t.send(session, OpenGroup("world", tuple(range(size))))
+        t.send(session, Heartbeat(0, (Progress("world", 1, 0, "all_reduce"),)))
     for session in sessions:
-        t.say(session, CloseGroup("world"))
+        t.send(session, CloseGroup("world"))
     assert t.said == {}
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_members_that_beat_are_not_probed(size: int) -> None:
     t = Counting()
-    sessions = t.world(size, window=5.0)
+    sessions = t.form_world(size, window=5.0)
     t.said.clear()
     for second in range(1, 20):
-        t.at(float(second))
+        t.advance_to(float(second))
         for session in sessions:
-            t.say(session, Heartbeat())
+            t.send(session, Heartbeat())
     assert t.said == {}
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_call_that_all_ranks_complain_about_costs_one_probe_for_each(size: int) -> None:
     t = Counting()
-    sessions = t.world(size)
+    sessions = t.form_world(size)
     t.said.clear()
     for rank in range(size):
         t.ask(AwaitVerdict("j", f"member{sessions[rank]}", "world", 1, "barrier"), 2.0)
-    t.at(1.9)
+    t.advance_to(1.9)
     assert t.said == {"Probe": size}
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_death_that_all_others_notice_costs_two_messages_for_each_of_them(size: int) -> None:
     t = Counting()
-    sessions = t.world(size)
+    sessions = t.form_world(size)
     t.said.clear()
     for session in sessions[1:]:
-        t.say(session, LinkBroken(0, "reset"))
-    t.breaks(sessions[0])
+        t.send(session, LinkBroken(0, "reset"))
+    t.break_session(sessions[0])
     assert t.said == {"Probe": size - 1, "MemberLost": size - 1}
 
 
 def test_who_leaves_is_told_of_to_all_in_one_and_the_same_object() -> None:
     # That all hear of all who leave is a square; the shell sends what waits for one together.
     t = Transcript()
-    sessions = t.world(64)
-    t.say(sessions[0], Leave())
-    told = [t.told(session) for session in sessions[1:]]
+    sessions = t.form_world(64)
+    t.send(sessions[0], Leave())
+    told = [t.read_pushed(session) for session in sessions[1:]]
     assert [type(one) for [one] in told] == [MemberLeft] * 63
     assert len({id(one) for [one] in told}) == 1

@@ -11,8 +11,8 @@ from allhands_server.machine.events import (
     CloseGroup,
     Heartbeat,
     Leave,
-    Looked,
     OpenGroup,
+    ProcessInspected,
 )
 from allhands_server.machine.refusals import Status
 from allhands_server.machine.values import AbsentRank, Progress, State, Verdict
@@ -52,49 +52,49 @@ def outside(completed: int, elapsed: float = 0.0) -> Progress:
 
 
 def answer_probes(t: Transcript, session: int, *progress: Progress) -> None:
-    probes = [one for one in t.told(session) if isinstance(one, Probe)]
+    probes = [one for one in t.read_pushed(session) if isinstance(one, Probe)]
     assert probes, "it was not probed"
     for probe in probes:
-        t.say(session, Heartbeat(probe.probe, progress))
+        t.send(session, Heartbeat(probe.probe, progress))
 
 
 def test_members_are_probed_shortly_before_the_deadline() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ask(t, first)
-    t.at(1.69)
-    assert t.told(second) == []
-    t.at(1.7)
-    assert [type(one) for one in t.told(second)] == [Probe]
+    t.advance_to(1.69)
+    assert t.read_pushed(second) == []
+    t.advance_to(1.7)
+    assert [type(one) for one in t.read_pushed(second)] == [Probe]
 
 
 def test_where_there_is_little_time_a_third_of_it_is_for_the_probe() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ask(t, first, due=0.3)
-    t.at(0.19)
-    assert t.told(second) == []
-    t.at(0.201)
-    assert [type(one) for one in t.told(second)] == [Probe]
+    t.advance_to(0.19)
+    assert t.read_pushed(second) == []
+    t.advance_to(0.201)
+    assert [type(one) for one in t.read_pushed(second)] == [Probe]
 
 
 def test_who_has_ended_the_call_is_not_probed() -> None:
     t = Transcript()
-    first, second = t.world(2)
-    t.say(second, Heartbeat(0, (outside(7),)))
+    first, second = t.form_world(2)
+    t.send(second, Heartbeat(0, (outside(7),)))
     ask(t, first)
-    t.at(1.9)
-    assert t.told(second) == []
+    t.advance_to(1.9)
+    assert t.read_pushed(second) == []
 
 
 def test_who_is_alive_but_in_no_call_is_busy() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, second, outside(6, elapsed=1.5))
-    t.at(DUE)
+    t.advance_to(DUE)
     one = only(t, ticket)
     assert (one.rank, one.host, one.pid, one.state) == (1, "host2", 1002, State.BUSY)
     assert (one.sequence, one.operation) == (6, "")
@@ -105,25 +105,25 @@ def test_who_is_alive_but_in_no_call_is_busy() -> None:
 
 def test_who_has_begun_nothing_at_all_is_busy() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, second)
-    t.at(DUE)
+    t.advance_to(DUE)
     assert only(t, ticket).state is State.BUSY
     assert "has made no call yet" in only(t, ticket).text
 
 
 def test_who_is_in_another_call_is_elsewhere_and_the_verdict_says_which() -> None:
     t = Transcript()
-    first, second, third = t.world(3)
+    first, second, third = t.form_world(3)
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, second, inside(6, "broadcast"))
     answer_probes(t, third, outside(6), inside(3, "gather", group="pair"))
-    t.at(DUE)
+    t.advance_to(DUE)
     second_absent, third_absent = verdict(t, ticket).absent
     assert (second_absent.state, third_absent.state) == ("elsewhere", "elsewhere")
     assert (second_absent.operation, second_absent.sequence) == ("broadcast", 6)
@@ -133,13 +133,13 @@ def test_who_is_in_another_call_is_elsewhere_and_the_verdict_says_which() -> Non
 
 def test_who_does_not_answer_the_probe_is_paused_as_far_as_anybody_knows() -> None:
     t = Transcript()
-    first, second = t.world(2)
-    t.at(0.5)
-    t.say(second, Heartbeat(0, (inside(6, "broadcast"),)))
+    first, second = t.form_world(2)
+    t.advance_to(0.5)
+    t.send(second, Heartbeat(0, (inside(6, "broadcast"),)))
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
-    t.at(LATEST)
+    t.advance_to(LATEST)
     one = only(t, ticket)
     assert (one.rank, one.state, one.elapsed) == (1, State.PAUSED, 2.0)
     assert one.text == (
@@ -151,25 +151,25 @@ def test_who_does_not_answer_the_probe_is_paused_as_far_as_anybody_knows() -> No
 
 def test_who_beats_after_the_probe_without_answering_it_is_not_silent() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = ask(t, first)
-    t.at(1.8)
+    t.advance_to(1.8)
     answer_probes(t, first, inside())
-    t.say(second, Heartbeat(0, (outside(6),)))
-    t.at(DUE)
+    t.send(second, Heartbeat(0, (outside(6),)))
+    t.advance_to(DUE)
     assert only(t, ticket).state is State.BUSY
 
 
 def test_who_was_lost_or_has_left_is_absent_even_if_it_had_begun_the_call() -> None:
     t = Transcript()
-    first, second, third = t.world(3)
-    t.say(second, Heartbeat(0, (inside(),)))
-    t.breaks(second)
-    t.say(third, Leave((inside(),), "KeyError: x"))
+    first, second, third = t.form_world(3)
+    t.send(second, Heartbeat(0, (inside(),)))
+    t.break_session(second)
+    t.send(third, Leave((inside(),), "KeyError: x"))
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
-    t.at(DUE)
+    t.advance_to(DUE)
     assert absent(t, ticket) == [(1, State.DEAD), (2, State.LEFT)]
     texts = [one.text for one in verdict(t, ticket).absent]
     assert texts == [
@@ -180,54 +180,54 @@ def test_who_was_lost_or_has_left_is_absent_even_if_it_had_begun_the_call() -> N
 
 def test_who_has_ended_the_call_and_left_is_not_absent() -> None:
     t = Transcript()
-    first, second, _ = t.world(3)
-    t.say(second, Leave((outside(7),)))
+    first, second, _ = t.form_world(3)
+    t.send(second, Leave((outside(7),)))
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
-    t.at(LATEST)
+    t.advance_to(LATEST)
     assert absent(t, ticket) == [(2, State.PAUSED)]
 
 
 def test_in_a_world_that_has_not_formed_the_others_never_joined() -> None:
     t = Transcript()
     ticket = ask(t, t.join(0, 2))
-    t.at(LATEST)
+    t.advance_to(LATEST)
     assert (1, "never joined") in absent(t, ticket)
 
 
 def test_only_ranks_of_the_group_are_judged() -> None:
     t = Transcript()
-    first, second, _ = t.world(3)
-    t.say(first, OpenGroup("world", (0, 1)))
+    first, second, _ = t.form_world(3)
+    t.send(first, OpenGroup("world", (0, 1)))
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, second, outside(6))
-    t.at(DUE)
+    t.advance_to(DUE)
     assert absent(t, ticket) == [(1, State.BUSY)]
 
 
 def test_who_has_begun_the_call_and_is_silent_is_named_where_all_have_begun_it() -> None:
     t = Transcript()
-    first, second, third = t.world(3)
-    t.say(second, Heartbeat(0, (inside(),)))
+    first, second, third = t.form_world(3)
+    t.send(second, Heartbeat(0, (inside(),)))
     ticket = ask(t, first, waiting_on=(2,))
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, third, inside())
-    t.at(LATEST)
+    t.advance_to(LATEST)
     assert absent(t, ticket) == [(1, State.PAUSED)]
 
 
 def test_where_all_have_arrived_those_that_the_callers_wait_for_are_slow() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     one = ask(t, first, waiting_on=(1,))
-    t.at(1.7)
+    t.advance_to(1.7)
     for session in (first, second):
         answer_probes(t, session, inside())
-    t.at(DUE)
+    t.advance_to(DUE)
     found = only(t, one)
     assert (found.rank, found.state) == (1, "slow")
     assert found.text == (
@@ -238,11 +238,11 @@ def test_where_all_have_arrived_those_that_the_callers_wait_for_are_slow() -> No
 
 def test_where_all_have_arrived_and_nobody_says_for_whom_it_waits_nobody_is_absent() -> None:
     t = Transcript()
-    (only_one,) = t.world(1)
+    (only_one,) = t.form_world(1)
     ticket = ask(t, only_one)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, only_one, inside())
-    t.at(DUE)
+    t.advance_to(DUE)
     assert verdict(t, ticket) == Verdict(
         "world",
         7,
@@ -254,94 +254,94 @@ def test_where_all_have_arrived_and_nobody_says_for_whom_it_waits_nobody_is_abse
 
 def test_all_callers_hear_the_same_verdict_also_those_whose_deadline_is_later() -> None:
     t = Transcript()
-    first, second, third = t.world(3)
+    first, second, third = t.form_world(3)
     early, late = ask(t, first), ask(t, second, due=DUE + 1.0)
-    t.at(1.7)
+    t.advance_to(1.7)
     for session in (first, second):
         answer_probes(t, session, inside())
     answer_probes(t, third, outside(6))
-    t.at(DUE)
-    t.say(third, Heartbeat(0, (inside(),)))
+    t.advance_to(DUE)
+    t.send(third, Heartbeat(0, (inside(),)))
     assert late not in t.outcomes
-    t.at(DUE + 1.0)
+    t.advance_to(DUE + 1.0)
     assert verdict(t, late) == verdict(t, early)
-    assert t.told(third) == []
+    assert t.read_pushed(third) == []
 
 
 def test_a_verdict_does_not_stand_for_ever() -> None:
     t = Transcript()
-    first, second = t.world(2, window=60.0)
+    first, second = t.form_world(2, window=60.0)
     early = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, second, outside(6))
-    t.at(DUE)
+    t.advance_to(DUE)
     assert absent(t, early) == [(1, State.BUSY)]
     late = ask(t, first, due=20.0)
-    t.at(19.7)
+    t.advance_to(19.7)
     answer_probes(t, first, inside())
-    t.at(20.5)
+    t.advance_to(20.5)
     assert absent(t, late) == [(1, State.PAUSED)]
 
 
 def test_a_verdict_that_is_withdrawn_leaves_nothing_behind() -> None:
     t = Transcript()
-    first, second = t.world(2)
-    t.withdraw(ask(t, first))
-    t.at(1.9)
-    assert t.told(second) == []
+    first, second = t.form_world(2)
+    t.cancel(ask(t, first))
+    t.advance_to(1.9)
+    assert t.read_pushed(second) == []
 
 
 def test_nobody_waits_for_a_verdict_without_end() -> None:
     t = Transcript()
-    t.world(1)
+    t.form_world(1)
     request = AwaitVerdict("j", "member1", "world", 7, "all_reduce")
-    assert t.refusal(request).status is Status.INVALID_ARGUMENT
+    assert t.ask_refused(request).status is Status.INVALID_ARGUMENT
 
 
 def test_only_members_may_ask() -> None:
     t = Transcript()
-    first, _ = t.world(2)
+    first, _ = t.form_world(2)
     stranger = t.ask(AwaitVerdict("j", "nobody", "world", 7, "all_reduce"), due=DUE)
     assert t.outcomes[stranger].status is Status.NOT_FOUND
     nowhere = t.ask(AwaitVerdict("k", "member1", "world", 7, "all_reduce"), due=DUE)
     assert t.outcomes[nowhere].status is Status.NOT_FOUND
-    t.breaks(first)
-    t.at(0.5)
+    t.break_session(first)
+    t.advance_to(0.5)
     assert t.outcomes[ask(t, first)].status is Status.ABORTED
 
 
 def test_whose_session_breaks_after_its_answer_is_dead() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, second, outside(6))
-    t.breaks(second)
-    t.at(LATEST)
+    t.break_session(second)
+    t.advance_to(LATEST)
     assert absent(t, ticket) == [(1, State.DEAD)]
 
 
 def test_a_probe_that_another_call_has_just_caused_makes_nobody_silent() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = ask(t, first)
     t.ask(AwaitVerdict("j", f"member{first}", "world", 8, "barrier"), DUE + 0.29)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, second, outside(6))
-    t.at(1.995)
-    assert [type(one) for one in t.told(second)] == [Probe]
-    t.at(DUE)
+    t.advance_to(1.995)
+    assert [type(one) for one in t.read_pushed(second)] == [Probe]
+    t.advance_to(DUE)
     assert absent(t, ticket) == [(1, State.BUSY)]
 
 
 def test_the_verdict_comes_when_the_last_has_answered_though_the_deadline_has_passed() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = ask(t, first)
-    t.at(2.2)
+    t.advance_to(2.2)
     assert ticket not in t.outcomes
     answer_probes(t, first, inside())
     assert ticket not in t.outcomes
@@ -351,15 +351,15 @@ def test_the_verdict_comes_when_the_last_has_answered_though_the_deadline_has_pa
 
 def test_a_process_that_does_not_answer_and_is_stopped_is_not_waited_for() -> None:
     t = Transcript(machine=Machine("here"))
-    first, second = t.world(2, space="here")
+    first, second = t.form_world(2, space="here")
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
-    assert t.looks == []
-    t.at(1.85)
-    assert [one.member_id for one in t.looks] == [f"member{second}"]
-    t.happen(Looked("j", f"member{second}", "stopped"))
-    t.at(DUE)
+    assert t.inspections == []
+    t.advance_to(1.85)
+    assert [one.member_id for one in t.inspections] == [f"member{second}"]
+    t.handle(ProcessInspected("j", f"member{second}", "stopped"))
+    t.advance_to(DUE)
     one = only(t, ticket)
     assert one.state is State.PAUSED
     assert "its process is stopped" in one.text
@@ -367,13 +367,13 @@ def test_a_process_that_does_not_answer_and_is_stopped_is_not_waited_for() -> No
 
 def test_who_does_not_answer_pings_is_unreachable_though_it_answers_the_coordinator() -> None:
     t = Transcript()
-    first, second, third = t.world(3)
+    first, second, third = t.form_world(3)
     tickets = [ask(t, session, waiting_on=(1,)) for session in (first, third)]
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, replace(inside(), unanswered=(1,)))
     answer_probes(t, second, replace(inside(), unanswered=(0,)))
     answer_probes(t, third, inside())
-    t.at(DUE)
+    t.advance_to(DUE)
     assert absent(t, tickets[0]) == [(1, State.UNREACHABLE)]
     assert verdict(t, tickets[0]) == verdict(t, tickets[1])
     assert "unreachable for rank 0 (host host1, pid 1001): pings are unanswered" in (
@@ -386,14 +386,14 @@ def test_of_two_that_do_not_reach_each_other_who_has_not_come_is_named_not_who_i
     ahead: int,
 ) -> None:
     t = Transcript()
-    sessions = t.world(3)
+    sessions = t.form_world(3)
     behind = 1 - ahead
     ticket = ask(t, sessions[ahead], waiting_on=(behind,))
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, sessions[ahead], replace(inside(), unanswered=(behind,)))
     answer_probes(t, sessions[behind], replace(inside(6, "broadcast"), unanswered=(ahead,)))
     answer_probes(t, sessions[2], inside())
-    t.at(DUE)
+    t.advance_to(DUE)
     assert absent(t, ticket) == [(behind, State.UNREACHABLE)]
     assert f"is unreachable for rank {ahead} " in only(t, ticket).text
 
@@ -403,34 +403,34 @@ def test_of_two_that_do_not_reach_each_other_who_has_ended_the_call_is_named_to_
     ahead: int,
 ) -> None:
     t = Transcript()
-    sessions = t.world(2)
+    sessions = t.form_world(2)
     behind = 1 - ahead
-    t.say(sessions[ahead], Heartbeat(0, (replace(inside(8), unanswered=(behind,)),)))
+    t.send(sessions[ahead], Heartbeat(0, (replace(inside(8), unanswered=(behind,)),)))
     ticket = ask(t, sessions[behind], waiting_on=(ahead,))
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, sessions[behind], replace(inside(), unanswered=(ahead,)))
-    t.at(DUE)
+    t.advance_to(DUE)
     assert absent(t, ticket) == [(ahead, State.UNREACHABLE)]
 
 
 def test_who_comes_after_the_others_have_given_a_call_up_is_told_that_it_came_too_late() -> None:
     t = Transcript()
-    first, late = t.world(2, window=60.0)
+    first, late = t.form_world(2, window=60.0)
     ticket = ask(t, first, waiting_on=(1,))
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, late, outside(6))
-    t.at(DUE)
+    t.advance_to(DUE)
     given = verdict(t, ticket)
     assert absent(t, ticket) == [(1, State.BUSY)]
-    t.say(first, Heartbeat(0, (replace(inside(), operation=""),)))
-    t.at(20.0)
-    t.say(late, Heartbeat(0, (inside(),)))
+    t.send(first, Heartbeat(0, (replace(inside(), operation=""),)))
+    t.advance_to(20.0)
+    t.send(late, Heartbeat(0, (inside(),)))
     again = ask(t, late, due=50.0, waiting_on=(0,))
-    t.at(49.7)
+    t.advance_to(49.7)
     answer_probes(t, first, replace(inside(), operation=""))
     answer_probes(t, late, inside())
-    t.at(50.0)
+    t.advance_to(50.0)
     assert verdict(t, again).absent == given.absent
     assert verdict(t, again).text == (
         f"{given.text}; who came later came too late: the others had waited until their "
@@ -440,37 +440,37 @@ def test_who_comes_after_the_others_have_given_a_call_up_is_told_that_it_came_to
 
 def test_what_is_kept_of_past_verdicts_is_bounded_and_ends_with_its_group() -> None:
     t = Transcript()
-    first, second = t.world(2, window=60.0)
+    first, second = t.form_world(2, window=60.0)
     for session in (first, second):
-        t.say(session, OpenGroup("pair", (0, 1)))
+        t.send(session, OpenGroup("pair", (0, 1)))
 
     def waiting(sequence: int) -> Progress:
         return Progress("pair", sequence, 0, "all_reduce")
 
     def told(sequence: int, session: int) -> list[tuple[int, str]]:
         """Return the verdict on a call which that member alone waits in."""
-        t.say(session, Heartbeat(0, (waiting(sequence),)))
+        t.send(session, Heartbeat(0, (waiting(sequence),)))
         request = AwaitVerdict("j", f"member{session}", "pair", sequence, "all_reduce", (0,))
         ticket = t.ask(request, t.now + 10.0)
-        t.at(t.now + 9.7)
+        t.advance_to(t.now + 9.7)
         for one in (first, second):
             answer_probes(t, one)
-        t.at(t.now + 0.3)
+        t.advance_to(t.now + 0.3)
         return absent(t, ticket)
 
     for sequence in range(1, 70):
         assert told(sequence, first) == [(1, State.BUSY)]
-    t.say(second, Heartbeat(0, (waiting(69),)))
+    t.send(second, Heartbeat(0, (waiting(69),)))
     assert told(69, second) == [(1, State.BUSY)]
-    t.say(second, Heartbeat(0, (waiting(69),)))
-    t.at(t.now + 10.0)
+    t.send(second, Heartbeat(0, (waiting(69),)))
+    t.advance_to(t.now + 10.0)
     assert told(1, second) == [(0, State.SLOW)]  # so long ago that nobody knows
     for session in (first, second):
-        t.say(session, CloseGroup("pair"))
+        t.send(session, CloseGroup("pair"))
     for session in (first, second):
-        t.say(session, OpenGroup("pair", (0, 1)))
-        t.say(session, Heartbeat(0, (waiting(69),)))
-    t.at(t.now + 10.0)
+        t.send(session, OpenGroup("pair", (0, 1)))
+        t.send(session, Heartbeat(0, (waiting(69),)))
+    t.advance_to(t.now + 10.0)
     assert told(69, second) == [(0, State.SLOW)]
 
 
@@ -479,49 +479,49 @@ def test_who_is_paused_is_not_called_unreachable_for_the_pings_it_leaves_unanswe
     silent: int,
 ) -> None:
     t = Transcript()
-    sessions = t.world(2)
+    sessions = t.form_world(2)
     asker = sessions[1 - silent]
     ticket = ask(t, asker, waiting_on=(silent,))
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, asker, replace(inside(), unanswered=(silent,)))
-    t.at(LATEST)
+    t.advance_to(LATEST)
     assert absent(t, ticket) == [(silent, State.PAUSED)]
-    assert t.told(sessions[silent])
+    assert t.read_pushed(sessions[silent])
 
 
 def test_what_was_seen_of_a_process_is_forgotten_when_it_is_heard_again() -> None:
     t = Transcript(machine=Machine("here"))
-    first, second = t.world(2, space="here", window=60.0)
+    first, second = t.form_world(2, space="here", window=60.0)
     ask(t, first)
-    t.at(1.9)
+    t.advance_to(1.9)
     answer_probes(t, first, inside())
-    t.happen(Looked("j", f"member{second}", "stopped"))
-    t.at(10.0)
-    t.say(second, Heartbeat())
+    t.handle(ProcessInspected("j", f"member{second}", "stopped"))
+    t.advance_to(10.0)
+    t.send(second, Heartbeat())
     again = ask(t, first, due=12.0)
-    t.at(11.9)
+    t.advance_to(11.9)
     answer_probes(t, first, inside())
-    t.at(12.5)
+    t.advance_to(12.5)
     assert "nobody on its host could look at its process" in only(t, again).text
 
 
 def test_stacks_are_asked_for_by_the_probe_of_a_verdict_and_carried_by_it() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
-    [probe] = t.told(second)
+    [probe] = t.read_pushed(second)
     assert isinstance(probe, Probe)
     assert probe.stack
-    t.say(second, Heartbeat(probe.probe, (outside(6),), "deep" * 5000))
-    t.at(DUE)
+    t.send(second, Heartbeat(probe.probe, (outside(6),), "deep" * 5000))
+    t.advance_to(DUE)
     assert only(t, ticket).stack == "deep" * 1024
 
 
 def test_a_verdict_at_once_is_given_when_those_who_matter_have_answered() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = ask(t, first, due=0.0)
     assert ticket not in t.outcomes
     answer_probes(t, first, inside())
@@ -531,12 +531,12 @@ def test_a_verdict_at_once_is_given_when_those_who_matter_have_answered() -> Non
 
 def test_the_paragraph_names_call_group_and_every_absent_rank() -> None:
     t = Transcript()
-    first, second, _ = t.world(3)
+    first, second, _ = t.form_world(3)
     ticket = ask(t, first)
-    t.at(1.7)
+    t.advance_to(1.7)
     answer_probes(t, first, inside())
     answer_probes(t, second, inside(6, "broadcast"))
-    t.at(LATEST)
+    t.advance_to(LATEST)
     assert verdict(t, ticket).text == (
         "ranks 1-2 did not arrive in all_reduce #7 of group 'world': "
         "rank 1 (host host2, pid 1002) is elsewhere: in broadcast #6 for 0.8 s; "

@@ -57,34 +57,34 @@ class Membership(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def beat(self, data: st.DataObject) -> None:
-        self.t.say(data.draw(st.sampled_from(self.alive)), Heartbeat())
+        self.t.send(data.draw(st.sampled_from(self.alive)), Heartbeat())
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        self.t.say(data.draw(st.sampled_from(self.alive)), Leave())
+        self.t.send(data.draw(st.sampled_from(self.alive)), Leave())
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def break_session(self, data: st.DataObject) -> None:
         session = data.draw(st.sampled_from(self.alive))
         self.broken.add(session)
-        self.t.breaks(session)
+        self.t.break_session(session)
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data(), rank=RANKS)
     def break_link(self, data: st.DataObject, rank: int) -> None:
-        self.t.say(data.draw(st.sampled_from(self.alive)), LinkBroken(rank, "reset"))
+        self.t.send(data.draw(st.sampled_from(self.alive)), LinkBroken(rank, "reset"))
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data(), rank=RANKS, seconds=st.floats(0.0, 3.0), is_over=st.booleans())
     def silence_link(self, data: st.DataObject, rank: int, seconds: float, is_over: bool) -> None:
         session = data.draw(st.sampled_from(self.alive))
-        self.t.say(session, LinkSilent(rank, seconds, is_over))
+        self.t.send(session, LinkSilent(rank, seconds, is_over))
 
     @rule(seconds=st.floats(0.05, 3.0))
     def pass_time(self, seconds: float) -> None:
-        self.t.at(self.t.now + seconds)
+        self.t.advance_to(self.t.now + seconds)
 
     @rule(seconds=st.floats(0.05, 30.0))
     def oversleep(self, seconds: float) -> None:
@@ -93,7 +93,7 @@ class Membership(RuleBasedStateMachine):
     @invariant()
     def what_workers_were_told_is_consistent(self) -> None:
         for session, worker in self.workers.items():
-            for told in self.t.told(session):
+            for told in self.t.read_pushed(session):
                 self.take_in(worker, told)
 
     def take_in(self, worker: Worker, told: Notification) -> None:
@@ -123,7 +123,7 @@ class Membership(RuleBasedStateMachine):
 
     @invariant()
     def the_job_is_consistent(self) -> None:
-        for seen in self.t.answer(ListJobs()):
+        for seen in self.t.ask_now(ListJobs()):
             self.check(seen)
 
     def check(self, seen: JobView) -> None:
@@ -151,7 +151,7 @@ class Membership(RuleBasedStateMachine):
     def who_is_alive_is_present(self) -> None:
         present = {
             member.member_id
-            for seen in self.t.answer(ListJobs())
+            for seen in self.t.ask_now(ListJobs())
             for member in seen.members
             if member.presence is Presence.JOINED
         }
@@ -160,11 +160,11 @@ class Membership(RuleBasedStateMachine):
     def teardown(self) -> None:
         for session in self.alive:
             self.broken.add(session)
-            self.t.breaks(session)
-        self.t.at(self.t.now + 1.0)
-        for seen in self.t.answer(ListJobs()):
+            self.t.break_session(session)
+        self.t.advance_to(self.t.now + 1.0)
+        for seen in self.t.ask_now(ListJobs()):
             assert seen.state in ("ended", "empty")
-            assert self.t.answer(DescribeJob(seen.job)) == seen
+            assert self.t.ask_now(DescribeJob(seen.job)) == seen
         assert self.t.machine.next_due is None
 
 

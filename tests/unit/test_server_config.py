@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_server.addresses import local_host, peer_host, worker_address
-from allhands_server.config import FLAGS, VARIABLES, ServerConfig, Spelling, read_token
+from allhands_server.addresses import format_worker_address, get_local_host, parse_peer_host
+from allhands_server.config import FLAGS, VARIABLES, ServerConfig, SettingNames, read_token
 from allhands_server.machine.values import AbsentRank, Verdict
-from allhands_server.rpc.service import bounded
+from allhands_server.rpc.service import encode_verdict
 
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
 
@@ -41,23 +41,23 @@ def test_beyond_loopback_token_and_tls_are_needed(host: str) -> None:
     ],
 )
 def test_errors_name_settings_as_they_are_written(
-    spelling: Spelling, names: tuple[str, ...]
+    spelling: SettingNames, names: tuple[str, ...]
 ) -> None:
     with pytest.raises(ValueError) as raised:
-        ServerConfig(host="0.0.0.0", spelling=spelling).validate()
+        ServerConfig(host="0.0.0.0", setting_names=spelling).validate()
     for name in names:
         assert name in str(raised.value)
     with pytest.raises(ValueError, match=rf"{spelling.tls_cert}\) .*\({spelling.tls_key}"):
-        ServerConfig(tls_cert="cert.pem", spelling=spelling).validate()
+        ServerConfig(tls_cert="cert.pem", setting_names=spelling).validate()
 
 
 def test_insecure_overrides_with_a_warning() -> None:
     config = ServerConfig(host="0.0.0.0", token="secret", insecure=True)
     config.validate()
-    [warning] = config.warnings()
+    [warning] = config.list_warnings()
     assert "in the clear" in warning
-    assert len(ServerConfig(host="0.0.0.0", insecure=True).warnings()) == 2
-    assert ServerConfig(insecure=True).warnings() == []
+    assert len(ServerConfig(host="0.0.0.0", insecure=True).list_warnings()) == 2
+    assert ServerConfig(insecure=True).list_warnings() == []
 
 
 @pytest.mark.parametrize(
@@ -111,25 +111,25 @@ def test_the_token_comes_from_the_file_else_from_the_environment(tmp_path: Path)
     ],
 )
 def test_a_peer_is_read_as_grpc_writes_it(peer: str, host: str) -> None:
-    assert peer_host(peer) == host
+    assert parse_peer_host(peer) == host
 
 
 def test_a_workers_address_can_be_dialled() -> None:
-    assert worker_address("ipv4:10.1.2.3:4711", 5000) == "10.1.2.3:5000"
-    assert worker_address("ipv6:%5B::1%5D:4711", 5000) == "[::1]:5000"
-    assert local_host("0.0.0.0") == "127.0.0.1"
-    assert local_host("10.1.2.3") == "10.1.2.3"
+    assert format_worker_address("ipv4:10.1.2.3:4711", 5000) == "10.1.2.3:5000"
+    assert format_worker_address("ipv6:%5B::1%5D:4711", 5000) == "[::1]:5000"
+    assert get_local_host("0.0.0.0") == "127.0.0.1"
+    assert get_local_host("10.1.2.3") == "10.1.2.3"
 
 
 def test_what_is_no_peer_is_refused() -> None:
     with pytest.raises(ValueError, match="vsock"):
-        peer_host("vsock:2:3")
+        parse_peer_host("vsock:2:3")
 
 
 @pytest.mark.parametrize("count", [1, 15, 100, 10_000])
 def test_a_verdict_fits_into_a_trailer(count: int) -> None:
     ranks = (AbsentRank(rank, "paused", "text " * 30, "host", 1) for rank in range(count))
-    serialised = bounded(Verdict("group", 7, "all_reduce", tuple(ranks), "text"))
+    serialised = encode_verdict(Verdict("group", 7, "all_reduce", tuple(ranks), "text"))
     assert len(serialised) <= 3072
     absent = wire.Verdict.FromString(serialised).absent
     assert [one.rank for one in absent] == list(range(len(absent)))

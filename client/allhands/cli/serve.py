@@ -55,7 +55,7 @@ def serve_command(
             tls_key=tls_key,
             insecure=insecure,
             drain_timeout=drain_timeout,
-            spelling=FLAGS,
+            setting_names=FLAGS,
         )
         config.validate()
     except ValueError as error:

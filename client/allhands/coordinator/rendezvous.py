@@ -204,7 +204,7 @@ async def _host(config: WorldConfig, host: str, port: int, name: str | None = No
             insecure=config.insecure,
             post_notice=True,
             kind="embedded",
-            spelling=VARIABLES,
+            setting_names=VARIABLES,
         )
     )
     logger.info("rank 0 hosts the coordinator of job %s at %s", config.job, running.url)

@@ -197,7 +197,7 @@ async def _start(host: str, port: int, token: str | None, insecure: bool) -> "Ru
             insecure=insecure,
             post_notice=True,
             kind="embedded",
-            spelling=VARIABLES,
+            setting_names=VARIABLES,
         )
     )
 

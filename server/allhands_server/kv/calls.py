@@ -17,11 +17,11 @@ P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
-class KeyCall(Generic[Q, A, P]):
+class KvCall(Generic[Q, A, P]):
     """One kind of call: a message Q asks for an answer A, which is said in a message P."""
 
     reply: type[P]
-    asked: Callable[[Q], Request[A]]
+    parse: Callable[[Q], Request[A]]
     fill: Callable[[P, A], int]
     """Write the answer into the empty reply; return about how many bytes it takes."""
 
@@ -29,7 +29,7 @@ class KeyCall(Generic[Q, A, P]):
 _SMALL = 16
 
 
-def _set(message: wire.SetRequest) -> events.Set:
+def _parse_set(message: wire.SetRequest) -> events.Set:
     return events.Set(message.job, message.key, message.value)
 
 
@@ -38,7 +38,7 @@ def _fill_set(reply: wire.SetReply, revision: int) -> int:
     return _SMALL
 
 
-def _get(message: wire.GetRequest) -> events.Get:
+def _parse_get(message: wire.GetRequest) -> events.Get:
     return events.Get(message.job, message.key, message.wait)
 
 
@@ -48,7 +48,7 @@ def _fill_get(reply: wire.GetReply, found: values.Entry) -> int:
     return _SMALL + len(found.value)
 
 
-def _wait(message: wire.WaitRequest) -> events.Wait:
+def _parse_wait(message: wire.WaitRequest) -> events.Wait:
     return events.Wait(message.job, tuple(message.keys))
 
 
@@ -56,7 +56,7 @@ def _fill_wait(reply: wire.WaitReply, _: None) -> int:
     return _SMALL
 
 
-def _add(message: wire.AddRequest) -> events.Add:
+def _parse_add(message: wire.AddRequest) -> events.Add:
     return events.Add(message.job, message.key, message.amount)
 
 
@@ -65,18 +65,18 @@ def _fill_add(reply: wire.AddReply, total: int) -> int:
     return _SMALL
 
 
-def _compare_set(message: wire.CompareSetRequest) -> events.CompareSet:
+def _parse_compare_set(message: wire.CompareSetRequest) -> events.CompareSet:
     return events.CompareSet(message.job, message.key, message.expected, message.desired)
 
 
-def _fill_compare_set(reply: wire.CompareSetReply, found: values.Compared) -> int:
+def _fill_compare_set(reply: wire.CompareSetReply, found: values.CompareSetResult) -> int:
     reply.swapped = found.swapped
     reply.exists = found.exists
     reply.value = found.value
     return _SMALL + len(found.value)
 
 
-def _append(message: wire.AppendRequest) -> events.Append:
+def _parse_append(message: wire.AppendRequest) -> events.Append:
     return events.Append(message.job, message.key, message.value)
 
 
@@ -85,7 +85,7 @@ def _fill_append(reply: wire.AppendReply, length: int) -> int:
     return _SMALL
 
 
-def _multi_set(message: wire.MultiSetRequest) -> events.MultiSet:
+def _parse_multi_set(message: wire.MultiSetRequest) -> events.MultiSet:
     return events.MultiSet(message.job, tuple((pair.key, pair.value) for pair in message.pairs))
 
 
@@ -94,7 +94,7 @@ def _fill_multi_set(reply: wire.MultiSetReply, revision: int) -> int:
     return _SMALL
 
 
-def _multi_get(message: wire.MultiGetRequest) -> events.MultiGet:
+def _parse_multi_get(message: wire.MultiGetRequest) -> events.MultiGet:
     return events.MultiGet(message.job, tuple(message.keys), message.wait)
 
 
@@ -103,7 +103,7 @@ def _fill_multi_get(reply: wire.MultiGetReply, found: tuple[bytes, ...]) -> int:
     return sum(_SMALL + len(value) for value in found)
 
 
-def _delete(message: wire.DeleteRequest) -> events.Delete:
+def _parse_delete(message: wire.DeleteRequest) -> events.Delete:
     return events.Delete(message.job, message.key)
 
 
@@ -112,7 +112,7 @@ def _fill_delete(reply: wire.DeleteReply, deleted: bool) -> int:
     return _SMALL
 
 
-def _list(message: wire.ListRequest) -> events.ListKeys:
+def _parse_list(message: wire.ListRequest) -> events.ListKeys:
     return events.ListKeys(message.job, message.prefix)
 
 
@@ -121,7 +121,7 @@ def _fill_list(reply: wire.ListReply, keys: tuple[str, ...]) -> int:
     return sum(_SMALL + len(key) for key in keys)
 
 
-def _count(message: wire.CountRequest) -> events.Count:
+def _parse_count(message: wire.CountRequest) -> events.Count:
     return events.Count(message.job)
 
 
@@ -130,7 +130,7 @@ def _fill_count(reply: wire.CountReply, count: int) -> int:
     return _SMALL
 
 
-def _queue_push(message: wire.QueuePushRequest) -> events.QueuePush:
+def _parse_queue_push(message: wire.QueuePushRequest) -> events.QueuePush:
     return events.QueuePush(message.job, message.key, message.value)
 
 
@@ -139,7 +139,7 @@ def _fill_queue_push(reply: wire.QueuePushReply, length: int) -> int:
     return _SMALL
 
 
-def _queue_pop(message: wire.QueuePopRequest) -> events.QueuePop:
+def _parse_queue_pop(message: wire.QueuePopRequest) -> events.QueuePop:
     return events.QueuePop(message.job, message.key, message.wait)
 
 
@@ -148,7 +148,7 @@ def _fill_queue_pop(reply: wire.QueuePopReply, value: bytes) -> int:
     return _SMALL + len(value)
 
 
-def _queue_length(message: wire.QueueLengthRequest) -> events.QueueLength:
+def _parse_queue_length(message: wire.QueueLengthRequest) -> events.QueueLength:
     return events.QueueLength(message.job, message.key)
 
 
@@ -157,22 +157,22 @@ def _fill_queue_length(reply: wire.QueueLengthReply, length: int) -> int:
     return _SMALL
 
 
-SET = KeyCall(wire.SetReply, _set, _fill_set)
-GET = KeyCall(wire.GetReply, _get, _fill_get)
-WAIT = KeyCall(wire.WaitReply, _wait, _fill_wait)
-ADD = KeyCall(wire.AddReply, _add, _fill_add)
-COMPARE_SET = KeyCall(wire.CompareSetReply, _compare_set, _fill_compare_set)
-APPEND = KeyCall(wire.AppendReply, _append, _fill_append)
-MULTI_SET = KeyCall(wire.MultiSetReply, _multi_set, _fill_multi_set)
-MULTI_GET = KeyCall(wire.MultiGetReply, _multi_get, _fill_multi_get)
-DELETE = KeyCall(wire.DeleteReply, _delete, _fill_delete)
-LIST = KeyCall(wire.ListReply, _list, _fill_list)
-COUNT = KeyCall(wire.CountReply, _count, _fill_count)
-QUEUE_PUSH = KeyCall(wire.QueuePushReply, _queue_push, _fill_queue_push)
-QUEUE_POP = KeyCall(wire.QueuePopReply, _queue_pop, _fill_queue_pop)
-QUEUE_LENGTH = KeyCall(wire.QueueLengthReply, _queue_length, _fill_queue_length)
+SET = KvCall(wire.SetReply, _parse_set, _fill_set)
+GET = KvCall(wire.GetReply, _parse_get, _fill_get)
+WAIT = KvCall(wire.WaitReply, _parse_wait, _fill_wait)
+ADD = KvCall(wire.AddReply, _parse_add, _fill_add)
+COMPARE_SET = KvCall(wire.CompareSetReply, _parse_compare_set, _fill_compare_set)
+APPEND = KvCall(wire.AppendReply, _parse_append, _fill_append)
+MULTI_SET = KvCall(wire.MultiSetReply, _parse_multi_set, _fill_multi_set)
+MULTI_GET = KvCall(wire.MultiGetReply, _parse_multi_get, _fill_multi_get)
+DELETE = KvCall(wire.DeleteReply, _parse_delete, _fill_delete)
+LIST = KvCall(wire.ListReply, _parse_list, _fill_list)
+COUNT = KvCall(wire.CountReply, _parse_count, _fill_count)
+QUEUE_PUSH = KvCall(wire.QueuePushReply, _parse_queue_push, _fill_queue_push)
+QUEUE_POP = KvCall(wire.QueuePopReply, _parse_queue_pop, _fill_queue_pop)
+QUEUE_LENGTH = KvCall(wire.QueueLengthReply, _parse_queue_length, _fill_queue_length)
 
-KEY_CALLS: dict[str, KeyCall[Any, Any, Any]] = {
+KEY_CALLS: dict[str, KvCall[Any, Any, Any]] = {
     "set": SET,
     "get": GET,
     "wait": WAIT,

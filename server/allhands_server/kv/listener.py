@@ -21,7 +21,7 @@ from allhands_proto.limited_log import LimitedLog
 from allhands_proto.line_proof import NONCE_BYTES, is_proof, new_nonce, prove
 from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
 from allhands_proto.v1 import calls_pb2 as wire
-from allhands_server.config import authority
+from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KEY_CALLS
 from allhands_server.machine.refusals import Refusal, Status
@@ -60,7 +60,7 @@ _OPTIONS = (
 )
 
 
-class Lines:
+class KvListener:
     """The listener and its lines; lives on the coordinator's loop.
 
     It accepts by itself: what a loop's own server does with a connection that was reset before, or
@@ -72,8 +72,8 @@ class Lines:
         self.hello_timeout = hello_timeout
         self.secret = secret
         self.port = 0
-        self._lines: set[Line] = set()
-        self._unproven: Unproven[Line] = Unproven(share_of_descriptors(_PART))
+        self._connections: set[KvConnection] = set()
+        self._unproven: Unproven[KvConnection] = Unproven(share_of_descriptors(_PART))
         self._opening: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
@@ -107,24 +107,24 @@ class Lines:
             self._pause()
             self._listening.close()
             self._listening = None
-        for line in list(self._lines):
+        for line in list(self._connections):
             line.close()
 
     def abort(self) -> None:
         """Drop the lines that are still there."""
-        for line in list(self._lines):
+        for line in list(self._connections):
             line.abort()
 
-    def proven(self, line: "Line") -> None:
+    def on_proven(self, line: "KvConnection") -> None:
         """Note that a line has shown its proof."""
         self._unproven.discard(line)
-        self._there_is_room()
+        self._accept_again()
 
-    def ended(self, line: "Line") -> None:
+    def on_closed(self, line: "KvConnection") -> None:
         """Forget a line that is closed."""
         self._unproven.discard(line)
-        self._lines.discard(line)
-        self._there_is_room()
+        self._connections.discard(line)
+        self._accept_again()
 
     def warn(self, name: str, why: str) -> None:
         """Log that a line was refused."""
@@ -148,8 +148,8 @@ class Lines:
                     self._pause(_ACCEPT_AGAIN_SECONDS)
                     return
                 continue  # the connection ended before it was accepted
-            line = Line(self, connection, *where[:2])
-            self._lines.add(line)
+            line = KvConnection(self, connection, *where[:2])
+            self._connections.add(line)
             self._unproven.add(line, where[0], self._loop.time())
             opening = self._loop.create_task(self._open(line, connection))
             self._opening.add(opening)
@@ -183,12 +183,12 @@ class Lines:
         if self._listening is not None:
             self._loop.add_reader(self._listening, self._accept)
 
-    def _there_is_room(self) -> None:
+    def _accept_again(self) -> None:
         if self._is_full and self._again is not None:
             self._again.cancel()
             self._resume()
 
-    async def _open(self, line: "Line", connection: socket.socket) -> None:
+    async def _open(self, line: "KvConnection", connection: socket.socket) -> None:
         """Make a transport of a connection; who breaks it off gives its descriptor back."""
         try:
             for level, option, value in _OPTIONS:
@@ -203,31 +203,33 @@ class Lines:
             self.warn(line.name, f"{type(error).__name__}: {error}")
         finally:
             if not line.is_open:
-                self.ended(line)
+                self.on_closed(line)
                 connection.close()
 
 
-class Line(asyncio.Protocol):
+class KvConnection(asyncio.Protocol):
     """One connection: preface, hello, proof, then calls, carried out in their order."""
 
-    def __init__(self, lines: Lines, connection: socket.socket, host: str, port: int) -> None:
-        self._lines = lines
-        self._coordinator = lines.coordinator
-        self._secret = lines.secret
+    def __init__(
+        self, listener: KvListener, connection: socket.socket, host: str, port: int
+    ) -> None:
+        self._listener = listener
+        self._coordinator = listener.coordinator
+        self._secret = listener.secret
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._transport: asyncio.Transport | None = None
-        self.name = authority(host, port)
+        self.name = format_authority(host, port)
         """Of the peer."""
         self._hello_timer: asyncio.TimerHandle | None = None
         self._preface = framing.PREFACE  # what has not come of it yet
         self._cutter = framing.FrameCutter(_LARGEST_HELLO)
         self._todo: deque[Iterator[wire.Call]] = deque()
-        self._asked: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
+        self._requests: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
         self._waiting: dict[int, int] = {}  # id -> ticket
         self._ready: deque[tuple[int, str, Any]] = deque()  # id, field of Reply, answer
         self._nonces: tuple[bytes, bytes] | None = None  # the caller's, and ours
-        self._is_known = False
+        self._is_open_for_calls = False
         self._is_at_work = False
         self._is_choked = False
         self._is_paused = False
@@ -242,7 +244,9 @@ class Line(asyncio.Protocol):
             made.abort()
             return
         made.set_write_buffer_limits(high=_BYTES_UNREAD)
-        self._hello_timer = self._loop.call_later(self._lines.hello_timeout, self._said_nothing)
+        self._hello_timer = self._loop.call_later(
+            self._listener.hello_timeout, self._on_handshake_timeout
+        )
 
     @property
     def is_open(self) -> bool:
@@ -261,43 +265,43 @@ class Line(asyncio.Protocol):
             data = data[len(begin) :]
         try:
             for body in self._cutter.feed(data):
-                if self._is_known:
-                    self._todo.append(iter(self._decoded(body)))
+                if self._is_open_for_calls:
+                    self._todo.append(iter(self._decode_calls(body)))
                 else:
-                    self._greeted(body)
+                    self._on_handshake(body)
         except (framing.Malformed, DecodeError) as error:
             self._refuse(str(error))
             return
-        self._work()
+        self._run_calls()
 
     def pause_writing(self) -> None:
         self._is_choked = True
 
     def resume_writing(self) -> None:
         self._is_choked = False
-        self._work()
+        self._run_calls()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
-        self._lines.ended(self)
+        self._listener.on_closed(self)
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._todo.clear()
         self._ready.clear()
         for ticket in self._waiting.values():
-            self._coordinator.withdraw(ticket)
+            self._coordinator.cancel(ticket)
         self._waiting.clear()
-        self._asked.clear()
+        self._requests.clear()
 
     # ------------------------------------------------------------ coming and going
 
-    def _greeted(self, body: bytes) -> None:
+    def _on_handshake(self, body: bytes) -> None:
         if self._nonces is None:
-            self._challenge(wire.LineHello.FromString(body).nonce)
+            self._send_challenge(wire.LineHello.FromString(body).nonce)
         else:
-            self._let_in(wire.LineProof.FromString(body).proof, *self._nonces)
+            self._check_proof(wire.LineProof.FromString(body).proof, *self._nonces)
 
-    def _challenge(self, theirs: bytes) -> None:
+    def _send_challenge(self, theirs: bytes) -> None:
         if len(theirs) != NONCE_BYTES:
             raise framing.Malformed(f"a nonce of {len(theirs)} bytes, not of {NONCE_BYTES}")
         ours = new_nonce()
@@ -305,7 +309,7 @@ class Line(asyncio.Protocol):
         proof = prove(self._secret, "coordinator", theirs, ours)
         self._write(wire.LineChallenge(nonce=ours, proof=proof).SerializeToString())
 
-    def _let_in(self, proof: bytes, theirs: bytes, ours: bytes) -> None:
+    def _check_proof(self, proof: bytes, theirs: bytes, ours: bytes) -> None:
         if not is_proof(proof, self._secret, "caller", theirs, ours):
             refused = wire.Refused(code=_UNAUTHENTICATED, text=_NO_PROOF)
             self._write(wire.LineWelcome(refused=refused).SerializeToString())
@@ -313,23 +317,23 @@ class Line(asyncio.Protocol):
         assert self._hello_timer is not None
         self._hello_timer.cancel()
         self._cutter.largest = framing.LARGEST_FRAME
-        self._is_known = True
-        self._lines.proven(self)
+        self._is_open_for_calls = True
+        self._listener.on_proven(self)
         self._write(wire.LineWelcome().SerializeToString())
 
-    def _said_nothing(self) -> None:
-        self._refuse(f"no hello within {self._lines.hello_timeout:g} s")
+    def _on_handshake_timeout(self) -> None:
+        self._refuse(f"no hello within {self._listener.hello_timeout:g} s")
 
     def _refuse(self, why: str) -> None:
         """Close the line because of what came on it."""
-        self._lines.warn(self.name, why)
+        self._listener.warn(self.name, why)
         self._todo.clear()
         self.close()
 
     def evict(self, why: str) -> None:
         """Drop the line at once; it makes room for another."""
-        self._lines.warn(self.name, why)
-        self._lines.ended(self)
+        self._listener.warn(self.name, why)
+        self._listener.on_closed(self)
         self.abort()
 
     def close(self) -> None:
@@ -354,29 +358,29 @@ class Line(asyncio.Protocol):
 
     # ------------------------------------------------------------ calls
 
-    def answered(self, ticket: int, reply: Any) -> None:
+    def on_answer(self, ticket: int, reply: Any) -> None:
         """Take an answer; it goes out at the end of this turn."""
-        id, kind = self._asked.pop(ticket)
-        self._ended(id, kind, reply)
+        id, kind = self._requests.pop(ticket)
+        self._queue_reply(id, kind, reply)
 
-    def refused(self, ticket: int, refusal: Refusal) -> None:
-        id, _ = self._asked.pop(ticket)
-        self._ended(id, "refused", refusal)
+    def on_refusal(self, ticket: int, refusal: Refusal) -> None:
+        id, _ = self._requests.pop(ticket)
+        self._queue_reply(id, "refused", refusal)
 
-    def _ended(self, id: int, kind: str, answer: Any) -> None:
+    def _queue_reply(self, id: int, kind: str, answer: Any) -> None:
         if self._waiting:
             self._waiting.pop(id, None)
         if not self._is_at_work and not self._ready:
             self._loop.call_soon(self._flush)
         self._ready.append((id, kind, answer))
 
-    def _work(self) -> None:
+    def _run_calls(self) -> None:
         """Carry out calls, up to what fits into a turn; read on when none is left."""
         if self._is_closing or self._transport is None:
             return
         self._is_at_work = True
         try:
-            self._carry_out(_CALLS_PER_TURN)
+            self._run_some(_CALLS_PER_TURN)
         finally:
             self._is_at_work = False
         self._flush()
@@ -387,9 +391,9 @@ class Line(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
         if self._todo and not self._is_choked:
-            self._loop.call_soon(self._work)
+            self._loop.call_soon(self._run_calls)
 
-    def _decoded(self, body: bytes) -> Iterable[wire.Call]:
+    def _decode_calls(self, body: bytes) -> Iterable[wire.Call]:
         """Return the calls of a frame; refuse those that cannot be decoded.
 
         Raises:
@@ -401,44 +405,44 @@ class Line(asyncio.Protocol):
             return [
                 call
                 for encoded in wire.EncodedCalls.FromString(body).calls
-                if (call := self._one_decoded(encoded)) is not None
+                if (call := self._decode_call(encoded)) is not None
             ]
 
-    def _one_decoded(self, encoded: bytes) -> wire.Call | None:
+    def _decode_call(self, encoded: bytes) -> wire.Call | None:
         try:
             return wire.Call.FromString(encoded)
         except DecodeError:
             id = wire.CallId.FromString(encoded).id
-            self._lines.warn(self.name, "a call that cannot be decoded")
+            self._listener.warn(self.name, "a call that cannot be decoded")
             self._ready.append((id, "refused", _UNDECODABLE))
             return None
 
-    def _carry_out(self, most: int) -> None:
+    def _run_some(self, most: int) -> None:
         while self._todo and not self._is_choked:
             for call in self._todo[0]:
-                self._ask(call)
+                self._submit(call)
                 most -= 1
                 if not most:
                     return
             self._todo.popleft()
 
-    def _ask(self, call: wire.Call) -> None:
+    def _submit(self, call: wire.Call) -> None:
         kind = call.WhichOneof("call")
         id, timeout = call.id, call.timeout
         if kind == "withdraw":
             if (ticket := self._waiting.pop(id, None)) is not None:
-                del self._asked[ticket]
-                self._coordinator.withdraw(ticket)
+                del self._requests[ticket]
+                self._coordinator.cancel(ticket)
             return
         if kind is None or not timeout >= 0 or id in self._waiting:
             self._ready.append((id, "refused", _NONSENSE))
             return
-        request = KEY_CALLS[kind].asked(getattr(call, kind))
+        request = KEY_CALLS[kind].parse(getattr(call, kind))
         remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
         ticket = self._coordinator.new_ticket()
-        self._asked[ticket] = id, kind
+        self._requests[ticket] = id, kind
         self._coordinator.post(ticket, request, remaining, self)
-        if ticket in self._asked:
+        if ticket in self._requests:
             self._waiting[id] = ticket
 
     # ------------------------------------------------------------ writing

@@ -2,12 +2,12 @@
 
 from typing import TypeAlias
 
-from allhands_server.machine.fast_dataclass import record
+from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.refusals import Refusal
 from allhands_server.machine.values import AbsentRank, MemberView, Progress, Verdict
 
 
-@record
+@fast_dataclass
 class Joined:
     member_id: str
     rank: int
@@ -21,7 +21,7 @@ class Joined:
     """Of its reports at its end, at most."""
 
 
-@record
+@fast_dataclass
 class WorldFormed:
     """One object goes to all members: a shell may translate it once."""
 
@@ -31,12 +31,12 @@ class WorldFormed:
     group: str = ""
 
 
-@record
+@fast_dataclass
 class Newcomers:
     count: int
 
 
-@record
+@fast_dataclass
 class CallerRefused:
     """To the members of a world that is not complete: one of those who are missing, perhaps."""
 
@@ -44,7 +44,7 @@ class CallerRefused:
     why: str
 
 
-@record
+@fast_dataclass
 class MemberLost:
     rank: int
     host: str
@@ -54,7 +54,7 @@ class MemberLost:
     verdict: Verdict
 
 
-@record
+@fast_dataclass
 class MemberLeft:
     rank: int
     host: str
@@ -66,24 +66,24 @@ class MemberLeft:
     aborts: bool = False
 
 
-@record
+@fast_dataclass
 class Probe:
     probe: int
     stack: bool = False
 
 
-@record
+@fast_dataclass
 class Draining:
     reason: str
 
 
-@record
+@fast_dataclass
 class LeaveAccepted:
     pass
 
 
-@record
-class Inspect:
+@fast_dataclass
+class InspectPeer:
     """Look at the process of another member of the same host."""
 
     member_id: str
@@ -92,15 +92,15 @@ class Inspect:
     stack_channel: str = ""
 
 
-@record
-class Ruling:
+@fast_dataclass
+class BrokenLinks:
     """Members that are alive cannot reach one another."""
 
     verdict: Verdict
     pairs: tuple[tuple[int, int], ...]
 
 
-@record
+@fast_dataclass
 class SilentLinks:
     """Members that are alive do not answer one another, or do again."""
 
@@ -109,14 +109,14 @@ class SilentLinks:
     is_over: bool = False
 
 
-@record
-class Vouch:
+@fast_dataclass
+class IndirectProbe:
     """Say whether this member is heard over a link."""
 
     rank: int
 
 
-@record
+@fast_dataclass
 class Condition:
     """A member is silent though it is known to live, or, with `found` None, is heard again."""
 
@@ -126,15 +126,15 @@ class Condition:
     """For which it has been, or had been, silent."""
 
 
-@record
+@fast_dataclass
 class Aborted:
     group: str
     by: str
     reason: str
 
 
-@record
-class CallGivenUp:
+@fast_dataclass
+class CallCancelled:
     group: str
     sequence: int
     rank: int
@@ -142,8 +142,8 @@ class CallGivenUp:
     reason: str
 
 
-@record
-class Collect:
+@fast_dataclass
+class CollectReport:
     """Report under this number what was recorded; one object goes to all members."""
 
     number: int
@@ -161,18 +161,18 @@ Notification: TypeAlias = (
     | Probe
     | Draining
     | LeaveAccepted
-    | Inspect
-    | Ruling
+    | InspectPeer
+    | BrokenLinks
     | SilentLinks
-    | Vouch
+    | IndirectProbe
     | Condition
     | Aborted
-    | CallGivenUp
-    | Collect
+    | CallCancelled
+    | CollectReport
 )
 
 
-@record
+@fast_dataclass
 class Answer:
     """`reply` is of the type that the request of this ticket names."""
 
@@ -180,28 +180,28 @@ class Answer:
     reply: object
 
 
-@record
+@fast_dataclass
 class Refuse:
     ticket: int
     refusal: Refusal
 
 
-@record
+@fast_dataclass
 class Push:
     session: int
     notification: Notification
 
 
-@record
-class End:
+@fast_dataclass
+class EndSession:
     """End the session's stream, after what was pushed before; well, where `refusal` is None."""
 
     session: int
     refusal: Refusal | None = None
 
 
-@record
-class Look:
+@fast_dataclass
+class InspectProcess:
     """Look at the process of a member, on the coordinator's own host, and tell by a `Looked`."""
 
     job: str
@@ -211,7 +211,7 @@ class Look:
     stack_channel: str = ""
 
 
-@record
+@fast_dataclass
 class CheckConnection:
     """See whether the host of a member acknowledges its session; if so, tell it."""
 
@@ -220,8 +220,8 @@ class CheckConnection:
     session: int
 
 
-@record
-class Report:
+@fast_dataclass
+class OperatorLog:
     """A line for the operator's log."""
 
     text: str
@@ -229,18 +229,26 @@ class Report:
     """Whether something has failed that somebody may be looking for."""
 
 
-@record
+@fast_dataclass
 class JobEnded:
     """The last member of the job's world is gone."""
 
     job: str
 
 
-@record
+@fast_dataclass
 class Drained:
     """After a Drain: no world is left."""
 
 
 Effect: TypeAlias = (
-    Answer | Refuse | Push | End | Look | CheckConnection | Report | JobEnded | Drained
+    Answer
+    | Refuse
+    | Push
+    | EndSession
+    | InspectProcess
+    | CheckConnection
+    | OperatorLog
+    | JobEnded
+    | Drained
 )

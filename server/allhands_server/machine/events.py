@@ -5,16 +5,16 @@ A request names, as its parameter, the type of its answer: `Set(...)` is a `Requ
 
 from typing import Generic, TypeAlias, TypeVar
 
-from allhands_server.machine.fast_dataclass import record
+from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.values import (
-    Begun,
-    Compared,
+    CallCancellation,
+    CallStarts,
+    CompareSetResult,
     Entry,
-    GivenUp,
+    GroupChange,
     JobView,
     MemberReport,
     Progress,
-    Reformed,
     Verdict,
 )
 
@@ -30,7 +30,7 @@ class Request(Generic[R]):
 # ---------------------------------------------------------------- key-value
 
 
-@record
+@fast_dataclass
 class Set(Request[int]):
     """Answered with the revision."""
 
@@ -39,14 +39,14 @@ class Set(Request[int]):
     value: bytes
 
 
-@record
+@fast_dataclass
 class Get(Request[Entry]):
     job: str
     key: str
     wait: bool = False
 
 
-@record
+@fast_dataclass
 class Wait(Request[None]):
     """Answered when all keys exist at once."""
 
@@ -54,7 +54,7 @@ class Wait(Request[None]):
     keys: tuple[str, ...]
 
 
-@record
+@fast_dataclass
 class Add(Request[int]):
     """Answered with the sum."""
 
@@ -63,15 +63,15 @@ class Add(Request[int]):
     amount: int
 
 
-@record
-class CompareSet(Request[Compared]):
+@fast_dataclass
+class CompareSet(Request[CompareSetResult]):
     job: str
     key: str
     expected: bytes
     desired: bytes
 
 
-@record
+@fast_dataclass
 class Append(Request[int]):
     """Answered with the new length in bytes."""
 
@@ -80,7 +80,7 @@ class Append(Request[int]):
     value: bytes
 
 
-@record
+@fast_dataclass
 class MultiSet(Request[int]):
     """Answered with the revision; of pairs with one key the last counts."""
 
@@ -88,14 +88,14 @@ class MultiSet(Request[int]):
     pairs: tuple[tuple[str, bytes], ...]
 
 
-@record
+@fast_dataclass
 class MultiGet(Request[tuple[bytes, ...]]):
     job: str
     keys: tuple[str, ...]
     wait: bool = False
 
 
-@record
+@fast_dataclass
 class Delete(Request[bool]):
     """Answered with whether the key existed."""
 
@@ -103,13 +103,13 @@ class Delete(Request[bool]):
     key: str
 
 
-@record
+@fast_dataclass
 class ListKeys(Request[tuple[str, ...]]):
     job: str
     prefix: str = ""
 
 
-@record
+@fast_dataclass
 class Count(Request[int]):
     job: str
 
@@ -121,7 +121,7 @@ KeyRequest: TypeAlias = (
 # ---------------------------------------------------------------- queues
 
 
-@record
+@fast_dataclass
 class QueuePush(Request[int]):
     """Answered with how many values wait in the queue now; 0: it has been popped already."""
 
@@ -130,14 +130,14 @@ class QueuePush(Request[int]):
     value: bytes
 
 
-@record
+@fast_dataclass
 class QueuePop(Request[bytes]):
     job: str
     key: str
     wait: bool = False
 
 
-@record
+@fast_dataclass
 class QueueLength(Request[int]):
     job: str
     key: str
@@ -148,8 +148,8 @@ QueueRequest: TypeAlias = QueuePush | QueuePop | QueueLength
 # ---------------------------------------------------------------- other requests
 
 
-@record
-class Arrive(Request[int]):
+@fast_dataclass
+class Barrier(Request[int]):
     """Arrive at a barrier; answered with its generation when all participants have."""
 
     job: str
@@ -158,8 +158,8 @@ class Arrive(Request[int]):
     participants: tuple[str, ...]
 
 
-@record
-class AwaitVerdict(Request[Verdict | GivenUp]):
+@fast_dataclass
+class AwaitVerdict(Request[Verdict | CallCancellation]):
     """Ask, until the call's deadline, who is missing in it; `waiting_on` are ranks of the world.
 
     The answer comes when the call is due, and somewhat later where members are still being asked.
@@ -173,8 +173,8 @@ class AwaitVerdict(Request[Verdict | GivenUp]):
     waiting_on: tuple[int, ...] = ()
 
 
-@record
-class Reform(Request[Reformed]):
+@fast_dataclass
+class ChangeGroup(Request[GroupChange]):
     """Decide with all present members of a group; see coordinator.proto."""
 
     job: str
@@ -187,8 +187,8 @@ class Reform(Request[Reformed]):
     computed: int = 0
 
 
-@record
-class Meet(Request[Verdict | None]):
+@fast_dataclass
+class MonitoredBarrier(Request[Verdict | None]):
     """Arrive at a monitored barrier: None when all members of the group have arrived.
 
     The verdict of the first who runs out of time is everybody's, also of those who come later.
@@ -200,7 +200,7 @@ class Meet(Request[Verdict | None]):
     sequence: int
 
 
-@record
+@fast_dataclass
 class AbortJob(Request[int]):
     """Release the members of a job; answered with how many were told."""
 
@@ -209,7 +209,7 @@ class AbortJob(Request[int]):
     reason: str
 
 
-@record
+@fast_dataclass
 class DeleteJob(Request[int]):
     """Forget a job; with `force` also one that has members, who are expelled.
 
@@ -221,7 +221,7 @@ class DeleteJob(Request[int]):
     force: bool = False
 
 
-@record
+@fast_dataclass
 class ReportExit(Request[bool]):
     """Tell how a process ended (-n: by signal n); answered with whether it is a known member."""
 
@@ -232,17 +232,17 @@ class ReportExit(Request[bool]):
     status: int
 
 
-@record
+@fast_dataclass
 class ListJobs(Request[tuple[JobView, ...]]):
     """Answered by name."""
 
 
-@record
+@fast_dataclass
 class DescribeJob(Request[JobView]):
     job: str
 
 
-@record
+@fast_dataclass
 class CollectReports(Request[tuple[MemberReport, ...]]):
     """Ask all members what they have recorded, `operations` of each group; answered by rank."""
 
@@ -253,10 +253,10 @@ class CollectReports(Request[tuple[MemberReport, ...]]):
 AnyRequest: TypeAlias = (
     KeyRequest
     | QueueRequest
-    | Arrive
+    | Barrier
     | AwaitVerdict
-    | Meet
-    | Reform
+    | MonitoredBarrier
+    | ChangeGroup
     | AbortJob
     | DeleteJob
     | ReportExit
@@ -268,7 +268,7 @@ AnyRequest: TypeAlias = (
 # ---------------------------------------------------------------- what a session says
 
 
-@record
+@fast_dataclass
 class Join:
     """See coordinator.proto; `address` is where peers reach the worker: host:port."""
 
@@ -291,34 +291,34 @@ class Join:
     stack_channel: str = ""
 
 
-@record
+@fast_dataclass
 class Heartbeat:
     probe: int = 0
     progress: tuple[Progress, ...] = ()
     stack: str = ""
     sent: float = 0.0
-    begun: tuple[Begun, ...] = ()
+    begun: tuple[CallStarts, ...] = ()
 
 
-@record
+@fast_dataclass
 class OpenGroup:
     group: str
     ranks: tuple[int, ...]
 
 
-@record
+@fast_dataclass
 class CloseGroup:
     group: str
 
 
-@record
+@fast_dataclass
 class LinkBroken:
     rank: int
     reason: str
     shares_memory: bool = False
 
 
-@record
+@fast_dataclass
 class LinkSilent:
     """Nothing has come from `rank` for so long, though it was pinged; or something has again."""
 
@@ -327,7 +327,7 @@ class LinkSilent:
     is_over: bool = False
 
 
-@record
+@fast_dataclass
 class Leave:
     progress: tuple[Progress, ...] = ()
     error: str = ""
@@ -336,8 +336,8 @@ class Leave:
     report: bytes = b""
 
 
-@record
-class Inspected:
+@fast_dataclass
+class PeerInspected:
     """What a neighbour saw of the process of a member; see coordinator.proto."""
 
     member_id: str
@@ -345,27 +345,27 @@ class Inspected:
     stack: str = ""
 
 
-@record
-class Vouched:
+@fast_dataclass
+class IndirectAck:
     """A member's answer to a `Vouch`: it hears that rank over a link."""
 
     rank: int
 
 
-@record
+@fast_dataclass
 class Abort:
     group: str
     reason: str
 
 
-@record
-class GaveUp:
+@fast_dataclass
+class CancelCall:
     group: str
     sequence: int
     reason: str
 
 
-@record
+@fast_dataclass
 class ReportPart:
     """A piece of what a member was asked for by a `Collect`."""
 
@@ -374,24 +374,24 @@ class ReportPart:
     is_last: bool
 
 
-@record
+@fast_dataclass
 class LastReport:
     """What a member had recorded when it heard of a failure."""
 
     report: bytes
 
 
-Remark: TypeAlias = (
+MemberMessage: TypeAlias = (
     Heartbeat
     | OpenGroup
     | CloseGroup
     | LinkBroken
     | LinkSilent
     | Leave
-    | Inspected
-    | Vouched
+    | PeerInspected
+    | IndirectAck
     | Abort
-    | GaveUp
+    | CancelCall
     | ReportPart
     | LastReport
 )
@@ -399,8 +399,8 @@ Remark: TypeAlias = (
 # ---------------------------------------------------------------- events
 
 
-@record
-class Asked:
+@fast_dataclass
+class RequestReceived:
     """A request has come; its answer or refusal will carry `ticket`, which is used once.
 
     At `due` it is refused, saying what was missing; None: it may wait without end.
@@ -411,15 +411,15 @@ class Asked:
     due: float | None = None
 
 
-@record
-class Withdrawn:
+@fast_dataclass
+class RequestCancelled:
     """Whoever asked does not want the answer any more."""
 
     ticket: int
 
 
-@record
-class Fresh:
+@fast_dataclass
+class Randomness:
     """Random values that nobody has seen; the machine itself draws none."""
 
     member_id: str
@@ -427,40 +427,40 @@ class Fresh:
     secret: bytes
 
 
-@record
-class Joining:
+@fast_dataclass
+class SessionOpened:
     """A session, numbered by the caller, began with a Join."""
 
     session: int
     join: Join
-    fresh: Fresh
+    randomness: Randomness
 
 
-@record
-class Said:
+@fast_dataclass
+class SessionMessage:
     """A session said something after its Join."""
 
     session: int
-    remark: Remark
+    remark: MemberMessage
 
 
-@record
-class SessionBroke:
+@fast_dataclass
+class SessionBroken:
     """The stream is over and nothing can be pushed to it; a Leave may have come before."""
 
     session: int
 
 
-@record
-class RefusedCaller:
+@fast_dataclass
+class AuthenticationFailed:
     """Somebody wanted to begin a session and has not shown the token."""
 
     address: str
     why: str
 
 
-@record
-class Looked:
+@fast_dataclass
+class ProcessInspected:
     """The answer to a `Look`: what the coordinator itself saw of a member's process."""
 
     job: str
@@ -469,15 +469,15 @@ class Looked:
     stack: str = ""
 
 
-@record
-class Acknowledged:
+@fast_dataclass
+class ConnectionAcknowledged:
     """The answer to a `CheckConnection` where the member's host acknowledges all it was sent."""
 
     job: str
     member_id: str
 
 
-@record
+@fast_dataclass
 class Drain:
     """Take in nobody any more.
 
@@ -488,20 +488,20 @@ class Drain:
     reason: str = ""
 
 
-@record
+@fast_dataclass
 class Tick:
     """Time has passed, nothing else."""
 
 
 Event: TypeAlias = (
-    Asked
-    | Withdrawn
-    | Joining
-    | Said
-    | SessionBroke
-    | RefusedCaller
-    | Looked
-    | Acknowledged
+    RequestReceived
+    | RequestCancelled
+    | SessionOpened
+    | SessionMessage
+    | SessionBroken
+    | AuthenticationFailed
+    | ProcessInspected
+    | ConnectionAcknowledged
     | Drain
     | Tick
 )

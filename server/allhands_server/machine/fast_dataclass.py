@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True)
-def record(cls: type[T]) -> type[T]:
+def fast_dataclass(cls: type[T]) -> type[T]:
     """Make a dataclass with slots whose fields the type checker lets nobody set.
 
     `frozen=True` would also guard them while the program runs, but makes each field cost 0.1 us

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from allhands_server.machine import limits
 from allhands_server.machine.effects import Effect
-from allhands_server.machine.events import Fresh, Join
+from allhands_server.machine.events import Join, Randomness
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.store.barriers import Barriers
 from allhands_server.machine.store.keys import Keys
 from allhands_server.machine.store.queues import Queues
-from allhands_server.machine.timers import Agenda
+from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.values import JobView
-from allhands_server.machine.world.group_changes import Reforms
+from allhands_server.machine.world.group_changes import GroupChanges
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.verdicts import Verdicts
 from allhands_server.machine.world.world import World
@@ -33,8 +33,8 @@ class Job:
     world until the first join of the next one.
     """
 
-    def __init__(self, name: str, agenda: Agenda, space: str = "", revision: int = 0) -> None:
-        self._agenda = agenda
+    def __init__(self, name: str, timers: TimerQueue, space: str = "", revision: int = 0) -> None:
+        self._timers = timers
         self._space = space
         self.name = name
         self.keys = Keys(name, revision)
@@ -42,7 +42,7 @@ class Job:
         self.barriers = Barriers(name)
         self.world: World | None = None
         self.verdicts: Verdicts | None = None
-        self.reforms: Reforms | None = None
+        self.group_changes: GroupChanges | None = None
 
     @property
     def state(self) -> str:
@@ -66,37 +66,37 @@ class Job:
     @property
     def is_blank(self) -> bool:
         """Whether nothing is in it, and nothing ever came of it but keys that were deleted."""
-        used = len(self.keys) or len(self.queues) or self.barriers.have_opened
+        used = len(self.keys) or len(self.queues) or self.barriers.has_opened
         return not (self.has_ended or used)
 
     @property
     def is_waited_for(self) -> bool:
-        return self.keys.is_waited_for or self.queues.is_waited_for or self.barriers.is_waited_at
+        return self.keys.is_waited_for or self.queues.is_waited_for or self.barriers.is_waited_for
 
     def join(
-        self, session: int, join: Join, fresh: Fresh, now: float
+        self, session: int, join: Join, randomness: Randomness, now: float
     ) -> tuple[World, Member, list[Effect]]:
         """Take a member into the world there is, or into a new one where that has ended.
 
         Raises:
             Refused: it may not join.
         """
-        effects = [] if self.world is None else self.world.abandon(now)
+        effects = [] if self.world is None else self.world.lose_broken_members(now)
         world = self.world
         if world is not None and self.is_live:
-            member, joined = world.join(session, join, fresh.member_id, now)
+            member, joined = world.join(session, join, randomness.member_id, now)
             return world, member, [*effects, *joined]
         following = World(
-            join, fresh, 0 if world is None else world.epoch, self._agenda, self._space
+            join, randomness, 0 if world is None else world.epoch, self._timers, self._space
         )
-        member, joined = following.join(session, join, fresh.member_id, now)
+        member, joined = following.join(session, join, randomness.member_id, now)
         if world is not None and world.state == "ended":
             self.keys.clear()
             self.queues.clear()
             self.barriers.clear()
         self.world = following
-        self.verdicts = Verdicts(following, self._agenda)
-        self.reforms = Reforms(following)
+        self.verdicts = Verdicts(following, self._timers)
+        self.group_changes = GroupChanges(following)
         return following, member, [*effects, *joined]
 
     def clear(self, why: str, now: float) -> list[Effect]:
@@ -108,10 +108,10 @@ class Job:
         self.keys.clear()
         self.queues.clear()
         self.barriers.clear()
-        self.world = self.verdicts = self.reforms = None
+        self.world = self.verdicts = self.group_changes = None
         return effects
 
-    def view(self, now: float) -> JobView:
+    def describe(self, now: float) -> JobView:
         world = self.world
         if world is None:
             return JobView(
@@ -130,18 +130,18 @@ class Job:
             state=world.state,
             epoch=world.epoch,
             world_size=world.size,
-            members=world.views(now),
-            groups=world.groups.view(),
-            heartbeat_window=world.window,
+            members=world.describe_members(now),
+            groups=world.groups.describe(),
+            heartbeat_window=world.heartbeat_window,
             keys=len(self.keys),
             incarnation=world.incarnation,
-            failures=world.postmortem.failures(now),
-            ended=None if (ended := world.postmortem.ended) is None else max(0.0, now - ended),
+            failures=world.postmortem.list_failures(now),
+            ended=None if (ended := world.postmortem.ended_at) is None else max(0.0, now - ended),
         )
 
 
 @dataclass(slots=True)
-class _Kept:
+class _IdleJob:
     """What is remembered of an idle job."""
 
     members: int = 0
@@ -152,11 +152,11 @@ class _Kept:
 class Jobs:
     """The jobs that are worth remembering; see `tidy`."""
 
-    def __init__(self, agenda: Agenda, space: str = "") -> None:
-        self._agenda = agenda
+    def __init__(self, timers: TimerQueue, space: str = "") -> None:
+        self._timers = timers
         self._space = space
         self._jobs: dict[str, Job] = {}
-        self._idle: dict[str, _Kept] = {}  # in the order of their last use
+        self._idle: dict[str, _IdleJob] = {}  # in the order of their last use
         self._kept_members = self._kept_nbytes = 0  # of these
         self._revision = 0  # the highest of those that are forgotten: no revision comes twice
 
@@ -171,7 +171,7 @@ class Jobs:
         """
         if (job := self._jobs.get(name)) is None:
             limits.check_job(name)
-            job = self._jobs[name] = Job(name, self._agenda, self._space, self._revision)
+            job = self._jobs[name] = Job(name, self._timers, self._space, self._revision)
         return job
 
     def get(self, name: str) -> Job:
@@ -186,21 +186,23 @@ class Jobs:
             raise Refused(Status.NOT_FOUND, f"there is no job {name!r}; jobs here: {known}")
         return job
 
-    def tidy(self, job: Job) -> None:
+    def drop_unused(self, job: Job) -> None:
         """Forget the job if nothing is in it, and the oldest idle ones if they are many."""
         if self._idle:
-            self._use(job.name)
+            self._unmark_idle(job.name)
         if job.is_live or job.holds_first_keys or job.is_waited_for:
             return
         if job.is_blank:
             self._forget(job.name)
         elif job.has_ended or not (len(job.keys) or len(job.queues)):
-            self._keep(job)
+            self._mark_idle(job)
 
-    def _keep(self, job: Job) -> None:
+    def _mark_idle(self, job: Job) -> None:
         """Remember a job in which nothing goes on, instead of the oldest of these."""
         world = job.world
-        kept = _Kept() if world is None else _Kept(len(world.members), world.postmortem.nbytes)
+        kept = (
+            _IdleJob() if world is None else _IdleJob(len(world.members), world.postmortem.nbytes)
+        )
         self._idle[job.name] = kept
         self._kept_members += kept.members
         self._kept_nbytes += kept.nbytes
@@ -208,7 +210,7 @@ class Jobs:
             self._kept_members > IDLE_MEMBERS_KEPT and len(self._idle) > 1
         ):
             oldest = next(iter(self._idle))
-            self._use(oldest)
+            self._unmark_idle(oldest)
             self._forget(oldest)
         for name, one in self._idle.items():
             if self._kept_nbytes <= IDLE_REPORTS_KEPT:
@@ -216,9 +218,9 @@ class Jobs:
             if one.nbytes and (world := self._jobs[name].world) is not None:
                 self._kept_nbytes -= one.nbytes
                 one.nbytes = 0
-                world.postmortem.drop(world.members.values())
+                world.postmortem.drop_reports(world.members.values())
 
-    def _use(self, name: str) -> None:
+    def _unmark_idle(self, name: str) -> None:
         """Do not count a job among the idle ones. Idempotent."""
         if (kept := self._idle.pop(name, None)) is not None:
             self._kept_members -= kept.members

@@ -19,58 +19,58 @@ from allhands_server.machine.effects import (
     Drained,
     Draining,
     Effect,
-    End,
+    EndSession,
     JobEnded,
+    OperatorLog,
     Push,
     Refuse,
-    Report,
 )
 from allhands_server.machine.events import (
     Abort,
     AbortJob,
-    Acknowledged,
     AnyRequest,
-    Arrive,
-    Asked,
+    AuthenticationFailed,
     AwaitVerdict,
+    Barrier,
+    CancelCall,
+    ChangeGroup,
     CloseGroup,
     CollectReports,
+    ConnectionAcknowledged,
     DeleteJob,
     DescribeJob,
     Drain,
     Event,
-    GaveUp,
     Heartbeat,
-    Inspected,
-    Joining,
+    IndirectAck,
     LastReport,
     Leave,
     LinkBroken,
     LinkSilent,
     ListJobs,
-    Looked,
-    Meet,
+    MemberMessage,
+    MonitoredBarrier,
     OpenGroup,
+    PeerInspected,
+    ProcessInspected,
     QueueLength,
     QueuePop,
     QueuePush,
-    Reform,
-    RefusedCaller,
-    Remark,
     ReportExit,
     ReportPart,
-    Said,
-    SessionBroke,
+    RequestCancelled,
+    RequestReceived,
+    SessionBroken,
+    SessionMessage,
+    SessionOpened,
     Tick,
-    Vouched,
-    Withdrawn,
 )
 from allhands_server.machine.formatting import escape, quote
 from allhands_server.machine.jobs import Job, Jobs
 from allhands_server.machine.limits import LONGEST_STACK, check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.refused_callers import TurnedAway
-from allhands_server.machine.timers import Agenda, Appointment
+from allhands_server.machine.refused_callers import RefusedCallers
+from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.world import admission, report_collection
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.world import World
@@ -79,21 +79,21 @@ _CONCLUSIONS = (Answer, Refuse)
 _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and takes in nobody")
 
 
-class _Place(Protocol):
+class _Waiters(Protocol):
     """Where a ticket can wait."""
 
     def expire(self, ticket: int, now: float) -> Effect:
         """End the wait of a ticket whose time is over, saying what it waited for in vain."""
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         """End the wait of a ticket, as if it had not been. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WaitingRequest:
     job: Job
-    place: _Place
-    appointment: Appointment | None
+    waiters: _Waiters
+    timer: Timer | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,89 +108,89 @@ class Machine:
 
     def __init__(self, space: str = "") -> None:
         """Make an empty one; in `space` are the processes that its shell can look at."""
-        self._agenda = Agenda()
-        self._jobs = Jobs(self._agenda, space)
-        self._waiting: dict[int, _Waiting] = {}
+        self._timers = TimerQueue()
+        self._jobs = Jobs(self._timers, space)
+        self._waiting: dict[int, _WaitingRequest] = {}
         self._sessions: dict[int, _Session] = {}
         self._touched: dict[Job, None] = {}
-        self._turned_away = TurnedAway()
+        self._refused_callers = RefusedCallers()
         self._draining: Refusal | None = None
         """What joiners are told while the coordinator drains."""
 
     @property
     def next_due(self) -> float | None:
         """When the machine wants to be told the time, at the latest; None: no need."""
-        return self._agenda.next_due
+        return self._timers.next_due
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take in one event, and do all that is due by `now`."""
         effects = self._dispatch(event, now)
-        self._settle(effects)  # first: what is answered by now is not due any more
-        if overdue := self._agenda.run(now):
-            self._settle(overdue)
+        self._forget_ended(effects)  # first: what is answered by now is not due any more
+        if overdue := self._timers.run_due(now):
+            self._forget_ended(overdue)
             effects += overdue
         if self._draining is not None and not any(job.is_live for job in self._jobs):
             effects.append(Drained())
         return effects
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
-        if isinstance(event, Asked):  # first: of these there are most by far
+        if isinstance(event, RequestReceived):  # first: of these there are most by far
             try:
-                return self._asked(event.ticket, event.request, event.due, now)
+                return self._handle_request(event.ticket, event.request, event.due, now)
             except Refused as refused:
                 return [Refuse(event.ticket, refused.refusal)]
         match event:
-            case Withdrawn(ticket):
-                return self._withdrawn(ticket)
-            case Joining():
-                return self._joining(event, now)
-            case Said(session, remark):
-                return self._said(session, remark, now)
-            case SessionBroke(session):
-                return self._broke(session, now)
-            case RefusedCaller(address, why):
-                return self._refused(address, why, now)
-            case Looked(name, member_id, found, stack):
-                return self._looked(name, member_id, found, stack, now)
-            case Acknowledged(name, member_id):
-                return self._acknowledged(name, member_id, now)
+            case RequestCancelled(ticket):
+                return self._cancel(ticket)
+            case SessionOpened():
+                return self._open_session(event, now)
+            case SessionMessage(session, remark):
+                return self._handle_message(session, remark, now)
+            case SessionBroken(session):
+                return self._on_session_broken(session, now)
+            case AuthenticationFailed(address, why):
+                return self._on_authentication_failed(address, why, now)
+            case ProcessInspected(name, member_id, found, stack):
+                return self._on_process_inspected(name, member_id, found, stack, now)
+            case ConnectionAcknowledged(name, member_id):
+                return self._on_acknowledged(name, member_id, now)
             case Drain(reason):
                 return self._drain(reason)
             case Tick():
                 return []
 
-    def _settle(self, effects: list[Effect]) -> None:
+    def _forget_ended(self, effects: list[Effect]) -> None:
         """Forget the tickets and sessions that are over, and the jobs that have nothing left."""
         for effect in effects:
             if isinstance(effect, _CONCLUSIONS):
                 if self._waiting:
-                    self._close(effect.ticket)
-            elif isinstance(effect, End):
+                    self._stop_waiting(effect.ticket)
+            elif isinstance(effect, EndSession):
                 if (ended := self._sessions.pop(effect.session, None)) is not None:
                     self._touched[ended.job] = None
             elif isinstance(effect, JobEnded):
                 self._touched[self._jobs.get(effect.job)] = None
         if self._touched:
             for job in self._touched:
-                self._jobs.tidy(job)
+                self._jobs.drop_unused(job)
             self._touched.clear()
 
     # ------------------------------------------------------------ requests
 
-    def _asked(
+    def _handle_request(
         self, ticket: int, request: AnyRequest, due: float | None, now: float
     ) -> list[Effect]:
         match request:
             case ListJobs():
-                views = (job.view(now) for job in self._jobs)
+                views = (job.describe(now) for job in self._jobs)
                 return [Answer(ticket, tuple(sorted(views, key=lambda view: view.job)))]
             case DescribeJob(name):
-                return [Answer(ticket, self._jobs.get(name).view(now))]
-            case AwaitVerdict(name) | Meet(name):
+                return [Answer(ticket, self._jobs.get(name).describe(now))]
+            case AwaitVerdict(name) | MonitoredBarrier(name):
                 job = self._jobs.get(name)
                 if job.verdicts is None:
                     raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
-                effects = job.verdicts.ask(ticket, request, now, due)
+                effects = job.verdicts.submit(ticket, request, now, due)
                 if not any(isinstance(one, Answer) and one.ticket == ticket for one in effects):
                     self._wait(ticket, job, job.verdicts, None)  # they see to the time themselves
                 return effects
@@ -202,115 +202,118 @@ class Machine:
                 job = self._jobs.get(name)
                 if job.world is None:
                     return [Answer(ticket, False)]
-                is_known, effects = job.world.exited(request, now)
-                return [Answer(ticket, is_known), *effects, *self._review(job, now)]
-            case Reform(name):
+                is_known, effects = job.world.on_process_exit(request, now)
+                return [Answer(ticket, is_known), *effects, *self._review_verdicts(job, now)]
+            case ChangeGroup(name):
                 job = self._jobs.get(name)
-                if job.reforms is None:
+                if job.group_changes is None:
                     raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
-                effects = job.reforms.ask(ticket, request, now)
-                place: _Place = job.reforms
+                effects = job.group_changes.submit(ticket, request, now)
+                place: _Waiters = job.group_changes
             case CollectReports(name):
                 job = self._jobs.get(name)
                 if job.world is None:
                     raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
-                effects = job.world.reports.ask(ticket, request)
+                effects = job.world.reports.submit(ticket, request)
                 if isinstance(effects[0], Answer):
                     return effects
-                latest = now + report_collection.SECONDS
+                latest = now + report_collection.COLLECT_SECONDS
                 self._wait(
                     ticket, job, job.world.reports, latest if due is None else min(due, latest)
                 )
                 return effects
-            case Arrive(name):
+            case Barrier(name):
                 job = self._jobs.open(name)
                 self._touched[job] = None
-                effects = job.barriers.ask(ticket, request)
+                effects = job.barriers.submit(ticket, request)
                 place = job.barriers
             case QueuePush(name) | QueuePop(name) | QueueLength(name):
                 job = self._jobs.open(name)
                 self._touched[job] = None
-                effects = job.queues.ask(ticket, request)
+                effects = job.queues.submit(ticket, request)
                 place = job.queues
             case _:
                 job = self._jobs.open(request.job)
                 if not job.is_live:
                     self._touched[job] = None
-                effects = job.keys.ask(ticket, request)
+                effects = job.keys.submit(ticket, request)
                 place = job.keys
         if not effects:
             self._wait(ticket, job, place, due)
         return effects
 
-    def _wait(self, ticket: int, job: Job, place: _Place, due: float | None) -> None:
-        appointment = None
+    def _wait(self, ticket: int, job: Job, place: _Waiters, due: float | None) -> None:
+        timer = None
         if due is not None:
-            appointment = self._agenda.at(due, lambda now: [place.expire(ticket, now)])
-        self._waiting[ticket] = _Waiting(job, place, appointment)
+            timer = self._timers.schedule(due, lambda now: [place.expire(ticket, now)])
+        self._waiting[ticket] = _WaitingRequest(job, place, timer)
 
-    def _withdrawn(self, ticket: int) -> list[Effect]:
+    def _cancel(self, ticket: int) -> list[Effect]:
         if (waiting := self._waiting.get(ticket)) is not None:
-            waiting.place.withdraw(ticket)
-            self._close(ticket)
+            waiting.waiters.cancel(ticket)
+            self._stop_waiting(ticket)
         return []
 
-    def _close(self, ticket: int) -> None:
+    def _stop_waiting(self, ticket: int) -> None:
         if (waiting := self._waiting.pop(ticket, None)) is not None:
-            if waiting.appointment is not None:
-                waiting.appointment.cancel()
+            if waiting.timer is not None:
+                waiting.timer.cancel()
             self._touched[waiting.job] = None
 
     # ------------------------------------------------------------ sessions
 
-    def _joining(self, event: Joining, now: float) -> list[Effect]:
+    def _open_session(self, event: SessionOpened, now: float) -> list[Effect]:
         try:
-            admission.check_form(event.join)
+            admission.check_join(event.join)
             if self._draining is not None:
                 raise Refused(self._draining.status, self._draining.text)
             job = self._jobs.open(event.join.job)
             self._touched[job] = None
-            world, member, effects = job.join(event.session, event.join, event.fresh, now)
+            world, member, effects = job.join(event.session, event.join, event.randomness, now)
         except Refused as refused:
             return [
-                End(event.session, refused.refusal),
-                Report(f"refused to take in a worker: {refused.refusal.text}"),
+                EndSession(event.session, refused.refusal),
+                OperatorLog(f"refused to take in a worker: {refused.refusal.text}"),
             ]
         self._sessions[event.session] = _Session(job, world, member)
         if world.is_forming:
-            known = self._turned_away.recent(now)
+            known = self._refused_callers.list_recent(now)
             effects += [Push(event.session, CallerRefused(*one)) for one in known]
         return effects
 
-    def _said(self, number: int, remark: Remark, now: float) -> list[Effect]:
+    def _handle_message(self, number: int, remark: MemberMessage, now: float) -> list[Effect]:
         if (session := self._sessions.get(number)) is None:
             return []  # it ended while this was on its way
         try:
-            effects = _heed(session.job, session.world, session.member, remark, now)
-            return [*effects, *self._review(session.job, now)]
+            effects = _take_message(session.job, session.world, session.member, remark, now)
+            return [*effects, *self._review_verdicts(session.job, now)]
         except Refused as refused:
-            return [End(number, refused.refusal), *session.world.broke(session.member, now)]
+            return [
+                EndSession(number, refused.refusal),
+                *session.world.on_session_broken(session.member, now),
+            ]
 
-    def _broke(self, number: int, now: float) -> list[Effect]:
+    def _on_session_broken(self, number: int, now: float) -> list[Effect]:
         if (session := self._sessions.pop(number, None)) is None:
             return []
         self._touched[session.job] = None
-        return session.world.broke(session.member, now)
+        return session.world.on_session_broken(session.member, now)
 
-    def _refused(self, address: str, why: str, now: float) -> list[Effect]:
+    def _on_authentication_failed(self, address: str, why: str, now: float) -> list[Effect]:
         """Tell those who wait for a world to be complete."""
-        if not self._turned_away.note(address, why, now):
+        if not self._refused_callers.add(address, why, now):
             return []
         waiting = [one for one, session in self._sessions.items() if session.world.is_forming]
         return [Push(session, CallerRefused(address, why)) for session in waiting]
 
-    def _acknowledged(self, name: str, member_id: str, now: float) -> list[Effect]:
+    def _on_acknowledged(self, name: str, member_id: str, now: float) -> list[Effect]:
         with contextlib.suppress(Refused):  # it is over, or gone
             world = self._jobs.get(name).world
             if world is not None:
-                world.liveness.acknowledged(world.member(member_id), now)
+                world.failure_detector.on_acknowledged(world.find_member(member_id), now)
         return []
 
-    def _looked(
+    def _on_process_inspected(
         self, name: str, member_id: str, found: str, stack: str, now: float
     ) -> list[Effect]:
         try:
@@ -318,10 +321,14 @@ class Machine:
         except Refused:  # it is over
             return []
         self._touched[job] = None
-        effects = job.world.saw(member_id, found, now, stack) if job.world is not None else []
-        return [*effects, *self._review(job, now)]
+        effects = (
+            job.world.on_process_inspected(member_id, found, now, stack)
+            if job.world is not None
+            else []
+        )
+        return [*effects, *self._review_verdicts(job, now)]
 
-    def _review(self, job: Job, now: float) -> list[Effect]:
+    def _review_verdicts(self, job: Job, now: float) -> list[Effect]:
         """See which verdicts can be given, now that more is known."""
         return [] if job.verdicts is None else job.verdicts.review(now)
 
@@ -350,23 +357,23 @@ class Machine:
             )
         self._touched[job] = None
         effects = job.clear(f"job {job.name} was deleted by {by}", now)
-        report = Report(f"job {job.name} was deleted by {quote(by)}")
+        report = OperatorLog(f"job {job.name} was deleted by {quote(by)}")
         return [Answer(ticket, inside), *effects, report]
 
     def _drain(self, reason: str) -> list[Effect]:
-        self._draining = _shutting_down(reason) if reason else _GOING_DOWN
+        self._draining = _refuse_shutting_down(reason) if reason else _GOING_DOWN
         effects: list[Effect] = []
         for job in self._jobs:
             if job.world is not None and job.state == "forming":
                 effects += job.world.dismiss(_GOING_DOWN)
         if reason:
-            dismissed = {effect.session for effect in effects if isinstance(effect, End)}
+            dismissed = {effect.session for effect in effects if isinstance(effect, EndSession)}
             told = [number for number in self._sessions if number not in dismissed]
             effects += [Push(number, Draining(reason)) for number in told]
         return effects
 
 
-def _shutting_down(reason: str) -> Refusal:
+def _refuse_shutting_down(reason: str) -> Refusal:
     return Refusal(
         Status.FAILED_PRECONDITION,
         f"the coordinator is shutting down ({reason}) and takes in nobody: "
@@ -374,53 +381,57 @@ def _shutting_down(reason: str) -> Refusal:
     )
 
 
-def _heed(job: Job, world: World, member: Member, remark: Remark, now: float) -> list[Effect]:
+def _take_message(
+    job: Job, world: World, member: Member, remark: MemberMessage, now: float
+) -> list[Effect]:
     probe = remark.probe if isinstance(remark, Heartbeat) else 0
     return [
-        *world.heard(member, now, probe=probe),
-        *_meant(job, world, member, remark, now),
+        *world.on_heard(member, now, probe=probe),
+        *_apply_message(job, world, member, remark, now),
     ]
 
 
-def _meant(job: Job, world: World, member: Member, remark: Remark, now: float) -> list[Effect]:
+def _apply_message(
+    job: Job, world: World, member: Member, remark: MemberMessage, now: float
+) -> list[Effect]:
     """Return what follows from what a member says."""
     match remark:
         case Heartbeat(_, progress, stack):
-            member.learn(progress, now)
+            member.update_progress(progress, now)
             if stack:
                 member.stack = escape(stack)[-LONGEST_STACK:]
-            world.clocked(member, remark, now)
+            world.on_heartbeat(member, remark, now)
             return []
         case LastReport(report):
-            world.postmortem.keep(member, report)
+            world.postmortem.keep_report(member, report)
             return []
         case ReportPart():
-            return world.reports.take(member, remark)
+            return world.reports.add_part(member, remark)
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
             world.groups.open(group, ranks, member.rank)
-            return [] if job.verdicts is None else job.verdicts.opened(group)
+            return [] if job.verdicts is None else job.verdicts.on_group_opened(group)
         case CloseGroup(group):
             world.close_group(member, group)
             if job.verdicts is not None:
-                job.verdicts.closed(group)
+                job.verdicts.on_group_closed(group)
             return []
         case LinkBroken(rank, reason, shares_memory):
-            return world.link_broke(rank, member, reason, shares_memory, now)
+            return world.on_link_broken(rank, member, reason, shares_memory, now)
         case LinkSilent(rank, seconds, is_over):
             if is_over:
-                return world.silences.end(member, rank, now)
-            return world.silences.begin(member, rank, seconds, now)
+                return world.silent_links.on_recovery(member, rank, now)
+            return world.silent_links.on_silence(member, rank, seconds, now)
         case Leave():
             return world.leave(member, remark, now)
-        case Inspected(member_id, found, stack):
-            return world.saw(member_id, found, now, stack)
-        case Vouched(rank):
+        case PeerInspected(member_id, found, stack):
+            return world.on_process_inspected(member_id, found, now, stack)
+        case IndirectAck(rank):
             suspect = world.present.get(rank)
-            return [] if suspect is None else world.liveness.vouched(suspect, now)
+            return [] if suspect is None else world.failure_detector.on_indirect_ack(suspect, now)
         case Abort(group, reason):
             return world.abort(group, str(member), reason, now, but=member)
-        case GaveUp(group, sequence, reason):
+        case CancelCall(group, sequence, reason):
             if job.verdicts is None:
                 return []
-            return job.verdicts.give_up(member, group, sequence, reason, now)
+            return job.verdicts.cancel_call(member, group, sequence, reason, now)

@@ -11,25 +11,25 @@ MOST = 16
 """Addresses that are remembered at a time; of others nothing is known."""
 
 
-class TurnedAway:
+class RefusedCallers:
     """By address: why, and when it was last told."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, float]] = {}
 
-    def note(self, address: str, why: str, now: float) -> bool:
+    def add(self, address: str, why: str, now: float) -> bool:
         """Remember a caller; return whether it is to be told."""
         before = self._known.get(address)
         if before is not None and before[0] == why and now < before[1] + AGAIN_SECONDS:
             return False
         if before is None and len(self._known) >= MOST:
-            self._known = {one: self._known[one] for one, _ in self.recent(now)}
+            self._known = {one: self._known[one] for one, _ in self.list_recent(now)}
             if len(self._known) >= MOST:
                 return False
         self._known[address] = (why, now)
         return True
 
-    def recent(self, now: float) -> list[tuple[str, str]]:
+    def list_recent(self, now: float) -> list[tuple[str, str]]:
         """Return address and reason of those refused not long ago."""
         return [
             (address, why)

@@ -1,4 +1,4 @@
-"""What the machine will do later: appointments by time, without a clock."""
+"""What the machine will do later: timers by time, without a clock."""
 
 import heapq
 import itertools
@@ -13,13 +13,13 @@ Action: TypeAlias = Callable[[float], list[Effect]]
 _TIDY_FROM = 64
 
 
-class Appointment:
+class Timer:
     """An action that is due at a time, until it is cancelled."""
 
-    __slots__ = ("_agenda", "action", "due")
+    __slots__ = ("_queue", "action", "due")
 
-    def __init__(self, agenda: "Agenda", due: float, action: Action) -> None:
-        self._agenda = agenda
+    def __init__(self, queue: "TimerQueue", due: float, action: Action) -> None:
+        self._queue = queue
         self.due = due
         self.action: Action | None = action
 
@@ -27,14 +27,14 @@ class Appointment:
         """Forget the action. Idempotent, also after it has run."""
         if self.action is not None:
             self.action = None
-            self._agenda._cancelled()
+            self._queue._note_cancelled()
 
 
-class Agenda:
-    """Appointments in the order of their time, those of one time in the order of their making."""
+class TimerQueue:
+    """Timers in the order of their time, those of one time in the order of their making."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Appointment]] = []
+        self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._dead = 0
 
@@ -45,12 +45,12 @@ class Agenda:
             self._dead -= 1
         return self._heap[0][0] if self._heap else None
 
-    def at(self, due: float, action: Action) -> Appointment:
-        appointment = Appointment(self, due, action)
-        heapq.heappush(self._heap, (due, next(self._numbers), appointment))
-        return appointment
+    def schedule(self, due: float, action: Action) -> Timer:
+        timer = Timer(self, due, action)
+        heapq.heappush(self._heap, (due, next(self._numbers), timer))
+        return timer
 
-    def run(self, now: float) -> list[Effect]:
+    def run_due(self, now: float) -> list[Effect]:
         """Do everything that is due by `now`, also what thereby becomes due by then."""
         effects: list[Effect] = []
         while (due := self.next_due) is not None and due <= now:
@@ -60,7 +60,7 @@ class Agenda:
             effects += act(now)
         return effects
 
-    def _cancelled(self) -> None:
+    def _note_cancelled(self) -> None:
         self._dead += 1
         # Waits mostly end long before they are due: without this, the heap would remember them.
         if self._dead > _TIDY_FROM and self._dead * 2 > len(self._heap):

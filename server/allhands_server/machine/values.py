@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from allhands_server.machine.fast_dataclass import record
+from allhands_server.machine.fast_dataclass import fast_dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +18,15 @@ class Progress:
     unanswered: tuple[int, ...] = ()
 
 
-@record
-class Begun:
+@fast_dataclass
+class CallStarts:
     """When a member began calls of a group, by its own clock; see coordinator.proto."""
 
     group: str
     calls: tuple[tuple[int, float], ...]
 
 
-@record
+@fast_dataclass
 class Lateness:
     """How late a member began the calls of a group; see coordinator.proto."""
 
@@ -37,7 +37,7 @@ class Lateness:
     last: int
 
 
-@record
+@fast_dataclass
 class MemberReport:
     """What a member has recorded, as it serialised that, or why there is nothing."""
 
@@ -86,7 +86,7 @@ class GroupView:
     ranks: tuple[int, ...]
 
 
-@record
+@fast_dataclass
 class Failure:
     """What failed in a world, so many seconds ago; `rank` -1: somebody outside aborted it."""
 
@@ -168,8 +168,8 @@ class Verdict:
     """One paragraph for people, the same for all who hear of it."""
 
 
-@record
-class GivenUp:
+@fast_dataclass
+class CallCancellation:
     """A call that a member gave up on purpose, before its deadline."""
 
     group: str
@@ -180,7 +180,7 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Reformed:
+class GroupChange:
     """What the members of a group have decided; see coordinator.proto."""
 
     flag: bool
@@ -190,7 +190,7 @@ class Reformed:
     committed: int = 0
 
 
-@record
+@fast_dataclass
 class Entry:
     """What a key holds, and the job's revision when it last changed."""
 
@@ -198,8 +198,8 @@ class Entry:
     revision: int
 
 
-@record
-class Compared:
+@fast_dataclass
+class CompareSetResult:
     """How a compare-and-set went; `value` is what the key holds now."""
 
     swapped: bool

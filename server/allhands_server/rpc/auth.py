@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from allhands_proto.limited_log import LimitedLog
-from allhands_server.addresses import peer_host
+from allhands_server.addresses import parse_peer_host
 
 logger = logging.getLogger(__name__)
 
@@ -60,17 +60,17 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
         refused = None
         if method == _SESSION and self._joiner is not None:
-            refused = partial(_tell, self._joiner, "wrong token" if shown else "no token")
-        return self._refusals.handler(method, _WRONG if shown else _WITHOUT, refused)
+            refused = partial(_report_joiner, self._joiner, "wrong token" if shown else "no token")
+        return self._refusals.make_handler(method, _WRONG if shown else _WITHOUT, refused)
 
     def _is_token(self, value: str) -> bool:
         offered = value[len(_SCHEME) :] if value.startswith(_SCHEME) else ""
         return hmac.compare_digest(offered.encode(), self._token)
 
 
-def _tell(joiner: Callable[[str, str], None], why: str, peer: str) -> None:
+def _report_joiner(joiner: Callable[[str, str], None], why: str, peer: str) -> None:
     with contextlib.suppress(ValueError):  # it went away, and has no address any more
-        joiner(peer_host(peer), why)
+        joiner(parse_peer_host(peer), why)
 
 
 class Refusals:
@@ -84,7 +84,7 @@ class Refusals:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._log = LimitedLog(logger, "refused calls")
 
-    def handler(
+    def make_handler(
         self, method: str, text: str, refused: Callable[[str], None] | None = None
     ) -> Handler:
         """Make a handler that refuses; a stranger does not learn which methods exist.

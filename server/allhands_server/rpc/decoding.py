@@ -30,8 +30,8 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
     `served` is told the peer of each call, as gRPC writes it, but for calls that are open to all.
     """
 
-    def __init__(self, served: Callable[[str], None]) -> None:
-        self._served = served
+    def __init__(self, on_call: Callable[[str], None]) -> None:
+        self._on_call = on_call
         self._known: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._log = LimitedLog(logger, "undecodable requests")
 
@@ -46,15 +46,15 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
         found = await continuation(handler_call_details)
         if found is None or found.request_deserializer is None:
             return found
-        self._known[method] = made = self._decoding(method, found, found.request_deserializer)
+        self._known[method] = made = self._wrap(method, found, found.request_deserializer)
         return made
 
-    def _decoding(
+    def _wrap(
         self, method: str, inner: "grpc.RpcMethodHandler[Any, Any]", decode: Decode
     ) -> "grpc.RpcMethodHandler[Any, Any]":
         """Make the handler that gets bytes."""
 
-        served = _nobody if method.startswith(OPEN_TO_ALL) else self._served
+        served = _ignore_peer if method.startswith(OPEN_TO_ALL) else self._on_call
 
         async def whole(request: bytes, context: Context) -> Any:
             """Decode the one request of a call."""
@@ -70,7 +70,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
                     message = decode(request)
                 except DecodeError:
                     self._warn(method, context)
-                    raise Refused(Status.INVALID_ARGUMENT, _text(method)) from None
+                    raise Refused(Status.INVALID_ARGUMENT, _describe_refusal(method)) from None
                 yield message
 
         encode = inner.response_serializer
@@ -110,15 +110,15 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
     async def _refuse(self, method: str, context: Context) -> None:
         self._warn(method, context)
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _text(method))
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _describe_refusal(method))
 
     def _warn(self, method: str, context: Context) -> None:
         self._log.warning("refused %.80r from %s: undecodable request", method, context.peer())
 
 
-def _nobody(_peer: str) -> None:
+def _ignore_peer(_peer: str) -> None:
     """Stand for a call that shows nothing of its caller."""
 
 
-def _text(method: str) -> str:
+def _describe_refusal(method: str) -> str:
     return f"what came is no request of {method}: it cannot be decoded"

@@ -32,7 +32,7 @@ def join_from(message: wire.Join, address: str) -> events.Join:
     )
 
 
-def remark_from(message: wire.SessionRequest) -> events.Remark | None:
+def remark_from(message: wire.SessionRequest) -> events.MemberMessage | None:
     """Return None for what this version does not know, and for a second Join."""
     match message.WhichOneof("request"):
         case "heartbeat":
@@ -65,14 +65,14 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
             )
         case "inspected":
             told = message.inspected
-            return events.Inspected(told.member_id, told.found, told.stack)
+            return events.PeerInspected(told.member_id, told.found, told.stack)
         case "vouched":
-            return events.Vouched(message.vouched.rank)
+            return events.IndirectAck(message.vouched.rank)
         case "abort":
             return events.Abort(message.abort.group, message.abort.reason)
         case "gave_up":
             given = message.gave_up
-            return events.GaveUp(given.group, given.sequence, given.reason)
+            return events.CancelCall(given.group, given.sequence, given.reason)
         case "last_report":
             return events.LastReport(message.last_report.report)
         case "report_part":
@@ -82,8 +82,8 @@ def remark_from(message: wire.SessionRequest) -> events.Remark | None:
             return None
 
 
-def _begun_from(message: wire.Begun) -> values.Begun:
-    return values.Begun(message.group, tuple(zip(message.sequence, message.at, strict=False)))
+def _begun_from(message: wire.Begun) -> values.CallStarts:
+    return values.CallStarts(message.group, tuple(zip(message.sequence, message.at, strict=False)))
 
 
 def progress_from(message: wire.Progress) -> values.Progress:
@@ -143,17 +143,17 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             return wire.SessionEvent(draining=wire.Draining(reason=reason))
         case effects.LeaveAccepted():
             return wire.SessionEvent(leave_accepted=wire.LeaveAccepted())
-        case effects.Inspect(member_id, pid, born, channel):
+        case effects.InspectPeer(member_id, pid, born, channel):
             asked = wire.Inspect(member_id=member_id, pid=pid, born=born, stack_channel=channel)
             return wire.SessionEvent(inspect=asked)
-        case effects.Vouch(rank):
+        case effects.IndirectProbe(rank):
             return wire.SessionEvent(vouch=wire.Vouch(rank=rank))
         case effects.Condition(rank, condition, seconds):
             told = wire.Condition(rank=rank, seconds=seconds)
             if condition is not None:
                 told.found.CopyFrom(absent_rank(condition))
             return wire.SessionEvent(condition=told)
-        case effects.Ruling(found, pairs):
+        case effects.BrokenLinks(found, pairs):
             ranks = [rank for both in pairs for rank in both]
             return wire.SessionEvent(ruling=wire.Ruling(verdict=verdict(found), ranks=ranks))
         case effects.SilentLinks(found, pairs, is_over):
@@ -162,11 +162,11 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             return wire.SessionEvent(silent_links=silent)
         case effects.Aborted(group, by, reason):
             return wire.SessionEvent(aborted=wire.Aborted(group=group, by=by, reason=reason))
-        case effects.CallGivenUp(group, sequence, rank, by, reason):
+        case effects.CallCancelled(group, sequence, rank, by, reason):
             return wire.SessionEvent(
-                given_up=given_up(values.GivenUp(group, sequence, rank, by, reason))
+                given_up=given_up(values.CallCancellation(group, sequence, rank, by, reason))
             )
-        case effects.Collect(number, operations, nbytes):
+        case effects.CollectReport(number, operations, nbytes):
             collect = wire.Collect(id=number, operations=operations, nbytes=nbytes)
             return wire.SessionEvent(collect=collect)
 
@@ -246,8 +246,8 @@ def _failure(one: values.Failure) -> wire.Failure:
     )
 
 
-def reform_from(message: wire.ReformRequest) -> events.Reform:
-    return events.Reform(
+def reform_from(message: wire.ReformRequest) -> events.ChangeGroup:
+    return events.ChangeGroup(
         job=message.job,
         member_id=message.member_id,
         group=message.group,
@@ -259,7 +259,7 @@ def reform_from(message: wire.ReformRequest) -> events.Reform:
     )
 
 
-def reformed(found: values.Reformed) -> wire.ReformReply:
+def reformed(found: values.GroupChange) -> wire.ReformReply:
     return wire.ReformReply(
         flag=found.flag,
         epoch=found.epoch,
@@ -279,7 +279,7 @@ def verdict(found: values.Verdict) -> wire.Verdict:
     )
 
 
-def given_up(given: values.GivenUp) -> wire.CallGivenUp:
+def given_up(given: values.CallCancellation) -> wire.CallGivenUp:
     return wire.CallGivenUp(
         group=given.group,
         sequence=given.sequence,

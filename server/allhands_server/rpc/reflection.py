@@ -24,7 +24,7 @@ class Reflection(grpc.GenericRpcHandler):
         if not handler_call_details.method.startswith(f"/{SERVICE}/"):
             return None
         if self._handler is None:
-            self._handler = _loaded(self._services)
+            self._handler = _load_handler(self._services)
         return self._handler.service(handler_call_details)
 
 
@@ -41,7 +41,7 @@ class _Server:
         """Nothing: the generic handler knows them."""
 
 
-def _loaded(services: Sequence[str]) -> grpc.GenericRpcHandler:
+def _load_handler(services: Sequence[str]) -> grpc.GenericRpcHandler:
     from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
     taking = _Server()

@@ -11,26 +11,26 @@ import grpc.aio
 
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
-from allhands_server.addresses import worker_address
-from allhands_server.config import authority
+from allhands_server.addresses import format_worker_address
+from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv import calls
-from allhands_server.kv.calls import A, KeyCall, P, Q
+from allhands_server.kv.calls import A, KvCall, P, Q
 from allhands_server.machine import events
 from allhands_server.machine.effects import (
     Aborted,
-    CallGivenUp,
+    BrokenLinks,
+    CallCancelled,
     MemberLeft,
     MemberLost,
     Newcomers,
     Notification,
-    Ruling,
     WorldFormed,
 )
 from allhands_server.machine.events import R, Request
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.values import AbsentRank, GivenUp, Verdict
+from allhands_server.machine.values import AbsentRank, CallCancellation, Verdict
 from allhands_server.refusal_status import bound_text
 from allhands_server.rpc import messages
 
@@ -43,8 +43,16 @@ _LARGEST_VERDICT = 48 << 10
 _SLACK = 1.0
 _SLACK_PART = 0.4
 """Seconds that a verdict may take, of the time of an RPC that does not name its call's deadline."""
-_TOLD = 256
-_TOLD_TO_MANY = (WorldFormed, Newcomers, MemberLost, MemberLeft, Ruling, Aborted, CallGivenUp)
+_ENCODED_KEPT = 256
+_SENT_TO_MANY = (
+    WorldFormed,
+    Newcomers,
+    MemberLost,
+    MemberLeft,
+    BrokenLinks,
+    Aborted,
+    CallCancelled,
+)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -65,7 +73,7 @@ class CoordinatorService(CoordinatorServicer):
             calls_port=calls_port, calls_secret=calls_secret, beyond_loopback=beyond_loopback
         )
         self._first_request_timeout = first_request_timeout
-        self._told: dict[int, tuple[Notification, wire.SessionEvent]] = {}
+        self._encoded: dict[int, tuple[Notification, wire.SessionEvent]] = {}
 
     # ------------------------------------------------------------ sessions
 
@@ -73,14 +81,14 @@ class CoordinatorService(CoordinatorServicer):
         self, request_iterator: AsyncIterator[wire.SessionRequest], context: Context
     ) -> AsyncIterator[wire.SessionEvent]:
         try:
-            join = await self._first_request(request_iterator, context)
-            address = _address(join, context)
+            join = await self._read_join(request_iterator, context)
+            address = _get_worker_address(join, context)
         except Refused as refused:
             await _abort(context, refused.refusal)
         stream = self._coordinator.join(messages.join_from(join, address), context.peer())
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
         try:
-            async for batch in stream.batches():
+            async for batch in stream.iterate_batches():
                 events = [self._session_event(notification) for notification in batch]
                 if join.takes_batches and len(events) > 1:
                     yield wire.SessionEvent(batch=events)
@@ -91,10 +99,10 @@ class CoordinatorService(CoordinatorServicer):
             await _abort(context, refused.refusal)
         finally:
             listening.cancel()
-            self._coordinator.broke(stream.number)
+            self._coordinator.on_session_broken(stream.number)
             await asyncio.wait([listening])
 
-    async def _first_request(
+    async def _read_join(
         self, requests: AsyncIterator[wire.SessionRequest], context: Context
     ) -> wire.Join:
         try:
@@ -118,22 +126,22 @@ class CoordinatorService(CoordinatorServicer):
             async for request in requests:
                 remark = messages.remark_from(request)
                 if remark is not None:
-                    self._coordinator.hear(session, remark)
+                    self._coordinator.on_message(session, remark)
         except Refused as refused:
-            self._coordinator.broke(session, refused.refusal)
-        self._coordinator.broke(session)
+            self._coordinator.on_session_broken(session, refused.refusal)
+        self._coordinator.on_session_broken(session)
 
     def _session_event(self, notification: Notification) -> wire.SessionEvent:
-        if not isinstance(notification, _TOLD_TO_MANY):
+        if not isinstance(notification, _SENT_TO_MANY):
             return messages.session_event(notification)
         # All members are told the same: translate it once, not once for each.
-        known = self._told.get(id(notification))
+        known = self._encoded.get(id(notification))
         if known is None:
-            if len(self._told) >= _TOLD:
-                del self._told[next(iter(self._told))]
+            if len(self._encoded) >= _ENCODED_KEPT:
+                del self._encoded[next(iter(self._encoded))]
             # With the notification itself: no other can have its id as long as it stands here.
             known = (notification, messages.session_event(notification))
-            self._told[id(notification)] = known
+            self._encoded[id(notification)] = known
         return known[1]
 
     # ------------------------------------------------------------ requests
@@ -144,62 +152,62 @@ class CoordinatorService(CoordinatorServicer):
         except Refused as refused:
             await _abort(context, refused.refusal)
 
-    async def _about_keys(self, call: KeyCall[Q, A, P], request: Q, context: Context) -> P:
-        answer = await self._ask(call.asked(request), context)
+    async def _serve_key_call(self, call: KvCall[Q, A, P], request: Q, context: Context) -> P:
+        answer = await self._ask(call.parse(request), context)
         reply = call.reply()
         call.fill(reply, answer)
         return reply
 
     async def Set(self, request: wire.SetRequest, context: Context) -> wire.SetReply:
-        return await self._about_keys(calls.SET, request, context)
+        return await self._serve_key_call(calls.SET, request, context)
 
     async def Get(self, request: wire.GetRequest, context: Context) -> wire.GetReply:
-        return await self._about_keys(calls.GET, request, context)
+        return await self._serve_key_call(calls.GET, request, context)
 
     async def Wait(self, request: wire.WaitRequest, context: Context) -> wire.WaitReply:
-        return await self._about_keys(calls.WAIT, request, context)
+        return await self._serve_key_call(calls.WAIT, request, context)
 
     async def Add(self, request: wire.AddRequest, context: Context) -> wire.AddReply:
-        return await self._about_keys(calls.ADD, request, context)
+        return await self._serve_key_call(calls.ADD, request, context)
 
     async def CompareSet(
         self, request: wire.CompareSetRequest, context: Context
     ) -> wire.CompareSetReply:
-        return await self._about_keys(calls.COMPARE_SET, request, context)
+        return await self._serve_key_call(calls.COMPARE_SET, request, context)
 
     async def Append(self, request: wire.AppendRequest, context: Context) -> wire.AppendReply:
-        return await self._about_keys(calls.APPEND, request, context)
+        return await self._serve_key_call(calls.APPEND, request, context)
 
     async def MultiSet(self, request: wire.MultiSetRequest, context: Context) -> wire.MultiSetReply:
-        return await self._about_keys(calls.MULTI_SET, request, context)
+        return await self._serve_key_call(calls.MULTI_SET, request, context)
 
     async def MultiGet(self, request: wire.MultiGetRequest, context: Context) -> wire.MultiGetReply:
-        return await self._about_keys(calls.MULTI_GET, request, context)
+        return await self._serve_key_call(calls.MULTI_GET, request, context)
 
     async def Delete(self, request: wire.DeleteRequest, context: Context) -> wire.DeleteReply:
-        return await self._about_keys(calls.DELETE, request, context)
+        return await self._serve_key_call(calls.DELETE, request, context)
 
     async def List(self, request: wire.ListRequest, context: Context) -> wire.ListReply:
-        return await self._about_keys(calls.LIST, request, context)
+        return await self._serve_key_call(calls.LIST, request, context)
 
     async def Count(self, request: wire.CountRequest, context: Context) -> wire.CountReply:
-        return await self._about_keys(calls.COUNT, request, context)
+        return await self._serve_key_call(calls.COUNT, request, context)
 
     async def QueuePush(
         self, request: wire.QueuePushRequest, context: Context
     ) -> wire.QueuePushReply:
-        return await self._about_keys(calls.QUEUE_PUSH, request, context)
+        return await self._serve_key_call(calls.QUEUE_PUSH, request, context)
 
     async def QueuePop(self, request: wire.QueuePopRequest, context: Context) -> wire.QueuePopReply:
-        return await self._about_keys(calls.QUEUE_POP, request, context)
+        return await self._serve_key_call(calls.QUEUE_POP, request, context)
 
     async def QueueLength(
         self, request: wire.QueueLengthRequest, context: Context
     ) -> wire.QueueLengthReply:
-        return await self._about_keys(calls.QUEUE_LENGTH, request, context)
+        return await self._serve_key_call(calls.QUEUE_LENGTH, request, context)
 
     async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
-        asked = events.Arrive(
+        asked = events.Barrier(
             request.job, request.name, request.participant, tuple(request.participants)
         )
         return wire.BarrierReply(generation=await self._ask(asked, context))
@@ -243,20 +251,22 @@ class CoordinatorService(CoordinatorServicer):
         remaining = request.remaining if request.HasField("remaining") else None
         if remaining is None and (whole := context.time_remaining()) is not None:
             remaining = whole - min(_SLACK, whole * _SLACK_PART)
-        found = await self._decided(asked, remaining, context)
-        if isinstance(found, GivenUp):
+        found = await self._ask_by(asked, remaining, context)
+        if isinstance(found, CallCancellation):
             refusal = Refusal(Status.ABORTED, f"{found.by} gave the call up: {found.reason}")
             content = messages.given_up(found).SerializeToString()
             await _abort(context, refusal, (GIVEN_UP_KEY, content))
-        await _pronounce(found, request.largest, context)
+        await _abort_with_verdict(found, request.largest, context)
 
     async def MonitoredBarrier(
         self, request: wire.MonitoredBarrierRequest, context: Context
     ) -> wire.MonitoredBarrierReply:
-        asked = events.Meet(request.job, request.member_id, request.group, request.sequence)
-        found = await self._decided(asked, request.remaining, context)
+        asked = events.MonitoredBarrier(
+            request.job, request.member_id, request.group, request.sequence
+        )
+        found = await self._ask_by(asked, request.remaining, context)
         if found is not None:
-            await _pronounce(found, request.largest, context)
+            await _abort_with_verdict(found, request.largest, context)
         return wire.MonitoredBarrierReply()
 
     async def AbortJob(self, request: wire.AbortJobRequest, context: Context) -> wire.AbortJobReply:
@@ -277,7 +287,7 @@ class CoordinatorService(CoordinatorServicer):
         )
         return wire.ReportExitReply(known=await self._ask(asked, context))
 
-    async def _decided(self, request: Request[R], remaining: float | None, context: Context) -> R:
+    async def _ask_by(self, request: Request[R], remaining: float | None, context: Context) -> R:
         """Ask what is answered somewhat after the deadline that the request names."""
         try:
             due = None if remaining is None else max(0.0, remaining)
@@ -286,21 +296,21 @@ class CoordinatorService(CoordinatorServicer):
             await _abort(context, refused.refusal)
 
 
-def _address(join: wire.Join, context: Context) -> str:
+def _get_worker_address(join: wire.Join, context: Context) -> str:
     """Return host:port under which a worker's peers reach it."""
     if not join.advertise:
-        return worker_address(context.peer(), join.port)
+        return format_worker_address(context.peer(), join.port)
     try:
-        return authority(str(ipaddress.ip_address(join.advertise)), join.port)
+        return format_authority(str(ipaddress.ip_address(join.advertise)), join.port)
     except ValueError as error:
         text = f"not an IP address to advertise: {quote(join.advertise)}"
         raise Refused(Status.INVALID_ARGUMENT, text) from error
 
 
-async def _pronounce(verdict: Verdict, largest: int, context: Context) -> NoReturn:
+async def _abort_with_verdict(verdict: Verdict, largest: int, context: Context) -> NoReturn:
     most = min(largest or _USUAL_VERDICT, _LARGEST_VERDICT)
     refusal = Refusal(Status.DEADLINE_EXCEEDED, verdict.text)
-    await _abort(context, refusal, (VERDICT_KEY, bounded(verdict, most)))
+    await _abort(context, refusal, (VERDICT_KEY, encode_verdict(verdict, most)))
 
 
 async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes]) -> NoReturn:
@@ -308,7 +318,7 @@ async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes
     await context.abort(code, bound_text(refusal), trailers)
 
 
-def bounded(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
+def encode_verdict(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
     """Serialise a verdict so that it fits into a trailer of so many bytes.
 
     Stacks go first. Where very many ranks are absent they are named without details, and at worst

@@ -4,14 +4,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from allhands_server.machine.effects import Answer, Effect, Refuse
-from allhands_server.machine.events import Arrive
+from allhands_server.machine.events import Barrier
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status
 
 
 @dataclass(slots=True)
-class _Closed:
+class _WaitingBarrier:
     """A barrier that somebody waits at; it is forgotten when the last one gives up."""
 
     participants: frozenset[str]
@@ -23,27 +23,27 @@ class Barriers:
 
     def __init__(self, job: str) -> None:
         self._job = job
-        self._closed: dict[str, _Closed] = {}
-        self._places: dict[int, tuple[str, str]] = {}  # ticket -> name, participant
+        self._waiting: dict[str, _WaitingBarrier] = {}
+        self._tickets: dict[int, tuple[str, str]] = {}  # ticket -> name, participant
         self._generations: dict[str, int] = {}
 
     @property
-    def is_waited_at(self) -> bool:
-        return bool(self._places)
+    def is_waited_for(self) -> bool:
+        return bool(self._tickets)
 
     @property
-    def have_opened(self) -> bool:
+    def has_opened(self) -> bool:
         return bool(self._generations)
 
-    def ask(self, ticket: int, request: Arrive) -> list[Effect]:
+    def submit(self, ticket: int, request: Barrier) -> list[Effect]:
         """Take in one participant; the last one's arrival answers all.
 
         Raises:
             Refused: this arrival does not count; those who wait go on waiting.
         """
-        participants = _participants(request)
+        participants = _check_participants(request)
         name, participant = request.name, request.participant
-        barrier = self._closed.get(name) or _Closed(participants)
+        barrier = self._waiting.get(name) or _WaitingBarrier(participants)
         if barrier.participants != participants:
             other = next(iter(barrier.arrived))
             raise Refused(
@@ -58,33 +58,33 @@ class Barriers:
                 Status.ALREADY_EXISTS,
                 f"{quote(participant)} waits at barrier {quote(name)} already",
             )
-        self._closed[name] = barrier
+        self._waiting[name] = barrier
         barrier.arrived[participant] = ticket
-        self._places[ticket] = (name, participant)
+        self._tickets[ticket] = (name, participant)
         if len(barrier.arrived) < len(participants):
             return []
         return self._open(name)
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         """Undo an arrival, if the barrier has not opened meanwhile. Idempotent."""
-        if (place := self._places.pop(ticket, None)) is None:
+        if (place := self._tickets.pop(ticket, None)) is None:
             return
         name, participant = place
-        barrier = self._closed[name]
+        barrier = self._waiting[name]
         del barrier.arrived[participant]
         if not barrier.arrived:
-            del self._closed[name]
+            del self._waiting[name]
 
     def expire(self, ticket: int, now: float) -> Effect:
         """Undo an arrival whose time is over; the refusal names who has not come."""
-        name, _ = self._places[ticket]
-        barrier = self._closed[name]
+        name, _ = self._tickets[ticket]
+        barrier = self._waiting[name]
         absent = sorted(barrier.participants - barrier.arrived.keys())
         text = (
             f"{len(absent)} of {len(barrier.participants)} did not arrive at barrier "
             f"{quote(name)} of job {self._job}: {join_names(absent)}"
         )
-        self.withdraw(ticket)
+        self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
     def clear(self) -> None:
@@ -94,13 +94,13 @@ class Barriers:
     def _open(self, name: str) -> list[Effect]:
         generation = self._generations.get(name, 0) + 1
         self._generations[name] = generation
-        tickets = self._closed.pop(name).arrived.values()
+        tickets = self._waiting.pop(name).arrived.values()
         for ticket in tickets:
-            del self._places[ticket]
+            del self._tickets[ticket]
         return [Answer(ticket, generation) for ticket in tickets]
 
 
-def _participants(request: Arrive) -> frozenset[str]:
+def _check_participants(request: Barrier) -> frozenset[str]:
     check_name("the name of the barrier", request.name)
     participants = frozenset(request.participants)
     for participant in participants:
@@ -109,7 +109,7 @@ def _participants(request: Arrive) -> frozenset[str]:
         raise Refused(
             Status.INVALID_ARGUMENT,
             f"the participants of barrier {quote(request.name)} are listed twice: "
-            f"{join_names(_repeated(request.participants))}",
+            f"{join_names(_list_repeated(request.participants))}",
         )
     if request.participant not in participants:
         raise Refused(
@@ -120,5 +120,5 @@ def _participants(request: Arrive) -> frozenset[str]:
     return participants
 
 
-def _repeated(names: tuple[str, ...]) -> list[str]:
+def _list_repeated(names: tuple[str, ...]) -> list[str]:
     return sorted(name for name, times in Counter(names).items() if times > 1)

@@ -23,7 +23,7 @@ from allhands_server.machine.events import (
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_key, check_reply, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.values import Compared, Entry
+from allhands_server.machine.values import CompareSetResult, Entry
 
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)
 _LEAST, _MOST = -(2**63), 2**63 - 1
@@ -53,7 +53,7 @@ class Keys:
     def is_waited_for(self) -> bool:
         return bool(self._waiting)
 
-    def ask(self, ticket: int, request: KeyRequest) -> list[Effect]:
+    def submit(self, ticket: int, request: KeyRequest) -> list[Effect]:
         """Answer at once, or remember the request until its keys exist.
 
         A change also answers those who waited for it; the one who made it comes first.
@@ -61,9 +61,9 @@ class Keys:
         Raises:
             Refused: nothing has changed.
         """
-        return _ASKED[type(request)](self, ticket, request)
+        return _HANDLERS[type(request)](self, ticket, request)
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         """Do not wait any more. Idempotent."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is None:
@@ -79,7 +79,7 @@ class Keys:
         waiting = self._waiting[ticket]
         of = f" ({len(waiting.missing)} of {len(waiting.keys)} keys)" * (len(waiting.keys) > 1)
         text = f"nobody has set {join_names(sorted(waiting.missing))} of job {self._job}{of}"
-        self.withdraw(ticket)
+        self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
     def clear(self) -> None:
@@ -89,14 +89,14 @@ class Keys:
 
     # ------------------------------------------------------------ changes
 
-    def _set(self, ticket: int, request: Set) -> list[Effect]:
+    def _handle_set(self, ticket: int, request: Set) -> list[Effect]:
         key, value = request.key, request.value
         check_key(key)
         check_value(key, len(value))
         self._store(key, value)
-        return self._changed(ticket, self.revision, (key,))
+        return self._answer_change(ticket, self.revision, (key,))
 
-    def _multi_set(self, ticket: int, request: MultiSet) -> list[Effect]:
+    def _handle_multi_set(self, ticket: int, request: MultiSet) -> list[Effect]:
         for key, value in request.pairs:
             check_key(key)
             check_value(key, len(value))
@@ -105,40 +105,40 @@ class Keys:
             self.revision += 1
         for key, value in pairs.items():
             self._entries[key] = Entry(value, self.revision)
-        return self._changed(ticket, self.revision, pairs)
+        return self._answer_change(ticket, self.revision, pairs)
 
-    def _add(self, ticket: int, request: Add) -> list[Effect]:
+    def _handle_add(self, ticket: int, request: Add) -> list[Effect]:
         key, amount = request.key, request.amount
         check_key(key)
-        total = self._integer(key) + amount
+        total = self._get_integer(key) + amount
         if not _LEAST <= total <= _MOST:
             raise Refused(
                 Status.FAILED_PRECONDITION,
                 f"adding {amount} to {quote(key)} would leave the range of 64 bits",
             )
         self._store(key, b"%d" % total)
-        return self._changed(ticket, total, (key,))
+        return self._answer_change(ticket, total, (key,))
 
-    def _append(self, ticket: int, request: Append) -> list[Effect]:
+    def _handle_append(self, ticket: int, request: Append) -> list[Effect]:
         key = request.key
         check_key(key)
-        whole = self._value(key, b"") + request.value
+        whole = self._get_value(key, b"") + request.value
         check_value(key, len(whole))
         self._store(key, whole)
-        return self._changed(ticket, len(whole), (key,))
+        return self._answer_change(ticket, len(whole), (key,))
 
-    def _compare_set(self, ticket: int, request: CompareSet) -> list[Effect]:
+    def _handle_compare_set(self, ticket: int, request: CompareSet) -> list[Effect]:
         key, desired = request.key, request.desired
         check_key(key)
         check_value(key, len(desired))
-        if self._value(key, b"") != request.expected:
+        if self._get_value(key, b"") != request.expected:
             held = self._entries.get(key)
-            found = Compared(False, held is not None, held.value if held else b"")
+            found = CompareSetResult(False, held is not None, held.value if held else b"")
             return [Answer(ticket, found)]
         self._store(key, desired)
-        return self._changed(ticket, Compared(True, True, desired), (key,))
+        return self._answer_change(ticket, CompareSetResult(True, True, desired), (key,))
 
-    def _delete_asked(self, ticket: int, request: Delete) -> list[Effect]:
+    def _handle_delete(self, ticket: int, request: Delete) -> list[Effect]:
         check_key(request.key)
         return [Answer(ticket, self._delete(request.key))]
 
@@ -154,7 +154,7 @@ class Keys:
             self._waiting[ticket].missing.add(key)
         return True
 
-    def _changed(self, ticket: int, reply: object, keys: Iterable[str]) -> list[Effect]:
+    def _answer_change(self, ticket: int, reply: object, keys: Iterable[str]) -> list[Effect]:
         effects: list[Effect] = [Answer(ticket, reply)]
         if not self._waiters:
             return effects
@@ -163,29 +163,29 @@ class Keys:
                 waiting = self._waiting[waiter]
                 waiting.missing.discard(key)
                 if not waiting.missing:
-                    self.withdraw(waiter)
-                    effects.append(self._found(waiter, waiting.request))
+                    self.cancel(waiter)
+                    effects.append(self._answer_found(waiter, waiting.request))
         return effects
 
     # ------------------------------------------------------------ looking
 
-    def _list(self, ticket: int, request: ListKeys) -> list[Effect]:
+    def _handle_list(self, ticket: int, request: ListKeys) -> list[Effect]:
         found = tuple(sorted(key for key in self._entries if key.startswith(request.prefix)))
         check_reply(sum(len(key.encode()) + 4 for key in found))
         return [Answer(ticket, found)]
 
-    def _count(self, ticket: int, _: Count) -> list[Effect]:
+    def _handle_count(self, ticket: int, _: Count) -> list[Effect]:
         return [Answer(ticket, len(self._entries))]
 
-    def _get(self, ticket: int, request: Get) -> list[Effect]:
+    def _handle_get(self, ticket: int, request: Get) -> list[Effect]:
         if (found := self._entries.get(request.key)) is not None:
             return [Answer(ticket, found)]
-        return self._look(ticket, request, (request.key,))
+        return self._get_or_wait(ticket, request, (request.key,))
 
-    def _look_for_all(self, ticket: int, request: Wait | MultiGet) -> list[Effect]:
-        return self._look(ticket, request, request.keys)
+    def _handle_multi(self, ticket: int, request: Wait | MultiGet) -> list[Effect]:
+        return self._get_or_wait(ticket, request, request.keys)
 
-    def _look(
+    def _get_or_wait(
         self, ticket: int, request: Get | Wait | MultiGet, wanted: tuple[str, ...]
     ) -> list[Effect]:
         for key in wanted:
@@ -193,7 +193,7 @@ class Keys:
         keys = frozenset(wanted)
         missing = {key for key in keys if key not in self._entries}
         if not missing:
-            return [self._found(ticket, request)]
+            return [self._answer_found(ticket, request)]
         if not isinstance(request, Wait) and not request.wait:
             raise Refused(
                 Status.NOT_FOUND,
@@ -204,7 +204,7 @@ class Keys:
             self._waiters.setdefault(key, {})[ticket] = None
         return []
 
-    def _found(self, ticket: int, request: Get | Wait | MultiGet) -> Effect:
+    def _answer_found(self, ticket: int, request: Get | Wait | MultiGet) -> Effect:
         match request:
             case Get(_, key):
                 return Answer(ticket, self._entries[key])
@@ -219,12 +219,12 @@ class Keys:
                     return Refuse(ticket, refused.refusal)
                 return Answer(ticket, values)
 
-    def _value(self, key: str, default: bytes) -> bytes:
+    def _get_value(self, key: str, default: bytes) -> bytes:
         entry = self._entries.get(key)
         return default if entry is None else entry.value
 
-    def _integer(self, key: str) -> int:
-        held = self._value(key, b"0")
+    def _get_integer(self, key: str) -> int:
+        held = self._get_value(key, b"0")
         if not _INTEGER.fullmatch(held) or not _LEAST <= (total := int(held)) <= _MOST:
             raise Refused(
                 Status.FAILED_PRECONDITION,
@@ -234,16 +234,16 @@ class Keys:
         return total
 
 
-_ASKED: dict[type, Callable[[Keys, int, Any], list[Effect]]] = {
-    Set: Keys._set,
-    Get: Keys._get,
-    Wait: Keys._look_for_all,
-    Add: Keys._add,
-    CompareSet: Keys._compare_set,
-    Append: Keys._append,
-    MultiSet: Keys._multi_set,
-    MultiGet: Keys._look_for_all,
-    Delete: Keys._delete_asked,
-    ListKeys: Keys._list,
-    Count: Keys._count,
+_HANDLERS: dict[type, Callable[[Keys, int, Any], list[Effect]]] = {
+    Set: Keys._handle_set,
+    Get: Keys._handle_get,
+    Wait: Keys._handle_multi,
+    Add: Keys._handle_add,
+    CompareSet: Keys._handle_compare_set,
+    Append: Keys._handle_append,
+    MultiSet: Keys._handle_multi_set,
+    MultiGet: Keys._handle_multi,
+    Delete: Keys._handle_delete,
+    ListKeys: Keys._handle_list,
+    Count: Keys._handle_count,
 }

@@ -25,7 +25,7 @@ class Queues:
     def is_waited_for(self) -> bool:
         return bool(self._waiting)
 
-    def ask(self, ticket: int, request: QueueRequest) -> list[Effect]:
+    def submit(self, ticket: int, request: QueueRequest) -> list[Effect]:
         """Answer at once, or remember a pop until there is something to pop.
 
         Raises:
@@ -35,13 +35,13 @@ class Queues:
         match request:
             case QueuePush(_, key, value):
                 check_value(key, len(value))
-                return self._push(ticket, key, value)
+                return self._handle_push(ticket, key, value)
             case QueuePop(_, key, wait):
-                return self._pop(ticket, key, wait)
+                return self._handle_pop(ticket, key, wait)
             case QueueLength(_, key):
                 return [Answer(ticket, len(self._values.get(key, ())))]
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         """Do not wait any more. Idempotent."""
         if (key := self._waiting.pop(ticket, None)) is not None:
             waiters = self._waiters[key]
@@ -52,7 +52,7 @@ class Queues:
     def expire(self, ticket: int, now: float) -> Effect:
         """Refuse a waiting pop whose time is over."""
         text = f"nobody has pushed to queue {quote(self._waiting[ticket])} of {self._name}"
-        self.withdraw(ticket)
+        self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
     def clear(self) -> None:
@@ -65,16 +65,16 @@ class Queues:
     def _name(self) -> str:
         return f"job {self._job}"
 
-    def _push(self, ticket: int, key: str, value: bytes) -> list[Effect]:
+    def _handle_push(self, ticket: int, key: str, value: bytes) -> list[Effect]:
         if (waiters := self._waiters.get(key)) is not None:
             first = next(iter(waiters))
-            self.withdraw(first)
+            self.cancel(first)
             return [Answer(ticket, 0), Answer(first, value)]
         values = self._values.setdefault(key, deque())
         values.append(value)
         return [Answer(ticket, len(values))]
 
-    def _pop(self, ticket: int, key: str, wait: bool) -> list[Effect]:
+    def _handle_pop(self, ticket: int, key: str, wait: bool) -> list[Effect]:
         if (values := self._values.get(key)) is not None:
             value = values.popleft()
             if not values:

@@ -28,27 +28,29 @@ def judge_never_joined(rank: int) -> AbsentRank:
 
 def judge_lost(member: Member, reason: str, now: float) -> AbsentRank:
     """Judge a member that is lost, by what is known of its process."""
-    if member.status is not None:
-        how = describe_exit(member.status)
-        left = ", without having left the job" if member.status == 0 else ""
-        return _dead(member, f"{member} is dead: {how}{left}")
-    if has_ended(member.sight):
-        return _dead(member, f"{member} is dead: its process is gone, its exit status unknown")
+    if member.exit_status is not None:
+        how = describe_exit(member.exit_status)
+        left = ", without having left the job" if member.exit_status == 0 else ""
+        return _judge_dead(member, f"{member} is dead: {how}{left}")
+    if has_ended(member.process_state):
+        return _judge_dead(
+            member, f"{member} is dead: its process is gone, its exit status unknown"
+        )
     if not member.is_broken:
-        if member.sight or max(member.acknowledged, member.answered) > NEVER:
+        if member.process_state or max(member.acknowledged_at, member.peer_heard_at) > NEVER:
             return judge_silent(member, now)
         text = (
             f"{member} is unreachable: {reason}, and nothing shows that it lives: its host "
             "acknowledges nothing, and nobody there could look at its process"
         )
-        return make_absent_rank(member, State.UNREACHABLE, text, elapsed=now - member.heard)
-    if member.sight:
+        return make_absent_rank(member, State.UNREACHABLE, text, elapsed=now - member.heard_at)
+    if member.process_state:
         text = (
             f"{member} is unreachable from the coordinator: {reason}, though its process lives"
-            + (" (it is stopped)" if member.sight == "stopped" else "")
+            + (" (it is stopped)" if member.process_state == "stopped" else "")
         )
         return make_absent_rank(member, State.UNREACHABLE, text)
-    return _dead(member, f"{member} is dead: {reason}; exit status unknown")
+    return _judge_dead(member, f"{member} is dead: {reason}; exit status unknown")
 
 
 def describe_exit(status: int) -> str:
@@ -61,8 +63,8 @@ def describe_exit(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def _dead(member: Member, text: str) -> AbsentRank:
-    status = member.status
+def _judge_dead(member: Member, text: str) -> AbsentRank:
+    status = member.exit_status
     return AbsentRank(
         rank=member.rank,
         state=State.DEAD,
@@ -81,19 +83,19 @@ def judge_left(member: Member) -> AbsentRank:
 
 def judge_silent(member: Member, now: float) -> AbsentRank:
     """Judge a member that does not answer, by what speaks for its life."""
-    silence = now - member.heard
-    doing = max(member.progress(now), key=lambda one: -one.elapsed, default=None)
-    last = f"; it last said that it was {_doing(doing)}" if doing is not None else ""
+    silence = now - member.heard_at
+    doing = max(member.get_progress(now), key=lambda one: -one.elapsed, default=None)
+    last = f"; it last said that it was {_describe_activity(doing)}" if doing is not None else ""
     state = State.STALLED
-    if member.sight == "stopped":
+    if member.process_state == "stopped":
         state, why = State.PAUSED, "its process is stopped (SIGSTOP, or a debugger)"
-    elif member.answered > NEVER:
+    elif member.peer_heard_at > NEVER:
         state, why = State.UNREACHABLE, "its peers hear it over links, the coordinator does not"
-    elif member.is_broken and member.sight == "running":
+    elif member.is_broken and member.process_state == "running":
         state, why = State.UNREACHABLE, "its session broke, though its process runs"
-    elif member.sight == "running":
+    elif member.process_state == "running":
         why = "its process runs, but something holds up its interpreter (or it is swapped out)"
-    elif member.acknowledged > NEVER:
+    elif member.acknowledged_at > NEVER:
         why = "its host acknowledges what it is sent, but it does not answer: stopped, or held up"
     else:
         state = State.PAUSED
@@ -105,10 +107,10 @@ def judge_silent(member: Member, now: float) -> AbsentRank:
 
 def judge_occupied(member: Member, group: str, now: float) -> AbsentRank:
     """Judge a member that answers, and is not in the call."""
-    progress = sorted(member.progress(now), key=lambda one: one.elapsed)
+    progress = sorted(member.get_progress(now), key=lambda one: one.elapsed)
     inside = [one for one in progress if one.operation]
     if inside:
-        text = f"{member} is elsewhere: {_doing(inside[0], group)}"
+        text = f"{member} is elsewhere: {_describe_activity(inside[0], group)}"
         return make_absent_rank(member, State.ELSEWHERE, text, inside[0], stack=member.stack)
     busy = f"{member} is busy: alive, but "
     doing = next((one for one in progress if one.group == group), None)
@@ -119,7 +121,7 @@ def judge_occupied(member: Member, group: str, now: float) -> AbsentRank:
         text = f"{busy}it has made no call yet"
         return make_absent_rank(member, State.BUSY, text, doing, stack=member.stack)
     return make_absent_rank(
-        member, State.BUSY, busy + _doing(doing, group), doing, stack=member.stack
+        member, State.BUSY, busy + _describe_activity(doing, group), doing, stack=member.stack
     )
 
 
@@ -202,7 +204,7 @@ def make_absent_rank(
     )
 
 
-def _doing(one: Progress, group: str = "") -> str:
+def _describe_activity(one: Progress, group: str = "") -> str:
     where = "" if one.group == group else f" of group {quote(one.group)}"
     if one.operation:
         return f"in {name_call(one.operation, one.sequence)}{where} for {one.elapsed:.1f} s"

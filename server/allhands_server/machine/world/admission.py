@@ -15,34 +15,34 @@ from allhands_server.machine.events import Join
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.limits import check_job, check_name
 from allhands_server.machine.refusals import Refused, Status
-from allhands_server.machine.world.member import Member, party
+from allhands_server.machine.world.member import Member, describe_process
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankChoice:
     """The rank of a new member, and who has to make room for it."""
 
     rank: int
     displaced: Member | None
 
 
-def check_form(join: Join) -> None:
+def check_join(join: Join) -> None:
     """Refuse a Join that makes no sense by itself."""
     check_job(join.job)
     check_name("the name of the host", join.host)
     check_name("the label", join.label, empty=True)
     if join.rank < -1:
-        raise _invalid(f"rank {join.rank}: give one from 0 on, or -1 to be assigned one")
+        raise _refuse_invalid(f"rank {join.rank}: give one from 0 on, or -1 to be assigned one")
     if not 0 <= join.world_size <= limits.LARGEST_WORLD:
-        raise _invalid(f"world size {join.world_size}: {limits.LARGEST_WORLD:,} is the most")
+        raise _refuse_invalid(f"world size {join.world_size}: {limits.LARGEST_WORLD:,} is the most")
     if join.rank >= (join.world_size or limits.LARGEST_WORLD):
-        raise _invalid(
+        raise _refuse_invalid(
             f"rank {join.rank} is outside a world of {join.world_size}: "
             f"its ranks are 0 to {(join.world_size or limits.LARGEST_WORLD) - 1}"
         )
     window = join.heartbeat_window
     if window and not limits.WINDOW_LEAST <= window <= limits.WINDOW_MOST:
-        raise _invalid(
+        raise _refuse_invalid(
             f"heartbeat window {window:g} s: give one from {limits.WINDOW_LEAST:g} "
             f"to {limits.WINDOW_MOST:g} s, or 0 for {limits.WINDOW_DEFAULT:g} s"
         )
@@ -56,24 +56,24 @@ def check_size(join: Join, sized: Member | None) -> None:
     if join.world_size not in (0, size):
         raise Refused(
             Status.FAILED_PRECONDITION,
-            f"{_candidate(join)} brings world size {join.world_size} to job {join.job}, "
+            f"{_describe_joiner(join)} brings world size {join.world_size} to job {join.job}, "
             f"but {sized} brought {size}",
         )
     if join.rank >= size:
-        raise _invalid(
-            f"rank {join.rank} ({party(join)}) is outside the world of job {join.job}: "
+        raise _refuse_invalid(
+            f"rank {join.rank} ({describe_process(join)}) is outside the world of job {join.job}: "
             f"{sized} brought world size {size}"
         )
 
 
-def find_place(join: Join, members: Mapping[int, Member]) -> Place:
+def choose_rank(join: Join, members: Mapping[int, Member]) -> RankChoice:
     """Choose a rank in a world that is forming, or refuse."""
     if join.world_size:
         outside = max(members, default=-1)
         if outside >= join.world_size:
             raise Refused(
                 Status.FAILED_PRECONDITION,
-                f"{_candidate(join)} brings world size {join.world_size} to job {join.job}, "
+                f"{_describe_joiner(join)} brings world size {join.world_size} to job {join.job}, "
                 f"in which there is no place for {members[outside]}, who has joined",
             )
     if join.rank < 0:
@@ -82,28 +82,28 @@ def find_place(join: Join, members: Mapping[int, Member]) -> Place:
             some = join_names([str(one) for _, one in sorted(members.items())], quoted=False)
             raise Refused(
                 Status.FAILED_PRECONDITION,
-                f"{_candidate(join)} brings world size {join.world_size} to job {join.job}, "
+                f"{_describe_joiner(join)} brings world size {join.world_size} to job {join.job}, "
                 f"in which there is no place left beside {some}",
             )
-        return Place(free, None)
+        return RankChoice(free, None)
     holder = members.get(join.rank)
     if holder is not None and not holder.is_assigned:
-        raise taken(join, holder)
-    return Place(join.rank, holder)
+        raise refuse_taken_rank(join, holder)
+    return RankChoice(join.rank, holder)
 
 
-def taken(join: Join, holder: Member) -> Refused:
+def refuse_taken_rank(join: Join, holder: Member) -> Refused:
     return Refused(
         Status.ALREADY_EXISTS,
         f"rank {join.rank} of job {join.job} is taken: "
-        f"{party(join)} claims it, but {holder} has joined with it",
+        f"{describe_process(join)} claims it, but {holder} has joined with it",
     )
 
 
-def too_late(join: Join, present: Mapping[int, Member], size: int) -> Refused:
+def refuse_late_joiner(join: Join, present: Mapping[int, Member], size: int) -> Refused:
     """Refuse a worker to whom a formed world has nothing to offer."""
     if (holder := present.get(join.rank)) is not None:
-        return taken(join, holder)
+        return refuse_taken_rank(join, holder)
     some = join_names([str(member) for _, member in sorted(present.items())], quoted=False)
     gone = f", of them {len(present)} left" if len(present) < size else ""
     return Refused(
@@ -113,7 +113,7 @@ def too_late(join: Join, present: Mapping[int, Member], size: int) -> Refused:
     )
 
 
-def may_be_over(join: Join, window: float) -> Refused:
+def refuse_for_now(join: Join, window: float) -> Refused:
     """Refuse a worker for now, to whom a world whose members are all silent may make room."""
     return Refused(
         Status.UNAVAILABLE,
@@ -122,9 +122,9 @@ def may_be_over(join: Join, window: float) -> Refused:
     )
 
 
-def _candidate(join: Join) -> str:
-    return f"{f'rank {join.rank}' if join.rank >= 0 else 'a worker'} ({party(join)})"
+def _describe_joiner(join: Join) -> str:
+    return f"{f'rank {join.rank}' if join.rank >= 0 else 'a worker'} ({describe_process(join)})"
 
 
-def _invalid(text: str) -> Refused:
+def _refuse_invalid(text: str) -> Refused:
     return Refused(Status.INVALID_ARGUMENT, text)

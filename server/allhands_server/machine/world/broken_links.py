@@ -10,11 +10,11 @@ Pair = tuple[int, int]
 """Two ranks, the lower one first."""
 
 
-def pair(one: int, other: int) -> Pair:
+def order_pair(one: int, other: int) -> Pair:
     return (one, other) if one < other else (other, one)
 
 
-def blame(pairs: Iterable[Pair]) -> dict[int, list[int]]:
+def choose_culprits(pairs: Iterable[Pair]) -> dict[int, list[int]]:
     """Choose ranks that have to do with every pair; return for each whom it does not reach.
 
     Who is in the most pairs comes first, of a pair the higher rank.
@@ -30,39 +30,39 @@ def blame(pairs: Iterable[Pair]) -> dict[int, list[int]]:
     return dict(sorted(blamed.items()))
 
 
-class Complaints:
+class BrokenLinkReports:
     """Links that broke, by pairs, until it is ruled what that means."""
 
     def __init__(self) -> None:
         self._open: dict[Pair, str] = {}
-        self._ruled: set[Pair] = set()
+        self._announced: set[Pair] = set()
 
     def add(self, one: int, other: int, reason: str) -> bool:
         """Take in a broken link; say whether it is news."""
-        both = pair(one, other)
-        if both in self._ruled or both in self._open:
+        both = order_pair(one, other)
+        if both in self._announced or both in self._open:
             return False
         self._open[both] = reason
         return True
 
-    def withdraw(self, both: Pair) -> None:
+    def discard(self, both: Pair) -> None:
         """Forget the complaint about a pair that is not ruled on yet, if there is one."""
         self._open.pop(both, None)
 
-    def is_ruled(self, both: Pair) -> bool:
-        return both in self._ruled
+    def is_announced(self, both: Pair) -> bool:
+        return both in self._announced
 
-    def drop(self, gone: Iterable[int]) -> None:
+    def drop_ranks(self, gone: Iterable[int]) -> None:
         """Forget links of ranks that are gone: that explains them."""
         left = set(gone)
         self._open = {both: why for both, why in self._open.items() if left.isdisjoint(both)}
 
     @property
-    def pairs(self) -> list[Pair]:
+    def open_pairs(self) -> list[Pair]:
         return sorted(self._open)
 
-    def rule(self, ruled: Iterable[Pair]) -> dict[Pair, str]:
+    def announce(self, ruled: Iterable[Pair]) -> dict[Pair, str]:
         """Close the complaints about these pairs; return their reasons."""
         reasons = {both: self._open.pop(both) for both in ruled}
-        self._ruled |= reasons.keys()
+        self._announced |= reasons.keys()
         return reasons

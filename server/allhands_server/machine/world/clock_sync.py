@@ -13,21 +13,21 @@ ONE_CLOCK = 0.05
 """Seconds: clocks of one host that seem to be closer than this are one and the same."""
 
 
-class Clocks:
+class ClockSync:
     """Of the members of one world, by rank."""
 
     def __init__(self) -> None:
         self._differences: dict[int, deque[float]] = {}
         self._hosts: dict[str, set[int]] = {}
 
-    def heard(self, rank: int, host: str, sent: float, now: float) -> None:
+    def add_sample(self, rank: int, host: str, sent: float, now: float) -> None:
         """Take in that something came that was sent at a time by a member's clock."""
         if rank not in self._differences:
             self._differences[rank] = deque(maxlen=WINDOW)
             self._hosts.setdefault(host, set()).add(rank)
         self._differences[rank].append(now - sent)
 
-    def offset(self, rank: int, host: str) -> float | None:
+    def estimate_offset(self, rank: int, host: str) -> float | None:
         """Return what to add to a member's clock to get the coordinator's; None: unknown."""
         if rank not in self._differences:
             return None

@@ -18,11 +18,11 @@ from allhands_server.machine.effects import (
     CheckConnection,
     Condition,
     Effect,
+    IndirectProbe,
     Notification,
-    Report,
-    Vouch,
+    OperatorLog,
 )
-from allhands_server.machine.timers import Agenda
+from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.world.absent_ranks import has_ended, judge_silent
 from allhands_server.machine.world.member import NEVER, Member
 
@@ -32,12 +32,12 @@ _COLLECT_IN = 0.3
 """Intervals from the probe until evidence of its life is collected."""
 _JUDGE_IN = 0.3
 """The same, from there until it is named: within 3 s of its last heartbeat, as these are usual."""
-LOOKS_APART = 10.0
+PROBE_PERIOD_MOST = 10.0
 """Seconds between two looks at a member that has been silent for long, at most."""
 OUTAGE_MOST = 60.0
 """Seconds, or as many windows as here are of the usual one, for which a world may be silent."""
 _USUAL_WINDOW = 5.0
-_VOUCHERS = 8
+_INDIRECT_PROBES = 8
 """Members that are asked for what they hear of a silent one."""
 
 
@@ -45,177 +45,185 @@ class World(Protocol):
     """What is needed of the world whose members are watched."""
 
     job: str
-    window: float
+    heartbeat_window: float
     present: dict[int, Member]
 
     @property
-    def interval(self) -> float: ...
+    def heartbeat_interval(self) -> float: ...
 
     def probe(
         self, members: Iterable[Member], now: float, *, stack: bool = False
     ) -> list[Effect]: ...
 
-    def look(self, member: Member, *, stack: bool = False) -> list[Effect]:
+    def inspect_process(self, member: Member, *, stack: bool = False) -> list[Effect]:
         """Have the process of a member looked at, by somebody who can."""
 
     def lose(self, member: Member, reason: str, now: float) -> list[Effect]: ...
 
-    def tell(self, members: Iterable[Member], what: Notification) -> list[Effect]: ...
+    def push(self, members: Iterable[Member], what: Notification) -> list[Effect]: ...
 
     def is_outside(self, member: Member) -> bool:
         """Whether a member is in no world that has formed."""
 
 
-class Liveness:
+class FailureDetector:
     """The watch over the members of one world; each is watched from `watch` to `stop`."""
 
-    def __init__(self, world: World, agenda: Agenda, *, is_window_given: bool) -> None:
+    def __init__(self, world: World, timers: TimerQueue, *, is_window_given: bool) -> None:
         self._world = world
-        self._agenda = agenda
+        self._timers = timers
         self._is_window_given = is_window_given
-        self._latest = 0.0
+        self._last_heard = 0.0
         """When any member was heard last."""
-        self._fresh_until = 0.0
+        self._no_loss_before = 0.0
         """No member is judged before; set where an outage is over."""
-        self._is_disturbed = False
+        self._has_joiner = False
         """A newcomer has reached the coordinator though no member does: no outage any more."""
 
     def watch(self, member: Member) -> None:
         """Begin to watch a member that was just heard, or go on."""
-        self._latest = max(self._latest, member.heard)
-        due = member.heard + PROBE_AFTER * self._world.interval
-        member.watch = self._agenda.at(due, partial(self._suspect, member))
+        self._last_heard = max(self._last_heard, member.heard_at)
+        due = member.heard_at + PROBE_AFTER * self._world.heartbeat_interval
+        member.timer = self._timers.schedule(due, partial(self._suspect, member))
 
     def stop(self, member: Member) -> None:
         """Watch a member no more. Idempotent."""
-        if member.watch is not None:
-            member.watch.cancel()
+        if member.timer is not None:
+            member.timer.cancel()
 
-    def heard(self, member: Member, now: float) -> list[Effect]:
+    def on_heard(self, member: Member, now: float) -> list[Effect]:
         """Take in a sign of life; tell the others where they thought otherwise."""
-        gap, self._latest = now - self._latest, max(self._latest, now)
-        if gap > self._world.window:
-            self._fresh_until = max(self._fresh_until, now + max(gap, self._world.window))
-            self._is_disturbed = False
-        member.acknowledged = member.answered = member.collected = NEVER
-        member.had_answered = False
+        gap, self._last_heard = now - self._last_heard, max(self._last_heard, now)
+        if gap > self._world.heartbeat_window:
+            self._no_loss_before = max(
+                self._no_loss_before, now + max(gap, self._world.heartbeat_window)
+            )
+            self._has_joiner = False
+        member.acknowledged_at = member.peer_heard_at = member.evidence_requested_at = NEVER
+        member.was_peer_heard = False
         if member.condition is None:
             return []
-        seconds = now - member.heard
+        seconds = now - member.heard_at
         member.condition = None
-        report = Report(f"job {self._world.job}: {member} is heard again, after {seconds:.1f} s")
-        return [report, *self._tell(member, Condition(member.rank, None, seconds))]
+        report = OperatorLog(
+            f"job {self._world.job}: {member} is heard again, after {seconds:.1f} s"
+        )
+        return [report, *self._push_to_others(member, Condition(member.rank, None, seconds))]
 
-    def disturb(self, now: float) -> bool:
+    def note_joiner(self, now: float) -> bool:
         """Learn that a worker reaches the coordinator; say whether no member has for a window.
 
         Then the members that are not heard within one more are lost.
         """
-        if now - self._latest <= self._world.window:
+        if now - self._last_heard <= self._world.heartbeat_window:
             return False
-        if not self._is_disturbed:
-            self._is_disturbed = True
-            self._fresh_until = max(self._fresh_until, now + self._world.window)
+        if not self._has_joiner:
+            self._has_joiner = True
+            self._no_loss_before = max(self._no_loss_before, now + self._world.heartbeat_window)
         return True
 
-    def broke(self, member: Member, now: float) -> list[Effect]:
+    def on_session_broken(self, member: Member, now: float) -> list[Effect]:
         """Learn that the session broke of a member that was silent for long.
 
         Its process has ended, or it was out of reach for too long: that is seen in a moment.
         """
         self.stop(member)
-        return self._collect(member, member.heard, now, now)
+        return self._request_evidence(member, member.heard_at, now, now)
 
-    def seen(self, member: Member, now: float) -> list[Effect]:
+    def on_inspected(self, member: Member, now: float) -> list[Effect]:
         """Learn that more is known of a silent member's process; tell it if it was named before."""
-        return [] if member.condition is None else self._name(member, now)
+        return [] if member.condition is None else self._push_condition(member, now)
 
-    def acknowledged(self, member: Member, now: float) -> None:
+    def on_acknowledged(self, member: Member, now: float) -> None:
         """Take in that the host of a member acknowledges what its session is sent."""
-        if member.unanswered is not None:
-            member.acknowledged = now
+        if member.unanswered_since is not None:
+            member.acknowledged_at = now
 
-    def vouched(self, member: Member, now: float) -> list[Effect]:
+    def on_indirect_ack(self, member: Member, now: float) -> list[Effect]:
         """Take in that a peer has an answer of a member over a link."""
-        if member.unanswered is None and not member.is_broken:
+        if member.unanswered_since is None and not member.is_broken:
             return []
-        if member.answered < member.collected:
-            member.had_answered = member.answered > NEVER
-        member.answered = now
-        return self._name(member, now) if member.condition is not None else []
+        if member.peer_heard_at < member.evidence_requested_at:
+            member.was_peer_heard = member.peer_heard_at > NEVER
+        member.peer_heard_at = now
+        return self._push_condition(member, now) if member.condition is not None else []
 
     # ------------------------------------------------------------ by the time of silence
 
     def _suspect(self, member: Member, now: float) -> list[Effect]:
         """Probe a member that has been silent for long, and judge it a moment later."""
-        interval = self._world.interval
-        if now < member.heard + PROBE_AFTER * interval:
+        interval = self._world.heartbeat_interval
+        if now < member.heard_at + PROBE_AFTER * interval:
             self.watch(member)
             return []
-        collect = partial(self._collect, member, member.heard, now)
-        member.watch = self._agenda.at(now + _COLLECT_IN * interval, collect)
+        collect = partial(self._request_evidence, member, member.heard_at, now)
+        member.timer = self._timers.schedule(now + _COLLECT_IN * interval, collect)
         return self._world.probe([member], now, stack=True)
 
-    def _collect(self, member: Member, heard: float, probed: float, now: float) -> list[Effect]:
+    def _request_evidence(
+        self, member: Member, heard: float, probed: float, now: float
+    ) -> list[Effect]:
         """Ask for evidence of life of a member that has not answered."""
-        if member.heard > heard:
+        if member.heard_at > heard:
             self.watch(member)
             return []
         judge = partial(self._judge, member, heard, probed)
-        member.watch = self._agenda.at(now + _JUDGE_IN * self._world.interval, judge)
+        member.timer = self._timers.schedule(
+            now + _JUDGE_IN * self._world.heartbeat_interval, judge
+        )
         self._forget_old_evidence(member, now)
-        return self.collect(member)
+        return self.request_evidence(member)
 
     def _forget_old_evidence(self, member: Member, now: float) -> None:
         """Let evidence count until it has been asked for twice: an answer may be late once."""
-        before, member.collected = member.collected, now
-        if member.seen < before:
-            member.sight = ""
-        if member.acknowledged < before:
-            member.acknowledged = NEVER
-        if member.answered < before:
-            member.answered, member.had_answered = NEVER, False
+        before, member.evidence_requested_at = member.evidence_requested_at, now
+        if member.inspected_at < before:
+            member.process_state = ""
+        if member.acknowledged_at < before:
+            member.acknowledged_at = NEVER
+        if member.peer_heard_at < before:
+            member.peer_heard_at, member.was_peer_heard = NEVER, False
 
-    def collect(self, member: Member) -> list[Effect]:
+    def request_evidence(self, member: Member) -> list[Effect]:
         """Ask all who may know whether a member lives."""
-        effects = self._world.look(member, stack=True)
+        effects = self._world.inspect_process(member, stack=True)
         if not member.is_broken:
             effects.append(CheckConnection(self._world.job, member.member_id, member.session))
         hearing = (
             one
             for one in self._world.present.values()
-            if one is not member and one.is_reachable and one.unanswered is None
+            if one is not member and one.is_reachable and one.unanswered_since is None
         )
-        nearest = sorted(hearing, key=lambda one: abs(one.rank - member.rank))[:_VOUCHERS]
-        return [*effects, *self._world.tell(nearest, Vouch(member.rank))]
+        nearest = sorted(hearing, key=lambda one: abs(one.rank - member.rank))[:_INDIRECT_PROBES]
+        return [*effects, *self._world.push(nearest, IndirectProbe(member.rank))]
 
     def _judge(self, member: Member, heard: float, probed: float, now: float) -> list[Effect]:
-        if member.heard > heard:
+        if member.heard_at > heard:
             self.watch(member)
             return []
-        interval = self._world.interval
+        interval = self._world.heartbeat_interval
         if now - probed > (_COLLECT_IN + _JUDGE_IN + 1) * interval:
             # The coordinator itself was held up, and what members said meanwhile may still lie
             # in its sockets: nobody is judged for its own absence.
             return self._suspect(member, now)
-        lives = _lives(member)
-        due = member.heard + self._world.window
+        lives = _is_alive(member)
+        due = member.heard_at + self._world.heartbeat_window
         if not member.is_broken:  # else nothing more will come
-            due = max(due, self._fresh_until)
-        if now >= due and self._is_over(member, lives, now):
-            silent = f"no heartbeat for {now - member.heard:.1f} s"
+            due = max(due, self._no_loss_before)
+        if now >= due and self._is_lost(member, lives, now):
+            silent = f"no heartbeat for {now - member.heard_at:.1f} s"
             reason = "its session broke" if member.is_broken else silent
             return self._world.lose(member, reason, now)
         # A loss comes when it is due, and with evidence that was asked for just before.
         ahead = (_COLLECT_IN + _JUDGE_IN) * interval
-        apart = max(interval, min(now - member.heard, LOOKS_APART))
+        apart = max(interval, min(now - member.heard_at, PROBE_PERIOD_MOST))
         following = now + apart - ahead
         if now < due - ahead < following + ahead:
             following = due - ahead
-        member.watch = self._agenda.at(following, partial(self._suspect, member))
-        return self._name(member, now) if lives else []
+        member.timer = self._timers.schedule(following, partial(self._suspect, member))
+        return self._push_condition(member, now) if lives else []
 
-    def _is_over(self, member: Member, lives: bool, now: float) -> bool:
+    def _is_lost(self, member: Member, lives: bool, now: float) -> bool:
         """Say whether a member whose window is over is lost."""
         is_held = not (member.is_broken or self._world.is_outside(member))
         if is_held and self._is_outage(now):
@@ -223,15 +231,15 @@ class Liveness:
         return self._is_window_given or not lives
 
     def _is_outage(self, now: float) -> bool:
-        silent = now - self._latest
-        if silent < self._world.window or self._is_disturbed:
+        silent = now - self._last_heard
+        if silent < self._world.heartbeat_window or self._has_joiner:
             return False
-        most = OUTAGE_MOST * max(1.0, self._world.window / _USUAL_WINDOW)
-        return silent < most and not any(map(_lives, self._world.present.values()))
+        most = OUTAGE_MOST * max(1.0, self._world.heartbeat_window / _USUAL_WINDOW)
+        return silent < most and not any(map(_is_alive, self._world.present.values()))
 
     # ------------------------------------------------------------ naming
 
-    def _name(self, member: Member, now: float) -> list[Effect]:
+    def _push_condition(self, member: Member, now: float) -> list[Effect]:
         """Tell the others what a silent member is; again where that has changed."""
         if self._world.is_outside(member):
             return []
@@ -241,22 +249,25 @@ class Liveness:
             if known.state is found.state and (known.stack or not found.stack):
                 return []
             if (
-                member.answered > NEVER
+                member.peer_heard_at > NEVER
                 and known.state is not found.state
-                and not member.had_answered
+                and not member.was_peer_heard
             ):
                 return []  # an interpreter that is held up may come to its senses for an instant
         member.condition = found
-        report = Report(f"job {self._world.job}: {found.text}")
-        return [report, *self._tell(member, Condition(member.rank, found, now - member.heard))]
+        report = OperatorLog(f"job {self._world.job}: {found.text}")
+        return [
+            report,
+            *self._push_to_others(member, Condition(member.rank, found, now - member.heard_at)),
+        ]
 
-    def _tell(self, member: Member, condition: Condition) -> list[Effect]:
+    def _push_to_others(self, member: Member, condition: Condition) -> list[Effect]:
         others = (one for one in self._world.present.values() if one is not member)
-        return self._world.tell(others, condition)
+        return self._world.push(others, condition)
 
 
-def _lives(member: Member) -> bool:
+def _is_alive(member: Member) -> bool:
     """Say whether what was collected last shows that a silent member lives."""
-    if member.sight:
-        return not has_ended(member.sight)
-    return max(member.acknowledged, member.answered) > NEVER
+    if member.process_state:
+        return not has_ended(member.process_state)
+    return max(member.acknowledged_at, member.peer_heard_at) > NEVER

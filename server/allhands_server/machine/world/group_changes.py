@@ -15,32 +15,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from allhands_server.machine.effects import Answer, Effect, Refuse
-from allhands_server.machine.events import Reform
+from allhands_server.machine.events import ChangeGroup
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.values import Reformed
+from allhands_server.machine.values import GroupChange
 from allhands_server.machine.world.world import World
 
 _KINDS = ("agree", "shrink", "grow", "admit", "replace")
 
 
 @dataclass(slots=True)
-class _Case:
-    first: Reform
-    asked: dict[int, tuple[int, Reform]] = field(default_factory=dict)  # rank -> ticket, request
+class _Proposal:
+    first: ChangeGroup
+    requests: dict[int, tuple[int, ChangeGroup]] = field(
+        default_factory=dict
+    )  # rank -> ticket, request
 
 
-class Reforms:
+class GroupChanges:
     """The decisions of one world that are not made yet."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._cases: dict[str, _Case] = {}
-        self._places: dict[int, tuple[str, int]] = {}  # ticket -> group, rank
+        self._proposals: dict[str, _Proposal] = {}
+        self._tickets: dict[int, tuple[str, int]] = {}  # ticket -> group, rank
         world.on_change = self.reconsider
 
-    def ask(self, ticket: int, request: Reform, now: float) -> list[Effect]:
+    def submit(self, ticket: int, request: ChangeGroup, now: float) -> list[Effect]:
         """Take in one member's word; the last one's makes the decision.
 
         Raises:
@@ -49,94 +51,94 @@ class Reforms:
         check_name("the name of the group", request.group)
         if request.kind not in _KINDS:
             raise Refused(Status.INVALID_ARGUMENT, f"nobody can {quote(request.kind)}")
-        asker = self._world.member(request.member_id)
-        ranks = self._ranks(request.group)
+        asker = self._world.find_member(request.member_id)
+        ranks = self._list_ranks(request.group)
         if asker.rank not in ranks:
             raise Refused(
                 Status.INVALID_ARGUMENT,
                 f"{asker} is not in group {quote(request.group)}",
             )
-        case = self._cases.get(request.group) or _Case(request)
+        case = self._proposals.get(request.group) or _Proposal(request)
         if (request.kind, request.wanted) != (case.first.kind, case.first.wanted):
-            other = self._world.members[next(iter(case.asked))]
+            other = self._world.members[next(iter(case.requests))]
             raise Refused(
                 Status.FAILED_PRECONDITION,
-                f"{asker} calls {_said(request)} on group {quote(request.group)}, "
-                f"but {other} called {_said(case.first)}: all ranks must call the same",
+                f"{asker} calls {_describe_request(request)} on group {quote(request.group)}, "
+                f"but {other} called {_describe_request(case.first)}: all ranks must call the same",
             )
-        if asker.rank in case.asked:
+        if asker.rank in case.requests:
             raise Refused(Status.ALREADY_EXISTS, f"{asker} has asked already")
         if self._world.most and request.kind == "grow":
-            size = len(self._present(ranks)) + request.wanted
+            size = len(self._list_present(ranks)) + request.wanted
             if size > self._world.most:
                 raise Refused(
                     Status.FAILED_PRECONDITION,
                     f"with {request.wanted} more, group {quote(request.group)} would have "
                     f"{size} ranks: max_size is {self._world.most}",
                 )
-        self._cases[request.group] = case
-        case.asked[asker.rank] = (ticket, request)
-        self._places[ticket] = (request.group, asker.rank)
+        self._proposals[request.group] = case
+        case.requests[asker.rank] = (ticket, request)
+        self._tickets[ticket] = (request.group, asker.rank)
         return self._decide(request.group, now)
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         """Let a member not have asked. Idempotent."""
-        if (place := self._places.pop(ticket, None)) is None:
+        if (place := self._tickets.pop(ticket, None)) is None:
             return
         group, rank = place
-        case = self._cases[group]
-        del case.asked[rank]
-        if not case.asked:
-            del self._cases[group]
-        self._count_wanted()
+        case = self._proposals[group]
+        del case.requests[rank]
+        if not case.requests:
+            del self._proposals[group]
+        self._update_wanted()
 
     def expire(self, ticket: int, now: float) -> Effect:
         """Refuse a member whose time is over, and name whom it waited for."""
-        group, _ = self._places[ticket]
-        case = self._cases[group]
-        present = self._present(self._ranks(group))
-        absent = [str(self._world.members[rank]) for rank in present if rank not in case.asked]
-        called = f"{_said(case.first)} of group {quote(group)}"
+        group, _ = self._tickets[ticket]
+        case = self._proposals[group]
+        present = self._list_present(self._list_ranks(group))
+        absent = [str(self._world.members[rank]) for rank in present if rank not in case.requests]
+        called = f"{_describe_request(case.first)} of group {quote(group)}"
         if absent:
             text = f"{called}: {join_names(absent, quoted=False)} did not call it"
         else:
-            there, needed = len(self._world.newcomers), self._needed(case.first, present)
+            there, needed = len(self._world.newcomers), self._count_needed(case.first, present)
             text = f"{called}: {there} of {needed} newcomers have joined the job"
-        self.withdraw(ticket)
+        self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
     def reconsider(self, now: float) -> list[Effect]:
         """See what can be decided after somebody came or went."""
         effects: list[Effect] = []
-        for group in list(self._cases):
-            if group in self._cases:
+        for group in list(self._proposals):
+            if group in self._proposals:
                 effects += self._decide(group, now)
         return effects
 
     # ------------------------------------------------------------ inside
 
     def _decide(self, group: str, now: float) -> list[Effect]:
-        case, ranks = self._cases[group], self._ranks(group)
-        gone = [rank for rank in case.asked if rank not in self._world.present]
-        effects: list[Effect] = [self._dismiss(case, rank) for rank in gone]
-        if not case.asked:
-            del self._cases[group]
-        self._count_wanted()
-        present = self._present(ranks)
-        if not case.asked or any(rank not in case.asked for rank in present):
+        case, ranks = self._proposals[group], self._list_ranks(group)
+        gone = [rank for rank in case.requests if rank not in self._world.present]
+        effects: list[Effect] = [self._refuse_gone(case, rank) for rank in gone]
+        if not case.requests:
+            del self._proposals[group]
+        self._update_wanted()
+        present = self._list_present(ranks)
+        if not case.requests or any(rank not in case.requests for rank in present):
             return effects
         request = case.first
-        asked = [one for _, one in case.asked.values()]
+        asked = [one for _, one in case.requests.values()]
         committed = max(max(one.returned for one in asked), min(one.computed for one in asked))
         if request.kind == "agree":
             flag = all(one.flag for one in asked)
-            agreed = Reformed(flag, self._world.epoch, committed=committed)
-            return [*effects, *self._conclude(group, agreed)]
+            agreed = GroupChange(flag, self._world.epoch, committed=committed)
+            return [*effects, *self._answer_all(group, agreed)]
         if self._world.unreachable.intersection(present):
             # Losing them makes the decision, without them.
-            return [*effects, *self._world.expel_unreachable(present, now)]
+            return [*effects, *self._world.lose_unreachable(present, now)]
         waiting = [rank for rank, one in self._world.newcomers.items() if one.is_reachable]
-        needed = self._needed(request, present)
+        needed = self._count_needed(request, present)
         if len(waiting) < needed:
             return effects
         if request.kind == "admit":
@@ -144,38 +146,38 @@ class Reforms:
             needed = max(most - len(present), 0) if most else len(waiting)
         newcomers = waiting[:needed]
         if request.kind == "replace":
-            chosen = self._filled(ranks, newcomers)
+            chosen = self._fill_ranks(ranks, newcomers)
         else:
             chosen = [*present, *newcomers]
         name = f"{group.partition('@')[0]}@{self._world.epoch + 1}"
-        members = self._world.let_in(name, chosen, now)
-        welcome = self._world.welcome(name, members, newcomers)
-        decision = Reformed(True, self._world.epoch, name, members, committed)
-        return [*effects, *self._conclude(group, decision), *welcome]
+        members = self._world.form_group(name, chosen, now)
+        welcome = self._world.push_world_formed(name, members, newcomers)
+        decision = GroupChange(True, self._world.epoch, name, members, committed)
+        return [*effects, *self._answer_all(group, decision), *welcome]
 
-    def _dismiss(self, case: _Case, rank: int) -> Effect:
+    def _refuse_gone(self, case: _Proposal, rank: int) -> Effect:
         """Refuse a member that is gone: it has no say any more."""
-        ticket, _ = case.asked.pop(rank)
-        del self._places[ticket]
+        ticket, _ = case.requests.pop(rank)
+        del self._tickets[ticket]
         member = self._world.members[rank]
         text = f"{member} is no member of job {self._world.job} any more: {member.reason}"
         return Refuse(ticket, Refusal(Status.ABORTED, text))
 
-    def _conclude(self, group: str, decision: Reformed) -> list[Effect]:
-        case = self._cases.pop(group)
-        for ticket, _ in case.asked.values():
-            del self._places[ticket]
-        self._count_wanted()
-        return [Answer(ticket, decision) for ticket, _ in case.asked.values()]
+    def _answer_all(self, group: str, decision: GroupChange) -> list[Effect]:
+        case = self._proposals.pop(group)
+        for ticket, _ in case.requests.values():
+            del self._tickets[ticket]
+        self._update_wanted()
+        return [Answer(ticket, decision) for ticket, _ in case.requests.values()]
 
-    def _count_wanted(self) -> None:
+    def _update_wanted(self) -> None:
         """Say to the world how many newcomers it may let wait although it is not elastic."""
-        self._world.wanted = sum(
-            self._needed(case.first, self._present(self._ranks(group)))
-            for group, case in self._cases.items()
+        self._world.wanted_newcomers = sum(
+            self._count_needed(case.first, self._list_present(self._list_ranks(group)))
+            for group, case in self._proposals.items()
         )
 
-    def _needed(self, request: Reform, present: Sequence[int]) -> int:
+    def _count_needed(self, request: ChangeGroup, present: Sequence[int]) -> int:
         match request.kind:
             case "grow":
                 return request.wanted
@@ -184,7 +186,7 @@ class Reforms:
             case _:
                 return 0
 
-    def _filled(self, ranks: Sequence[int], newcomers: Sequence[int]) -> list[int]:
+    def _fill_ranks(self, ranks: Sequence[int], newcomers: Sequence[int]) -> list[int]:
         """Put newcomers into the places of who is gone: into the one it asked for, if it did."""
         left = list(newcomers)
         places: list[int | None] = [rank if rank in self._world.present else None for rank in ranks]
@@ -198,14 +200,14 @@ class Reforms:
                 places[place] = left.pop(0)
         return [rank for rank in places if rank is not None] + left
 
-    def _present(self, ranks: Sequence[int]) -> list[int]:
+    def _list_present(self, ranks: Sequence[int]) -> list[int]:
         return [rank for rank in ranks if rank in self._world.present]
 
-    def _ranks(self, group: str) -> Sequence[int]:
+    def _list_ranks(self, group: str) -> Sequence[int]:
         """The ranks of a group, in its order; of one that nobody has opened, all of the world."""
-        ranks = self._world.groups.ranks_of(group)
+        ranks = self._world.groups.get_ranks(group)
         return sorted(self._world.members) if ranks is None else ranks
 
 
-def _said(request: Reform) -> str:
+def _describe_request(request: ChangeGroup) -> str:
     return f"{request.kind}({request.wanted})" if request.wanted else request.kind

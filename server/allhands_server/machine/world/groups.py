@@ -12,24 +12,24 @@ class Groups:
         self._ranks: dict[str, tuple[int, ...]] = {}
         self._openers: dict[str, set[int]] = {}
 
-    def open(self, group: str, ranks: tuple[int, ...], opener: int) -> None:
+    def open(self, group: str, ranks: tuple[int, ...], opening_rank: int) -> None:
         self._ranks.setdefault(group, ranks)
-        self._openers.setdefault(group, set()).add(opener)
+        self._openers.setdefault(group, set()).add(opening_rank)
 
-    def close(self, group: str, closer: int, present: Collection[int]) -> None:
+    def close(self, group: str, closing_rank: int, present: Collection[int]) -> None:
         """Forget the group when nobody who is present has it open any more."""
         openers = self._openers.get(group, set())
-        openers.discard(closer)
+        openers.discard(closing_rank)
         if openers.isdisjoint(present):
             self._ranks.pop(group, None)
             self._openers.pop(group, None)
 
-    def ranks_of(self, group: str) -> tuple[int, ...] | None:
+    def get_ranks(self, group: str) -> tuple[int, ...] | None:
         return self._ranks.get(group)
 
-    def of(self, rank: int) -> list[tuple[str, tuple[int, ...]]]:
+    def list_groups_of(self, rank: int) -> list[tuple[str, tuple[int, ...]]]:
         """Return the groups that a rank of the world is in, with their ranks."""
         return [(group, ranks) for group, ranks in self._ranks.items() if rank in ranks]
 
-    def view(self) -> tuple[GroupView, ...]:
+    def describe(self) -> tuple[GroupView, ...]:
         return tuple(GroupView(group, ranks) for group, ranks in sorted(self._ranks.items()))

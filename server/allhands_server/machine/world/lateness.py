@@ -13,13 +13,13 @@ MOST_TOLD = 64
 """Calls of one group that one message tells of."""
 
 
-class Skew:
+class LatenessTracker:
     """Of one world; times are as members gave them, by their own clocks."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, dict[int, float]]] = {}
 
-    def learn(self, group: str, rank: int, calls: Sequence[tuple[int, float]]) -> None:
+    def add_starts(self, group: str, rank: int, calls: Sequence[tuple[int, float]]) -> None:
         """Take in when a rank of the world began calls of a group."""
         table = self._groups.setdefault(group, {})
         for sequence, at in calls[-MOST_TOLD:]:
@@ -33,7 +33,7 @@ class Skew:
         """Forget a group that nobody has open any more."""
         self._groups.pop(group, None)
 
-    def of(
+    def measure(
         self, group: str, ranks: Iterable[int], offset: Callable[[int], float | None]
     ) -> dict[int, Lateness]:
         """Return how late each of these ranks was; empty: of no call all have said so.

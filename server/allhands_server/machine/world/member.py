@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from allhands_server.machine.events import Join
 from allhands_server.machine.limits import check_name
-from allhands_server.machine.timers import Appointment
+from allhands_server.machine.timers import Timer
 from allhands_server.machine.values import AbsentRank, MemberView, Presence, Progress
 
 NEVER = -math.inf
@@ -21,45 +21,45 @@ class Member:
     session: int
     rank: int
     join: Join
-    heard: float
+    heard_at: float
     presence: Presence = Presence.JOINED
     reason: str = ""
     is_broken: bool = False
     """Its session is over, but it is not lost yet."""
-    unanswered: float | None = None
+    unanswered_since: float | None = None
     """When the first probe went out that it has not answered."""
-    replied: float = 0.0
+    probe_answered_at: float = 0.0
     """When it answered the last probe."""
-    watch: Appointment | None = None
+    timer: Timer | None = None
     """The next look at whether it is silent, or lost for good."""
-    sight: str = ""
+    process_state: str = ""
     """What was seen of its process since it fell silent; see coordinator.proto."""
-    status: int | None = None
+    exit_status: int | None = None
     """How its process ended, if who started it has said so."""
-    fate: AbsentRank | None = None
+    loss: AbsentRank | None = None
     """Why it was lost."""
-    gone: float | None = None
+    gone_at: float | None = None
     """When it was lost or left."""
     report: bytes = b""
     """What it had recorded at a failure or its end, as it serialised that."""
     stack: str = ""
     """Where its main thread was when it last answered a probe, or its process was looked at."""
-    seen: float = NEVER
+    inspected_at: float = NEVER
     """When its process was seen as `sight` says."""
-    acknowledged: float = NEVER
+    acknowledged_at: float = NEVER
     """When its host acknowledged what its session was sent, though it is silent."""
-    answered: float = NEVER
+    peer_heard_at: float = NEVER
     """When a peer heard it over a link, though it is silent."""
-    had_answered: bool = False
+    was_peer_heard: bool = False
     """The same was so when that was asked before."""
-    collected: float = NEVER
+    evidence_requested_at: float = NEVER
     """When evidence of its life was asked for last."""
     condition: AbsentRank | None = None
     """What the others were told that it is, since it fell silent."""
     _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"rank {self.rank} ({party(self.join)})"
+        return f"rank {self.rank} ({describe_process(self.join)})"
 
     @property
     def is_assigned(self) -> bool:
@@ -74,7 +74,7 @@ class Member:
     def is_reachable(self) -> bool:
         return self.is_present and not self.is_broken
 
-    def learn(self, progress: Iterable[Progress], now: float) -> None:
+    def update_progress(self, progress: Iterable[Progress], now: float) -> None:
         """Take in where it is; groups that it does not mention are as before.
 
         Raises:
@@ -85,29 +85,29 @@ class Member:
             check_name("the operation", one.operation, empty=True)
             self._progress[one.group] = (one, now)
 
-    def forget(self, group: str) -> None:
+    def forget_group(self, group: str) -> None:
         self._progress.pop(group, None)
 
-    def progress(self, now: float) -> tuple[Progress, ...]:
+    def get_progress(self, now: float) -> tuple[Progress, ...]:
         """Where it is in each group, as far as it has said; `elapsed` runs on until it is gone."""
-        now = now if self.gone is None else self.gone
+        now = now if self.gone_at is None else self.gone_at
         return tuple(
             replace(one, elapsed=one.elapsed + max(0.0, now - at))
             for _, (one, at) in sorted(self._progress.items())
         )
 
-    def begun(self, group: str) -> int:
+    def get_begun(self, group: str) -> int:
         return self._progress[group][0].sequence if group in self._progress else 0
 
-    def completed(self, group: str) -> int:
+    def get_completed(self, group: str) -> int:
         return self._progress[group][0].completed if group in self._progress else 0
 
-    def cut_off(self, group: str) -> tuple[int, ...]:
+    def get_unanswered(self, group: str) -> tuple[int, ...]:
         """Ranks that do not answer its pings, of those that it waits for in a group."""
         found = self._progress.get(group)
         return () if found is None or not found[0].operation else found[0].unanswered
 
-    def view(self, now: float) -> MemberView:
+    def describe(self, now: float) -> MemberView:
         return MemberView(
             member_id=self.member_id,
             rank=self.rank,
@@ -117,19 +117,19 @@ class Member:
             label=self.join.label,
             hosts_coordinator=self.join.hosts_coordinator,
             memory=self.join.memory,
-            last_heartbeat=max(0.0, now - self.heard),
-            progress=self.progress(now),
+            last_heartbeat=max(0.0, now - self.heard_at),
+            progress=self.get_progress(now),
             presence=self.presence,
             reason=self.reason,
             data_port=self.join.data_port,
             space=self.join.space,
             born=self.join.born,
-            gone=None if self.gone is None else max(0.0, now - self.gone),
+            gone=None if self.gone_at is None else max(0.0, now - self.gone_at),
             condition=self.condition,
         )
 
 
-def party(join: Join) -> str:
+def describe_process(join: Join) -> str:
     """Say which process this is."""
     label = f", label {join.label!r}" if join.label else ""
     return f"host {join.host}, pid {join.pid}{label}"

@@ -21,7 +21,7 @@ LONGEST_TEXT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _Event:
     member: Member | None
     """Whose fate may become known better; None: it was aborted from outside."""
     text: str
@@ -29,7 +29,7 @@ class _Noted:
     traceback: str = ""
 
 
-def report_nbytes(size: int) -> int:
+def limit_report(size: int) -> int:
     """Return how large a report may be of each member of a world of so many; 0: not agreed yet."""
     return min(LARGEST_REPORT, LARGEST_OF_WORLD // max(size, 1))
 
@@ -39,19 +39,19 @@ class Postmortem:
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._failures: list[_Noted] = []
+        self._failures: list[_Event] = []
         self._leavers: list[tuple[Member, float]] = []  # who left without an error, in order
         self.nbytes = 0
         """Of all reports."""
-        self.ended: float | None = None
+        self.ended_at: float | None = None
         """When the last member was gone."""
 
-    def lost(self, member: Member, now: float) -> None:
+    def note_lost(self, member: Member, now: float) -> None:
         """Note that a member was lost; its `fate` says why."""
         self._blame_leavers(member)
-        self._note(_Noted(member, "", now))
+        self._note(_Event(member, "", now))
 
-    def left(self, member: Member, error: str, traceback: str, now: float) -> None:
+    def note_left(self, member: Member, error: str, traceback: str, now: float) -> None:
         """Note that a member has left, with an error or as it should."""
         if not error:
             if len(self._leavers) < MOST_FAILURES:
@@ -59,19 +59,19 @@ class Postmortem:
             return
         self._blame_leavers(member)
         text = f"{member} left the job because of {error}"[:LONGEST_TEXT]
-        self._note(_Noted(member, text, now, traceback))
+        self._note(_Event(member, text, now, traceback))
 
-    def aborted(self, by: str, reason: str, now: float) -> None:
+    def note_aborted(self, by: str, reason: str, now: float) -> None:
         """Note that somebody ended the calls of all members."""
         text = f"it was aborted by {by}: {reason}"[:LONGEST_TEXT]
-        self._note(_Noted(None, text, now))
+        self._note(_Event(None, text, now))
 
-    def went_on(self) -> None:
+    def clear_failures(self) -> None:
         """Note that the members have agreed on a world without those who failed."""
         self._failures.clear()
         self._leavers.clear()
 
-    def keep(self, member: Member, report: bytes) -> None:
+    def keep_report(self, member: Member, report: bytes) -> None:
         """Take a report in place of the member's earlier one; too large a one is dropped."""
         self.nbytes -= len(member.report)
         member.report = b""
@@ -79,29 +79,29 @@ class Postmortem:
             member.report = report
             self.nbytes += len(report)
 
-    def drop(self, members: Iterable[Member]) -> None:
+    def drop_reports(self, members: Iterable[Member]) -> None:
         """Forget the reports."""
         for member in members:
             member.report = b""
         self.nbytes = 0
 
-    def failures(self, now: float) -> tuple[Failure, ...]:
+    def list_failures(self, now: float) -> tuple[Failure, ...]:
         """Return what has failed, the first failure first."""
-        return tuple(self._worded(now))
+        return tuple(self._describe_failures(now))
 
-    def _worded(self, now: float) -> Iterator[Failure]:
+    def _describe_failures(self, now: float) -> Iterator[Failure]:
         for one in self._failures:
             seconds = max(0.0, now - one.at)
             if one.member is None:
                 yield Failure(-1, State.ABORTED, one.text, seconds)
                 continue
-            fate = one.member.fate
+            fate = one.member.loss
             if one.member.presence is Presence.LOST and fate is not None and not one.text:
                 yield Failure(fate.rank, fate.state, fate.text, seconds)
             else:
                 yield Failure(one.member.rank, State.LEFT, one.text, seconds, one.traceback)
 
-    def _note(self, one: _Noted) -> None:
+    def _note(self, one: _Event) -> None:
         if len(self._failures) < MOST_FAILURES:
             self._failures.append(one)
 
@@ -110,13 +110,13 @@ class Postmortem:
         if self._failures:
             return
         for leaver, at in self._leavers:
-            for group, ranks in self._groups.of(member.rank):
-                last = leaver.begun(group)
-                if leaver.rank in ranks and last < member.begun(group):
+            for group, ranks in self._groups.list_groups_of(member.rank):
+                last = leaver.get_begun(group)
+                if leaver.rank in ranks and last < member.get_begun(group):
                     call = f"after {f'#{last}' if last else 'no call'} of group"
                     text = (
                         f"{leaver} left the job {call} {quote(group)}, "
-                        f"in which {member} was in #{member.begun(group)}"
+                        f"in which {member} was in #{member.get_begun(group)}"
                     )
-                    self._note(_Noted(leaver, text, at))
+                    self._note(_Event(leaver, text, at))
                     break

@@ -6,7 +6,7 @@ The reports themselves are bytes that pass through; their sizes are limited befo
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from allhands_server.machine.effects import Answer, Collect, Effect, Push
+from allhands_server.machine.effects import Answer, CollectReport, Effect, Push
 from allhands_server.machine.events import CollectReports, ReportPart
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.values import MemberReport
@@ -15,7 +15,7 @@ from allhands_server.machine.world.member import Member
 if TYPE_CHECKING:
     from allhands_server.machine.world.world import World
 
-SECONDS = 2.0
+COLLECT_SECONDS = 2.0
 """For which members are waited for."""
 LARGEST_REPORT = 1 << 20
 LARGEST_COLLECTION = 64 << 20
@@ -23,7 +23,7 @@ MOST_AT_ONCE = 4
 """Collections of one world under way."""
 MOST_OPERATIONS = 1 << 20
 
-_SILENT = f"it did not answer within {SECONDS:g} s"
+_SILENT = f"it did not answer within {COLLECT_SECONDS:g} s"
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Collection:
     reports: dict[int, MemberReport] = field(default_factory=dict)
 
 
-class Reports:
+class ReportCollections:
     """The collections of one world that are under way."""
 
     def __init__(self, world: "World") -> None:
@@ -44,7 +44,7 @@ class Reports:
         self._numbers = 0
         self._collections: dict[int, _Collection] = {}  # by number
 
-    def ask(self, ticket: int, request: CollectReports) -> list[Effect]:
+    def submit(self, ticket: int, request: CollectReports) -> list[Effect]:
         """Ask all who are present; the answer comes with the last report, or by `expire`.
 
         Raises:
@@ -64,35 +64,35 @@ class Reports:
         self._numbers += 1
         self._collections[self._numbers] = collection
         operations = max(1, min(request.operations, MOST_OPERATIONS))
-        told = Collect(self._numbers, operations, nbytes)
+        told = CollectReport(self._numbers, operations, nbytes)
         return [Push(one.session, told) for one in asked]
 
-    def take(self, member: Member, part: ReportPart) -> list[Effect]:
+    def add_part(self, member: Member, part: ReportPart) -> list[Effect]:
         """Take in a piece of a member's report, unless nobody waits for it any more."""
         rank, collection = member.rank, self._collections.get(part.number)
         if collection is None or rank not in collection.missing:
             return []
         data = collection.coming.setdefault(rank, bytearray())
         if len(data) + len(part.data) > collection.nbytes:
-            return self._ended(
+            return self._finish_rank(
                 part.number, rank, MemberReport(rank, b"", "its report is too large")
             )
         data += part.data
         if not part.is_last:
             return []
-        return self._ended(part.number, rank, MemberReport(rank, bytes(data)))
+        return self._finish_rank(part.number, rank, MemberReport(rank, bytes(data)))
 
     def expire(self, ticket: int, now: float) -> Effect:
         """Answer with what has come."""
         number = next(at for at, one in self._collections.items() if one.ticket == ticket)
         return self._answer(self._collections.pop(number))
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         """Collect for a ticket no more. Idempotent."""
         for number in [at for at, one in self._collections.items() if one.ticket == ticket]:
             del self._collections[number]
 
-    def _ended(self, number: int, rank: int, report: MemberReport) -> list[Effect]:
+    def _finish_rank(self, number: int, rank: int, report: MemberReport) -> list[Effect]:
         collection = self._collections[number]
         collection.missing.discard(rank)
         collection.coming.pop(rank, None)
@@ -103,17 +103,18 @@ class Reports:
 
     def _answer(self, collection: _Collection) -> Answer:
         reports = [
-            collection.reports.get(rank) or MemberReport(rank, _kept(member), _absence(member))
+            collection.reports.get(rank)
+            or MemberReport(rank, _get_kept_report(member), _explain_missing(member))
             for rank, member in sorted(self._world.members.items())
         ]
         return Answer(collection.ticket, tuple(reports))
 
 
-def _kept(member: Member) -> bytes:
+def _get_kept_report(member: Member) -> bytes:
     return b"" if member.is_present else member.report
 
 
-def _absence(member: Member) -> str:
+def _explain_missing(member: Member) -> str:
     if member.is_reachable:
         return _SILENT
     if member.is_present:

@@ -15,12 +15,12 @@ from functools import partial
 from typing import TypeAlias
 
 from allhands_server.machine.effects import Answer, Effect
-from allhands_server.machine.events import AwaitVerdict, Meet
+from allhands_server.machine.events import AwaitVerdict, MonitoredBarrier
 from allhands_server.machine.formatting import escape
 from allhands_server.machine.limits import LONGEST_ERROR, check_name
 from allhands_server.machine.refusals import Refused, Status
-from allhands_server.machine.timers import Agenda, Appointment
-from allhands_server.machine.values import AbsentRank, GivenUp, Presence, State, Verdict
+from allhands_server.machine.timers import Timer, TimerQueue
+from allhands_server.machine.values import AbsentRank, CallCancellation, Presence, State, Verdict
 from allhands_server.machine.world.absent_ranks import (
     explains_silence,
     has_ended,
@@ -35,19 +35,19 @@ from allhands_server.machine.world.absent_ranks import (
     make_verdict,
     name_call,
 )
-from allhands_server.machine.world.broken_links import Pair, blame, pair
+from allhands_server.machine.world.broken_links import Pair, choose_culprits, order_pair
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.world import World
 
 PROBE_LEAD = 0.3
 """Seconds between the probe and the deadline; where there is little time, a third of it."""
-PATIENCE = 0.5
+PATIENCE_SECONDS = 0.5
 """Seconds after the deadline in which members may still answer."""
-MEMORY = 5.0
+MEMORY_SECONDS = 5.0
 """Seconds for which a verdict stands for callers whose deadlines pass later."""
-BARRIER_MEMORY = 60.0
+BARRIER_MEMORY_SECONDS = 60.0
 """The same, for who comes to a monitored barrier that has failed."""
-PAST = 64
+PAST_VERDICTS = 64
 """Verdicts of one world that are kept for ranks that come to a call after it was given up."""
 BARRIER = "monitored_barrier"
 _FRESH_PROBE = 1.0
@@ -62,18 +62,18 @@ _MILD = (State.BUSY, State.ELSEWHERE)
 
 
 @dataclass(slots=True)
-class _Case:
+class _BlockedCall:
     key: _Key
     operation: str
     callers: dict[int, int] = field(default_factory=dict)  # ticket -> rank
     overdue: set[int] = field(default_factory=set)  # tickets
-    begun: set[int] = field(default_factory=set)  # ranks that have asked, or arrived
+    arrived: set[int] = field(default_factory=set)  # ranks that have asked, or arrived
     waited_for: dict[int, set[int]] = field(default_factory=dict)  # rank -> who waits for it
-    probed: float | None = None
-    until: float | None = None
+    probed_at: float | None = None
+    patience_until: float | None = None
     """When patience is over."""
     verdict: Verdict | None = None
-    given_up: GivenUp | None = None
+    cancellation: CallCancellation | None = None
 
     @property
     def group(self) -> str:
@@ -91,16 +91,16 @@ class _Case:
 class Verdicts:
     """The calls of one world that somebody complains about."""
 
-    def __init__(self, world: World, agenda: Agenda) -> None:
+    def __init__(self, world: World, timers: TimerQueue) -> None:
         self._world = world
-        self._agenda = agenda
-        self._cases: dict[_Key, _Case] = {}
-        self._callers: dict[int, tuple[_Case, tuple[Appointment, ...]]] = {}
-        self._late: dict[_Key, _Case] = {}  # those whose deadline has passed
+        self._timers = timers
+        self._calls: dict[_Key, _BlockedCall] = {}
+        self._callers: dict[int, tuple[_BlockedCall, tuple[Timer, ...]]] = {}
+        self._late: dict[_Key, _BlockedCall] = {}  # those whose deadline has passed
         self._past: dict[_Key, tuple[Verdict, float]] = {}  # for who comes late; oldest first
 
-    def ask(
-        self, ticket: int, request: AwaitVerdict | Meet, now: float, due: float | None
+    def submit(
+        self, ticket: int, request: AwaitVerdict | MonitoredBarrier, now: float, due: float | None
     ) -> list[Effect]:
         """Take in a complaint, or an arrival; it is answered now, or when it is due.
 
@@ -112,23 +112,23 @@ class Verdicts:
             raise Refused(
                 Status.INVALID_ARGUMENT, "a verdict is given at the call's deadline: give it one"
             )
-        asker = self._world.member(request.member_id)
-        case = self._case(request)
-        if case.given_up is not None:
-            return [Answer(ticket, case.given_up)]
+        asker = self._world.find_member(request.member_id)
+        case = self._open_call(request)
+        if case.cancellation is not None:
+            return [Answer(ticket, case.cancellation)]
         case.callers[ticket] = asker.rank
-        case.begun.add(asker.rank)
+        case.arrived.add(asker.rank)
         if isinstance(request, AwaitVerdict):
             for rank in request.waiting_on:
                 case.waited_for.setdefault(rank, set()).add(asker.rank)
-        elif case.begun.issuperset(self._ranks(case.group)):
-            return self._passed(case)
+        elif case.arrived.issuperset(self._list_ranks(case.group)):
+            return self._answer_passed(case)
         lead = min(PROBE_LEAD, max(0.0, due - now) / 3)
-        appointments = (
-            self._agenda.at(due - lead, partial(self._probe, case, lead)),
-            self._agenda.at(due, partial(self._due, case, ticket)),
+        timers = (
+            self._timers.schedule(due - lead, partial(self._probe, case, lead)),
+            self._timers.schedule(due, partial(self._on_due, case, ticket)),
         )
-        self._callers[ticket] = (case, appointments)
+        self._callers[ticket] = (case, timers)
         if case.is_barrier and case.verdict is not None:
             return self._answer(case, [ticket])
         return []
@@ -136,204 +136,210 @@ class Verdicts:
     def expire(self, ticket: int, now: float) -> Effect:
         raise AssertionError("verdicts see to the time themselves")
 
-    def withdraw(self, ticket: int) -> None:
+    def cancel(self, ticket: int) -> None:
         if (found := self._callers.pop(ticket, None)) is None:
             return
-        case, appointments = found
-        for appointment in appointments:
-            appointment.cancel()
+        case, timers = found
+        for timer in timers:
+            timer.cancel()
         rank = case.callers.pop(ticket)
         if case.is_barrier:
-            case.begun.discard(rank)
+            case.arrived.discard(rank)
         case.overdue.discard(ticket)
         self._drop_if_idle(case)
 
     def review(self, now: float) -> list[Effect]:
         """Give the verdicts that only waited for what is known now."""
-        return [effect for case in [*self._late.values()] for effect in self._conclude(case, now)]
+        return [
+            effect for case in [*self._late.values()] for effect in self._answer_overdue(case, now)
+        ]
 
-    def opened(self, group: str) -> list[Effect]:
+    def on_group_opened(self, group: str) -> list[Effect]:
         """Learn which ranks a group has: those who meet in it may have come before that."""
         met = [
             case
-            for case in self._cases.values()
+            for case in self._calls.values()
             if case.is_barrier and case.group == group and case.callers
-            if case.verdict is None and case.begun.issuperset(self._ranks(group))
+            if case.verdict is None and case.arrived.issuperset(self._list_ranks(group))
         ]
-        return [effect for case in met for effect in self._passed(case)]
+        return [effect for case in met for effect in self._answer_passed(case)]
 
-    def closed(self, group: str) -> None:
+    def on_group_closed(self, group: str) -> None:
         """Learn that a rank has closed a group: with the last one, its numbers begin anew."""
-        if self._world.groups.ranks_of(group) is None:
+        if self._world.groups.get_ranks(group) is None:
             for key in [one for one in self._past if one[0] == group]:
                 del self._past[key]
 
-    def give_up(
+    def cancel_call(
         self, member: Member, group: str, sequence: int, reason: str, now: float
     ) -> list[Effect]:
         """Take in that a member has given up a call on purpose; the others in it hear of it."""
         check_name("the name of the group", group)
-        case = self._cases.setdefault((group, sequence, False), _Case((group, sequence, False), ""))
-        if case.given_up is not None:
+        case = self._calls.setdefault(
+            (group, sequence, False), _BlockedCall((group, sequence, False), "")
+        )
+        if case.cancellation is not None:
             return []
         told = escape(reason)[:LONGEST_ERROR]
-        case.given_up = GivenUp(group, sequence, member.rank, str(member), told)
-        self._agenda.at(now + MEMORY, partial(self._forget, case))
-        return self._world.given_up(case.given_up)
+        case.cancellation = CallCancellation(group, sequence, member.rank, str(member), told)
+        self._timers.schedule(now + MEMORY_SECONDS, partial(self._forget, case))
+        return self._world.push_call_cancelled(case.cancellation)
 
     # ------------------------------------------------------------ cases
 
-    def _case(self, request: AwaitVerdict | Meet) -> _Case:
-        is_barrier = isinstance(request, Meet)
-        operation = BARRIER if isinstance(request, Meet) else request.operation
+    def _open_call(self, request: AwaitVerdict | MonitoredBarrier) -> _BlockedCall:
+        is_barrier = isinstance(request, MonitoredBarrier)
+        operation = BARRIER if isinstance(request, MonitoredBarrier) else request.operation
         check_name("the operation", operation, empty=True)
         key = (request.group, request.sequence, is_barrier)
-        return self._cases.setdefault(key, _Case(key, operation))
+        return self._calls.setdefault(key, _BlockedCall(key, operation))
 
-    def _passed(self, case: _Case) -> list[Effect]:
+    def _answer_passed(self, case: _BlockedCall) -> list[Effect]:
         tickets = [*case.callers]
         for ticket in tickets:
-            self.withdraw(ticket)
+            self.cancel(ticket)
         return [Answer(ticket, None) for ticket in tickets]
 
-    def _due(self, case: _Case, ticket: int, now: float) -> list[Effect]:
+    def _on_due(self, case: _BlockedCall, ticket: int, now: float) -> list[Effect]:
         case.overdue.add(ticket)
-        return self._conclude(case, now)
+        return self._answer_overdue(case, now)
 
-    def _conclude(self, case: _Case, now: float) -> list[Effect]:
+    def _answer_overdue(self, case: _BlockedCall, now: float) -> list[Effect]:
         """Answer the callers whose time is over, if there is a verdict or can be one."""
         effects: list[Effect] = []
         if case.verdict is None:
-            if case.until is None:
-                case.until = now + PATIENCE
+            if case.patience_until is None:
+                case.patience_until = now + PATIENCE_SECONDS
                 self._late[case.key] = case
-                self._agenda.at(case.until, partial(self._lose_patience, case))
-                if case.probed is None:
+                self._timers.schedule(case.patience_until, partial(self._on_patience_over, case))
+                if case.probed_at is None:
                     effects += self._probe(case, PROBE_LEAD, now)
-            if now < case.until and self._may_still_answer(case):
+            if now < case.patience_until and self._may_still_answer(case):
                 return effects
-            case.verdict = self._verdict(case, now)
+            case.verdict = self._judge(case, now)
             self._remember(case, now)
             del self._late[case.key]
-            memory = BARRIER_MEMORY if case.is_barrier else MEMORY
-            self._agenda.at(now + memory, partial(self._forget, case))
+            memory = BARRIER_MEMORY_SECONDS if case.is_barrier else MEMORY_SECONDS
+            self._timers.schedule(now + memory, partial(self._forget, case))
             # Later: whose call it was is to hear of its deadline first.
-            self._agenda.at(now + LOSS_LAG, partial(self._world.lose_held_up, case.verdict))
+            self._timers.schedule(
+                now + LOSS_LAG, partial(self._world.lose_silent_members, case.verdict)
+            )
         tickets = case.callers if case.is_barrier else case.overdue
         return effects + self._answer(case, [*tickets])
 
-    def _lose_patience(self, case: _Case, now: float) -> list[Effect]:
-        return self._conclude(case, now) if case.key in self._late else []
+    def _on_patience_over(self, case: _BlockedCall, now: float) -> list[Effect]:
+        return self._answer_overdue(case, now) if case.key in self._late else []
 
-    def _answer(self, case: _Case, tickets: Iterable[int]) -> list[Effect]:
+    def _answer(self, case: _BlockedCall, tickets: Iterable[int]) -> list[Effect]:
         answers: list[Effect] = [Answer(ticket, case.verdict) for ticket in tickets]
         for answer in answers:
             assert isinstance(answer, Answer)
-            self.withdraw(answer.ticket)
+            self.cancel(answer.ticket)
         return answers
 
-    def _forget(self, case: _Case, now: float) -> list[Effect]:
-        case.verdict = case.given_up = case.until = None
+    def _forget(self, case: _BlockedCall, now: float) -> list[Effect]:
+        case.verdict = case.cancellation = case.patience_until = None
         self._drop_if_idle(case)
         return []
 
-    def _drop_if_idle(self, case: _Case) -> None:
-        if case.callers or case.verdict is not None or case.given_up is not None:
+    def _drop_if_idle(self, case: _BlockedCall) -> None:
+        if case.callers or case.verdict is not None or case.cancellation is not None:
             return
         self._late.pop(case.key, None)
-        if self._cases.get(case.key) is case:
-            del self._cases[case.key]
+        if self._calls.get(case.key) is case:
+            del self._calls[case.key]
 
-    def _remember(self, case: _Case, now: float) -> None:
+    def _remember(self, case: _BlockedCall, now: float) -> None:
         """Keep the first verdict on a call: who comes to it later should be told the same."""
         assert case.verdict is not None
         if not case.is_barrier and case.verdict.absent and case.key not in self._past:
             self._past[case.key] = case.verdict, now
-            if len(self._past) > PAST:
+            if len(self._past) > PAST_VERDICTS:
                 del self._past[next(iter(self._past))]
 
     # ------------------------------------------------------------ asking
 
-    def _probe(self, case: _Case, lead: float, now: float) -> list[Effect]:
+    def _probe(self, case: _BlockedCall, lead: float, now: float) -> list[Effect]:
         # All callers' deadlines pass at nearly one time: one probe serves them all.
-        if case.verdict or (case.probed is not None and now - case.probed < _FRESH_PROBE):
+        if case.verdict or (case.probed_at is not None and now - case.probed_at < _FRESH_PROBE):
             return []
-        case.probed = now
-        self._agenda.at(now + max(lead / 2, _LOOK_AFTER), partial(self._look, case))
-        return self._world.probe(self._concerned(case), now, stack=True)
+        case.probed_at = now
+        self._timers.schedule(now + max(lead / 2, _LOOK_AFTER), partial(self._inspect_silent, case))
+        return self._world.probe(self._list_pending(case), now, stack=True)
 
-    def _look(self, case: _Case, now: float) -> list[Effect]:
+    def _inspect_silent(self, case: _BlockedCall, now: float) -> list[Effect]:
         """Have the processes looked at that do not answer."""
         if case.verdict is not None or not case.callers:
             return []
-        silent = [one for one in self._concerned(case) if _is_silent(one, case)]
-        return [effect for one in silent for effect in self._world.look(one, stack=True)]
+        silent = [one for one in self._list_pending(case) if _is_silent(one, case)]
+        return [effect for one in silent for effect in self._world.inspect_process(one, stack=True)]
 
-    def _may_still_answer(self, case: _Case) -> bool:
+    def _may_still_answer(self, case: _BlockedCall) -> bool:
         return any(
-            _is_silent(one, case) and not explains_silence(one.sight)
-            for one in self._concerned(case)
+            _is_silent(one, case) and not explains_silence(one.process_state)
+            for one in self._list_pending(case)
         )
 
-    def _concerned(self, case: _Case) -> list[Member]:
+    def _list_pending(self, case: _BlockedCall) -> list[Member]:
         """The members of whom something can be learnt."""
-        found = [self._world.present.get(rank) for rank in self._ranks(case.group)]
+        found = [self._world.present.get(rank) for rank in self._list_ranks(case.group)]
         return [one for one in found if one is not None and not self._is_done(one, case)]
 
-    def _is_done(self, member: Member, case: _Case) -> bool:
+    def _is_done(self, member: Member, case: _BlockedCall) -> bool:
         if case.is_barrier:
-            return member.rank in case.begun
-        return member.completed(case.group) >= case.sequence
+            return member.rank in case.arrived
+        return member.get_completed(case.group) >= case.sequence
 
-    def _ranks(self, group: str) -> Iterable[int]:
+    def _list_ranks(self, group: str) -> Iterable[int]:
         """The ranks of a group; of one that nobody has opened, all of the world."""
-        ranks = self._world.groups.ranks_of(group)
+        ranks = self._world.groups.get_ranks(group)
         return range(self._world.size) if ranks is None else sorted(set(ranks))
 
     # ------------------------------------------------------------ judging
 
-    def _verdict(self, case: _Case, now: float) -> Verdict:
-        ranks = list(self._ranks(case.group))
-        found = [self._not_begun(rank, case, now) for rank in ranks]
+    def _judge(self, case: _BlockedCall, now: float) -> Verdict:
+        ranks = list(self._list_ranks(case.group))
+        found = [self._judge_not_begun(rank, case, now) for rank in ranks]
         absent = {one.rank: one for one in found if one is not None}
         if not absent:
-            stuck = [self._stuck(rank, case, now) for rank in ranks]
+            stuck = [self._judge_stuck(rank, case, now) for rank in ranks]
             absent = {one.rank: one for one in stuck if one is not None}
-        for one in self._unreachable(case, ranks, absent.keys()):
+        for one in self._judge_unreachable(case, ranks, absent.keys()):
             if one.rank not in absent or absent[one.rank].state in _MILD:
                 absent[one.rank] = one
         if not absent and (past := self._past.get(case.key)) is not None:
             given, when = past
             return make_late_verdict(given, now - when)
         if not absent:
-            absent = {rank: self._slow(rank, case) for rank in case.waited_for}
+            absent = {rank: self._judge_slow(rank, case) for rank in case.waited_for}
         inorder = [one for _, one in sorted(absent.items())]
         return make_verdict(case.group, case.sequence, case.operation, inorder)
 
-    def _not_begun(self, rank: int, case: _Case, now: float) -> AbsentRank | None:
+    def _judge_not_begun(self, rank: int, case: _BlockedCall, now: float) -> AbsentRank | None:
         member = self._world.members.get(rank)
         if member is None:
             return judge_never_joined(rank)
         if self._is_done(member, case):
             return None
         if member.presence is Presence.LOST:
-            return member.fate
+            return member.loss
         if member.presence is Presence.LEFT:
             return judge_left(member)
-        has_begun = member.begun(case.group) >= case.sequence and not case.is_barrier
-        if has_begun or rank in case.begun:
+        has_begun = member.get_begun(case.group) >= case.sequence and not case.is_barrier
+        if has_begun or rank in case.arrived:
             return None
         if _is_silent(member, case):
-            return _silent(member, now)
+            return _judge_silent_member(member, now)
         return judge_occupied(member, case.group, now)
 
-    def _stuck(self, rank: int, case: _Case, now: float) -> AbsentRank | None:
+    def _judge_stuck(self, rank: int, case: _BlockedCall, now: float) -> AbsentRank | None:
         member = self._world.members[rank]  # else it would not have begun
         done = self._is_done(member, case)
-        return None if done or not _is_silent(member, case) else _silent(member, now)
+        return None if done or not _is_silent(member, case) else _judge_silent_member(member, now)
 
-    def _unreachable(
-        self, case: _Case, ranks: Iterable[int], missing: Collection[int]
+    def _judge_unreachable(
+        self, case: _BlockedCall, ranks: Iterable[int], missing: Collection[int]
     ) -> list[AbsentRank]:
         """Judge by what members say of the peers that do not answer them.
 
@@ -347,9 +353,9 @@ class Verdicts:
             if rank in present and not _is_silent(present[rank], case)
         }
         pairs: set[Pair] = {
-            pair(rank, other)
+            order_pair(rank, other)
             for rank, one in alive.items()
-            for other in one.cut_off(case.group)
+            for other in one.get_unanswered(case.group)
             if other in alive and other != rank
         }
         done = {rank for rank, one in alive.items() if self._is_done(one, case)}
@@ -362,7 +368,7 @@ class Verdicts:
                 [culprit] = culprits
                 blamed.setdefault(culprit, []).append(sum(both) - culprit)
                 pairs.discard(both)
-        for rank, others in blame(pairs).items():
+        for rank, others in choose_culprits(pairs).items():
             blamed.setdefault(rank, []).extend(others)
         return [
             judge_unreachable(
@@ -371,7 +377,7 @@ class Verdicts:
             for rank, others in sorted(blamed.items())
         ]
 
-    def _slow(self, rank: int, case: _Case) -> AbsentRank:
+    def _judge_slow(self, rank: int, case: _BlockedCall) -> AbsentRank:
         member = self._world.members.get(rank)
         if member is None:
             return judge_never_joined(rank)
@@ -379,13 +385,13 @@ class Verdicts:
         return judge_slow(member, call, sorted(case.waited_for[rank]))
 
 
-def _is_silent(member: Member, case: _Case) -> bool:
+def _is_silent(member: Member, case: _BlockedCall) -> bool:
     # A probe that another case has sent since may still be under way.
-    asked, probed = member.unanswered, case.probed
+    asked, probed = member.unanswered_since, case.probed_at
     return member.is_broken or (asked is not None and probed is not None and asked <= probed)
 
 
-def _silent(member: Member, now: float) -> AbsentRank:
-    if member.is_broken or has_ended(member.sight):
+def _judge_silent_member(member: Member, now: float) -> AbsentRank:
+    if member.is_broken or has_ended(member.process_state):
         return judge_lost(member, "its session broke", now)
     return judge_silent(member, now)

@@ -24,30 +24,30 @@ from functools import partial
 from allhands_server.machine import limits
 from allhands_server.machine.effects import (
     Aborted,
-    CallGivenUp,
+    BrokenLinks,
+    CallCancelled,
     Effect,
-    End,
-    Inspect,
+    EndSession,
+    InspectPeer,
+    InspectProcess,
     JobEnded,
     Joined,
     LeaveAccepted,
-    Look,
     MemberLeft,
     MemberLost,
     Newcomers,
     Notification,
+    OperatorLog,
     Probe,
     Push,
-    Report,
-    Ruling,
     WorldFormed,
 )
-from allhands_server.machine.events import Fresh, Heartbeat, Join, Leave, ReportExit
+from allhands_server.machine.events import Heartbeat, Join, Leave, Randomness, ReportExit
 from allhands_server.machine.formatting import escape, join_names, quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.timers import Agenda, Appointment
+from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.values import (
-    GivenUp,
+    CallCancellation,
     Lateness,
     MemberView,
     Presence,
@@ -62,15 +62,20 @@ from allhands_server.machine.world.absent_ranks import (
     make_world_verdict,
     name_call,
 )
-from allhands_server.machine.world.broken_links import Complaints, Pair, blame, pair
-from allhands_server.machine.world.clock_sync import Clocks
-from allhands_server.machine.world.failure_detector import Liveness
+from allhands_server.machine.world.broken_links import (
+    BrokenLinkReports,
+    Pair,
+    choose_culprits,
+    order_pair,
+)
+from allhands_server.machine.world.clock_sync import ClockSync
+from allhands_server.machine.world.failure_detector import FailureDetector
 from allhands_server.machine.world.groups import Groups
-from allhands_server.machine.world.lateness import Skew
+from allhands_server.machine.world.lateness import LatenessTracker
 from allhands_server.machine.world.member import Member
-from allhands_server.machine.world.postmortem import Postmortem, report_nbytes
-from allhands_server.machine.world.report_collection import Reports
-from allhands_server.machine.world.silent_links import Silences
+from allhands_server.machine.world.postmortem import Postmortem, limit_report
+from allhands_server.machine.world.report_collection import ReportCollections
+from allhands_server.machine.world.silent_links import SilentLinkMonitor
 
 WORLD = "world"
 """How the names of groups begin that have all members."""
@@ -89,19 +94,19 @@ class World:
     """Who is in it, by rank. Methods take the time and return what is to be done."""
 
     def __init__(
-        self, first: Join, fresh: Fresh, epoch: int, agenda: Agenda, space: str = ""
+        self, first: Join, randomness: Randomness, epoch: int, timers: TimerQueue, space: str = ""
     ) -> None:
-        self._agenda = agenda
+        self._timers = timers
         self._space = space
-        self._secret = fresh.secret
+        self._secret = randomness.secret
         self._formed_size = 0
         self._probes = 0
         self._suspected: set[int] = set()  # ranks to which a link broke
-        self._complaints = Complaints()
-        self._ruling: Appointment | None = None
+        self._broken_links = BrokenLinkReports()
+        self._ruling_timer: Timer | None = None
         self.job = first.job
-        self.incarnation = fresh.incarnation
-        self.window = first.heartbeat_window or limits.WINDOW_DEFAULT
+        self.incarnation = randomness.incarnation
+        self.heartbeat_window = first.heartbeat_window or limits.WINDOW_DEFAULT
         self.epoch = epoch
         self.members: dict[int, Member] = {}
         self.present: dict[int, Member] = {}
@@ -110,26 +115,28 @@ class World:
         """Who waits to be let in, by the rank that it would have, in the order of coming."""
         self.unreachable: set[int] = set()
         """Members who are alive, but out of reach for others: no group goes on with them."""
-        self.wanted = 0
+        self.wanted_newcomers = 0
         """Newcomers that the members are waiting for."""
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
         """What else is to be done once somebody came or went."""
         self.groups = Groups()
         self.postmortem = Postmortem(self.groups)
-        self.reports = Reports(self)
-        self.silences = Silences(self, agenda)
-        self.liveness = Liveness(self, agenda, is_window_given=first.heartbeat_window > 0)
-        self._clocks = Clocks()
-        self._skew = Skew()
+        self.reports = ReportCollections(self)
+        self.silent_links = SilentLinkMonitor(self, timers)
+        self.failure_detector = FailureDetector(
+            self, timers, is_window_given=first.heartbeat_window > 0
+        )
+        self._clock_sync = ClockSync()
+        self._lateness = LatenessTracker()
 
     @property
-    def interval(self) -> float:
-        return min(self.window / BEATS_PER_WINDOW, INTERVAL_MOST)
+    def heartbeat_interval(self) -> float:
+        return min(self.heartbeat_window / BEATS_PER_WINDOW, INTERVAL_MOST)
 
     @property
     def size(self) -> int:
         """The agreed size; 0 while nobody who is present has brought one."""
-        sized = self._sized()
+        sized = self._find_sized_member()
         return self._formed_size or (sized.join.world_size if sized is not None else 0)
 
     @property
@@ -153,7 +160,7 @@ class World:
         """Whether it runs: whole or degraded."""
         return bool(self._formed_size and self.present)
 
-    def member(self, member_id: str) -> Member:
+    def find_member(self, member_id: str) -> Member:
         """Return the member with that identity.
 
         Raises:
@@ -179,21 +186,21 @@ class World:
         Raises:
             Refused: the world would not have it; nothing has changed.
         """
-        if self._formed_size and (self._is_elastic or len(self.newcomers) < self.wanted):
-            return self._await(session, join, member_id, now)
-        admission.check_size(join, self._sized())
+        if self._formed_size and (self._is_elastic or len(self.newcomers) < self.wanted_newcomers):
+            return self._add_newcomer(session, join, member_id, now)
+        admission.check_size(join, self._find_sized_member())
         if self._formed_size:
-            if self.liveness.disturb(now):
-                raise admission.may_be_over(join, self.window)
-            raise admission.too_late(join, self.present, self._formed_size)
-        place = admission.find_place(join, self.members)
+            if self.failure_detector.note_joiner(now):
+                raise admission.refuse_for_now(join, self.heartbeat_window)
+            raise admission.refuse_late_joiner(join, self.present, self._formed_size)
+        place = admission.choose_rank(join, self.members)
         effects: list[Effect] = []
         if place.displaced is not None:
             effects += self._displace(place.displaced, join)
-        member = Member(member_id, session, place.rank, join, heard=now)
+        member = Member(member_id, session, place.rank, join, heard_at=now)
         self.members[member.rank] = self.present[member.rank] = member
-        self.liveness.watch(member)
-        effects.append(Push(session, self._introduction(member)))
+        self.failure_detector.watch(member)
+        effects.append(Push(session, self._make_joined(member)))
         if len(self.members) == self.size:
             effects += self._form(now)
         return member, effects
@@ -207,29 +214,29 @@ class World:
     def _is_elastic(self) -> bool:
         return any(one.join.elastic for one in self.present.values())
 
-    def _await(
+    def _add_newcomer(
         self, session: int, join: Join, member_id: str, now: float
     ) -> tuple[Member, list[Effect]]:
         """Let a worker wait for a place in a world that runs."""
         rank = max([*self.members, *self.newcomers, self._formed_size - 1]) + 1
-        member = Member(member_id, session, rank, join, heard=now)
+        member = Member(member_id, session, rank, join, heard_at=now)
         self.newcomers[rank] = member
-        self.liveness.watch(member)
-        report = Report(f"job {self.job}: {member} waits to be taken in")
-        introduction = Push(session, self._introduction(member))
-        return member, [introduction, *self._announce(), report, *self.on_change(now)]
+        self.failure_detector.watch(member)
+        report = OperatorLog(f"job {self.job}: {member} waits to be taken in")
+        introduction = Push(session, self._make_joined(member))
+        return member, [introduction, *self._push_newcomer_count(), report, *self.on_change(now)]
 
-    def _announce(self) -> list[Effect]:
-        return self.tell(self.present.values(), Newcomers(len(self.newcomers)))
+    def _push_newcomer_count(self) -> list[Effect]:
+        return self.push(self.present.values(), Newcomers(len(self.newcomers)))
 
-    def expel_unreachable(self, ranks: Iterable[int], now: float) -> list[Effect]:
+    def lose_unreachable(self, ranks: Iterable[int], now: float) -> list[Effect]:
         """Lose those members of a group that others of it cannot reach."""
         effects: list[Effect] = []
         for rank in self.unreachable.intersection(ranks, self.present):
             effects += self.lose(self.present[rank], "other members cannot reach it", now)
         return effects
 
-    def let_in(self, group: str, ranks: Sequence[int], now: float) -> tuple[MemberView, ...]:
+    def form_group(self, group: str, ranks: Sequence[int], now: float) -> tuple[MemberView, ...]:
         """Open an epoch in which these ranks are a group, newcomers among them.
 
         Return the group's members in its order. What newcomers are told is in `welcome`.
@@ -242,21 +249,21 @@ class World:
             self.groups.open(group, tuple(ranks), rank)
         if group.startswith(WORLD):
             self._formed_size = len(ranks)
-            self.postmortem.went_on()
-        return tuple(self.members[rank].view(now) for rank in ranks)
+            self.postmortem.clear_failures()
+        return tuple(self.members[rank].describe(now) for rank in ranks)
 
-    def welcome(
+    def push_world_formed(
         self, group: str, members: tuple[MemberView, ...], newcomers: Iterable[int]
     ) -> list[Effect]:
         """Say to newcomers which group they are part of now, to all who still waits."""
         formed = WorldFormed(self.epoch, len(members), members, group)
-        told = self.tell((self.members[rank] for rank in newcomers), formed)
-        report = Report(
+        told = self.push((self.members[rank] for rank in newcomers), formed)
+        report = OperatorLog(
             f"job {self.job}: epoch {self.epoch} opened, {len(members)} members of {group}"
         )
-        return [*told, *(self._announce() if told else []), report]
+        return [*told, *(self._push_newcomer_count() if told else []), report]
 
-    def _sized(self) -> Member | None:
+    def _find_sized_member(self) -> Member | None:
         return next((one for one in self.members.values() if one.join.world_size), None)
 
     def _displace(self, member: Member, claimant: Join) -> list[Effect]:
@@ -266,32 +273,32 @@ class World:
             f"{member} had its rank by assignment, and host {claimant.host}, pid {claimant.pid} "
             "claims it: join again for another",
         )
-        return [End(member.session, refusal)]
+        return [EndSession(member.session, refusal)]
 
-    def _introduction(self, member: Member) -> Joined:
+    def _make_joined(self, member: Member) -> Joined:
         return Joined(
             member_id=member.member_id,
             rank=member.rank,
             world_size=self.size,
             incarnation=self.incarnation,
             secret=self._secret,
-            heartbeat_window=self.window,
-            heartbeat_interval=self.interval,
+            heartbeat_window=self.heartbeat_window,
+            heartbeat_interval=self.heartbeat_interval,
             address=member.join.address,
-            report_nbytes=report_nbytes(self.size),
+            report_nbytes=limit_report(self.size),
         )
 
     def _form(self, now: float) -> list[Effect]:
         self._formed_size = len(self.members)
         self.epoch += 1
-        members = tuple(member.view(now) for _, member in sorted(self.members.items()))
+        members = tuple(member.describe(now) for _, member in sorted(self.members.items()))
         formed = WorldFormed(self.epoch, self._formed_size, members)
         report = f"job {self.job}: epoch {self.epoch} opened, {self._formed_size} members"
-        return [*self.tell(self.members.values(), formed), Report(report)]
+        return [*self.push(self.members.values(), formed), OperatorLog(report)]
 
     # ------------------------------------------------------------ going
 
-    def lose_held_up(self, verdict: Verdict, now: float) -> list[Effect]:
+    def lose_silent_members(self, verdict: Verdict, now: float) -> list[Effect]:
         """Lose those who are silent though they live, when a call's deadline has passed for them.
 
         Not those who have been silent for less than the window: they may be back for the next call.
@@ -302,23 +309,26 @@ class World:
             member = self.present.get(one.rank)
             if member is None or one.state not in (State.PAUSED, State.STALLED):
                 continue
-            if member.unanswered is not None and now - member.heard >= self.window:
-                silent = f"silent for {now - member.heard:.1f} s, past the deadline of {call}"
+            if (
+                member.unanswered_since is not None
+                and now - member.heard_at >= self.heartbeat_window
+            ):
+                silent = f"silent for {now - member.heard_at:.1f} s, past the deadline of {call}"
                 effects += self.lose(member, silent, now)
         return effects
 
     def leave(self, member: Member, leave: Leave, now: float) -> list[Effect]:
         """Let a member go that says so; the others hear what it had completed."""
-        member.learn(leave.progress, now)
-        effects: list[Effect] = [Push(member.session, LeaveAccepted()), End(member.session)]
+        member.update_progress(leave.progress, now)
+        effects: list[Effect] = [Push(member.session, LeaveAccepted()), EndSession(member.session)]
         if self.is_outside(member):
             return [*effects, *self._remove(member)]
         error = escape(leave.error)[: limits.LONGEST_ERROR]
         traceback = escape(leave.traceback)[-limits.LONGEST_ERROR :]
-        self._gone(member, Presence.LEFT, error, now)
-        self.postmortem.left(member, error, traceback, now)
+        self._mark_gone(member, Presence.LEFT, error, now)
+        self.postmortem.note_left(member, error, traceback, now)
         if leave.report:
-            self.postmortem.keep(member, leave.report)
+            self.postmortem.keep_report(member, leave.report)
         others = self.present
         if others:
             self.epoch += 1
@@ -326,42 +336,42 @@ class World:
             rank=member.rank,
             host=member.join.host,
             pid=member.join.pid,
-            progress=member.progress(now),
+            progress=member.get_progress(now),
             error=error,
             epoch=self.epoch,
             traceback=traceback,
             aborts=leave.aborts,
         )
         why = f" because of {quote(error)}" if error else ""
-        report = Report(
+        report = OperatorLog(
             f"job {self.job}: {member} left{why}; epoch {self.epoch}", of_failure=bool(why)
         )
-        told = self.tell(others.values(), left)
-        return [*effects, *told, report, *self.on_change(now), *self._maybe_ended(now)]
+        told = self.push(others.values(), left)
+        return [*effects, *told, report, *self.on_change(now), *self._end_if_empty(now)]
 
-    def broke(self, member: Member, now: float) -> list[Effect]:
+    def on_session_broken(self, member: Member, now: float) -> list[Effect]:
         """Note that a member's session is over though it has not left."""
         if self.is_outside(member):
             return self._remove(member)
         member.is_broken = True
-        if member.status is not None:
+        if member.exit_status is not None:
             return self.lose(member, "its session broke", now)
-        if member.unanswered is not None and now - member.heard >= self.window:
-            return self.liveness.broke(member, now)
-        looking = self.look(member)
+        if member.unanswered_since is not None and now - member.heard_at >= self.heartbeat_window:
+            return self.failure_detector.on_session_broken(member, now)
+        looking = self.inspect_process(member)
         if member.rank in self._suspected and not (looking or member.join.watched):
             return self.lose(member, "its session broke, and a link to it", now)
-        self.liveness.stop(member)
+        self.failure_detector.stop(member)
         # Twice: a process closes its sockets before it is gone.
-        member.watch = self._agenda.at(now + GRACE / 2, partial(self._look_again, member))
+        member.timer = self._timers.schedule(now + GRACE / 2, partial(self._inspect_again, member))
         return looking
 
-    def _look_again(self, member: Member, now: float) -> list[Effect]:
+    def _inspect_again(self, member: Member, now: float) -> list[Effect]:
         lose = partial(self.lose, member, "its session broke")
-        member.watch = self._agenda.at(now + GRACE / 2, lose)
-        return self.look(member)
+        member.timer = self._timers.schedule(now + GRACE / 2, lose)
+        return self.inspect_process(member)
 
-    def link_broke(
+    def on_link_broken(
         self, rank: int, reporter: Member, reason: str, shares_memory: bool, now: float
     ) -> list[Effect]:
         """Weigh a member's word that its link to `rank` broke."""
@@ -374,47 +384,49 @@ class World:
                 return []  # more will be known in a moment
             return self.lose(suspect, "its session broke, and a link to it", now)
         if not shares_memory:
-            self.complain(pair(reporter.rank, rank), f"the link broke ({reason})", now)
+            self.report_broken_link(
+                order_pair(reporter.rank, rank), f"the link broke ({reason})", now
+            )
         return self.probe([suspect], now)
 
-    def complain(self, both: Pair, reason: str, now: float) -> None:
+    def report_broken_link(self, both: Pair, reason: str, now: float) -> None:
         """Let it be ruled soon on two members, once both are known to be alive."""
-        if self._complaints.add(*both, reason):
-            self._await_ruling(now)
+        if self._broken_links.add(*both, reason):
+            self._schedule_ruling(now)
 
-    def is_ruled_on(self, both: Pair) -> bool:
+    def is_announced_broken(self, both: Pair) -> bool:
         """Say whether all members have been told that two cannot reach each other."""
-        return self._complaints.is_ruled(both)
+        return self._broken_links.is_announced(both)
 
-    def withdraw_complaint(self, both: Pair) -> None:
-        self._complaints.withdraw(both)
+    def discard_broken_link(self, both: Pair) -> None:
+        self._broken_links.discard(both)
 
-    def tell_present(self, what: Notification) -> list[Effect]:
+    def push_to_present(self, what: Notification) -> list[Effect]:
         """Push something to all members that are there."""
-        return self.tell(self.present.values(), what)
+        return self.push(self.present.values(), what)
 
-    def _await_ruling(self, now: float) -> None:
-        if self._ruling is None and self._formed_size:
-            self._ruling = self._agenda.at(now + RULING, self._rule)
+    def _schedule_ruling(self, now: float) -> None:
+        if self._ruling_timer is None and self._formed_size:
+            self._ruling_timer = self._timers.schedule(now + RULING, self._announce_broken_links)
 
-    def _rule(self, now: float) -> list[Effect]:
+    def _announce_broken_links(self, now: float) -> list[Effect]:
         """Say who cannot reach one another, of those who are known to be alive."""
-        self._ruling = None
-        self._complaints.drop(self.members.keys() - self.present.keys())
+        self._ruling_timer = None
+        self._broken_links.drop_ranks(self.members.keys() - self.present.keys())
         alive = {
             rank
             for rank, one in self.present.items()
-            if one.is_reachable and one.unanswered is None
+            if one.is_reachable and one.unanswered_since is None
         }
-        pairs = [both for both in self._complaints.pairs if alive.issuperset(both)]
-        reasons = self._complaints.rule(pairs)
-        self.silences.ruled(pairs)
-        if self._complaints.pairs:
-            self._await_ruling(now)  # until they answer, or are lost
+        pairs = [both for both in self._broken_links.open_pairs if alive.issuperset(both)]
+        reasons = self._broken_links.announce(pairs)
+        self.silent_links.discard(pairs)
+        if self._broken_links.open_pairs:
+            self._schedule_ruling(now)  # until they answer, or are lost
         if not pairs:
             return []
         found = []
-        for rank, others in blame(pairs).items():
+        for rank, others in choose_culprits(pairs).items():
             self.unreachable.add(rank)
             why = sorted({reasons[both] for both in pairs if rank in both})
             told = join_names(why, quoted=False)
@@ -422,28 +434,28 @@ class World:
                 judge_unreachable(self.members[rank], [self.members[at] for at in others], told)
             )
         verdict = make_world_verdict(found)
-        report = Report(f"job {self.job}: {verdict.text}")
-        return [*self.tell(self.present.values(), Ruling(verdict, tuple(pairs))), report]
+        report = OperatorLog(f"job {self.job}: {verdict.text}")
+        return [*self.push(self.present.values(), BrokenLinks(verdict, tuple(pairs))), report]
 
-    def exited(self, exit: ReportExit, now: float) -> tuple[bool, list[Effect]]:
+    def on_process_exit(self, exit: ReportExit, now: float) -> tuple[bool, list[Effect]]:
         """Take in how a process ended; say whether it is one of the members."""
         for member in self.members.values():
             join = member.join
             if (join.space, join.pid, join.born) == (exit.space, exit.pid, exit.born):
-                member.status = exit.status
-                return True, self._exited(member, now)
+                member.exit_status = exit.status
+                return True, self._judge_exit(member, now)
         return False, []
 
-    def _exited(self, member: Member, now: float) -> list[Effect]:
+    def _judge_exit(self, member: Member, now: float) -> list[Effect]:
         if member.presence is Presence.LOST:
-            member.fate = judge_lost(member, member.reason, now)
+            member.loss = judge_lost(member, member.reason, now)
         if not member.is_present or not self._formed_size:
             return []
         if member.is_broken:
             return self.lose(member, "its session broke", now)
-        self.liveness.stop(member)
+        self.failure_detector.stop(member)
         lose = partial(self.lose, member, "its process ended")
-        member.watch = self._agenda.at(now + LAST_WORDS, lose)
+        member.timer = self._timers.schedule(now + LAST_WORDS, lose)
         return []
 
     # ------------------------------------------------------------ giving up
@@ -454,24 +466,24 @@ class World:
         """Release the members of a group, or all."""
         by, reason = escape(by), escape(reason)
         if not group:
-            self.postmortem.aborted(by, reason, now)
-        ranks = set(self.groups.ranks_of(group) or ()) if group else self.members.keys()
+            self.postmortem.note_aborted(by, reason, now)
+        ranks = set(self.groups.get_ranks(group) or ()) if group else self.members.keys()
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {quote(group)} of job {self.job}" if group else f"job {self.job}"
-        report = Report(f"{what} was aborted by {by}: {quote(reason)}", of_failure=True)
-        return [*self.tell(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
+        report = OperatorLog(f"{what} was aborted by {by}: {quote(reason)}", of_failure=True)
+        return [*self.push(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
 
-    def given_up(self, given: GivenUp) -> list[Effect]:
+    def push_call_cancelled(self, given: CallCancellation) -> list[Effect]:
         """Release the members that may be in a call."""
-        ranks = self.groups.ranks_of(given.group) or ()
+        ranks = self.groups.get_ranks(given.group) or ()
         told = [self.present[rank] for rank in set(ranks) if rank in self.present]
-        notice = CallGivenUp(given.group, given.sequence, given.rank, given.by, given.reason)
-        return self.tell([one for one in told if one.rank != given.rank], notice)
+        notice = CallCancelled(given.group, given.sequence, given.rank, given.by, given.reason)
+        return self.push([one for one in told if one.rank != given.rank], notice)
 
     def dismiss(self, refusal: Refusal) -> list[Effect]:
         """End the sessions of a world that is not formed and will not be."""
         assert not self._formed_size
-        ended: list[Effect] = [End(one.session, refusal) for one in self.members.values()]
+        ended: list[Effect] = [EndSession(one.session, refusal) for one in self.members.values()]
         for member in list(self.members.values()):
             self._remove(member)
         return ended
@@ -486,11 +498,11 @@ class World:
         ended: list[Effect] = []
         for member in [*self.present.values()]:
             if not member.is_broken:
-                ended.append(End(member.session, refusal))
-            self._gone(member, Presence.LOST, why, now)
-        return [*ended, *self.on_change(now), *self._maybe_ended(now)]
+                ended.append(EndSession(member.session, refusal))
+            self._mark_gone(member, Presence.LOST, why, now)
+        return [*ended, *self.on_change(now), *self._end_if_empty(now)]
 
-    def abandon(self, now: float) -> list[Effect]:
+    def lose_broken_members(self, now: float) -> list[Effect]:
         """Where nobody's session is alive any more, do not wait for the grace to be over."""
         if not self.is_live or any(one.is_reachable for one in self.members.values()):
             return []
@@ -501,12 +513,12 @@ class World:
         effects: list[Effect] = []
         if not member.is_broken:
             text = f"job {self.job} counts {member} as lost: {reason}"
-            effects.append(End(member.session, Refusal(Status.ABORTED, text)))
+            effects.append(EndSession(member.session, Refusal(Status.ABORTED, text)))
         if self.is_outside(member):
             return [*effects, *self._remove(member)]
-        member.fate = judge_lost(member, reason, now)
-        self._gone(member, Presence.LOST, reason, now)
-        self.postmortem.lost(member, now)
+        member.loss = judge_lost(member, reason, now)
+        self._mark_gone(member, Presence.LOST, reason, now)
+        self.postmortem.note_lost(member, now)
         self.epoch += 1
         lost = MemberLost(
             rank=member.rank,
@@ -514,87 +526,89 @@ class World:
             pid=member.join.pid,
             reason=reason,
             epoch=self.epoch,
-            verdict=make_world_verdict([member.fate]),
+            verdict=make_world_verdict([member.loss]),
         )
-        report = Report(
+        report = OperatorLog(
             f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", of_failure=True
         )
-        others = self.tell(self.present.values(), lost)
-        return [*effects, *others, report, *self.on_change(now), *self._maybe_ended(now)]
+        others = self.push(self.present.values(), lost)
+        return [*effects, *others, report, *self.on_change(now), *self._end_if_empty(now)]
 
-    def _gone(self, member: Member, presence: Presence, reason: str, now: float) -> None:
-        self.liveness.stop(member)
+    def _mark_gone(self, member: Member, presence: Presence, reason: str, now: float) -> None:
+        self.failure_detector.stop(member)
         member.presence = presence
-        member.gone = now
+        member.gone_at = now
         member.reason = reason
         del self.present[member.rank]
-        self.silences.drop(member.rank)
-        if not self.present and self._ruling is not None:
-            self._ruling.cancel()
+        self.silent_links.drop_rank(member.rank)
+        if not self.present and self._ruling_timer is not None:
+            self._ruling_timer.cancel()
 
     def is_outside(self, member: Member) -> bool:
         """Whether a member is in no world that has formed: its going concerns nobody."""
         return not self._formed_size or member.rank in self.newcomers
 
     def _remove(self, member: Member) -> list[Effect]:
-        self.liveness.stop(member)
+        self.failure_detector.stop(member)
         if member.rank in self.newcomers:
             del self.newcomers[member.rank]
-            return self._announce()
+            return self._push_newcomer_count()
         del self.members[member.rank], self.present[member.rank]
         return []
 
-    def _maybe_ended(self, now: float) -> list[Effect]:
+    def _end_if_empty(self, now: float) -> list[Effect]:
         if self.present:
             return []
-        self.postmortem.ended = now
+        self.postmortem.ended_at = now
         refusal = Refusal(
             Status.UNAVAILABLE, f"the last member of job {self.job} is gone: join again"
         )
-        ended: list[Effect] = [End(one.session, refusal) for one in self.newcomers.values()]
+        ended: list[Effect] = [EndSession(one.session, refusal) for one in self.newcomers.values()]
         for member in list(self.newcomers.values()):
             self._remove(member)
         return [*ended, JobEnded(self.job)]
 
-    def tell(self, members: Iterable[Member], what: Notification) -> list[Effect]:
+    def push(self, members: Iterable[Member], what: Notification) -> list[Effect]:
         return [Push(member.session, what) for member in members if member.is_reachable]
 
     # ------------------------------------------------------------ silence
 
-    def heard(self, member: Member, now: float, *, probe: int = 0) -> list[Effect]:
+    def on_heard(self, member: Member, now: float, *, probe: int = 0) -> list[Effect]:
         """Note a sign of life; an answer to a probe counts as one even in the same instant."""
-        if member.unanswered is not None and (probe or now > member.unanswered):
-            member.unanswered = None
-            member.replied = now
-        effects = self.liveness.heard(member, now)
-        member.heard = now
-        member.sight = ""
+        if member.unanswered_since is not None and (probe or now > member.unanswered_since):
+            member.unanswered_since = None
+            member.probe_answered_at = now
+        effects = self.failure_detector.on_heard(member, now)
+        member.heard_at = now
+        member.process_state = ""
         return effects
 
-    def clocked(self, member: Member, beat: Heartbeat, now: float) -> None:
+    def on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
         """Learn from a heartbeat how a member's clock goes, and when it began its calls."""
         if not 0 < beat.sent < limits.LATEST_CLOCK:
             return
-        self._clocks.heard(member.rank, member.join.host, beat.sent, now)
+        self._clock_sync.add_sample(member.rank, member.join.host, beat.sent, now)
         for one in beat.begun:
-            if member.rank in (self.groups.ranks_of(one.group) or ()):
-                self._skew.learn(one.group, member.rank, one.calls)
+            if member.rank in (self.groups.get_ranks(one.group) or ()):
+                self._lateness.add_starts(one.group, member.rank, one.calls)
 
-    def offset(self, rank: int) -> float | None:
+    def estimate_offset(self, rank: int) -> float | None:
         """Return what to add to a member's clock to get this one's; None: unknown."""
-        return self._clocks.offset(rank, self.members[rank].join.host)
+        return self._clock_sync.estimate_offset(rank, self.members[rank].join.host)
 
-    def views(self, now: float) -> tuple[MemberView, ...]:
+    def describe_members(self, now: float) -> tuple[MemberView, ...]:
         """Describe all members, by rank."""
         late: dict[int, list[Lateness]] = {}
-        for group in self.groups.view():
+        for group in self.groups.describe():
             ranks = [rank for rank in group.ranks if rank in self.present]
-            for rank, lateness in self._skew.of(group.group, ranks, self.offset).items():
+            for rank, lateness in self._lateness.measure(
+                group.group, ranks, self.estimate_offset
+            ).items():
                 late.setdefault(rank, []).append(lateness)
         return tuple(
             replace(
-                member.view(now),
-                clock_offset=self.offset(rank),
+                member.describe(now),
+                clock_offset=self.estimate_offset(rank),
                 lateness=tuple(late.get(rank, ())),
             )
             for rank, member in sorted(self.members.items())
@@ -602,12 +616,12 @@ class World:
 
     def close_group(self, member: Member, group: str) -> None:
         """Note that a member has a group open no more."""
-        member.forget(group)
+        member.forget_group(group)
         self.groups.close(group, member.rank, self.present)
-        if self.groups.ranks_of(group) is None:
-            self._skew.forget(group)
+        if self.groups.get_ranks(group) is None:
+            self._lateness.forget(group)
 
-    def look(self, member: Member, *, stack: bool = False) -> list[Effect]:
+    def inspect_process(self, member: Member, *, stack: bool = False) -> list[Effect]:
         """Have the process of a member looked at, by somebody who can; none: nobody can.
 
         With `stack` it is to say where its program is, unless that is known.
@@ -617,26 +631,28 @@ class World:
             return []
         channel = join.stack_channel if stack and not member.stack else ""
         if join.space == self._space:
-            return [Look(self.job, member.member_id, join.pid, join.born, channel)]
+            return [InspectProcess(self.job, member.member_id, join.pid, join.born, channel)]
         for one in self.present.values():
-            answers = one.is_reachable and one.unanswered is None
+            answers = one.is_reachable and one.unanswered_since is None
             if one is not member and answers and one.join.space == join.space:
-                asked = Inspect(member.member_id, join.pid, join.born, channel)
+                asked = InspectPeer(member.member_id, join.pid, join.born, channel)
                 return [Push(one.session, asked)]
         return []
 
-    def saw(self, member_id: str, found: str, now: float, stack: str = "") -> list[Effect]:
+    def on_process_inspected(
+        self, member_id: str, found: str, now: float, stack: str = ""
+    ) -> list[Effect]:
         """Take in how the process of a member looked, and where its program was."""
         member = next((one for one in self.present.values() if one.member_id == member_id), None)
         if member is None or not self._formed_size:
             return []
-        is_silent = member.is_broken or member.unanswered is not None
-        member.sight = found if is_silent else ""
-        member.seen = now
+        is_silent = member.is_broken or member.unanswered_since is not None
+        member.process_state = found if is_silent else ""
+        member.inspected_at = now
         if stack and is_silent:
             member.stack = stack[-limits.LONGEST_STACK :]
-        if not has_ended(member.sight) or member.join.watched:
-            return self.liveness.seen(member, now) if is_silent and stack else []
+        if not has_ended(member.process_state) or member.join.watched:
+            return self.failure_detector.on_inspected(member, now) if is_silent and stack else []
         return self.lose(member, "its session broke" if member.is_broken else "it is gone", now)
 
     def probe(self, members: Iterable[Member], now: float, *, stack: bool = False) -> list[Effect]:
@@ -645,8 +661,8 @@ class World:
         for member in members:
             if member.is_reachable:
                 self._probes += 1
-                if member.unanswered is None:
-                    member.unanswered = now
+                if member.unanswered_since is None:
+                    member.unanswered_since = now
                 if stack:
                     member.stack = ""
                 effects.append(Push(member.session, Probe(self._probes, stack)))

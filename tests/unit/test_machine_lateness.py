@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands_server.machine.effects import Collect
+from allhands_server.machine.effects import CollectReport
 from allhands_server.machine.events import (
     CloseGroup,
     CollectReports,
@@ -13,38 +13,42 @@ from allhands_server.machine.events import (
     ReportPart,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import Begun, Lateness, MemberReport
-from allhands_server.machine.world.clock_sync import WINDOW, Clocks
-from allhands_server.machine.world.lateness import CALLS, Skew
-from allhands_server.machine.world.report_collection import LARGEST_REPORT, MOST_AT_ONCE, SECONDS
+from allhands_server.machine.values import CallStarts, Lateness, MemberReport
+from allhands_server.machine.world.clock_sync import WINDOW, ClockSync
+from allhands_server.machine.world.lateness import CALLS, LatenessTracker
+from allhands_server.machine.world.report_collection import (
+    COLLECT_SECONDS,
+    LARGEST_REPORT,
+    MOST_AT_ONCE,
+)
 from allhands_server.testing import Transcript
 
 # ---------------------------------------------------------------- clocks
 
 
 def test_the_offset_is_the_least_difference_that_was_seen() -> None:
-    clocks = Clocks()
-    assert clocks.offset(0, "a") is None
+    clocks = ClockSync()
+    assert clocks.estimate_offset(0, "a") is None
     for took in (0.3, 0.01, 0.2):
-        clocks.heard(0, "a", sent=50.0, now=150.0 + took)
-    assert clocks.offset(0, "a") == pytest.approx(100.01)
+        clocks.add_sample(0, "a", sent=50.0, now=150.0 + took)
+    assert clocks.estimate_offset(0, "a") == pytest.approx(100.01)
 
 
 def test_old_messages_are_forgotten_as_clocks_drift() -> None:
-    clocks = Clocks()
-    clocks.heard(0, "a", sent=0.0, now=100.0)
+    clocks = ClockSync()
+    clocks.add_sample(0, "a", sent=0.0, now=100.0)
     for beat in range(WINDOW):
-        clocks.heard(0, "a", sent=float(beat), now=100.5 + beat)
-    assert clocks.offset(0, "a") == pytest.approx(100.5)
+        clocks.add_sample(0, "a", sent=float(beat), now=100.5 + beat)
+    assert clocks.estimate_offset(0, "a") == pytest.approx(100.5)
 
 
 def test_ranks_of_one_host_share_a_clock_unless_it_cannot_be_one() -> None:
-    clocks = Clocks()
-    clocks.heard(0, "a", sent=1.0, now=11.002)
-    clocks.heard(1, "a", sent=1.0, now=11.001)
-    clocks.heard(2, "a", sent=1.0, now=500.0)
-    clocks.heard(3, "b", sent=1.0, now=11.0)
-    found = [clocks.offset(rank, host) for rank, host in enumerate("aaab")]
+    clocks = ClockSync()
+    clocks.add_sample(0, "a", sent=1.0, now=11.002)
+    clocks.add_sample(1, "a", sent=1.0, now=11.001)
+    clocks.add_sample(2, "a", sent=1.0, now=500.0)
+    clocks.add_sample(3, "b", sent=1.0, now=11.0)
+    found = [clocks.estimate_offset(rank, host) for rank, host in enumerate("aaab")]
     assert found == pytest.approx([10.001, 10.001, 499.0, 10.0])
 
 
@@ -55,12 +59,12 @@ def learned(
     *begun: dict[int, float], offsets: dict[int, float | None] | None = None
 ) -> dict[int, Lateness]:
     """Return how late ranks were; for each call, when each began it."""
-    skew = Skew()
+    skew = LatenessTracker()
     for sequence, one in enumerate(begun, 1):
         for rank, at in one.items():
-            skew.learn("world", rank, [(sequence, at)])
+            skew.add_starts("world", rank, [(sequence, at)])
     known = offsets or {}
-    return skew.of("world", [0, 1, 2], lambda rank: known.get(rank, 0.0))
+    return skew.measure("world", [0, 1, 2], lambda rank: known.get(rank, 0.0))
 
 
 def test_lateness_is_against_the_earliest_of_each_call() -> None:
@@ -99,94 +103,94 @@ def test_times_that_are_none_are_left_out() -> None:
 
 def test_a_member_that_is_late_is_shown_as_late() -> None:
     t = Transcript(now=1000.0)
-    sessions = t.world(3, window=60.0)
+    sessions = t.form_world(3, window=60.0)
     for session in sessions:
-        t.say(session, OpenGroup("world", (0, 1, 2)))
+        t.send(session, OpenGroup("world", (0, 1, 2)))
     for rank, session in enumerate(sessions):
         late = 0.05 if rank == 1 else 0.0
         calls = tuple((sequence, 10.0 * rank + sequence + late) for sequence in range(1, 21))
         t.now = 1021.0  # the clock of rank r is 10 r ahead of that of rank 0
-        t.say(session, Heartbeat(sent=21.0 + 10 * rank, begun=(Begun("world", calls),)))
-    members = t.answer(DescribeJob("j")).members
+        t.send(session, Heartbeat(sent=21.0 + 10 * rank, begun=(CallStarts("world", calls),)))
+    members = t.ask_now(DescribeJob("j")).members
     assert [one.clock_offset for one in members] == [1000.0, 990.0, 980.0]
     assert [one.lateness[0].median for one in members] == pytest.approx([0.0, 0.05, 0.0])
     assert [one.lateness[0].last for one in members] == [0, 20, 0]
-    t.say(sessions[0], CloseGroup("world"))
-    assert t.answer(DescribeJob("j")).members[1].lateness != ()
+    t.send(sessions[0], CloseGroup("world"))
+    assert t.ask_now(DescribeJob("j")).members[1].lateness != ()
     for session in sessions[1:]:
-        t.say(session, CloseGroup("world"))
-    t.say(sessions[0], OpenGroup("world", (0, 1, 2)))  # another one of that name
-    assert t.answer(DescribeJob("j")).members[1].lateness == ()
+        t.send(session, CloseGroup("world"))
+    t.send(sessions[0], OpenGroup("world", (0, 1, 2)))  # another one of that name
+    assert t.ask_now(DescribeJob("j")).members[1].lateness == ()
 
 
 def test_calls_of_a_group_that_a_member_is_not_in_are_not_kept() -> None:
     t = Transcript(now=1000.0)
-    first, second = t.world(2, window=60.0)
-    t.say(first, OpenGroup("pair", (0, 1)))
+    first, second = t.form_world(2, window=60.0)
+    t.send(first, OpenGroup("pair", (0, 1)))
     for session in (first, second):
-        t.say(session, Heartbeat(sent=1.0, begun=(Begun("other", ((1, 1.0),)),)))
-    t.say(first, OpenGroup("other", (0, 1)))
-    assert [one.lateness for one in t.answer(DescribeJob("j")).members] == [(), ()]
+        t.send(session, Heartbeat(sent=1.0, begun=(CallStarts("other", ((1, 1.0),)),)))
+    t.send(first, OpenGroup("other", (0, 1)))
+    assert [one.lateness for one in t.ask_now(DescribeJob("j")).members] == [(), ()]
 
 
 # ---------------------------------------------------------------- collections
 
 
-def collect(t: Transcript, session: int) -> Collect:
-    [found] = [one for one in t.told(session) if isinstance(one, Collect)]
+def collect(t: Transcript, session: int) -> CollectReport:
+    [found] = [one for one in t.read_pushed(session) if isinstance(one, CollectReport)]
     return found
 
 
 def test_a_collection_asks_all_and_is_answered_with_the_last_report() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = t.ask(CollectReports("j", 16), 10.0)
     asked = collect(t, first)
     assert asked == collect(t, second)
     assert (asked.operations, asked.nbytes) == (16, LARGEST_REPORT)
-    t.say(second, ReportPart(asked.number, b"ab", is_last=False))
-    t.say(first, ReportPart(asked.number, b"", is_last=True))
+    t.send(second, ReportPart(asked.number, b"ab", is_last=False))
+    t.send(first, ReportPart(asked.number, b"", is_last=True))
     assert ticket not in t.outcomes
-    t.say(second, ReportPart(asked.number, b"c", is_last=True))
+    t.send(second, ReportPart(asked.number, b"c", is_last=True))
     assert t.outcomes[ticket] == (MemberReport(0, b""), MemberReport(1, b"abc"))
 
 
 def test_who_does_not_answer_in_time_is_named_and_not_heard_any_more() -> None:
     t = Transcript()
-    first, second, third = t.world(3)
-    t.say(third, Leave())
+    first, second, third = t.form_world(3)
+    t.send(third, Leave())
     ticket = t.ask(CollectReports("j", 16), 60.0)
     asked = collect(t, first)
-    t.say(first, ReportPart(asked.number, b"x", is_last=True))
-    t.say(second, ReportPart(asked.number, b"unfinished", is_last=False))
-    t.at(SECONDS - 0.01)
+    t.send(first, ReportPart(asked.number, b"x", is_last=True))
+    t.send(second, ReportPart(asked.number, b"unfinished", is_last=False))
+    t.advance_to(COLLECT_SECONDS - 0.01)
     assert ticket not in t.outcomes
-    t.at(SECONDS)
+    t.advance_to(COLLECT_SECONDS)
     found = t.outcomes[ticket]
     assert isinstance(found, tuple)
     assert found[0] == MemberReport(0, b"x")
     assert found[1] == MemberReport(1, b"", "it did not answer within 2 s")
     assert found[2] == MemberReport(2, b"", "it is left")
-    t.say(second, ReportPart(asked.number, b"late", is_last=True))
+    t.send(second, ReportPart(asked.number, b"late", is_last=True))
 
 
 def test_the_callers_own_deadline_counts_where_it_is_sooner() -> None:
     t = Transcript()
-    t.world(2)
+    t.form_world(2)
     ticket = t.ask(CollectReports("j", 16), 0.5)
-    t.at(0.5)
+    t.advance_to(0.5)
     assert isinstance(t.outcomes[ticket], tuple)
 
 
 def test_a_report_that_is_too_large_is_dropped_before_it_is_kept() -> None:
     t = Transcript()
-    first, second = t.world(2)
+    first, second = t.form_world(2)
     ticket = t.ask(CollectReports("j", 16), 10.0)
     asked = collect(t, first)
-    t.say(first, ReportPart(asked.number, bytes(asked.nbytes), is_last=False))
-    t.say(first, ReportPart(asked.number, b"x", is_last=False))
-    t.say(first, ReportPart(asked.number, b"ok", is_last=True))
-    t.say(second, ReportPart(asked.number, b"y", is_last=True))
+    t.send(first, ReportPart(asked.number, bytes(asked.nbytes), is_last=False))
+    t.send(first, ReportPart(asked.number, b"x", is_last=False))
+    t.send(first, ReportPart(asked.number, b"ok", is_last=True))
+    t.send(second, ReportPart(asked.number, b"y", is_last=True))
     assert t.outcomes[ticket] == (
         MemberReport(0, b"", "its report is too large"),
         MemberReport(1, b"y"),
@@ -195,26 +199,26 @@ def test_a_report_that_is_too_large_is_dropped_before_it_is_kept() -> None:
 
 def test_in_large_worlds_each_may_say_less() -> None:
     t = Transcript()
-    sessions = t.world(130)
+    sessions = t.form_world(130)
     t.ask(CollectReports("j", 16), 10.0)
     assert collect(t, sessions[0]).nbytes * 130 <= 64 << 20
 
 
 def test_collections_do_not_pile_up() -> None:
     t = Transcript()
-    first, _ = t.world(2)
+    first, _ = t.form_world(2)
     tickets = [t.ask(CollectReports("j", 16), 10.0) for _ in range(MOST_AT_ONCE + 1)]
     refused = t.outcomes[tickets[-1]]
     assert isinstance(refused, Refusal)
     assert refused.status is Status.RESOURCE_EXHAUSTED
-    t.withdraw(tickets[0])
-    t.told(first)
+    t.cancel(tickets[0])
+    t.read_pushed(first)
     assert t.ask(CollectReports("j", 16), 10.0) not in t.outcomes
 
 
 def test_a_job_that_nobody_is_in_has_no_reports() -> None:
     t = Transcript()
-    assert t.refusal(CollectReports("j", 16)).status is Status.NOT_FOUND
-    [only] = t.world(1)
-    t.say(only, Leave())
-    assert t.answer(CollectReports("j", 16)) == (MemberReport(0, b"", "it is left"),)
+    assert t.ask_refused(CollectReports("j", 16)).status is Status.NOT_FOUND
+    [only] = t.form_world(1)
+    t.send(only, Leave())
+    assert t.ask_now(CollectReports("j", 16)) == (MemberReport(0, b"", "it is left"),)

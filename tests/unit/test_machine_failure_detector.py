@@ -5,14 +5,20 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from allhands_server.machine import Machine
-from allhands_server.machine.effects import Condition, Look, MemberLost, Probe, Vouch
+from allhands_server.machine.effects import (
+    Condition,
+    IndirectProbe,
+    InspectProcess,
+    MemberLost,
+    Probe,
+)
 from allhands_server.machine.events import (
-    Acknowledged,
     AwaitVerdict,
+    ConnectionAcknowledged,
     DescribeJob,
     Heartbeat,
-    Looked,
-    Vouched,
+    IndirectAck,
+    ProcessInspected,
 )
 from allhands_server.machine.refusals import Status
 from allhands_server.machine.values import State, Verdict
@@ -27,7 +33,7 @@ class Ranks:
 
     def __init__(self, size: int, *, window: float = 0.0, here: bool = True) -> None:
         self.t = Transcript(machine=Machine(HERE if here else ""))
-        self.sessions = self.t.world(size, window=window, space=HERE if here else "")
+        self.sessions = self.t.form_world(size, window=window, space=HERE if here else "")
         self.silent: Collection[int] = ()
         self.sights: Mapping[int, str] = {}
         """How the processes of silent ranks look, where somebody can see them."""
@@ -39,12 +45,12 @@ class Ranks:
     def at(self, until: float) -> None:
         """Let time pass; the shell and the members answer what they are asked."""
         while self.t.now < until - STEP / 2:
-            self.t.at(round(self.t.now + STEP, 3))
+            self.t.advance_to(round(self.t.now + STEP, 3))
             self._answer()
             if self.t.now >= self._beats + 1:
                 self._beats += 1
                 for rank in self._beating():
-                    self.t.say(self.sessions[rank], Heartbeat())
+                    self.t.send(self.sessions[rank], Heartbeat())
 
     def conditions(self, rank: int) -> list[tuple[int, State | None]]:
         """Return what a rank was told of others that are silent, and of those that are not now."""
@@ -63,24 +69,26 @@ class Ranks:
         ]
 
     def _answer(self) -> None:
-        looks, self.t.looks = self.t.looks, []
+        looks, self.t.inspections = self.t.inspections, []
         for look in looks:
             rank = int(look.member_id.removeprefix("member")) - 1
-            self.t.happen(Looked("j", look.member_id, self.sights.get(rank, "running"), "at f"))
-        checks, self.t.checks = self.t.checks, []
+            self.t.handle(
+                ProcessInspected("j", look.member_id, self.sights.get(rank, "running"), "at f")
+            )
+        checks, self.t.connection_checks = self.t.connection_checks, []
         for check in checks:
             if check.session - 1 in self.acknowledging:
-                self.t.happen(Acknowledged("j", check.member_id))
+                self.t.handle(ConnectionAcknowledged("j", check.member_id))
         for rank, session in enumerate(self.sessions):
-            told = self.t.told(session)
+            told = self.t.read_pushed(session)
             self.told[rank] += told
             for one in told:
                 if rank in self.silent or session in self.t.ends:
                     continue
                 if isinstance(one, Probe):
-                    self.t.say(session, Heartbeat(one.probe))
-                elif isinstance(one, Vouch) and one.rank in self.heard_by_peers:
-                    self.t.say(session, Vouched(one.rank))
+                    self.t.send(session, Heartbeat(one.probe))
+                elif isinstance(one, IndirectProbe) and one.rank in self.heard_by_peers:
+                    self.t.send(session, IndirectAck(one.rank))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +113,7 @@ def test_who_is_silent_and_seen_to_live_is_named_within_3_s_and_never_lost(
     ranks.at(120.0)
     assert ranks.lost(0) == []
     assert ranks.conditions(0) == [(2, state)]
-    member = ranks.t.answer(DescribeJob("j")).members[2]
+    member = ranks.t.ask_now(DescribeJob("j")).members[2]
     assert member.condition is not None
     assert member.condition.state is state
 
@@ -117,7 +125,7 @@ def test_who_is_heard_again_is_what_it_was_before() -> None:
     ranks.silent = []
     ranks.at(25.0)
     assert ranks.conditions(0) == [(1, State.STALLED), (1, None)]
-    assert ranks.t.answer(DescribeJob("j")).members[1].condition is None
+    assert ranks.t.ask_now(DescribeJob("j")).members[1].condition is None
     ranks.at(60.0)
     assert ranks.t.ends == {}
 
@@ -237,7 +245,7 @@ def test_the_session_of_who_is_silent_for_long_may_break_without_a_loss_if_it_li
     ranks.silent, ranks.sights = [1], {1: "stopped"}
     ranks.at(30.0)
     ranks.sights = {1: sight}
-    ranks.t.breaks(ranks.sessions[1])
+    ranks.t.break_session(ranks.sessions[1])
     ranks.at(30.5)
     assert bool(ranks.lost(0)) == is_lost
     ranks.at(60.0)
@@ -254,9 +262,11 @@ def test_probes_of_who_is_silent_for_long_become_rare() -> None:
 
 def test_the_stack_of_who_is_silent_is_asked_for_until_it_is_known() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.world(2, space=HERE)
-    t.at(1.9)
-    t.say(first, Heartbeat())
-    t.at(2.4)
-    assert t.looks == [Look("j", "member2", 1002, "born2", "")]  # it has no channel for that
+    first, second = t.form_world(2, space=HERE)
+    t.advance_to(1.9)
+    t.send(first, Heartbeat())
+    t.advance_to(2.4)
+    assert t.inspections == [
+        InspectProcess("j", "member2", 1002, "born2", "")
+    ]  # it has no channel for that
     assert second not in t.ends

@@ -2,7 +2,13 @@
 
 import pytest
 
-from allhands_server.machine.effects import MemberLost, Notification, Probe, Ruling, SilentLinks
+from allhands_server.machine.effects import (
+    BrokenLinks,
+    MemberLost,
+    Notification,
+    Probe,
+    SilentLinks,
+)
 from allhands_server.machine.events import Heartbeat, Leave, LinkBroken, LinkSilent
 from allhands_server.testing import Transcript
 
@@ -12,7 +18,7 @@ class World:
 
     def __init__(self, size: int, window: float = 5.0) -> None:
         self.t = Transcript()
-        self.sessions = self.t.world(size, window=window)
+        self.sessions = self.t.form_world(size, window=window)
         self.answering = set(range(size))
         self.heard: dict[int, list[tuple[float, Notification]]] = {rank: [] for rank in range(size)}
 
@@ -20,28 +26,28 @@ class World:
         """Let time pass in small steps; members beat and answer meanwhile."""
         while self.t.now < now:
             self.listen()
-            self.t.at(min(now, self.t.now + 0.05))
+            self.t.advance_to(min(now, self.t.now + 0.05))
         self.listen()
 
     def listen(self) -> None:
         for rank, session in enumerate(self.sessions):
             if session in self.t.ends:
                 continue
-            for told in self.t.told(session):
+            for told in self.t.read_pushed(session):
                 self.heard[rank].append((self.t.now, told))
                 if isinstance(told, Probe) and rank in self.answering:
-                    self.t.say(session, Heartbeat(told.probe))
+                    self.t.send(session, Heartbeat(told.probe))
             if rank in self.answering:
-                self.t.say(session, Heartbeat())
+                self.t.send(session, Heartbeat())
 
     def silent(self, reporter: int, rank: int, seconds: float = 1.0) -> None:
-        self.t.say(self.sessions[reporter], LinkSilent(rank, seconds))
+        self.t.send(self.sessions[reporter], LinkSilent(rank, seconds))
 
     def answers(self, reporter: int, rank: int) -> None:
-        self.t.say(self.sessions[reporter], LinkSilent(rank, is_over=True))
+        self.t.send(self.sessions[reporter], LinkSilent(rank, is_over=True))
 
-    def told(self, rank: int) -> list[SilentLinks | Ruling]:
-        return [one for _, one in self.heard[rank] if isinstance(one, SilentLinks | Ruling)]
+    def told(self, rank: int) -> list[SilentLinks | BrokenLinks]:
+        return [one for _, one in self.heard[rank] if isinstance(one, SilentLinks | BrokenLinks)]
 
 
 def test_a_silent_link_is_named_to_all_members_once_both_ends_have_answered() -> None:
@@ -84,12 +90,12 @@ def test_what_lasts_for_the_window_is_ruled_on_for_all() -> None:
     world.until(8.0)
     for rank in range(3):
         _, ruling = world.told(rank)
-        assert isinstance(ruling, Ruling)
+        assert isinstance(ruling, BrokenLinks)
         assert ruling.pairs == ((1, 2),)
         assert "unreachable for rank 1 (host host2, pid 1002): nothing has come through for" in (
             ruling.verdict.text
         )
-    [at] = [at for at, one in world.heard[0] if isinstance(one, Ruling)]
+    [at] = [at for at, one in world.heard[0] if isinstance(one, BrokenLinks)]
     assert 4.0 < at < 5.0  # it had lasted for 1.0 s before
 
 
@@ -132,7 +138,7 @@ def test_a_link_that_answers_while_it_is_being_ruled_on_is_spared() -> None:
     world.until(4.4)  # due at 4.0, looked at 0.3 s later, ruled on 0.3 s after that
     world.answers(0, 1)
     world.until(12.0)
-    assert not any(isinstance(one, Ruling) for one in world.told(0))
+    assert not any(isinstance(one, BrokenLinks) for one in world.told(0))
 
 
 def test_who_does_not_answer_the_coordinator_either_is_in_no_silent_link() -> None:
@@ -178,19 +184,19 @@ def test_a_rank_held_up_for_longer_than_the_window_of_a_link_is_not_ruled_unreac
 def test_a_member_that_goes_explains_its_silent_links() -> None:
     world = World(3)
     world.silent(1, 2)
-    world.t.say(world.sessions[2], Leave())
+    world.t.send(world.sessions[2], Leave())
     world.until(8.0)
     assert world.told(0) == []
 
 
 def test_links_that_are_ruled_on_already_are_not_named_again() -> None:
     world = World(3)
-    world.t.say(world.sessions[1], LinkBroken(2, "reset"))
+    world.t.send(world.sessions[1], LinkBroken(2, "reset"))
     world.silent(1, 2)
     world.until(1.0)
     world.silent(1, 2)
     world.until(8.0)
-    assert [type(one) for one in world.told(0)].count(Ruling) == 1
+    assert [type(one) for one in world.told(0)].count(BrokenLinks) == 1
 
 
 @pytest.mark.parametrize("rank", [-1, 1, 7])
@@ -208,4 +214,4 @@ def test_any_number_of_seconds_is_taken(seconds: float) -> None:
     world = World(3)
     world.silent(1, 2, seconds)
     world.until(8.0)
-    assert [type(one) for one in world.told(0)][-1] is Ruling
+    assert [type(one) for one in world.told(0)][-1] is BrokenLinks
