@@ -10,20 +10,18 @@ Where no member of a world is heard, and nothing speaks for any, it is the coord
 off: nobody is judged, and after the outage each member has a fresh window.
 """
 
-from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
 
 from allhands_server.machine.effects import (
     CheckConnection,
     Condition,
     Effect,
     IndirectProbe,
-    Notification,
     OperatorLog,
 )
 from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.world.absent_ranks import has_ended, judge_silent
+from allhands_server.machine.world.context import WorldContext
 from allhands_server.machine.world.member import NEVER, Member
 
 PROBE_AFTER = 2.0
@@ -41,35 +39,10 @@ _INDIRECT_PROBES = 8
 """Members that are asked for what they hear of a silent one."""
 
 
-class World(Protocol):
-    """What is needed of the world whose members are watched."""
-
-    job: str
-    heartbeat_window: float
-    present: dict[int, Member]
-
-    @property
-    def heartbeat_interval(self) -> float: ...
-
-    def probe(
-        self, members: Iterable[Member], now: float, *, stack: bool = False
-    ) -> list[Effect]: ...
-
-    def inspect_process(self, member: Member, *, stack: bool = False) -> list[Effect]:
-        """Have the process of a member looked at, by somebody who can."""
-
-    def lose(self, member: Member, reason: str, now: float) -> list[Effect]: ...
-
-    def push(self, members: Iterable[Member], what: Notification) -> list[Effect]: ...
-
-    def is_outside(self, member: Member) -> bool:
-        """Whether a member is in no world that has formed."""
-
-
 class FailureDetector:
     """The watch over the members of one world; each is watched from `watch` to `stop`."""
 
-    def __init__(self, world: World, timers: TimerQueue, *, is_window_given: bool) -> None:
+    def __init__(self, world: WorldContext, timers: TimerQueue, *, is_window_given: bool) -> None:
         self._world = world
         self._timers = timers
         self._is_window_given = is_window_given

@@ -3,17 +3,14 @@
 The reports themselves are bytes that pass through; their sizes are limited before they come.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from allhands_server.machine.effects import Answer, CollectReport, Effect, Push
 from allhands_server.machine.events import CollectReports, ReportPart
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.values import MemberReport
 from allhands_server.machine.world.member import Member
-
-if TYPE_CHECKING:
-    from allhands_server.machine.world.world import World
 
 COLLECT_SECONDS = 2.0
 """For which members are waited for."""
@@ -39,8 +36,13 @@ class _Collection:
 class ReportCollections:
     """The collections of one world that are under way."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
+    def __init__(
+        self, job: str, members: Mapping[int, Member], present: Mapping[int, Member]
+    ) -> None:
+        """Take the job's name and the world's members by rank: all, and those present."""
+        self._job = job
+        self._members = members
+        self._present = present
         self._numbers = 0
         self._collections: dict[int, _Collection] = {}  # by number
 
@@ -53,10 +55,10 @@ class ReportCollections:
         if len(self._collections) >= MOST_AT_ONCE:
             raise Refused(
                 Status.RESOURCE_EXHAUSTED,
-                f"{MOST_AT_ONCE} others collect the reports of job {self._world.job} already: "
+                f"{MOST_AT_ONCE} others collect the reports of job {self._job} already: "
                 "ask again in some seconds",
             )
-        asked = [one for one in self._world.present.values() if one.is_reachable]
+        asked = [one for one in self._present.values() if one.is_reachable]
         nbytes = min(LARGEST_REPORT, LARGEST_COLLECTION // max(len(asked), 1))
         collection = _Collection(ticket, nbytes, {one.rank for one in asked})
         if not asked:
@@ -105,7 +107,7 @@ class ReportCollections:
         reports = [
             collection.reports.get(rank)
             or MemberReport(rank, _get_kept_report(member), _explain_missing(member))
-            for rank, member in sorted(self._world.members.items())
+            for rank, member in sorted(self._members.items())
         ]
         return Answer(collection.ticket, tuple(reports))
 

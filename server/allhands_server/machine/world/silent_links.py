@@ -8,17 +8,14 @@ once. What lasts for the heartbeat window is ruled on as if the link had broken.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from allhands_server.machine.effects import Effect, OperatorLog, SilentLinks
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.world.absent_ranks import judge_unreachable, make_world_verdict
 from allhands_server.machine.world.broken_links import Pair, choose_culprits, order_pair
+from allhands_server.machine.world.context import WorldContext
 from allhands_server.machine.world.member import Member
-
-if TYPE_CHECKING:
-    from allhands_server.machine.world.world import World
 
 RECOVERY_SECONDS = 1.0
 """Seconds for which a link must go on before that is said: its two directions go on apart."""
@@ -47,7 +44,7 @@ class _SilentLink:
 class SilentLinkMonitor:
     """The silent links of one world, by the pairs of their ends."""
 
-    def __init__(self, world: "World", timers: TimerQueue) -> None:
+    def __init__(self, world: WorldContext, timers: TimerQueue) -> None:
         self._world = world
         self._timers = timers
         self._silent: dict[Pair, _SilentLink] = {}

@@ -121,7 +121,7 @@ class World:
         """What else is to be done once somebody came or went."""
         self.groups = Groups()
         self.postmortem = Postmortem(self.groups)
-        self.reports = ReportCollections(self)
+        self.reports = ReportCollections(first.job, self.members, self.present)
         self.silent_links = SilentLinkMonitor(self, timers)
         self.failure_detector = FailureDetector(
             self, timers, is_window_given=first.heartbeat_window > 0
