@@ -60,7 +60,7 @@ typedef struct {
     _Atomic int *pids;
 } job;
 
-static ah_lane *lane;
+static ah_comm *comm;
 static uint64_t sequence;
 static ah_variant variant;
 
@@ -81,24 +81,24 @@ static void call(const job *j, int rank, char *x, char *y) {
         sizes[r] = each;
     }
     if (strcmp(j->name, "barrier") == 0)
-        status = ah_barrier(lane, &c);
+        status = ah_barrier(comm, &c);
     else if (strcmp(j->name, "all_reduce") == 0)
-        status = ah_all_reduce(lane, &c, AH_SUM, options.type, x, n / ah_type_size(options.type));
+        status = ah_all_reduce(comm, &c, AH_SUM, options.type, x, n / ah_type_size(options.type));
     else if (strcmp(j->name, "reduce") == 0)
-        status = ah_reduce(lane, &c, AH_SUM, options.type, x, y, n / ah_type_size(options.type), 0);
+        status = ah_reduce(comm, &c, AH_SUM, options.type, x, y, n / ah_type_size(options.type), 0);
     else if (strcmp(j->name, "reduce_scatter") == 0)
-        status = ah_reduce_scatter(lane, &c, AH_SUM, options.type, in, y,
+        status = ah_reduce_scatter(comm, &c, AH_SUM, options.type, in, y,
                                    each / ah_type_size(options.type));
     else if (strcmp(j->name, "broadcast") == 0)
-        status = ah_broadcast(lane, &c, x, n, 0);
+        status = ah_broadcast(comm, &c, x, n, 0);
     else if (strcmp(j->name, "all_gather") == 0)
-        status = ah_all_gather(lane, &c, x, out, n);
+        status = ah_all_gather(comm, &c, x, out, n);
     else if (strcmp(j->name, "gather") == 0)
-        status = ah_gather(lane, &c, x, out, n, 0);
+        status = ah_gather(comm, &c, x, out, n, 0);
     else if (strcmp(j->name, "scatter") == 0)
-        status = ah_scatter(lane, &c, in, y, each, 0);
+        status = ah_scatter(comm, &c, in, y, each, 0);
     else if (strcmp(j->name, "all_to_all") == 0)
-        status = ah_all_to_all(lane, &c, in, sizes, out, sizes);
+        status = ah_all_to_all(comm, &c, in, sizes, out, sizes);
     else
         exit(2);
     if (status != AH_OK) {
@@ -110,7 +110,7 @@ static void call(const job *j, int rank, char *x, char *y) {
 
 static void meet(void) {
     ah_call c = {.sequence = ++sequence, .signature = 2, .deadline = INT64_MAX};
-    if (ah_barrier(lane, &c) != AH_OK) exit(1);
+    if (ah_barrier(comm, &c) != AH_OK) exit(1);
 }
 
 /* Rank 0 says whether to go on. */
@@ -118,7 +118,7 @@ static bool go_on(int rank, bool more) {
     char word = more;
     ah_call c = {.sequence = ++sequence, .signature = 3, .deadline = INT64_MAX};
     (void)rank;
-    if (ah_broadcast(lane, &c, &word, 1, 0) != AH_OK) exit(1);
+    if (ah_broadcast(comm, &c, &word, 1, 0) != AH_OK) exit(1);
     return word;
 }
 
@@ -133,7 +133,7 @@ static void measure(const job *j, int rank) {
     for (int r = 0; r < j->size; r++)
         while (!(pids[r] = atomic_load(&j->pids[r]))) {}
     sequence = 0;
-    lane = ah_lane_new(rank, j->size, j->area, pids, options.heap ? j->heap : NULL, j->heap_bytes,
+    comm = ah_comm_new(rank, j->size, j->area, pids, options.heap ? j->heap : NULL, j->heap_bytes,
                        &j->limits);
     if (options.pin) {
         cpu_set_t one;
@@ -142,7 +142,7 @@ static void measure(const job *j, int rank) {
         sched_setaffinity(0, sizeof one, &one);
     }
     meet();
-    if (options.attach && !ah_lane_can_attach(lane)) exit(1);
+    if (options.attach && !ah_comm_probe_attach(comm)) exit(1);
     if (options.heap) {
         x = j->heap[rank];
         y = x + (room + 4095) / 4096 * 4096;

@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     const world *world;
     int rank;
-    ah_lane *lane;
+    ah_comm *comm;
     uint64_t sequence, own; /* own: state of the rank's generator */
     int paused, resumed, ticks;
     int tick_end; /* the tick hook ends the call at this count; 0: never */
@@ -125,15 +125,15 @@ static void live(const start *begin) {
         while (!(pid = atomic_load(&w->pids[r]))) sched_yield();
         pids[r] = pid;
     }
-    me.lane = ah_lane_new(me.rank, w->size, w->area, pids, w->heaps ? w->heap : NULL,
+    me.comm = ah_comm_new(me.rank, w->size, w->area, pids, w->heaps ? w->heap : NULL,
                           w->heaps ? HEAP_BYTES : 0, &w->limits);
-    CHECK(&me, me.lane);
+    CHECK(&me, me.comm);
     line_up(&me, 0);
-    if (w->attach) CHECK(&me, ah_lane_can_attach(me.lane));
+    if (w->attach) CHECK(&me, ah_comm_probe_attach(me.comm));
     line_up(&me, 1);
     begin->run(&me);
     line_up(&me, 2); /* a lane that still sleeps may be rung */
-    ah_lane_free(me.lane);
+    ah_comm_free(me.comm);
 }
 
 static void *live_in_thread(void *begin) {
@@ -207,7 +207,7 @@ static ah_call next_call(rank_state *me, int64_t timeout) {
                      .tick = on_tick,
                      .tick_ns = MILLISECONDS,
                      .owner = me,
-                     .culprits = 99};
+                     .offenders = 99};
 }
 
 static void check_hooks(const rank_state *me) {
@@ -404,12 +404,12 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
 #define BEFORE (given = all.count, before = digest(&all, given))
     switch (p->operation) {
     case BARRIER:
-        status = ah_barrier(me->lane, call);
+        status = ah_barrier(me->comm, call);
         break;
     case ALL_REDUCE:
         in = input(me, &all, p, rank, 0, nbytes, in_heap);
         BEFORE;
-        status = ah_all_reduce(me->lane, call, p->op, p->type, in, count);
+        status = ah_all_reduce(me->comm, call, p->op, p->type, in, count);
         if (GOOD) expect(me, p, in, folded(me, &all, p, 0), nbytes, "all_reduce");
         break;
     case REDUCE:
@@ -418,7 +418,7 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
               : p->in_place   ? in
                               : obtain(me, &all, nbytes, p->shift[rank], in_heap);
         BEFORE;
-        status = ah_reduce(me->lane, call, p->op, p->type, in, out, count, p->root);
+        status = ah_reduce(me->comm, call, p->op, p->type, in, out, count, p->root);
         if (GOOD && rank == p->root) expect(me, p, out, folded(me, &all, p, 0), nbytes, "reduce");
         if (in != out)
             expect(me, p, in, input(me, &all, p, rank, 0, nbytes, false), nbytes, "input");
@@ -427,7 +427,7 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
         for (int r = 0; r < size; r++) ins[r] = input(me, &all, p, rank, r, nbytes, in_heap);
         out = p->in_place ? ins[rank] : obtain(me, &all, nbytes, p->shift[rank], in_heap);
         BEFORE;
-        status = ah_reduce_scatter(me->lane, call, p->op, p->type, (const void *const *)ins, out,
+        status = ah_reduce_scatter(me->comm, call, p->op, p->type, (const void *const *)ins, out,
                                    count);
         if (GOOD) expect(me, p, out, folded(me, &all, p, rank), nbytes, "reduce_scatter");
         for (int r = 0; r < size; r++)
@@ -437,7 +437,7 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
     case BROADCAST:
         in = input(me, &all, p, rank, 0, nbytes, in_heap);
         BEFORE;
-        status = ah_broadcast(me->lane, call, in, nbytes, p->root);
+        status = ah_broadcast(me->comm, call, in, nbytes, p->root);
         if (GOOD || rank == p->root)
             expect(me, p, in, input(me, &all, p, p->root, 0, nbytes, false), nbytes, "broadcast");
         break;
@@ -449,9 +449,9 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
                                                : obtain(me, &all, nbytes, p->shift[r], in_heap);
         BEFORE;
         if (p->operation == GATHER)
-            status = ah_gather(me->lane, call, in, rank == p->root ? outs : NULL, nbytes, p->root);
+            status = ah_gather(me->comm, call, in, rank == p->root ? outs : NULL, nbytes, p->root);
         else
-            status = ah_all_gather(me->lane, call, in, outs, nbytes);
+            status = ah_all_gather(me->comm, call, in, outs, nbytes);
         if (GOOD && (p->operation == ALL_GATHER || rank == p->root))
             for (int r = 0; r < size; r++)
                 expect(me, p, outs[r], input(me, &all, p, r, 0, nbytes, false), nbytes, "gather");
@@ -460,7 +460,7 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
         for (int r = 0; r < size; r++) ins[r] = input(me, &all, p, rank, r, nbytes, in_heap);
         out = p->in_place ? ins[rank] : obtain(me, &all, nbytes, p->shift[rank], in_heap);
         BEFORE;
-        status = ah_scatter(me->lane, call, rank == p->root ? (const void *const *)ins : NULL, out,
+        status = ah_scatter(me->comm, call, rank == p->root ? (const void *const *)ins : NULL, out,
                             nbytes, p->root);
         if (GOOD)
             expect(me, p, out, input(me, &all, p, p->root, rank, nbytes, false), nbytes, "scatter");
@@ -474,7 +474,7 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
             outs[r] = obtain(me, &all, recv[r], p->shift[r], in_heap);
         }
         BEFORE;
-        status = ah_all_to_all(me->lane, call, (const void *const *)ins, send, outs, recv);
+        status = ah_all_to_all(me->comm, call, (const void *const *)ins, send, outs, recv);
         if (GOOD)
             for (int r = 0; r < size; r++)
                 expect(me, p, outs[r], input(me, &all, p, r, rank, recv[r], false), recv[r],
@@ -482,7 +482,7 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
         break;
     }
     }
-    if (status != AH_OK && !call->met) CHECK(me, before == digest(&all, given));
+    if (status != AH_OK && !call->all_arrived) CHECK(me, before == digest(&all, given));
     (void)good;
     release_all(me, &all);
     check_hooks(me);
@@ -498,7 +498,7 @@ static void dawdle(rank_state *me, int odds, int64_t longest) {
 static void skip_some(rank_state *me, uint64_t *common) {
     if (!me->world->gaps || draw(common) % 3 == 0) return;
     me->sequence += 1 + draw(common) % 9;
-    ah_lane_skip(me->lane, me->sequence);
+    ah_comm_skip(me->comm, me->sequence);
 }
 
 /* That nothing which this world is for was left out. */
@@ -526,9 +526,9 @@ static void random_calls(rank_state *me) {
         ah_call call = next_call(me, LONG_TIME);
         ah_status status = perform(me, p, &call);
         if (status != AH_OK)
-            fail(me, "operation %d: status %d, waiting %llx, culprits %llx", p->operation, status,
-                 (unsigned long long)call.waiting, (unsigned long long)call.culprits);
-        CHECK(me, call.culprits == 0 && call.waiting == 0);
+            fail(me, "operation %d: status %d, waiting %llx, offenders %llx", p->operation, status,
+                 (unsigned long long)call.waiting, (unsigned long long)call.offenders);
+        CHECK(me, call.offenders == 0 && call.waiting == 0);
         atomic_store(&me->world->board[800 + call.variant], 1);
     }
     free(p);
@@ -539,7 +539,7 @@ static void random_calls(rank_state *me) {
 /* ---- calls that are given up: what ends in AH_OK is right, and afterwards all is well */
 
 typedef struct {
-    ah_lane *lane; /* to interrupt; NULL: to kill the process */
+    ah_comm *comm; /* to interrupt; NULL: to kill the process */
     uint64_t sequence; /* up to which */
     struct timespec delay;
     pid_t process;
@@ -548,8 +548,8 @@ typedef struct {
 static void *attacker(void *given) {
     const attack *what = given;
     nanosleep(&what->delay, NULL); /* any moment is fine: that is what is tried */
-    if (what->lane)
-        ah_lane_interrupt(what->lane, what->sequence);
+    if (what->comm)
+        ah_comm_interrupt(what->comm, what->sequence);
     else
         kill(getpid(), SIGKILL);
     return NULL;
@@ -564,21 +564,21 @@ static void troubled_calls(rank_state *me) {
         bool calm = i % 8 == 7; /* the call after trouble must do, whatever happened */
         pthread_t thread;
         bool attacked = !calm && draw(&me->own) % 6 == 0;
-        attack what = {me->lane, me->sequence + 1, {0, (long)(draw(&me->own) % 300000)}, 0};
+        attack what = {me->comm, me->sequence + 1, {0, (long)(draw(&me->own) % 300000)}, 0};
         if (attacked && pthread_create(&thread, NULL, attacker, &what)) abort();
         if (!calm) dawdle(me, 3, 2 * MILLISECONDS);
         ah_call call = next_call(me, calm ? LONG_TIME : (int64_t)(draw(&me->own) % 1000000));
         ah_status status = perform(me, p, &call);
         if (attacked) pthread_join(thread, NULL);
         if (calm && status != AH_OK)
-            fail(me, "operation %d after trouble: status %d, waiting %llx, culprits %llx",
+            fail(me, "operation %d after trouble: status %d, waiting %llx, offenders %llx",
                  p->operation, status, (unsigned long long)call.waiting,
-                 (unsigned long long)call.culprits);
+                 (unsigned long long)call.offenders);
         if (status == AH_MISMATCH || (status == AH_INTERRUPTED && !attacked) ||
-            (status == AH_TIMEOUT && !call.waiting) || (status == AH_ABANDONED && !call.culprits))
-            fail(me, "operation %d in trouble: status %d, waiting %llx, culprits %llx",
+            (status == AH_TIMEOUT && !call.waiting) || (status == AH_ABANDONED && !call.offenders))
+            fail(me, "operation %d in trouble: status %d, waiting %llx, offenders %llx",
                  p->operation, status, (unsigned long long)call.waiting,
-                 (unsigned long long)call.culprits);
+                 (unsigned long long)call.offenders);
     }
     free(p);
 }
@@ -600,7 +600,7 @@ static bool all_are(const float *x, int count, float value) {
 static void next_is_right(rank_state *me, float *x, int count) {
     fill_floats(x, 1);
     ah_call call = next_call(me, LONG_TIME);
-    CHECK(me, ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, (size_t)count) == AH_OK);
+    CHECK(me, ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, (size_t)count) == AH_OK);
     CHECK(me, all_are(x, count, (float)me->world->size));
     check_hooks(me);
 }
@@ -614,13 +614,13 @@ static void late_rank(rank_state *me) {
         if (me->rank == 1) hear(me, 10 + large);
         ah_call call = next_call(me, me->rank == 0 ? MILLISECONDS : LONG_TIME);
         ah_status status =
-            ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, (size_t)count);
+            ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, (size_t)count);
         if (me->rank == 0) {
             CHECK(me, status == AH_TIMEOUT && call.waiting == 2);
             fill_floats(x, 77); /* ours again */
             tell(me, 10 + large);
         } else if (large) {
-            CHECK(me, status == AH_ABANDONED && call.culprits == 1);
+            CHECK(me, status == AH_ABANDONED && call.offenders == 1);
         } else {
             CHECK(me, status == AH_OK && all_are(x, count, 4));
         }
@@ -633,14 +633,14 @@ static void late_rank(rank_state *me) {
 static void far_ahead(rank_state *me) {
     static _Thread_local float x[MANY];
     if (me->rank == 1) hear(me, 20);
-    for (int i = 0; i < 5 * AH_RING; i++) {
+    for (int i = 0; i < 5 * AH_SLOTS_PER_RANK; i++) {
         fill_floats(x, (float)i);
         ah_call call = next_call(me, me->rank == 0 ? 100000 : LONG_TIME);
-        ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, 20);
+        ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, 20);
         if (me->rank == 0) CHECK(me, status == AH_TIMEOUT);
-        if (me->rank == 1 && i < AH_RING) /* its slots are still there */
+        if (me->rank == 1 && i < AH_SLOTS_PER_RANK) /* its slots are still there */
             CHECK(me, status == AH_OK && all_are(x, 20, 2 * (float)i));
-        if (me->rank == 1 && i >= AH_RING) CHECK(me, status == AH_ABANDONED && call.culprits == 1);
+        if (me->rank == 1 && i >= AH_SLOTS_PER_RANK) CHECK(me, status == AH_ABANDONED && call.offenders == 1);
     }
     if (me->rank == 0) tell(me, 20);
     next_is_right(me, x, 20);
@@ -660,7 +660,7 @@ static void given_up_staging(rank_state *me) {
         }
         fill_floats(x, -1);
         ah_call call = next_call(me, me->rank == 0 ? MILLISECONDS : LONG_TIME);
-        ah_status status = ah_all_gather(me->lane, &call, x, out, sizeof x);
+        ah_status status = ah_all_gather(me->comm, &call, x, out, sizeof x);
         CHECK(me, status == (me->rank == 0 ? AH_TIMEOUT : AH_ABANDONED));
         if (me->rank == 0) tell(me, 40 + i);
         next_is_right(me, x, MANY);
@@ -671,7 +671,7 @@ static void given_up_staging(rank_state *me) {
 static void one_way_ahead(rank_state *me) {
     float x = 0;
     ah_call first = next_call(me, LONG_TIME); /* which waits: nobody knows yet who makes it */
-    CHECK(me, ah_broadcast(me->lane, &first, &x, sizeof x, 0) == AH_OK);
+    CHECK(me, ah_broadcast(me->comm, &first, &x, sizeof x, 0) == AH_OK);
     if (me->rank == 0) {
         int ahead = 0;
         ah_status status;
@@ -679,7 +679,7 @@ static void one_way_ahead(rank_state *me) {
         do {
             x = (float)ahead++;
             call = next_call(me, 2 * MILLISECONDS);
-            status = ah_broadcast(me->lane, &call, &x, sizeof x, 0);
+            status = ah_broadcast(me->comm, &call, &x, sizeof x, 0);
         } while (status == AH_OK);
         CHECK(me, status == AH_TIMEOUT && call.waiting == 2);
         CHECK(me, ahead > 2 && ahead < 100);
@@ -691,9 +691,9 @@ static void one_way_ahead(rank_state *me) {
         for (int i = 0; i < ahead; i++) {
             ah_call call = next_call(me, LONG_TIME);
             x = -1;
-            ah_status status = ah_broadcast(me->lane, &call, &x, sizeof x, 0);
+            ah_status status = ah_broadcast(me->comm, &call, &x, sizeof x, 0);
             if (i < ahead - 1) CHECK(me, status == AH_OK && x == (float)i);
-            if (i == ahead - 1) CHECK(me, status == AH_ABANDONED && call.culprits == 1 && x == -1);
+            if (i == ahead - 1) CHECK(me, status == AH_ABANDONED && call.offenders == 1 && x == -1);
         }
     }
 }
@@ -710,35 +710,35 @@ static void mismatches(rank_state *me) {
         ah_status status;
         switch (kind) {
         case 0: /* counts, all small */
-            status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, odd ? 2 : 3);
+            status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, odd ? 2 : 3);
             break;
         case 1: /* one small, the others large */
-            status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, odd ? 3 : MANY);
+            status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, odd ? 3 : MANY);
             break;
         case 2:
-            status = ah_all_reduce(me->lane, &call, odd ? AH_MAX : AH_SUM, AH_FLOAT32, x, MANY);
+            status = ah_all_reduce(me->comm, &call, odd ? AH_MAX : AH_SUM, AH_FLOAT32, x, MANY);
             break;
         case 3:
-            status = odd ? ah_barrier(me->lane, &call)
-                         : ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, MANY);
+            status = odd ? ah_barrier(me->comm, &call)
+                         : ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, MANY);
             break;
         case 4: /* what only the caller knows */
             call.signature += odd;
-            status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, 3);
+            status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, 3);
             break;
         case 5:
-            status = ah_broadcast(me->lane, &call, x, sizeof x, odd ? 1 : 0);
+            status = ah_broadcast(me->comm, &call, x, sizeof x, odd ? 1 : 0);
             break;
         default: { /* rank 1 expects less of rank 0 than that sends */
             const void *in[] = {x, x, x};
             void *out[] = {y, y, y};
             size_t send[] = {8, 8, 8}, recv[] = {odd ? 4 : 8, 8, 8};
-            status = ah_all_to_all(me->lane, &call, in, send, out, recv);
+            status = ah_all_to_all(me->comm, &call, in, send, out, recv);
             others = me->rank == 0 ? 2 : me->rank == 1 ? 1 : 3;
         }
         }
         /* One that is unlike is enough; the others need not have been looked at. */
-        CHECK(me, status == AH_MISMATCH && call.culprits && !(call.culprits & ~others));
+        CHECK(me, status == AH_MISMATCH && call.offenders && !(call.offenders & ~others));
         CHECK(me, all_are(x, MANY, 3) && all_are(y, MANY, 3));
         check_hooks(me);
         next_is_right(me, x, kind % 2 ? MANY : 3);
@@ -755,10 +755,10 @@ static void mismatch_without_all(rank_state *me) {
             hear(me, 62 + large);
         }
         ah_call call = next_call(me, LONG_TIME);
-        ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x,
+        ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x,
                                          (large ? MANY : 4) - (me->rank == 1));
         const uint64_t others[] = {2, 1, 2}; /* or 5 of the one in the middle */
-        CHECK(me, status == AH_MISMATCH && (call.culprits & others[me->rank]) && !call.met);
+        CHECK(me, status == AH_MISMATCH && (call.offenders & others[me->rank]) && !call.all_arrived);
         CHECK(me, all_are(x, MANY, 3));
         if (me->rank < 2) tell(me, 60 + large + 2 * me->rank);
         next_is_right(me, x, 3);
@@ -778,11 +778,11 @@ static void rooted_mismatches(rank_state *me) {
         ah_call call = next_call(me, LONG_TIME);
         call.signature += (uint64_t)i;
         ah_status status =
-            kind == 0   ? ah_broadcast(me->lane, &call, &x, sizeof x, root)
-            : kind == 1 ? ah_gather(me->lane, &call, &x, out, sizeof x, root)
-            : kind == 2 ? ah_scatter(me->lane, &call, in, &y[0], sizeof x, root)
-                        : ah_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, &x, &y[0], 1, root);
-        CHECK(me, status == AH_MISMATCH && call.culprits && !call.met);
+            kind == 0   ? ah_broadcast(me->comm, &call, &x, sizeof x, root)
+            : kind == 1 ? ah_gather(me->comm, &call, &x, out, sizeof x, root)
+            : kind == 2 ? ah_scatter(me->comm, &call, in, &y[0], sizeof x, root)
+                        : ah_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, &x, &y[0], 1, root);
+        CHECK(me, status == AH_MISMATCH && call.offenders && !call.all_arrived);
         CHECK(me, x == 3 && all_are(y, 3, 3));
         next_is_right(me, &(float[MANY]){0}[0], 3);
     }
@@ -813,8 +813,8 @@ static void written_unseen(rank_state *me) {
     ah_call call = next_call(me, LONG_TIME);
     if (me->rank == 0) call.tick = wait_and_interrupt;
     if (me->rank == 1) call.tick = tell_when_written; /* its part is the middle of all arrays */
-    ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, MANY);
-    CHECK(me, status == (me->rank ? AH_ABANDONED : AH_INTERRUPTED) && call.met);
+    ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, MANY);
+    CHECK(me, status == (me->rank ? AH_ABANDONED : AH_INTERRUPTED) && call.all_arrived);
     CHECK(me, x[MANY / 2] == 3);
     release_all(me, &all);
     static _Thread_local float next[MANY];
@@ -827,16 +827,16 @@ static void one_way_mismatches(rank_state *me) {
     for (int root = 0; root < 2; root++) {
         float x = 3;
         ah_call call = next_call(me, LONG_TIME);
-        CHECK(me, ah_broadcast(me->lane, &call, &x, sizeof x, root) == AH_OK);
+        CHECK(me, ah_broadcast(me->comm, &call, &x, sizeof x, root) == AH_OK);
     }
     for (int i = 0; i < 200; i++) {
         float x = 3;
         dawdle(me, 3, 20000);
         ah_call call = next_call(me, LONG_TIME);
-        ah_status status = me->rank == 0 ? ah_broadcast(me->lane, &call, &x, sizeof x, 0)
-                                         : ah_broadcast(me->lane, &call, &x, sizeof x, 1);
+        ah_status status = me->rank == 0 ? ah_broadcast(me->comm, &call, &x, sizeof x, 0)
+                                         : ah_broadcast(me->comm, &call, &x, sizeof x, 1);
         const uint64_t other = me->rank ? 1 : 2;
-        CHECK(me, status == AH_OK || (status == AH_MISMATCH && call.culprits == other));
+        CHECK(me, status == AH_OK || (status == AH_MISMATCH && call.offenders == other));
         CHECK(me, x == 3);
         if (status == AH_MISMATCH) atomic_fetch_add(&me->world->board[40 + i], 1);
         next_is_right(me, &(float[MANY]){0}[0], 3);
@@ -852,7 +852,7 @@ typedef struct {
 static void *interrupt_when_told(void *given) {
     telling *what = given;
     hear(what->me, 50);
-    ah_lane_interrupt(what->me->lane, what->sequence);
+    ah_comm_interrupt(what->me->comm, what->sequence);
     return NULL;
 }
 
@@ -872,22 +872,22 @@ static void interrupts(rank_state *me) {
         tell(me, 50);
     }
     int64_t begun = now();
-    ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, MANY);
+    ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, MANY);
     CHECK(me, now() - begun < LONG_TIME / 2);
     if (me->rank == 0) {
         CHECK(me, status == AH_INTERRUPTED && (call.waiting & 4));
         pthread_join(thread, NULL);
         tell(me, 51);
     } else {
-        CHECK(me, status == AH_ABANDONED && (call.culprits & 1));
+        CHECK(me, status == AH_ABANDONED && (call.offenders & 1));
     }
     check_hooks(me);
     call = next_call(me, LONG_TIME);
-    status = ah_barrier(me->lane, &call);
+    status = ah_barrier(me->comm, &call);
     if (me->rank == 0) {
         CHECK(me, status == AH_INTERRUPTED);
     } else {
-        CHECK(me, status == AH_ABANDONED && (call.culprits & 1));
+        CHECK(me, status == AH_ABANDONED && (call.offenders & 1));
     }
     next_is_right(me, x, MANY);
 }
@@ -897,7 +897,7 @@ static void ticks(rank_state *me) {
     ah_call call = next_call(me, LONG_TIME);
     if (me->rank == 1) hear(me, 60);
     me->tick_end = me->rank == 0 ? 3 : 0;
-    ah_status status = ah_barrier(me->lane, &call);
+    ah_status status = ah_barrier(me->comm, &call);
     if (me->rank == 0) {
         CHECK(me, status == AH_INTERRUPTED && me->ticks == 3 && me->tick_waiting == 2);
         CHECK(me, me->paused == 1 && me->resumed == 1);
@@ -924,7 +924,7 @@ static void killed_peer(rank_state *me) {
         ah_call call = next_call(me, me->rank == 1 || i < 20 ? LONG_TIME : 50 * MILLISECONDS);
         status = perform(me, p, &call);
         if (status == AH_TIMEOUT) CHECK(me, call.waiting);
-        else if (status != AH_OK) CHECK(me, status == AH_ABANDONED && call.culprits);
+        else if (status != AH_OK) CHECK(me, status == AH_ABANDONED && call.offenders);
         CHECK(me, i >= 20 || status == AH_OK);
     }
     if (me->rank == 1) pthread_join(thread, NULL);
@@ -953,7 +953,7 @@ static void stopped_writer(rank_state *me) {
         line_up(me, 100 + 4 * i);
         if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();
         ah_call call = next_call(me, me->rank == 0 ? 30 * MILLISECONDS : LONG_TIME);
-        ah_status status = ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, count);
+        ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, count);
         if (me->rank == 0) {
             pthread_join(thread, NULL);
             CHECK(me, status == AH_OK || (status == AH_TIMEOUT && call.waiting == 2));
@@ -962,7 +962,7 @@ static void stopped_writer(rank_state *me) {
                 for (size_t k = 0; k < count; k++) x[k] = 7;
             kill(what.process, SIGCONT);
         } else {
-            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.culprits == 1));
+            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.offenders == 1));
         }
         line_up(me, 101 + 4 * i);
         for (size_t k = 0; k < count; k++)
@@ -971,7 +971,7 @@ static void stopped_writer(rank_state *me) {
         for (size_t k = 0; k < count; k++) x[k] = 1;
         line_up(me, 102 + 4 * i);
         call = next_call(me, LONG_TIME);
-        CHECK(me, ah_all_reduce(me->lane, &call, AH_SUM, AH_FLOAT32, x, count) == AH_OK);
+        CHECK(me, ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, count) == AH_OK);
         for (size_t k = 0; k < count; k++) CHECK(me, x[k] == 2);
         if (me->rank == 0 && unshared) tell(me, 99);
         line_up(me, 103 + 4 * i);
@@ -997,7 +997,7 @@ static void stopped_reader(rank_state *me) {
         if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();
         ah_call call = next_call(me, me->rank == 0 ? 30 * MILLISECONDS : LONG_TIME);
         ah_status status = 
-            ah_reduce_scatter(me->lane, &call, AH_SUM, AH_FLOAT32, in, out, count);
+            ah_reduce_scatter(me->comm, &call, AH_SUM, AH_FLOAT32, in, out, count);
         if (me->rank == 0) {
             pthread_join(thread, NULL);
             CHECK(me, status == AH_OK || (status == AH_TIMEOUT && call.waiting == 2));
@@ -1006,7 +1006,7 @@ static void stopped_reader(rank_state *me) {
             kill(what.process, SIGCONT);
             if (status != AH_OK) tell(me, 99);
         } else {
-            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.culprits == 1));
+            CHECK(me, status == AH_OK || (status == AH_ABANDONED && call.offenders == 1));
             for (size_t k = 0; k < count && status == AH_OK; k++) CHECK(me, out[k] == 2);
         }
         line_up(me, 101 + 2 * i);
@@ -1022,12 +1022,12 @@ static void left_behind(rank_state *me) {
     char *own = shared(bytes), *other = shared(bytes);
     void *areas[] = {own, other};
     pid_t pids[] = {getpid(), getpid()};
-    ah_lane *lane = ah_lane_new(0, 2, areas, pids, NULL, 0, limits);
-    ah_lane_leave(lane);
+    ah_comm *comm = ah_comm_new(0, 2, areas, pids, NULL, 0, limits);
+    ah_comm_leave(comm);
     memset(own, 0x5a, bytes);
     memset(other, 0x5a, bytes);
-    ah_lane_leave(lane);
-    ah_lane_free(lane);
+    ah_comm_leave(comm);
+    ah_comm_free(comm);
     for (size_t i = 0; i < bytes; i++) CHECK(me, own[i] == 0x5a && other[i] == 0x5a);
     munmap(own, bytes);
     munmap(other, bytes);
@@ -1038,12 +1038,12 @@ static void wrong_process(rank_state *me) {
     const world *w = me->world;
     if (me->rank == 0) {
         pid_t wrong[] = {getpid(), getpid()}, right[] = {getpid(), atomic_load(&w->pids[1])};
-        ah_lane *lane = ah_lane_new(0, 2, w->area, wrong, NULL, 0, &w->limits);
-        CHECK(me, !ah_lane_can_attach(lane));
-        ah_lane_free(lane);
-        lane = ah_lane_new(0, 2, w->area, right, NULL, 0, &w->limits);
-        CHECK(me, ah_lane_can_attach(lane));
-        ah_lane_free(lane);
+        ah_comm *comm = ah_comm_new(0, 2, w->area, wrong, NULL, 0, &w->limits);
+        CHECK(me, !ah_comm_probe_attach(comm));
+        ah_comm_free(comm);
+        comm = ah_comm_new(0, 2, w->area, right, NULL, 0, &w->limits);
+        CHECK(me, ah_comm_probe_attach(comm));
+        ah_comm_free(comm);
     }
 }
 

@@ -23,7 +23,7 @@ static ah_area *areas[RANKS];
 static cpu_set_t all;
 
 /* Rank `rank` of four, which lately waited on these processors. */
-static ah_lane *lane_of(int rank, const int cpus[RANKS]) {
+static ah_comm *lane_of(int rank, const int cpus[RANKS]) {
     static const ah_limits limits = {.slot_max = 64, .chunk = 64, .attach_min = SIZE_MAX};
     void *given[RANKS];
     pid_t pids[RANKS];
@@ -37,9 +37,9 @@ static ah_lane *lane_of(int rank, const int cpus[RANKS]) {
         given[r] = areas[r];
         pids[r] = getpid();
     }
-    ah_lane *lane = ah_lane_new(rank, RANKS, given, pids, NULL, 0, &limits);
-    if (!lane) abort();
-    return lane;
+    ah_comm *comm = ah_comm_new(rank, RANKS, given, pids, NULL, 0, &limits);
+    if (!comm) abort();
+    return comm;
 }
 
 static void go_to(int cpu) {
@@ -57,15 +57,15 @@ static bool may_run_on(const cpu_set_t *wanted) {
 /* Let rank `rank` wait on `here`, free to run anywhere; return where it is then said to be. */
 static int waits(int rank, int here, const int cpus[RANKS], int64_t now, int64_t delayed,
                  int of_rank) {
-    ah_lane *lane = lane_of(rank, cpus);
+    ah_comm *comm = lane_of(rank, cpus);
     if (delayed) atomic_store(&areas[of_rank]->delayed, delayed);
     go_to(here);
     if (sched_setaffinity(0, sizeof all, &all)) abort();
     if (sched_getcpu() != here) return here; /* moved by the system: says nothing */
-    ah_spread(lane, now);
+    ah_balance_cpus(comm, now);
     CHECK(may_run_on(&all));
     int said = atomic_load(&areas[rank]->cpu) - 1;
-    ah_lane_free(lane);
+    ah_comm_free(comm);
     return said;
 }
 
@@ -91,45 +91,45 @@ static void moves(int here, int there) {
 static void comes_back(int here, int there) {
     const int64_t now = 1000000000;
     const int three[RANKS] = {here, there, here, here};
-    ah_lane *lane = NULL;
+    ah_comm *comm = NULL;
     int said = here;
     for (int i = 0; i < 100 && said != there; i++) {
-        ah_lane_free(lane);
-        lane = lane_of(3, three);
+        ah_comm_free(comm);
+        comm = lane_of(3, three);
         go_to(here);
         if (sched_setaffinity(0, sizeof all, &all)) abort();
-        ah_spread(lane, now);
+        ah_balance_cpus(comm, now);
         said = atomic_load(&areas[3]->cpu) - 1;
     }
     CHECK(said == there);
-    ah_delayed(lane, now, now + 1000000); /* another rank is there, and may have had work */
+    ah_record_delay(comm, now, now + 1000000); /* another rank is there, and may have had work */
     CHECK(atomic_load(&areas[3]->cpu) - 1 == there && !atomic_load(&areas[3]->delayed));
-    ah_delayed(lane, now, now + 5000000); /* not so much */
+    ah_record_delay(comm, now, now + 5000000); /* not so much */
     CHECK(atomic_load(&areas[3]->cpu) - 1 == here);
     CHECK(may_run_on(&all));
     atomic_store(&areas[3]->delayed, 0);
     for (int i = 0; i < 20; i++) {
-        ah_spread(lane, now + 100 * 1000000);
+        ah_balance_cpus(comm, now + 100 * 1000000);
         int at = atomic_load(&areas[3]->cpu) - 1;
         CHECK(at == sched_getcpu() || at == here || at == there);
-        CHECK(lane->came_from < 0);
+        CHECK(comm->previous_cpu < 0);
     }
-    ah_lane_free(lane);
+    ah_comm_free(comm);
 }
 
 /* Where a rank may run on one processor only, it stays there. */
 static void obeys(int here, int there) {
     const int three[RANKS] = {here, there, here, here};
     cpu_set_t one;
-    ah_lane *lane = lane_of(3, three);
+    ah_comm *comm = lane_of(3, three);
     go_to(here);
     CPU_ZERO(&one);
     CPU_SET(here, &one);
-    ah_spread(lane, 1000000000);
+    ah_balance_cpus(comm, 1000000000);
     CHECK(may_run_on(&one) && sched_getcpu() == here);
     CHECK(atomic_load(&areas[3]->cpu) - 1 == here);
-    CHECK(ah_neighbours(lane) == (AH_BIT(0) | AH_BIT(2)));
-    ah_lane_free(lane);
+    CHECK(ah_ranks_on_my_cpu(comm) == (AH_BIT(0) | AH_BIT(2)));
+    ah_comm_free(comm);
 }
 
 int main(void) {

@@ -215,7 +215,7 @@ static void run_world(const char *name, world *w, program run) {
 static size_t size_of(const world *w, int from, int to, int tag, int number) {
     uint64_t state = w->seed + (uint64_t)(((from * 64 + to) * 64 + tag) * 100000 + number);
     size_t direct = w->limits.direct_min, attach = w->limits.attach_min;
-    size_t marks[] = {0, 1, AH_INLINE, AH_LINE, w->limits.eager_max,
+    size_t marks[] = {0, 1, AH_INLINE, AH_CACHE_LINE, w->limits.eager_max,
                       direct == SIZE_MAX ? 100 : direct, attach == SIZE_MAX ? 200 : attach,
                       64 << 10, AH_WIRE_BYTES / 4, AH_WIRE_BYTES, (size_t)1 << 20};
     size_t mark = marks[draw(&state) % (draw(&state) % 8 ? 7 : sizeof marks / sizeof *marks)];

@@ -20,18 +20,18 @@ enum {
 };
 
 /* Small and on this core's way anyhow; `from` and `to` may be the same, or NULL for no bytes. */
-static inline void ah_move(void *to, const void *from, size_t nbytes) {
+static inline void ah_copy_small(void *to, const void *from, size_t nbytes) {
     if (nbytes && to != from) memcpy(to, from, nbytes);
 }
 
 /* What `rank` has in its slot of this call, of so many bytes in all. */
-static inline const char *ah_theirs(const ah_lane *lane, int rank, size_t nbytes) {
-    return ah_slot_data(ah_slot_of(lane, rank, lane->call->sequence), nbytes);
+static inline const char *ah_posted_data(const ah_comm *comm, int rank, size_t nbytes) {
+    return ah_slot_data(ah_slot_of(comm, rank, comm->call->sequence), nbytes);
 }
 
 /* After reading it, where no other rank does. Not worth it for a few lines. */
-static inline void ah_read_slot(const ah_lane *lane, int rank, size_t nbytes) {
-    if (nbytes > 4 * AH_LINE) ah_hand_back(ah_theirs(lane, rank, nbytes), nbytes);
+static inline void ah_dirty_slot(const ah_comm *comm, int rank, size_t nbytes) {
+    if (nbytes > 4 * AH_CACHE_LINE) ah_dirty_lines(ah_posted_data(comm, rank, nbytes), nbytes);
 }
 
 /* The part of a step of `each` bytes out of `nbytes`. */

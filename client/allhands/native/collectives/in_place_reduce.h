@@ -12,18 +12,18 @@
 
 /* Where all ranks' arrays are in this process, if all are in their heaps; else false. The same
  * answer on all ranks. */
-bool ah_direct_inputs(const ah_lane *lane, size_t nbytes, char *in[]);
+bool ah_in_place_inputs(const ah_comm *comm, size_t nbytes, char *in[]);
 
-/* x[own rank] is the own array; that others write to it is allowed by ah_lend, before posting. */
-ah_status ah_direct_all_reduce(ah_lane *lane, ah_op op, ah_type type, char *const x[],
+/* x[own rank] is the own array; that others write to it is allowed by ah_expose, before posting. */
+ah_status ah_in_place_all_reduce(ah_comm *comm, ah_op op, ah_type type, char *const x[],
                                size_t nbytes);
 
 /* `out` on the root only, where it may be its `in`. */
-ah_status ah_direct_reduce(ah_lane *lane, ah_op op, ah_type type, char *const in[], char *out,
+ah_status ah_in_place_reduce(ah_comm *comm, ah_op op, ah_type type, char *const in[], char *out,
                            size_t nbytes, int root);
 
 /* Each rank folds its `in`, of any ranks' arrays, into its own `out`. */
-ah_status ah_direct_fold(ah_lane *lane, ah_op op, ah_type type, char *const in[], char *out,
+ah_status ah_in_place_reduce_scatter(ah_comm *comm, ah_op op, ah_type type, char *const in[], char *out,
                          size_t nbytes);
 
 #endif

@@ -12,11 +12,11 @@
 
 /* For a result that goes to all: put the first step before the others have posted the call, if every
  * box is back from the last time (`returned`): its reader has left it alone since it wrote there. */
-void ah_mailboxes_open(ah_lane *lane, const void *in, size_t nbytes);
+void ah_mailbox_reduce_open(ah_comm *comm, const void *in, size_t nbytes);
 
 /* `out` gets the result; on ranks without `out`, nobody puts one. To all ranks, or to `root` alone
  * (-1: all). */
-ah_status ah_mailboxes(ah_lane *lane, ah_op op, ah_type type, const char *in, char *out,
+ah_status ah_mailbox_reduce(ah_comm *comm, ah_op op, ah_type type, const char *in, char *out,
                        size_t nbytes, int root);
 
 #endif

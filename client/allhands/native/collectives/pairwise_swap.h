@@ -20,14 +20,14 @@ typedef struct {
     uint64_t steps; /* the same on all ranks */
     const void *what;
     /* Put what `peer` gets in this step into its box; nothing is fine. */
-    void (*put)(const ah_lane *lane, const void *what, int peer, uint64_t step, char *box);
+    void (*produce)(const ah_comm *comm, const void *what, int peer, uint64_t step, char *box);
     /* Take what all others put in this step; boxes[own rank] is NULL. */
-    void (*take)(const ah_lane *lane, const void *what, uint64_t step, char *const boxes[]);
-} ah_exchange;
+    void (*consume)(const ah_comm *comm, const void *what, uint64_t step, char *const boxes[]);
+} ah_swap;
 
-/* Before ah_post_terms: sets flags and phase of the terms; with `early` puts the first step. */
-void ah_exchange_open(ah_lane *lane, const ah_exchange *exchange, bool early, ah_terms *terms);
+/* Before ah_post_header: sets flags and phase of the terms; with `early` puts the first step. */
+void ah_swap_open(ah_comm *comm, const ah_swap *swap, bool early, ah_call_header *header);
 /* After all have met. */
-ah_status ah_exchange_run(ah_lane *lane, const ah_exchange *exchange);
+ah_status ah_swap_run(ah_comm *comm, const ah_swap *swap);
 
 #endif

@@ -10,13 +10,13 @@
 
 /* Whether buffers of all `sources` can be read by whoever needs them, so much of each. The same
  * answer on all ranks: it follows from what all have posted. */
-bool ah_can_pull(const ah_lane *lane, uint64_t sources, size_t nbytes);
+bool ah_can_read_remote(const ah_comm *comm, uint64_t sources, size_t nbytes);
 
 /* Read from `where` in the terms of rank `from` (or in its table). */
-ah_status ah_pull(ah_lane *lane, int from, uint64_t where, void *to, size_t nbytes);
+ah_status ah_remote_read(ah_comm *comm, int from, uint64_t where, void *to, size_t nbytes);
 
 /* After the last: say so, make sure that what was read from `sources` is good, and wait until
  * `readers` have read. */
-ah_status ah_pulled(ah_lane *lane, uint64_t sources, uint64_t readers);
+ah_status ah_remote_read_end(ah_comm *comm, uint64_t sources, uint64_t readers);
 
 #endif

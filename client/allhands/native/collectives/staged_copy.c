@@ -2,40 +2,40 @@
 
 #include "comm/wait.h"
 
-static ah_status put(ah_lane *lane, const ah_outbox *outbox, uint64_t step) {
+static ah_status produce(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
     if (step >= 2) {
-        uint64_t readers = outbox->readers & lane->others;
-        ah_status status = ah_await_done(lane, readers, step - 1);
+        uint64_t readers = staged->readers & comm->others;
+        ah_status status = ah_await_consumed(comm, readers, step - 1);
         if (status != AH_OK) return status;
     }
-    outbox->put(lane, outbox->what, step);
-    ah_put(lane, step + 1);
+    staged->produce(comm, staged->what, step);
+    ah_publish_produced(comm, step + 1);
     return AH_OK;
 }
 
-static ah_status take(ah_lane *lane, const ah_outbox *outbox, uint64_t step) {
-    for (int k = 1; k < lane->size; k++) {
-        int source = (lane->rank + k) % lane->size;
-        if (!(outbox->sources & AH_BIT(source))) continue;
-        ah_status status = ah_await_put(lane, AH_BIT(source), step + 1);
+static ah_status consume(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {
+    for (int k = 1; k < comm->size; k++) {
+        int source = (comm->rank + k) % comm->size;
+        if (!(staged->sources & AH_BIT(source))) continue;
+        ah_status status = ah_await_produced(comm, AH_BIT(source), step + 1);
         if (status != AH_OK) return status;
-        outbox->take(lane, outbox->what, step, source);
+        staged->consume(comm, staged->what, step, source);
     }
-    ah_done(lane, step + 1);
+    ah_publish_consumed(comm, step + 1);
     return AH_OK;
 }
 
-ah_status ah_outbox_run(ah_lane *lane, const ah_outbox *outbox) {
-    bool source = outbox->sources & AH_BIT(lane->rank);
-    bool reader = outbox->readers & AH_BIT(lane->rank);
+ah_status ah_staged_copy_run(ah_comm *comm, const ah_staged_copy *staged) {
+    bool source = staged->sources & AH_BIT(comm->rank);
+    bool reader = staged->readers & AH_BIT(comm->rank);
     ah_status status = AH_OK;
-    ah_unsettle(lane);
-    lane->call->variant = AH_STAGED;
+    ah_forget_phase(comm);
+    comm->call->variant = AH_STAGED;
     /* A reader that is a source too puts one step ahead of what it takes. */
-    for (uint64_t step = 0; step <= outbox->steps && status == AH_OK; step++) {
-        if (source && step < outbox->steps) status = put(lane, outbox, step);
-        if (reader && step > 0 && status == AH_OK) status = take(lane, outbox, step - 1);
-        if (status == AH_OK) status = ah_breathe(lane);
+    for (uint64_t step = 0; step <= staged->steps && status == AH_OK; step++) {
+        if (source && step < staged->steps) status = produce(comm, staged, step);
+        if (reader && step > 0 && status == AH_OK) status = consume(comm, staged, step - 1);
+        if (status == AH_OK) status = ah_poll_interrupt(comm);
     }
     return status;
 }

@@ -14,16 +14,16 @@ typedef struct {
     uint64_t sources, readers; /* sets of ranks */
     const void *what;
     /* Put this step's part into the own outbox: box(lane, rank, parity). */
-    void (*put)(const ah_lane *lane, const void *what, uint64_t step);
-    void (*take)(const ah_lane *lane, const void *what, uint64_t step, int source);
-} ah_outbox;
+    void (*produce)(const ah_comm *comm, const void *what, uint64_t step);
+    void (*consume)(const ah_comm *comm, const void *what, uint64_t step, int source);
+} ah_staged_copy;
 
-ah_status ah_outbox_run(ah_lane *lane, const ah_outbox *outbox);
+ah_status ah_staged_copy_run(ah_comm *comm, const ah_staged_copy *staged);
 
-/* The whole outbox, of limits.chunk bytes at least; ah_box(lane, rank, peer, parity) is its part
+/* The whole outbox, of limits.chunk bytes at least; ah_staging_box(lane, rank, peer, parity) is its part
  * for one peer. */
-static inline char *ah_outbox_of(const ah_lane *lane, int rank, uint64_t step) {
-    return ah_box(lane, rank, 0, step & 1);
+static inline char *ah_staging_of(const ah_comm *comm, int rank, uint64_t step) {
+    return ah_staging_box(comm, rank, 0, step & 1);
 }
 
 #endif

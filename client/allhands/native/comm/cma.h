@@ -5,9 +5,9 @@
 #include "comm/comm_state.h"
 
 /* Read the memory of another rank's process. Waits for the end of the call if it cannot be read. */
-ah_status ah_attach(ah_lane *lane, int from, uint64_t address, void *to, size_t nbytes);
+ah_status ah_cma_read(ah_comm *comm, int from, uint64_t address, void *to, size_t nbytes);
 
 /* Read another process's memory, which is whoever's has that number now: see cma.c. */
-bool ah_read_process(pid_t process, uint64_t address, void *to, size_t nbytes);
+bool ah_cma_read_process(pid_t process, uint64_t address, void *to, size_t nbytes);
 
 #endif

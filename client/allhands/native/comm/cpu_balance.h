@@ -10,14 +10,14 @@
 #include "comm/comm_state.h"
 
 /* No rank that only waits keeps its processor for so long. */
-#define AH_DELAY (300 * INT64_C(1000))
+#define AH_LONG_DELAY (300 * INT64_C(1000))
 
 /* This rank waits from `now` on. */
-void ah_spread(ah_lane *lane, int64_t now);
-/* Its yield has taken AH_DELAY or more. If that was not for other ranks, which have work to do as
+void ah_balance_cpus(ah_comm *comm, int64_t now);
+/* Its yield has taken AH_LONG_DELAY or more. If that was not for other ranks, which have work to do as
  * well, the processor is shared with strangers: nobody moves there for a while. */
-void ah_delayed(ah_lane *lane, int64_t began, int64_t now);
+void ah_record_delay(ah_comm *comm, int64_t began, int64_t now);
 /* The other ranks that waited last where this one is. */
-uint64_t ah_neighbours(const ah_lane *lane);
+uint64_t ah_ranks_on_my_cpu(const ah_comm *comm);
 
 #endif

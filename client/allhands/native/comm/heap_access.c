@@ -11,29 +11,29 @@
 /* A rank that runs is out within a piece of its work: microseconds. */
 #define PATIENCE INT64_C(20000000)
 
-void ah_lend(ah_lane *lane, void *at, size_t nbytes) {
-    lane->lent = at;
-    lane->lent_bytes = nbytes;
+void ah_expose(ah_comm *comm, void *at, size_t nbytes) {
+    comm->exposed = at;
+    comm->exposed_bytes = nbytes;
 }
 
-ah_status ah_enter(ah_lane *lane, uint64_t ranks) {
-    atomic_store(&lane->area[lane->rank]->inside, lane->call->sequence);
-    if (!ah_gave_up(lane, ranks)) return AH_OK;
-    atomic_store(&lane->area[lane->rank]->inside, 0);
+ah_status ah_access_begin(ah_comm *comm, uint64_t ranks) {
+    atomic_store(&comm->area[comm->rank]->access_epoch, comm->call->sequence);
+    if (!ah_abandoning(comm, ranks)) return AH_OK;
+    atomic_store(&comm->area[comm->rank]->access_epoch, 0);
     return AH_ABANDONED;
 }
 
-ah_status ah_exit(ah_lane *lane, uint64_t ranks) {
-    uint64_t gone = ah_gave_up(lane, ranks);
-    atomic_store(&lane->area[lane->rank]->inside, 0);
+ah_status ah_access_end(ah_comm *comm, uint64_t ranks) {
+    uint64_t gone = ah_abandoning(comm, ranks);
+    atomic_store(&comm->area[comm->rank]->access_epoch, 0);
     return gone ? AH_ABANDONED : AH_OK;
 }
 
-static bool anyone_inside(const ah_lane *lane, bool of_this_process) {
-    for (uint64_t rest = lane->others; rest; rest &= rest - 1) {
+static bool anyone_accessing(const ah_comm *comm, bool of_this_process) {
+    for (uint64_t rest = comm->others; rest; rest &= rest - 1) {
         int rank = __builtin_ctzll(rest);
-        if (of_this_process && lane->pid[rank] != lane->pid[lane->rank]) continue;
-        if (atomic_load(&lane->area[rank]->inside) == lane->call->sequence) return true;
+        if (of_this_process && comm->pid[rank] != comm->pid[comm->rank]) continue;
+        if (atomic_load(&comm->area[rank]->access_epoch) == comm->call->sequence) return true;
     }
     return false;
 }
@@ -48,25 +48,25 @@ static bool exchange_pages(char *from, size_t nbytes) {
     return false;
 }
 
-static void take_out(ah_lane *lane) {
+static void make_private(ah_comm *comm) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = (uintptr_t)lane->lent / page * page;
-    uintptr_t to = ah_up((uintptr_t)lane->lent + lane->lent_bytes, page);
-    while (!exchange_pages((char *)from, to - from) && anyone_inside(lane, false))
+    uintptr_t from = (uintptr_t)comm->exposed / page * page;
+    uintptr_t to = ah_round_up((uintptr_t)comm->exposed + comm->exposed_bytes, page);
+    while (!exchange_pages((char *)from, to - from) && anyone_accessing(comm, false))
         sched_yield(); /* out of memory: nothing is safe but to wait */
-    ah_lane_unshare(lane, (void *)from, to - from);
-    lane->call->unshared = (void *)from;
-    lane->call->unshared_bytes = to - from;
+    ah_comm_unshare(comm, (void *)from, to - from);
+    comm->call->unshared = (void *)from;
+    comm->call->unshared_bytes = to - from;
 }
 
-void ah_reclaim(ah_lane *lane) {
+void ah_await_no_access(ah_comm *comm) {
     int64_t patient = ah_now() + PATIENCE;
-    bool inside = lane->lends && anyone_inside(lane, false);
-    while (inside && ah_now() < patient) {
+    bool access_epoch = comm->exposes && anyone_accessing(comm, false);
+    while (access_epoch && ah_now() < patient) {
         sched_yield();
-        inside = anyone_inside(lane, false);
+        access_epoch = anyone_accessing(comm, false);
     }
     /* Ranks in this very process cannot be stopped alone, and have the same pages. */
-    while (inside && anyone_inside(lane, true)) sched_yield();
-    if (inside && lane->lent && anyone_inside(lane, false)) take_out(lane);
+    while (access_epoch && anyone_accessing(comm, true)) sched_yield();
+    if (access_epoch && comm->exposed && anyone_accessing(comm, false)) make_private(comm);
 }

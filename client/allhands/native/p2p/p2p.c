@@ -349,7 +349,7 @@ static bool is_unlike(const ah_message *one, const ah_frame *frame) {
 }
 
 static bool read_from(const ah_mail *mail, int peer, uint64_t address, void *to, size_t nbytes) {
-    return ah_read_process(mail->pid[peer], address, to, nbytes);
+    return ah_cma_read_process(mail->pid[peer], address, to, nbytes);
 }
 
 /* Whether the process of that number is the peer, and not one that took the number over: then it
@@ -429,7 +429,7 @@ static bool bind(ah_mail *mail, ah_message *one, ah_arrived *arrived) {
         memcpy(one->data, arrived->payload ? arrived->payload : (const char *)frame->small,
                frame->total);
     correspondent *with = &mail->with[arrived->peer];
-    with->released += AH_LINE + frame->total;
+    with->released += AH_CACHE_LINE + frame->total;
     atomic_store_explicit(&with->in.taken->released, with->released, memory_order_release);
     drop(arrived);
     end_and_tell(mail, one, unlike ? AH_UNLIKE : AH_DELIVERED);
@@ -505,7 +505,7 @@ static bool hear_eager(ah_mail *mail, int peer, const ah_frame *frame) {
         one->unlike_signature = frame->signature;
         if (!unlike && frame->total > AH_INLINE) ah_wire_read(&with->in, one->data, frame->total);
         else if (!unlike) memcpy(one->data, frame->small, frame->total);
-        with->released += AH_LINE + frame->total;
+        with->released += AH_CACHE_LINE + frame->total;
         atomic_store_explicit(&with->in.taken->released, with->released, memory_order_release);
         end_and_tell(mail, one, unlike ? AH_UNLIKE : AH_DELIVERED);
         return true;
@@ -633,7 +633,7 @@ static bool push_piece(ah_mail *mail, int peer) {
     ah_message *one = with->cleared.first;
     size_t rest = one->nbytes - one->at, part = ah_min(rest, PIECE);
     size_t room = ah_wire_room(&with->out);
-    if (part > room) part = room >= LEAST_PIECE ? room / AH_LINE * AH_LINE : 0;
+    if (part > room) part = room >= LEAST_PIECE ? room / AH_CACHE_LINE * AH_CACHE_LINE : 0;
     ah_frame frame = {.kind = AH_PIECE, .id = one->id, .total = part};
     frame.where = one->at;
     if (!part || !put(mail, peer, &frame, (const char *)one->data + one->at)) {
@@ -689,7 +689,7 @@ static void withdraw_send(ah_mail *mail, ah_message *one) {
     one->note = NULL;
     release_offer(mail, one);
     if (one->stage == QUEUED) {
-        if (note->frame.kind == AH_EAGER) with->eager -= AH_LINE + one->nbytes;
+        if (note->frame.kind == AH_EAGER) with->eager -= AH_CACHE_LINE + one->nbytes;
         unsay(mail, one->peer, note);
         free(note);
         return;
@@ -796,7 +796,7 @@ static bool is_eager(ah_mail *mail, const ah_message *one, bool direct) {
     if (direct && mail->limits.direct_min <= most) most = mail->limits.direct_min - 1;
     if (most > AH_WIRE_BYTES / 4) most = AH_WIRE_BYTES / 4;
     if (one->nbytes > most && one->nbytes > AH_INLINE) return false;
-    uint64_t used = with->eager + AH_LINE + one->nbytes;
+    uint64_t used = with->eager + AH_CACHE_LINE + one->nbytes;
     if (used > with->most) with->most = atomic_load(&with->out.taken->released) + BUDGET;
     if (used > with->most) return false;
     with->eager = used;
@@ -844,7 +844,7 @@ static bool start_send(ah_mail *mail, ah_message *one) {
     if (is_eager(mail, one, direct)) {
         if (goes_at_once(mail, one, &frame)) return true;
         if (!noted(one, &frame)) {
-            with->eager -= AH_LINE + one->nbytes;
+            with->eager -= AH_CACHE_LINE + one->nbytes;
             return false;
         }
     } else {
@@ -927,7 +927,7 @@ bool ah_mail_post(ah_mail *mail, ah_message *one) {
     bool gone = mail->failed || is_gone(mail, one);
     bool eager = !gone && is_eager(mail, one, in_heap(mail, one, &where));
     bool out = eager && goes_at_once(mail, one, &frame);
-    if (eager && !out) mail->with[one->peer].eager -= AH_LINE + one->nbytes;
+    if (eager && !out) mail->with[one->peer].eager -= AH_CACHE_LINE + one->nbytes;
     pthread_mutex_unlock(&mail->lock);
     return out;
 }
@@ -1001,7 +1001,7 @@ static ah_status block(waiting *wait, int64_t until) {
     wait->paused = true;
     int64_t now = ah_now(), moved = now, deadline = wait->one ? wait->one->deadline : INT64_MAX;
     /* Who has offered much sees nothing move until all of it has been read. */
-    int64_t awake = ah_patience(wait->one ? wait->one->nbytes : 0);
+    int64_t awake = ah_yield_time(wait->one ? wait->one->nbytes : 0);
     wait->next_tick = hooks && hooks->tick ? now + hooks->tick_ns : INT64_MAX;
     pthread_mutex_lock(&mail->lock);
     for (int turn = 0;; turn++) {
@@ -1049,7 +1049,7 @@ static ah_status await(waiting *wait, int64_t until) {
             mail->vain = 0;
             return AH_OK;
         }
-        ah_relax();
+        ah_cpu_relax();
     }
     return block(wait, until);
 }
@@ -1197,7 +1197,7 @@ ah_mail *ah_mail_new(int rank, int size, void *const offices[], const pid_t pids
     mail->heap_bytes = heap_bytes;
     mail->ended_last = &mail->ended;
     mail->soonest = INT64_MAX;
-    mail->vain = size > ah_processors();
+    mail->vain = size > ah_cpu_count();
     for (int peer = 0; peer < size; peer++) {
         mail->office[peer] = offices[peer];
         mail->heap[peer] = heaps ? heaps[peer] : NULL;

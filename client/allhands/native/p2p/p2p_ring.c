@@ -3,7 +3,7 @@
 #include <string.h>
 
 size_t ah_office_bytes(int size) {
-    return ah_up(sizeof(ah_office) + (size_t)size * sizeof(ah_wire), 4096);
+    return ah_round_up(sizeof(ah_office) + (size_t)size * sizeof(ah_wire), 4096);
 }
 
 /* How far the receiver has come; looked up only when what is known of it does not do. */
@@ -18,7 +18,7 @@ size_t ah_wire_room(ah_wire_end *out) {
 }
 
 bool ah_wire_put(ah_wire_end *out, const ah_frame *frame, const void *data) {
-    size_t beside = ah_beside(frame), taken = ah_up(beside, AH_LINE);
+    size_t beside = ah_beside(frame), taken = ah_round_up(beside, AH_CACHE_LINE);
     if (out->frames == out->room_frames || out->room_bytes - out->bytes < taken) look_again(out);
     if (out->frames == out->room_frames || out->room_bytes - out->bytes < taken) return false;
     if (beside) {
@@ -42,11 +42,11 @@ void ah_wire_read(const ah_wire_end *in, void *to, size_t nbytes) {
 }
 
 void ah_wire_pass(ah_wire_end *in, size_t beside) {
-    size_t taken = ah_up(beside, AH_LINE);
-    if (beside > 4 * AH_LINE) {
+    size_t taken = ah_round_up(beside, AH_CACHE_LINE);
+    if (beside > 4 * AH_CACHE_LINE) {
         size_t at = in->bytes & (AH_WIRE_BYTES - 1), first = ah_min(taken, AH_WIRE_BYTES - at);
-        ah_hand_back(in->wire->bytes + at, first);
-        ah_hand_back(in->wire->bytes, taken - first);
+        ah_dirty_lines(in->wire->bytes + at, first);
+        ah_dirty_lines(in->wire->bytes, taken - first);
     }
     in->bytes += taken;
     atomic_store_explicit(&in->taken->bytes, in->bytes, memory_order_release);

@@ -32,7 +32,7 @@ typedef enum {
 enum { AH_OFFER_IN_HEAP = 1 };
 
 typedef struct {
-    _Alignas(AH_LINE) _Atomic uint64_t stamp;
+    _Alignas(AH_CACHE_LINE) _Atomic uint64_t stamp;
     uint16_t kind, flags;
     uint32_t tag;
     uint64_t id; /* of an offer, as its sender counts them */
@@ -46,11 +46,11 @@ typedef struct {
         unsigned char small[AH_INLINE];
     };
 } ah_frame;
-_Static_assert(sizeof(ah_frame) == AH_LINE, "a frame is a line");
+_Static_assert(sizeof(ah_frame) == AH_CACHE_LINE, "a frame is a line");
 
 /* What a rank has taken of one other's wire to it; counts for ever. */
 typedef struct {
-    _Alignas(2 * AH_LINE) _Atomic uint64_t frames;
+    _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t frames;
     _Atomic uint64_t bytes;
     _Atomic uint64_t released; /* of its budget: see p2p.c */
 } ah_taken;
@@ -62,10 +62,10 @@ typedef struct {
 
 /* A rank's part of the memory. */
 typedef struct {
-    _Alignas(2 * AH_LINE) _Atomic uint32_t bell; /* see p2p.c */
-    _Alignas(2 * AH_LINE) _Atomic uint64_t nonce;
+    _Alignas(2 * AH_CACHE_LINE) _Atomic uint32_t bell; /* see p2p.c */
+    _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t nonce;
     _Atomic uint64_t nonce_at; /* the one lies at the other, in the right process */
-    _Alignas(2 * AH_LINE) _Atomic uint64_t offers[AH_OFFERS]; /* ids of those that hold; 0: none */
+    _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t offers[AH_OFFERS]; /* ids of those that hold; 0: none */
     ah_taken taken[AH_MAX_RANKS];                             /* by sender */
     ah_wire wire[];                                           /* by receiver */
 } ah_office;

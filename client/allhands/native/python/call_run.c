@@ -73,7 +73,7 @@ static uint64_t signature(const Plan *plan)
 static ah_status carry_out(LaneObject *self, ah_call *call)
 {
     Plan *plan = &self->plan;
-    ah_lane *lane = self->lane;
+    ah_comm *lane = self->lane;
     size_t nbytes = plan->count * plan->itemsize;
     switch (plan->kind) {
     case BARRIER:
@@ -249,11 +249,11 @@ void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t t
     for (const SegmentObject *own = own_segment(self); self->told < own->unshared_count;
          self->told++) {
         char *from = own->unshared[self->told].from;
-        ah_lane_unshare(self->lane, from, (size_t)(own->unshared[self->told].to - from));
+        ah_comm_unshare(self->lane, from, (size_t)(own->unshared[self->told].to - from));
     }
     /* Others' memory can be looked at once they have lanes, which they have when they are here. */
     if (self->tries > 0 && self->completed > 0 && running->call.nbytes >= self->attach_min)
-        self->tries = ah_lane_can_attach(self->lane) ? 0 : self->tries - 1;
+        self->tries = ah_comm_probe_attach(self->lane) ? 0 : self->tries - 1;
     self->waiting = 0;
     self->waits[sequence % WAITS] = 0;
     record(self, sequence, running->call.nbytes, now, label);
@@ -292,8 +292,8 @@ void lane_complain(LaneObject *self, const Running *running, ah_status status, P
         (unsigned long long)running->call.sequence, lane_kind_names[plan->kind],
         plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count, plan->op, plan->root, ragged,
         shape, (unsigned long long)running->call.waiting,
-        (unsigned long long)running->call.culprits, (double)running->timeout / NANOSECONDS,
-        label ? label : Py_None, running->call.met && status != AH_MISMATCH ? Py_True : Py_False);
+        (unsigned long long)running->call.offenders, (double)running->timeout / NANOSECONDS,
+        label ? label : Py_None, running->call.all_arrived && status != AH_MISMATCH ? Py_True : Py_False);
     if (done != NULL) {
         Py_DECREF(done);
         PyErr_SetString(PyExc_SystemError, "a call that failed must raise");

@@ -148,7 +148,7 @@ static PyObject *lane_run(LaneObject *self, PyObject *args, PyObject *kwargs)
     } else if (await_turn(self) < 0)
         return NULL;
     else if (sequence > self->limit) /* it may have been said after this call took its number */
-        ah_lane_interrupt(self->lane, sequence);
+        ah_comm_interrupt(self->lane, sequence);
     Plan *plan = &self->plan;
     plan->kind = KINDS;
     for (int at = 0; at < KINDS; at++)
@@ -274,7 +274,7 @@ static PyObject *lane_interrupt(LaneObject *self, PyObject *given)
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
     if (PyErr_Occurred() || !lane_is_own(self))
         return NULL;
-    ah_lane_interrupt(self->lane, sequence);
+    ah_comm_interrupt(self->lane, sequence);
     Py_RETURN_NONE;
 }
 
@@ -295,7 +295,7 @@ static PyObject *lane_close(LaneObject *self, PyObject *unused)
     if (!lane_is_own(self))
         return NULL;
     self->closed = true;
-    ah_lane_interrupt(self->lane, UINT64_MAX);
+    ah_comm_interrupt(self->lane, UINT64_MAX);
     Py_RETURN_NONE;
 }
 
@@ -306,7 +306,7 @@ static PyObject *lane_leave(LaneObject *self, PyObject *unused)
     if (!lane_is_own(self))
         return NULL;
     self->closed = true;
-    ah_lane_leave(self->lane);
+    ah_comm_leave(self->lane);
     Py_RETURN_NONE;
 }
 
@@ -325,7 +325,7 @@ static PyObject *lane_give_up(LaneObject *self, PyObject *given)
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
     if (PyErr_Occurred() || await_turn(self) < 0)
         return NULL;
-    ah_lane_skip(self->lane, sequence);
+    ah_comm_skip(self->lane, sequence);
     PyThread_release_lock(self->turn);
     Py_RETURN_NONE;
 }
@@ -368,7 +368,7 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     LaneObject *self = (LaneObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->lane = ah_lane_new(rank, (int)size, areas, processes, heaps, (size_t)heap_bytes, &limits);
+    self->lane = ah_comm_new(rank, (int)size, areas, processes, heaps, (size_t)heap_bytes, &limits);
     self->turn = PyThread_allocate_lock();
     self->segments = Py_NewRef(segments);
     self->ops = Py_NewRef(ops);
@@ -423,7 +423,7 @@ static void lane_dealloc(LaneObject *self)
     lane_break(self);
     /* In a forked child the memory is still its parent's, who has not left. */
     if (self->lane != NULL && self->generation == lane_generation)
-        ah_lane_free(self->lane);
+        ah_comm_free(self->lane);
     if (self->turn != NULL)
         PyThread_free_lock(self->turn);
     Py_XDECREF(self->segments);

@@ -107,7 +107,7 @@ struct Persistent;
 
 typedef struct {
     PyObject_HEAD
-    ah_lane *lane;
+    ah_comm *lane;
     PyObject *segments; /* what keeps the areas mapped */
     PyObject *ops;
     PyObject *on_failure, *on_slow;

@@ -273,7 +273,7 @@ PyObject *lane_post(PyObject *lane, PyObject *const *args, Py_ssize_t nargs)
         Py_DECREF(self);
         return NULL;
     }
-    if (entered && !ah_has_room(on->lane, on->taken + 1)) {
+    if (entered && !ah_slot_is_free(on->lane, on->taken + 1)) {
         PyThread_release_lock(on->turn);
         entered = 0;
     }
