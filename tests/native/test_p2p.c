@@ -36,10 +36,10 @@
 typedef struct {
     int size, threads;
     bool forks, heaps, serves;
-    ah_mail_limits limits;
+    ah_p2p_limits limits;
     uint64_t seed;
     int rounds;
-    void *office[MOST], *heap[MOST];
+    void *region[MOST], *heap[MOST];
     _Atomic int *board;
     _Atomic int *pids;
 } world;
@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     const world *world;
     int rank;
-    ah_mail *mail;
+    ah_p2p *p2p;
     uint64_t own;
     _Atomic size_t heap_used;
 } rank_state;
@@ -120,7 +120,7 @@ static void *run_task(void *given) {
 
 static void *serve(void *given) {
     rank_state *me = given;
-    for (ah_message *one; (one = ah_mail_serve(me->mail)) != NULL;)
+    for (ah_message *one; (one = ah_p2p_serve(me->p2p)) != NULL;)
         for (ah_message *next; one; one = next) {
             next = one->next_ended;
             atomic_store((_Atomic int *)one->owner, 1);
@@ -145,9 +145,9 @@ static void live(const start *begin) {
         while (!(pid = atomic_load(&w->pids[r]))) sched_yield();
         pids[r] = pid;
     }
-    me.mail = ah_mail_new(me.rank, w->size, w->office, pids, w->heaps ? w->heap : NULL,
+    me.p2p = ah_p2p_new(me.rank, w->size, w->region, pids, w->heaps ? w->heap : NULL,
                           w->heaps ? HEAP_BYTES : 0, &w->limits);
-    CHECK(&me, me.mail);
+    CHECK(&me, me.p2p);
     line_up(&me, 0, w->size);
     pthread_t server, threads[8];
     task tasks[8];
@@ -157,11 +157,11 @@ static void live(const start *begin) {
         if (pthread_create(&threads[t], NULL, run_task, &tasks[t])) abort();
     }
     for (int t = 0; t < w->threads; t++) pthread_join(threads[t], NULL);
-    ah_mail_idle(me.mail);
-    ah_mail_close(me.mail);
+    ah_p2p_wait_idle(me.p2p);
+    ah_p2p_close(me.p2p);
     if (w->serves) pthread_join(server, NULL);
     if (!atomic_load(&w->board[900])) line_up(&me, 2, w->size); /* all bells stay up */
-    ah_mail_free(me.mail);
+    ah_p2p_free(me.p2p);
 }
 
 static void *live_in_thread(void *begin) {
@@ -171,14 +171,14 @@ static void *live_in_thread(void *begin) {
 
 static void run_world(const char *name, world *w, program run) {
     start begins[MOST];
-    size_t bytes = ah_office_bytes(w->size);
+    size_t bytes = ah_p2p_region_bytes(w->size);
     pthread_t threads[MOST];
     pid_t children[MOST];
     stage = name;
     w->board = shared(4096);
     w->pids = shared(4096);
     for (int r = 0; r < w->size; r++) {
-        w->office[r] = shared(bytes);
+        w->region[r] = shared(bytes);
         w->heap[r] = shared(HEAP_BYTES);
         begins[r] = (start){w, r, run};
     }
@@ -203,7 +203,7 @@ static void run_world(const char *name, world *w, program run) {
         }
     }
     for (int r = 0; r < w->size; r++) {
-        munmap(w->office[r], bytes);
+        munmap(w->region[r], bytes);
         munmap(w->heap[r], HEAP_BYTES);
     }
     munmap(w->board, 4096);
@@ -217,7 +217,7 @@ static size_t size_of(const world *w, int from, int to, int tag, int number) {
     size_t direct = w->limits.direct_min, attach = w->limits.attach_min;
     size_t marks[] = {0, 1, AH_INLINE, AH_CACHE_LINE, w->limits.eager_max,
                       direct == SIZE_MAX ? 100 : direct, attach == SIZE_MAX ? 200 : attach,
-                      64 << 10, AH_WIRE_BYTES / 4, AH_WIRE_BYTES, (size_t)1 << 20};
+                      64 << 10, AH_RING_BYTES / 4, AH_RING_BYTES, (size_t)1 << 20};
     size_t mark = marks[draw(&state) % (draw(&state) % 8 ? 7 : sizeof marks / sizeof *marks)];
     size_t change = draw(&state) % 40;
     return draw(&state) % 2 || change > mark ? mark + change : mark - change;
@@ -275,10 +275,10 @@ static void let_go(slot *one) {
 }
 
 static void begin(rank_state *me, slot *one, bool receives, int peer, int tag, size_t nbytes,
-                  bool watched, int64_t timeout) {
+                  bool is_async, int64_t timeout) {
     one->message = (ah_message){
         .receives = receives,
-        .watched = watched,
+        .is_async = is_async,
         .peer = peer,
         .tag = (uint32_t)tag,
         .signature = nbytes * 31 + 7,
@@ -290,19 +290,19 @@ static void begin(rank_state *me, slot *one, bool receives, int peer, int tag, s
         .owner = &one->served,
     };
     one->served = 0;
-    bool posted = !receives && one->number % 2 && ah_mail_post(me->mail, &one->message);
-    int started = posted ? 1 : ah_mail_start(me->mail, &one->message);
+    bool posted = !receives && one->number % 2 && ah_p2p_try_send(me->p2p, &one->message);
+    int started = posted ? 1 : ah_p2p_start(me->p2p, &one->message);
     CHECK(me, started >= 0);
     if (started) one->served = 1;
 }
 
 /* Whether it has ended; gives it a little time now and then. */
 static bool ended(rank_state *me, slot *one, uint64_t *state) {
-    if (one->message.watched && draw(state) % 4) return atomic_load(&one->served) == 1;
+    if (one->message.is_async && draw(state) % 4) return atomic_load(&one->served) == 1;
     int64_t until = draw(state) % 4 ? 0 : now() + (int64_t)(draw(state) % 200000);
-    if (ah_mail_wait(me->mail, &one->message, until, NULL) != AH_OK) return false;
-    /* A watched one may have been handed to the server first: then that one has it. */
-    while (one->message.listed && !atomic_load(&one->served)) sched_yield();
+    if (ah_p2p_wait(me->p2p, &one->message, until, NULL) != AH_OK) return false;
+    /* A is_async one may have been handed to the server first: then that one has it. */
+    while (one->message.is_queued && !atomic_load(&one->served)) sched_yield();
     return true;
 }
 
@@ -338,10 +338,10 @@ static void random_traffic(rank_state *me, int thread) {
                 }
                 while (*over < *begun && ended(me, &window[*over % WINDOW], &state)) {
                     slot *one = &window[*over % WINDOW];
-                    if (ah_mail_outcome(&one->message) != AH_DELIVERED)
+                    if (ah_message_outcome(&one->message) != AH_DELIVERED)
                         fail(me, "%s peer %d tag %d number %d of %zu bytes ended in %d (way %d)",
                              receives ? "recv" : "send", peer, label, one->number,
-                             one->message.nbytes, ah_mail_outcome(&one->message),
+                             one->message.nbytes, ah_message_outcome(&one->message),
                              one->message.way);
                     if (!is(one->buffer, one->message.nbytes, seed_of(from, label, one->number)))
                         fail(me, "wrong: peer %d tag %d number %d of %zu bytes (way %d)", peer,
@@ -380,16 +380,16 @@ static void troubled_traffic(rank_state *me, int thread) {
             begin(me, &one, false, 0, tag, nbytes, false,
                   draw(&state) % 3 ? (int64_t)(draw(&state) % 300000) : LONG_TIME / 600);
             bool cancelled = draw(&state) % 4 == 0;
-            if (cancelled) ah_mail_end(me->mail, &one.message, AH_CANCELLED);
-            ah_mail_wait(me->mail, &one.message, INT64_MAX, NULL);
-            int outcome = ah_mail_outcome(&one.message);
-            CHECK(me, outcome == AH_DELIVERED || outcome == AH_LATE ||
+            if (cancelled) ah_p2p_end(me->p2p, &one.message, AH_CANCELLED);
+            ah_p2p_wait(me->p2p, &one.message, INT64_MAX, NULL);
+            int outcome = ah_message_outcome(&one.message);
+            CHECK(me, outcome == AH_DELIVERED || outcome == AH_TIMED_OUT ||
                           (cancelled && outcome == AH_CANCELLED));
             fill(one.buffer, nbytes, ~UINT64_C(0)); /* at once: whoever reads on must notice */
         }
         begin(me, &one, false, 0, STOP, HEAD, false, LONG_TIME);
-        ah_mail_wait(me->mail, &one.message, INT64_MAX, NULL);
-        CHECK(me, ah_mail_outcome(&one.message) == AH_DELIVERED);
+        ah_p2p_wait(me->p2p, &one.message, INT64_MAX, NULL);
+        CHECK(me, ah_message_outcome(&one.message) == AH_DELIVERED);
         let_go(&one);
         return;
     }
@@ -399,8 +399,8 @@ static void troubled_traffic(rank_state *me, int thread) {
     int left = w->size - 1;
     begin(me, &stop, true, -1, STOP, HEAD, false, LONG_TIME);
     while (left) {
-        if (ah_mail_wait(me->mail, &stop.message, 0, NULL) == AH_OK) {
-            CHECK(me, ah_mail_outcome(&stop.message) == AH_DELIVERED);
+        if (ah_p2p_wait(me->p2p, &stop.message, 0, NULL) == AH_OK) {
+            CHECK(me, ah_message_outcome(&stop.message) == AH_DELIVERED);
             if (--left) begin(me, &stop, true, -1, STOP, HEAD, false, LONG_TIME);
         }
         int tag = (int)(draw(&state) % 5);
@@ -408,11 +408,11 @@ static void troubled_traffic(rank_state *me, int thread) {
         size_t nbytes = troubled_size(w, (uint64_t)tag);
         memset(one.buffer, 0xee, nbytes);
         begin(me, &one, true, peer, tag, nbytes, false, (int64_t)(draw(&state) % 200000));
-        if (draw(&state) % 8 == 0) ah_mail_end(me->mail, &one.message, AH_CANCELLED);
-        ah_mail_wait(me->mail, &one.message, INT64_MAX, NULL);
-        int outcome = ah_mail_outcome(&one.message);
+        if (draw(&state) % 8 == 0) ah_p2p_end(me->p2p, &one.message, AH_CANCELLED);
+        ah_p2p_wait(me->p2p, &one.message, INT64_MAX, NULL);
+        int outcome = ah_message_outcome(&one.message);
         if (outcome != AH_DELIVERED) {
-            CHECK(me, outcome == AH_LATE || outcome == AH_CANCELLED);
+            CHECK(me, outcome == AH_TIMED_OUT || outcome == AH_CANCELLED);
             continue;
         }
         uint64_t seed;
@@ -431,8 +431,8 @@ static void troubled_traffic(rank_state *me, int thread) {
 /* ---- single stories */
 
 static ah_outcome finish(rank_state *me, slot *one) {
-    CHECK(me, ah_mail_wait(me->mail, &one->message, INT64_MAX, NULL) == AH_OK);
-    return ah_mail_outcome(&one->message);
+    CHECK(me, ah_p2p_wait(me->p2p, &one->message, INT64_MAX, NULL) == AH_OK);
+    return ah_message_outcome(&one->message);
 }
 
 static void unlike(rank_state *me, int thread) {
@@ -447,11 +447,11 @@ static void unlike(rank_state *me, int thread) {
         ah_outcome outcome = finish(me, &one);
         bool offered = sizes[i][0] > me->world->limits.eager_max;
         if (me->rank == 0) {
-            CHECK(me, outcome == (offered ? AH_UNLIKE : AH_DELIVERED));
-            if (offered) CHECK(me, one.message.told && strstr(one.message.told, "message(octets["));
-            free(one.message.told);
+            CHECK(me, outcome == (offered ? AH_MISMATCHED : AH_DELIVERED));
+            if (offered) CHECK(me, one.message.expected_text && strstr(one.message.expected_text, "message(octets["));
+            free(one.message.expected_text);
         } else {
-            CHECK(me, outcome == AH_UNLIKE && one.message.unlike == sizes[i][0]);
+            CHECK(me, outcome == AH_MISMATCHED && one.message.sent_nbytes == sizes[i][0]);
             CHECK(me, is(one.buffer, nbytes, 5));
         }
         fill(one.buffer, 100000, me->rank == 0 ? 9 : 0);
@@ -478,7 +478,7 @@ static void put_back(rank_state *me, int thread) {
         CHECK(me, finish(me, &slots[2]) == AH_DELIVERED); /* so the other two are here */
         for (int i = 0; i < 3; i++) {
             begin(me, &slots[2], true, i ? -1 : 0, 0, LENGTH, false, LONG_TIME);
-            ah_mail_end(me->mail, &slots[2].message, AH_CANCELLED);
+            ah_p2p_end(me->p2p, &slots[2].message, AH_CANCELLED);
             CHECK(me, finish(me, &slots[2]) == AH_CANCELLED);
         }
         for (int i = 0; i < 2; i++) begin(me, &slots[i], true, 0, 0, LENGTH, false, LONG_TIME);
@@ -497,16 +497,16 @@ static void half_way(rank_state *me, int thread) {
     if (me->rank == 0) {
         fill(one.buffer, LENGTH, 1);
         begin(me, &one, false, 1, 0, LENGTH, false, LONG_TIME);
-        while (!one.message.at) ah_mail_wait(me->mail, &one.message, 0, NULL);
-        ah_mail_end(me->mail, &one.message, AH_CANCELLED);
-        CHECK(me, ah_mail_outcome(&one.message) == AH_CANCELLED);
+        while (!one.message.transferred) ah_p2p_wait(me->p2p, &one.message, 0, NULL);
+        ah_p2p_end(me->p2p, &one.message, AH_CANCELLED);
+        CHECK(me, ah_message_outcome(&one.message) == AH_CANCELLED);
         fill(one.buffer, LENGTH, 2);
         tell(me, 100);
         begin(me, &one, false, 1, 0, LENGTH, false, LONG_TIME);
         CHECK(me, finish(me, &one) == AH_DELIVERED);
     } else {
         begin(me, &one, true, 0, 0, LENGTH, false, LONG_TIME);
-        while (one.message.way != AH_WAY_PIECES) ah_mail_wait(me->mail, &one.message, 0, NULL);
+        while (one.message.way != AH_WAY_PIECES) ah_p2p_wait(me->p2p, &one.message, 0, NULL);
         hear(me, 100); /* no more than fits on the way has come until then */
         CHECK(me, finish(me, &one) == AH_DELIVERED);
         CHECK(me, is(one.buffer, LENGTH, 2));
@@ -547,7 +547,7 @@ static void unattended(rank_state *me, int thread) {
             CHECK(me, finish(me, &two[1]) == AH_DELIVERED);
             tell(me, 200 + turn);
             while (!atomic_load(&two[0].served)) sched_yield();
-            CHECK(me, ah_mail_outcome(&two[0].message) == AH_DELIVERED);
+            CHECK(me, ah_message_outcome(&two[0].message) == AH_DELIVERED);
             continue;
         }
         pass(turn % 3 * 500000);
@@ -586,7 +586,7 @@ static int pour(rank_state *me, int turn) {
     }
     for (int i = 0; i < COUNT; i++) {
         CHECK(me, finish(me, &slots[i]) == AH_DELIVERED);
-        while (slots[i].message.listed && !atomic_load(&slots[i].served)) sched_yield();
+        while (slots[i].message.is_queued && !atomic_load(&slots[i].served)) sched_yield();
         eager += slots[i].message.way == AH_WAY_EAGER;
         int sent = me->rank == 0 ? i : i / 7 * 7 + 6 - i % 7;
         CHECK(me, is(slots[i].buffer, 3000, seed_of(0, 0, sent)));
@@ -616,7 +616,7 @@ static void leaving(rank_state *me, int thread) {
         begin(me, &one, false, 1, 1, 100, false, LONG_TIME);
         CHECK(me, finish(me, &one) == AH_DELIVERED);
         begin(me, &one, false, 1, 1, 300000, false, LONG_TIME);
-        ah_mail_fail(me->mail);
+        ah_p2p_fail(me->p2p);
         CHECK(me, finish(me, &one) == AH_FAILED);
         tell(me, 100);
     }
@@ -627,18 +627,18 @@ static void leaving(rank_state *me, int thread) {
     }
     begin(me, &two, true, 0, 2, 100, false, LONG_TIME);
     hear(me, 100);
-    ah_mail_leave(me->mail, 0);
-    CHECK(me, finish(me, &two) == AH_GONE);
+    ah_p2p_remove_peer(me->p2p, 0);
+    CHECK(me, finish(me, &two) == AH_PEER_LEFT);
     begin(me, &one, true, 0, 1, 100, false, LONG_TIME);
     CHECK(me, finish(me, &one) == AH_DELIVERED && is(one.buffer, 100, 1));
     begin(me, &one, true, 0, 1, 300000, false, LONG_TIME);
-    CHECK(me, finish(me, &one) == AH_GONE);
+    CHECK(me, finish(me, &one) == AH_PEER_LEFT);
     begin(me, &one, false, 0, 1, 8, false, LONG_TIME);
-    CHECK(me, finish(me, &one) == AH_GONE);
+    CHECK(me, finish(me, &one) == AH_PEER_LEFT);
     begin(me, &one, true, -1, 1, 8, false, LONG_TIME); /* rank 2 may send yet */
-    CHECK(me, ah_mail_wait(me->mail, &one.message, 0, NULL) == AH_TIMEOUT);
-    ah_mail_leave(me->mail, 2);
-    CHECK(me, finish(me, &one) == AH_GONE);
+    CHECK(me, ah_p2p_wait(me->p2p, &one.message, 0, NULL) == AH_TIMEOUT);
+    ah_p2p_remove_peer(me->p2p, 2);
+    CHECK(me, finish(me, &one) == AH_PEER_LEFT);
     let_go(&one);
     let_go(&two);
 }
@@ -665,13 +665,13 @@ static void killed(rank_state *me, int thread) {
         }
         if (me->rank && me->rank != victim) {
             hear(me, 101);
-            ah_mail_fail(me->mail);
+            ah_p2p_fail(me->p2p);
         }
         for (int i = 0; i < 8; i++) {
             finish(me, &slots[i]);
-            free(slots[i].message.told);
+            free(slots[i].message.expected_text);
         }
-        if (turn >= 3 && me->rank == 0) ah_mail_fail(me->mail);
+        if (turn >= 3 && me->rank == 0) ah_p2p_fail(me->p2p);
         if (me->rank != victim && (me->rank || turn >= 3)) break;
     }
     for (int i = 0; i < 8; i++) let_go(&slots[i]);
@@ -686,11 +686,11 @@ int main(int argc, char **argv) {
         return 2;
     }
     /* Who is not woken when it should be sleeps past its deadline. */
-    const ah_mail_limits pieces = {2000, SIZE_MAX, SIZE_MAX, LONG_TIME};
-    const ah_mail_limits tight = {100, 300, 700, LONG_TIME};
-    ah_mail_limits usual = ah_default_mail_limits();
-    usual.nap = LONG_TIME;
-    const ah_mail_limits every[] = {usual, pieces, tight};
+    const ah_p2p_limits pieces = {2000, SIZE_MAX, SIZE_MAX, LONG_TIME};
+    const ah_p2p_limits tight = {100, 300, 700, LONG_TIME};
+    ah_p2p_limits usual = ah_default_p2p_limits();
+    usual.poll_interval = LONG_TIME;
+    const ah_p2p_limits every[] = {usual, pieces, tight};
     for (int which = 0; which < 3; which++) {
         for (int size = 2; size <= 4; size++) {
             world w = {.size = size,

@@ -15,21 +15,21 @@
 #include "comm/comm_state.h"
 
 #define AH_FRAMES 512                     /* a power of two */
-#define AH_WIRE_BYTES ((size_t)256 << 10) /* a power of two */
-#define AH_OFFERS 256
+#define AH_RING_BYTES ((size_t)256 << 10) /* a power of two */
+#define AH_RTS_SLOTS 256
 #define AH_INLINE 24 /* bytes of data that go in the frame */
 
 typedef enum {
     AH_EAGER = 1, /* a whole message, here */
-    AH_OFFER,     /* a message that waits at its sender */
-    AH_CLEAR,     /* the receiver of an offer wants it in pieces */
-    AH_PIECE,     /* `total` bytes of it, from `where` on */
-    AH_TAKEN,     /* the receiver of an offer has fetched it */
-    AH_REFUSED,   /* it has another receive in that place; `total` bytes of text follow */
-    AH_WITHDRAWN, /* the offer holds no more */
+    AH_RTS,     /* a message that waits at its sender */
+    AH_CTS,     /* the receiver of an offer wants it in pieces */
+    AH_DATA,     /* `total` bytes of it, from `where` on */
+    AH_ACK,     /* the receiver of an offer has fetched it */
+    AH_NACK,   /* it has another receive in that place; `total` bytes of text follow */
+    AH_CANCEL, /* the offer holds no more */
 } ah_frame_kind;
 
-enum { AH_OFFER_IN_HEAP = 1 };
+enum { AH_RTS_IN_HEAP = 1 };
 
 typedef struct {
     _Alignas(AH_CACHE_LINE) _Atomic uint64_t stamp;
@@ -41,7 +41,7 @@ typedef struct {
     union {
         struct {
             uint64_t where; /* offset in the sender's heap, else address */
-            uint64_t slot;  /* among its offers; AH_OFFERS: none */
+            uint64_t slot;  /* among its offers; AH_RTS_SLOTS: none */
         };
         unsigned char small[AH_INLINE];
     };
@@ -53,62 +53,62 @@ typedef struct {
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t frames;
     _Atomic uint64_t bytes;
     _Atomic uint64_t released; /* of its budget: see p2p.c */
-} ah_taken;
+} ah_ring_consumed;
 
 typedef struct {
     ah_frame frame[AH_FRAMES];
-    char bytes[AH_WIRE_BYTES];
-} ah_wire;
+    char bytes[AH_RING_BYTES];
+} ah_p2p_ring;
 
 /* A rank's part of the memory. */
 typedef struct {
-    _Alignas(2 * AH_CACHE_LINE) _Atomic uint32_t bell; /* see p2p.c */
+    _Alignas(2 * AH_CACHE_LINE) _Atomic uint32_t doorbell; /* see p2p.c */
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t nonce;
     _Atomic uint64_t nonce_at; /* the one lies at the other, in the right process */
-    _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t offers[AH_OFFERS]; /* ids of those that hold; 0: none */
-    ah_taken taken[AH_MAX_RANKS];                             /* by sender */
-    ah_wire wire[];                                           /* by receiver */
-} ah_office;
+    _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t rts_table[AH_RTS_SLOTS]; /* ids of those that hold; 0: none */
+    ah_ring_consumed consumed[AH_MAX_RANKS];                             /* by sender */
+    ah_p2p_ring ring[];                                           /* by receiver */
+} ah_p2p_region;
 
 /* One end of a wire, as its sender or its receiver has it in mind. */
 typedef struct {
-    ah_wire *wire;
-    ah_taken *taken;
+    ah_p2p_ring *ring;
+    ah_ring_consumed *consumed;
     uint64_t frames, bytes; /* put, or taken */
     uint64_t room_frames, room_bytes; /* the sender's: what it may put before it looks again */
-} ah_wire_end;
+} ah_ring_end;
 
-size_t ah_office_bytes(int size);
+size_t ah_p2p_region_bytes(int size);
 
 /* Data of a frame that lies beside it, in the ring of bytes; 0: all is in the frame. */
-static inline size_t ah_beside(const ah_frame *frame) {
+static inline size_t ah_trailing_bytes(const ah_frame *frame) {
     switch (frame->kind) {
     case AH_EAGER: return frame->total <= AH_INLINE ? 0 : frame->total;
-    case AH_PIECE:
-    case AH_REFUSED: return frame->total;
+    case AH_DATA:
+    case AH_NACK: return frame->total;
     default: return 0;
     }
 }
 
 /* Bytes of room beside frames, at the moment. */
-size_t ah_wire_room(ah_wire_end *out);
+size_t ah_ring_room(ah_ring_end *out);
 /* Put a frame and the data beside it; false: no room. The receiver may be asleep. */
-bool ah_wire_put(ah_wire_end *out, const ah_frame *frame, const void *data);
+bool ah_ring_put(ah_ring_end *out, const ah_frame *frame, const void *data);
 
 /* The next frame, if it is there. */
-static inline const ah_frame *ah_wire_look(const ah_wire_end *in) {
-    const ah_frame *next = &in->wire->frame[in->frames & (AH_FRAMES - 1)];
+static inline const ah_frame *ah_ring_peek(const ah_ring_end *in) {
+    const ah_frame *next = &in->ring->frame[in->frames & (AH_FRAMES - 1)];
     uint64_t stamp = atomic_load(&next->stamp); /* seq_cst: who is about to sleep looks here last */
     return stamp == in->frames + 1 ? next : NULL;
 }
 /* Copy what is beside it. Once. */
-void ah_wire_read(const ah_wire_end *in, void *to, size_t nbytes);
+void ah_ring_read(const ah_ring_end *in, void *to, size_t nbytes);
 /* Let go of it, with so many bytes beside it. The sender may be waiting. */
-void ah_wire_pass(ah_wire_end *in, size_t beside);
+void ah_ring_pop(ah_ring_end *in, size_t trailing);
 
 /* Before the memory of an offer is anything else's: who reads on will notice. */
-void ah_offer_release(ah_office *own, uint64_t slot);
+void ah_rts_release(ah_p2p_region *own, uint64_t slot);
 /* Whether all that was read up to now of what is offered there is good. */
-bool ah_offer_holds(const ah_office *office, uint64_t slot, uint64_t id);
+bool ah_rts_holds(const ah_p2p_region *region, uint64_t slot, uint64_t id);
 
 #endif

@@ -48,7 +48,7 @@ uint64_t letters_begin(Letters *self, const ah_message *message, PyObject *dtype
     letter->tag = message->tag;
     letter->peer = (int16_t)message->peer;
     letter->receives = message->receives;
-    letter->outcome = AH_UNDER_WAY;
+    letter->outcome = AH_RUNNING;
     letter->way = 0;
     if (letter->dtype != dtype)
         Py_XSETREF(letter->dtype, Py_NewRef(dtype));

@@ -27,8 +27,8 @@
 #define LARGEST_TAG ((1LL << 31) - 1)
 
 static const char *const outcome_names[] = {
-    [AH_UNDER_WAY] = "under way", [AH_DELIVERED] = "delivered", [AH_LATE] = "late",
-    [AH_UNLIKE] = "unlike",       [AH_CANCELLED] = "cancelled", [AH_GONE] = "gone",
+    [AH_RUNNING] = "under way", [AH_DELIVERED] = "delivered", [AH_TIMED_OUT] = "late",
+    [AH_MISMATCHED] = "unlike",       [AH_CANCELLED] = "cancelled", [AH_PEER_LEFT] = "gone",
     [AH_FAILED] = "failed",
 };
 
@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    ah_mail *mail;
+    ah_p2p *mail;
     PyObject *segments; /* what keeps the memory mapped */
     PyObject *on_failure;
     int rank, size;
@@ -99,9 +99,9 @@ static bool tick_python(void *owner)
     return interrupted;
 }
 
-static ah_hooks hooks_of(Waiting *waiting, int64_t timeout)
+static ah_wait_hooks hooks_of(Waiting *waiting, int64_t timeout)
 {
-    return (ah_hooks){pause_python, resume_python, tick_python,
+    return (ah_wait_hooks){pause_python, resume_python, tick_python,
                       timeout / 4 < TICK_NS ? timeout / 4 + 1 : TICK_NS, waiting};
 }
 
@@ -146,7 +146,7 @@ static bool describe(MailObject *self, ah_message *message, PyArrayObject *array
     message->nbytes = (size_t)PyArray_NBYTES(array);
     message->data = PyArray_DATA(array);
     SegmentObject *own = (SegmentObject *)PyTuple_GET_ITEM(self->segments, self->rank);
-    message->private = own->unshared_count &&
+    message->is_private = own->unshared_count &&
                        segment_is_unshared(own, 0, message->data, message->nbytes);
     return true;
 }
@@ -170,11 +170,11 @@ static PyArrayObject *plain(PyObject *given, bool written)
 static void complain(MailObject *self, const ah_message *message, int64_t timeout, PyObject *label)
 {
     PyObject *done = PyObject_CallFunction(
-        self->on_failure, "sOiiIsnKKzdOO", outcome_names[ah_mail_outcome(message)],
+        self->on_failure, "sOiiIsnKKzdOO", outcome_names[ah_message_outcome(message)],
         message->receives ? Py_True : Py_False, message->peer, message->source,
         (unsigned)message->tag, message->type, (Py_ssize_t)message->count,
-        (unsigned long long)message->unlike, (unsigned long long)message->unlike_signature,
-        message->told, (double)timeout / NANOSECONDS, label,
+        (unsigned long long)message->sent_nbytes, (unsigned long long)message->sent_signature,
+        message->expected_text, (double)timeout / NANOSECONDS, label,
         message->touched ? Py_True : Py_False);
     if (done != NULL) {
         Py_DECREF(done);
@@ -227,7 +227,7 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
     message->deadline = now + limit;
     uint64_t letter =
         letters_begin(&self->letters, message, (PyObject *)PyArray_DESCR(array), now, label);
-    int result = -1, started = ah_mail_start(self->mail, message);
+    int result = -1, started = ah_p2p_start(self->mail, message);
     if (started < 0) {
         letters_end(&self->letters, letter, message, AH_FAILED);
         PyErr_NoMemory();
@@ -235,18 +235,18 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
         ah_status status = AH_OK;
         if (!started) {
             Waiting waiting;
-            ah_hooks hooks = hooks_of(&waiting, limit);
-            status = ah_mail_wait(self->mail, message, INT64_MAX, &hooks);
+            ah_wait_hooks hooks = hooks_of(&waiting, limit);
+            status = ah_p2p_wait(self->mail, message, INT64_MAX, &hooks);
             if (status == AH_INTERRUPTED)
-                ah_mail_end(self->mail, message, AH_CANCELLED);
+                ah_p2p_end(self->mail, message, AH_CANCELLED);
         }
-        letters_end(&self->letters, letter, message, ah_mail_outcome(message));
-        if (status == AH_OK && ah_mail_outcome(message) == AH_DELIVERED)
+        letters_end(&self->letters, letter, message, ah_message_outcome(message));
+        if (status == AH_OK && ah_message_outcome(message) == AH_DELIVERED)
             result = 1;
         else if (!PyErr_Occurred())
             complain(self, message, limit, label);
     }
-    free(message->told);
+    free(message->expected_text);
     Py_DECREF(text);
     return result;
 }
@@ -275,7 +275,7 @@ static PyObject *mail_send(MailObject *self, PyObject *const *args, Py_ssize_t n
         return PyErr_Format(PyExc_TypeError, "wants 5 arguments, has %zd", nargs);
     ah_message message;
     PyArrayObject *array = plain(args[0], false);
-    message.receives = message.watched = false;
+    message.receives = message.is_async = false;
     message.peer = place_of(self, args[1]);
     if (array == NULL || message.peer < 0 || !is_open(self))
         Py_RETURN_FALSE;
@@ -296,7 +296,7 @@ static PyObject *mail_post(MailObject *self, PyObject *const *args, Py_ssize_t n
         return PyErr_Format(PyExc_ValueError, "no such rank");
     ah_message message;
     PyArrayObject *array = plain(args[0], false);
-    message.receives = message.watched = false;
+    message.receives = message.is_async = false;
     message.peer = (int)place;
     if (array == NULL || !is_open(self) || limit_of(self, &message, args[2], args[3]) == 0)
         Py_RETURN_FALSE;
@@ -304,7 +304,7 @@ static PyObject *mail_post(MailObject *self, PyObject *const *args, Py_ssize_t n
     if (!describe(self, &message, array, &text))
         return NULL;
     int64_t now = begun_at(self);
-    bool posted = ah_mail_post(self->mail, &message);
+    bool posted = ah_p2p_try_send(self->mail, &message);
     if (posted) {
         uint64_t letter = letters_begin(&self->letters, &message,
                                         (PyObject *)PyArray_DESCR(array), now, args[4]);
@@ -321,7 +321,7 @@ static PyObject *mail_recv(MailObject *self, PyObject *const *args, Py_ssize_t n
     ah_message message;
     PyArrayObject *array = plain(args[0], true);
     message.receives = true;
-    message.watched = false;
+    message.is_async = false;
     message.peer = args[1] == Py_None ? -1 : place_of(self, args[1]);
     if (array == NULL || (message.peer < 0 && args[1] != Py_None) || !is_open(self))
         return PyLong_FromLong(-1);
@@ -357,7 +357,7 @@ static PyObject *mail_start(MailObject *self, PyObject *args)
     one->array = Py_NewRef(array);
     one->exchange = Py_NewRef(exchange);
     one->message.receives = receives;
-    one->message.watched = true;
+    one->message.is_async = true;
     one->message.peer = peer;
     one->message.tag = tag;
     one->message.deadline = (int64_t)(deadline * NANOSECONDS);
@@ -368,7 +368,7 @@ static PyObject *mail_start(MailObject *self, PyObject *args)
     }
     one->held = true;
     Py_INCREF(one);
-    int started = ah_mail_start(self->mail, &one->message);
+    int started = ah_p2p_start(self->mail, &one->message);
     if (started) {
         one->held = false;
         Py_DECREF(one);
@@ -394,7 +394,7 @@ static PyObject *mail_serve(MailObject *self, PyObject *unused)
     ah_message *ended;
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    ended = ah_mail_serve(self->mail);
+    ended = ah_p2p_serve(self->mail);
     Py_END_ALLOW_THREADS
     if (ended == NULL)
         Py_RETURN_NONE;
@@ -417,7 +417,7 @@ static PyObject *mail_leave(MailObject *self, PyObject *given)
     if (place < 0 || place >= self->size || place == self->rank)
         return PyErr_Format(PyExc_ValueError, "no such rank");
     Py_BEGIN_ALLOW_THREADS
-    ah_mail_leave(self->mail, (int)place);
+    ah_p2p_remove_peer(self->mail, (int)place);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -426,7 +426,7 @@ static PyObject *mail_fail(MailObject *self, PyObject *unused)
 {
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    ah_mail_fail(self->mail);
+    ah_p2p_fail(self->mail);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -435,7 +435,7 @@ static PyObject *mail_idle(MailObject *self, PyObject *unused)
 {
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    ah_mail_idle(self->mail);
+    ah_p2p_wait_idle(self->mail);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -445,7 +445,7 @@ static PyObject *mail_close(MailObject *self, PyObject *unused)
     (void)unused;
     self->closed = true;
     Py_BEGIN_ALLOW_THREADS
-    ah_mail_close(self->mail);
+    ah_p2p_close(self->mail);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -497,11 +497,11 @@ static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     MailObject *self = (MailObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    ah_mail_limits own = ah_default_mail_limits();
+    ah_p2p_limits own = ah_default_p2p_limits();
     /* What the user chose is for messages too; what was measured for collectives is not. */
     if (limits.attach_min != ah_default_limits((int)size).attach_min)
         own.attach_min = limits.attach_min;
-    self->mail = ah_mail_new(rank, (int)size, offices, processes, heaps, (size_t)heap_bytes, &own);
+    self->mail = ah_p2p_new(rank, (int)size, offices, processes, heaps, (size_t)heap_bytes, &own);
     self->segments = Py_NewRef(segments);
     self->on_failure = Py_NewRef(on_failure);
     self->rank = rank;
@@ -537,8 +537,8 @@ static void mail_dealloc(MailObject *self)
     /* In a forked child the lock may be held for ever, and the words are its parent's. */
     if (self->generation == generation && self->mail != NULL) {
         if (!self->closed)
-            ah_mail_close(self->mail);
-        ah_mail_free(self->mail);
+            ah_p2p_close(self->mail);
+        ah_p2p_free(self->mail);
     }
     letters_free(&self->letters);
     Py_XDECREF(self->segments);
@@ -606,30 +606,30 @@ static PyObject *message_wait(MessageObject *self, PyObject *given)
     double seconds = PyFloat_AsDouble(given);
     if (PyErr_Occurred())
         return NULL;
-    int outcome = ah_mail_outcome(&self->message);
-    if (outcome == AH_UNDER_WAY && self->owner->generation == generation) {
+    int outcome = ah_message_outcome(&self->message);
+    if (outcome == AH_RUNNING && self->owner->generation == generation) {
         Waiting waiting;
-        ah_hooks hooks = hooks_of(&waiting, INT64_MAX);
+        ah_wait_hooks hooks = hooks_of(&waiting, INT64_MAX);
         int64_t until = seconds < 1e9 ? now_ns() + (int64_t)(seconds * NANOSECONDS) : INT64_MAX;
         Py_INCREF(self);
-        ah_status status = ah_mail_wait(self->owner->mail, &self->message, until, &hooks);
-        if (status == AH_OK && !self->message.listed)
+        ah_status status = ah_p2p_wait(self->owner->mail, &self->message, until, &hooks);
+        if (status == AH_OK && !self->message.is_queued)
             let_go(self);
         Py_DECREF(self);
         if (status == AH_INTERRUPTED)
             return NULL;
         outcome = status == AH_OK;
     }
-    return PyBool_FromLong(outcome != AH_UNDER_WAY);
+    return PyBool_FromLong(outcome != AH_RUNNING);
 }
 
 static PyObject *message_cancel(MessageObject *self, PyObject *unused)
 {
     (void)unused;
-    if (self->owner->generation == generation && ah_mail_outcome(&self->message) == AH_UNDER_WAY) {
+    if (self->owner->generation == generation && ah_message_outcome(&self->message) == AH_RUNNING) {
         Py_INCREF(self);
         Py_BEGIN_ALLOW_THREADS
-        ah_mail_end(self->owner->mail, &self->message, AH_CANCELLED);
+        ah_p2p_end(self->owner->mail, &self->message, AH_CANCELLED);
         Py_END_ALLOW_THREADS
         Py_DECREF(self);
     }
@@ -647,7 +647,7 @@ static PyObject *message_claim(MessageObject *self, PyObject *unused)
 static PyObject *message_outcome(MessageObject *self, void *unused)
 {
     (void)unused;
-    return PyUnicode_FromString(outcome_names[ah_mail_outcome(&self->message)]);
+    return PyUnicode_FromString(outcome_names[ah_message_outcome(&self->message)]);
 }
 
 static PyObject *message_way(MessageObject *self, void *unused)
@@ -659,7 +659,7 @@ static PyObject *message_way(MessageObject *self, void *unused)
 static PyObject *message_told(MessageObject *self, void *unused)
 {
     (void)unused;
-    const char *told = self->message.told;
+    const char *told = self->message.expected_text;
     return told == NULL ? Py_NewRef(Py_None)
                         : PyUnicode_DecodeUTF8(told, (Py_ssize_t)strlen(told), "replace");
 }
@@ -683,7 +683,7 @@ static void message_dealloc(MessageObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     message_clear(self);
-    free(self->message.told);
+    free(self->message.expected_text);
     Py_XDECREF(self->array);
     Py_XDECREF(self->text);
     Py_XDECREF((PyObject *)self->owner);
@@ -702,8 +702,8 @@ static PyMemberDef message_members[] = {
     {"exchange", T_OBJECT, offsetof(MessageObject, exchange), READONLY, NULL},
     {"source", T_INT, offsetof(MessageObject, message.source), READONLY, NULL},
     {"touched", T_BOOL, offsetof(MessageObject, message.touched), READONLY, NULL},
-    {"unlike", T_ULONGLONG, offsetof(MessageObject, message.unlike), READONLY, NULL},
-    {"unlike_signature", T_ULONGLONG, offsetof(MessageObject, message.unlike_signature), READONLY,
+    {"unlike", T_ULONGLONG, offsetof(MessageObject, message.sent_nbytes), READONLY, NULL},
+    {"sent_signature", T_ULONGLONG, offsetof(MessageObject, message.sent_signature), READONLY,
      NULL},
     {NULL, 0, 0, 0, NULL},
 };

@@ -374,7 +374,7 @@ static PyType_Spec block_spec = {
 
 size_t segment_area_bytes(int size, const ah_limits *limits)
 {
-    return ah_area_bytes(size, limits) + ah_office_bytes(size);
+    return ah_area_bytes(size, limits) + ah_p2p_region_bytes(size);
 }
 
 bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_t needed,
