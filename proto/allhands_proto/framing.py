@@ -1,4 +1,4 @@
-"""The frames of a line, see calls.proto: lengths and bodies. Both sides use this."""
+"""The frames of a line, see kv.proto: lengths and bodies. Both sides use this."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""How both sides of a line show that they know its secret, see calls.proto, without saying it."""
+"""How both sides of a line show that they know its secret, see kv.proto, without saying it."""
 
 import hashlib
 import hmac

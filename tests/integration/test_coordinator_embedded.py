@@ -69,7 +69,7 @@ async def test_stopping_waits_for_the_world_and_tells_nobody(
 ) -> None:
     caller = call_at(target(running), running.token)
     member = await caller.join("j", 0, 1)
-    await member.hear("formed")
+    await member.hear("world_formed")
     await member.say(leave=wire.Leave())
     assert await running.stop(10.0)
     assert (await member.stream.read()).HasField("leave_accepted")

@@ -15,8 +15,8 @@ from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.until import until
 from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameCutter, framed
 from allhands_proto.line_proof import NONCE_BYTES, prove
-from allhands_proto.v1 import calls_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2
+from allhands_proto.v1 import kv_pb2 as wire
 from allhands_proto.v1.coordinator_pb2 import (
     AppendRequest,
     CountRequest,
@@ -37,8 +37,8 @@ class RawLine:
             found = control._stub.DescribeCoordinator(
                 coordinator_pb2.DescribeCoordinatorRequest(), metadata=control._dial.metadata
             )
-        self.secret = found.calls_secret
-        self.socket = socket.create_connection(("127.0.0.1", found.calls_port), timeout=20)
+        self.secret = found.kv_secret
+        self.socket = socket.create_connection(("127.0.0.1", found.kv_port), timeout=20)
         self.name = f"127.0.0.1:{self.socket.getsockname()[1]}"
         self._cutter = FrameCutter()
         self._bodies: Iterator[bytes] = iter(())
@@ -47,18 +47,18 @@ class RawLine:
     def say(self, *calls: wire.Call) -> None:
         self.socket.sendall(framed(wire.Calls(calls=calls).SerializeToString()))
 
-    def greet(self) -> wire.LineWelcome:
+    def greet(self) -> wire.KvWelcome:
         """Say the hello, see the other side's proof, and show one."""
         return self.prove(prove(self.secret, "caller", _NONCE, self.challenge().nonce))
 
-    def challenge(self) -> wire.LineChallenge:
-        hello = wire.LineHello(nonce=_NONCE).SerializeToString()
+    def challenge(self) -> wire.KvChallenge:
+        hello = wire.KvHello(nonce=_NONCE).SerializeToString()
         self.socket.sendall(PREFACE + framed(hello))
-        return wire.LineChallenge.FromString(self.body())
+        return wire.KvChallenge.FromString(self.body())
 
-    def prove(self, proof: bytes) -> wire.LineWelcome:
-        self.socket.sendall(framed(wire.LineProof(proof=proof).SerializeToString()))
-        return wire.LineWelcome.FromString(self.body())
+    def prove(self, proof: bytes) -> wire.KvWelcome:
+        self.socket.sendall(framed(wire.KvProof(proof=proof).SerializeToString()))
+        return wire.KvWelcome.FromString(self.body())
 
     def hear(self, count: int) -> list[wire.Reply]:
         """Read so many replies."""
@@ -151,8 +151,8 @@ def test_calls_in_the_wake_of_a_wrong_proof_are_not_carried_out(
     stranger: RawLine, control: Control, job_name: str
 ) -> None:
     calls = wire.Calls(calls=[put(1, job_name, "key")]).SerializeToString()
-    hello = wire.LineHello(nonce=_NONCE).SerializeToString()
-    proof = wire.LineProof(proof=bytes(32)).SerializeToString()
+    hello = wire.KvHello(nonce=_NONCE).SerializeToString()
+    proof = wire.KvProof(proof=bytes(32)).SerializeToString()
     stranger.socket.sendall(PREFACE + b"".join(map(framed, (hello, proof, calls))))
     assert stranger.is_closed()
     assert control.count() == 0
@@ -166,7 +166,7 @@ def test_calls_in_the_wake_of_a_wrong_proof_are_not_carried_out(
         (PREFACE + b"\xff\xff\xff\xff", "4,294,967,295 bytes"),
         (PREFACE + (257).to_bytes(4, "big"), "257 bytes"),  # no hello is so long
         (PREFACE + framed(b"\xff" * 100), ""),
-        (PREFACE + framed(wire.LineHello(nonce=b"short").SerializeToString()), "nonce of 5 bytes"),
+        (PREFACE + framed(wire.KvHello(nonce=b"short").SerializeToString()), "nonce of 5 bytes"),
     ],
     ids=["http", "noise", "huge frame", "long hello", "no message", "short nonce"],
 )
@@ -196,10 +196,10 @@ def test_who_connects_and_says_nothing_is_dropped(daemon: Daemon, stranger: RawL
 
 
 def test_a_hello_may_come_byte_by_byte(stranger: RawLine) -> None:
-    hello = wire.LineHello(nonce=_NONCE).SerializeToString()
+    hello = wire.KvHello(nonce=_NONCE).SerializeToString()
     for byte in PREFACE + framed(hello):
         stranger.socket.sendall(bytes([byte]))
-    challenge = wire.LineChallenge.FromString(stranger.body())
+    challenge = wire.KvChallenge.FromString(stranger.body())
     proof = prove(stranger.secret, "caller", _NONCE, challenge.nonce)
     assert not stranger.prove(proof).HasField("refused")
 
@@ -254,15 +254,13 @@ def test_a_wait_without_a_timeout_lasts(line: RawLine, control: Control, job_nam
 
 
 def test_what_is_withdrawn_is_not_answered(line: RawLine, job_name: str) -> None:
-    line.say(get(1, job_name, "late"), wire.Call(id=1, withdraw=wire.Withdraw()))
+    line.say(get(1, job_name, "late"), wire.Call(id=1, cancel=wire.Cancel()))
     line.say(put(2, job_name, "late"), get(3, job_name, "late"))
     assert [reply.id for reply in line.hear(2)] == [2, 3]
 
 
 def test_withdrawing_what_is_over_changes_nothing(line: RawLine, job_name: str) -> None:
-    line.say(
-        put(1, job_name, "k"), wire.Call(id=1, withdraw=wire.Withdraw()), put(2, job_name, "k")
-    )
+    line.say(put(1, job_name, "k"), wire.Call(id=1, cancel=wire.Cancel()), put(2, job_name, "k"))
     assert [reply.id for reply in line.hear(2)] == [1, 2]
 
 
@@ -356,8 +354,8 @@ async def test_a_coordinator_tells_port_and_secret_only_to_who_has_the_token(
     target = f"127.0.0.1:{daemon.notice.port}"
     request = coordinator_pb2.DescribeCoordinatorRequest()
     known = await call_at(target, daemon.notice.token).call("DescribeCoordinator", request)
-    assert known.calls_port not in (0, daemon.notice.port)
-    assert len(known.calls_secret) == 32
+    assert known.kv_port not in (0, daemon.notice.port)
+    assert len(known.kv_secret) == 32
     error = await call_at(target, None).refused("DescribeCoordinator", request)
     assert error.code().value[0] == _UNAUTHENTICATED
 

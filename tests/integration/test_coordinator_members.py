@@ -18,7 +18,7 @@ class Quiet:
     def progress(self) -> Sequence[wire.Progress]:
         return ()
 
-    def begun(self) -> Sequence[wire.Begun]:
+    def begun(self) -> Sequence[wire.CallStarts]:
         return ()
 
 

@@ -134,7 +134,7 @@ async def test_a_verdict_travels_in_the_trailers_of_a_passed_deadline(
 ) -> None:
     first = await caller.join(job_name, 0, 2)
     second = await caller.join(job_name, 1, 2)
-    request = wire.VerdictRequest(
+    request = wire.AwaitVerdictRequest(
         job=job_name,
         member_id=first.joined.member_id,
         group="world",
@@ -164,7 +164,7 @@ async def test_a_verdict_on_very_many_ranks_still_fits_into_the_trailers(
     sessions = [await caller.join(job_name, rank, 2) for rank in range(2)]
     ranks = range(5000)
     await sessions[0].say(open_group=wire.OpenGroup(group="world", ranks=ranks))
-    request = wire.VerdictRequest(
+    request = wire.AwaitVerdictRequest(
         job=job_name, member_id=sessions[0].joined.member_id, group="world", sequence=1
     )
     error = await caller.refused("AwaitVerdict", request, 3.0)

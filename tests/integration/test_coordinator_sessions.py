@@ -44,8 +44,8 @@ async def test_members_get_their_introduction_and_then_their_world(
     assert first.joined.secret == second.joined.secret
     assert first.joined.incarnation == second.joined.incarnation
     assert (second.joined.heartbeat_window, second.joined.heartbeat_interval) == (5.0, 1.0)
-    formed = (await first.hear("formed")).formed
-    assert formed == (await second.hear("formed")).formed
+    formed = (await first.hear("world_formed")).world_formed
+    assert formed == (await second.hear("world_formed")).world_formed
     assert (formed.epoch, formed.world_size) == (1, 2)
     assert [one.rank for one in formed.members] == [0, 1]
     assert formed.members[0].label == "one"
@@ -70,7 +70,7 @@ async def test_who_leaves_is_let_go_and_the_other_hears_of_it(caller: Any, job_n
     await second.say(leave=wire.Leave(progress=progress, error="KeyError"))
     await second.hear("leave_accepted")
     assert (await second.ending())[0] is grpc.StatusCode.OK
-    left = (await first.hear("left")).left
+    left = (await first.hear("member_left")).member_left
     assert (left.rank, left.error, left.epoch) == (1, "KeyError", 2)
     assert list(left.progress) == progress
 
@@ -80,9 +80,9 @@ async def test_who_is_silent_is_shown_out_with_aborted_and_lost_to_the_others(
 ) -> None:
     first = await caller.join(job_name, 0, 2, heartbeat_window=0.5)
     silent = await caller.join(job_name, 1, 2)
-    while not (event := await first.hear("probe", "lost")).HasField("lost"):
+    while not (event := await first.hear("probe", "member_lost")).HasField("member_lost"):
         await first.say(heartbeat=wire.Heartbeat(probe=event.probe.probe))
-    lost = event.lost
+    lost = event.member_lost
     assert lost.rank == 1
     assert lost.reason == "no heartbeat for 0.5 s"
     code, text = await silent.ending()
@@ -101,10 +101,10 @@ async def test_a_process_that_is_killed_is_lost_to_the_others_before_its_heartbe
         assert worker.stdout is not None
         assert worker.stdout.readline() == "joined\n"
         third = await caller.join(job_name, 2, 3)
-        assert worker.stdout.readline() == "formed\n"
+        assert worker.stdout.readline() == "world_formed\n"
         os.kill(worker.pid, signal.SIGKILL)
     for survivor in (first, third):
-        lost = (await survivor.hear("lost")).lost
+        lost = (await survivor.hear("member_lost")).member_lost
         assert (lost.rank, lost.host, lost.reason) == (1, "doomed", "its session broke")
     reply = await caller.call("DescribeJob", wire.DescribeJobRequest(job=job_name))
     assert reply.state == "degraded"
@@ -118,7 +118,7 @@ async def test_a_process_that_is_killed_is_lost_to_the_others_before_its_heartbe
 async def test_who_ends_its_half_without_leaving_is_lost(caller: Any, job_name: str) -> None:
     first, second = [await caller.join(job_name, rank, 2) for rank in range(2)]
     await second.stream.done_writing()
-    assert (await first.hear("lost")).lost.rank == 1
+    assert (await first.hear("member_lost")).member_lost.rank == 1
     assert (await second.ending())[0] is grpc.StatusCode.ABORTED
 
 
@@ -154,7 +154,7 @@ async def test_who_takes_batches_gets_what_is_said_at_once_in_one_message(
     session = await caller.open(wire.SessionRequest(join=join))
     event = await session.stream.read()
     assert event.WhichOneof("event") is None
-    assert [one.WhichOneof("event") for one in event.batch] == ["joined", "formed"]
+    assert [one.WhichOneof("event") for one in event.batch] == ["joined", "world_formed"]
     await session.say(leave=wire.Leave())
     assert (await session.hear("leave_accepted")).WhichOneof("event") == "leave_accepted"
 

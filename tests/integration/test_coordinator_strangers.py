@@ -25,8 +25,8 @@ from allhands.testing.raw_member import RawMember
 from allhands.testing.until import until
 from allhands_proto.framing import PREFACE, FrameCutter, framed
 from allhands_proto.line_proof import NONCE_BYTES, prove
-from allhands_proto.v1 import calls_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2
+from allhands_proto.v1 import kv_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 
 _DESCRIPTORS = 1024
@@ -63,7 +63,7 @@ def described(endpoint: Endpoint) -> coordinator_pb2.CoordinatorDescription:
 
 
 def port_of(daemon: Daemon, listener: str) -> int:
-    return daemon.notice.port if listener == "gRPC" else described(daemon.endpoint).calls_port
+    return daemon.notice.port if listener == "gRPC" else described(daemon.endpoint).kv_port
 
 
 def descriptors(daemon: Daemon) -> int:
@@ -97,11 +97,11 @@ def greet(port: int, secret: bytes) -> socket.socket:
             for found in cutter.feed(come):
                 return found
 
-    line.sendall(PREFACE + framed(wire.LineHello(nonce=nonce).SerializeToString()))
-    challenge = wire.LineChallenge.FromString(body())
+    line.sendall(PREFACE + framed(wire.KvHello(nonce=nonce).SerializeToString()))
+    challenge = wire.KvChallenge.FromString(body())
     proof = prove(secret, "caller", nonce, challenge.nonce)
-    line.sendall(framed(wire.LineProof(proof=proof).SerializeToString()))
-    assert not wire.LineWelcome.FromString(body()).HasField("refused")
+    line.sendall(framed(wire.KvProof(proof=proof).SerializeToString()))
+    assert not wire.KvWelcome.FromString(body()).HasField("refused")
     return line
 
 
@@ -112,7 +112,7 @@ def works(daemon: Daemon) -> None:
         assert control.get("key") == b"value"
         assert control.jobs()
     known = described(daemon.endpoint)
-    greet(known.calls_port, known.calls_secret).close()
+    greet(known.kv_port, known.kv_secret).close()
 
 
 def works_again(daemon: Daemon) -> bool:
@@ -150,7 +150,7 @@ def test_connections_that_are_reset_before_tls_leave_no_descriptor_open(tmp_path
     runtime.mkdir(mode=0o700)
     with running_daemon(runtime, "--tls-cert", cert, "--tls-key", key) as daemon:
         endpoint = Endpoint(daemon.endpoint.address, daemon.notice.token, ca)
-        port = described(endpoint).calls_port
+        port = described(endpoint).kv_port
         before = descriptors(daemon)
         reset(port, 500)
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
@@ -173,8 +173,8 @@ def test_lines_without_a_proof_are_bounded_and_keep_nobody_out(besieged: Daemon)
     strangers = [socket.socket() for _ in range(4 * _UNPROVEN_LINES)]
     for stranger in strangers:
         stranger.setblocking(False)
-        stranger.connect_ex(("127.0.0.1", known.calls_port))
-    greet(known.calls_port, known.calls_secret).close()
+        stranger.connect_ex(("127.0.0.1", known.kv_port))
+    greet(known.kv_port, known.kv_secret).close()
     assert descriptors(besieged) < before + _UNPROVEN_LINES + 16
     for stranger in strangers:
         stranger.close()
@@ -187,7 +187,7 @@ def test_lines_of_many_ranks_that_come_at_once_are_all_let_in(besieged: Daemon) 
     known = described(besieged.endpoint)
     count = 3 * _UNPROVEN_LINES
     with ThreadPoolExecutor(count) as ranks:
-        lines = list(ranks.map(lambda _: greet(known.calls_port, known.calls_secret), range(count)))
+        lines = list(ranks.map(lambda _: greet(known.kv_port, known.kv_secret), range(count)))
     for line in lines:
         line.close()
     assert not [said for said in besieged.said if "refused a line" in said]
@@ -196,11 +196,11 @@ def test_lines_of_many_ranks_that_come_at_once_are_all_let_in(besieged: Daemon) 
 def test_lines_are_accepted_again_after_descriptors_ran_out(besieged: Daemon) -> None:
     known = described(besieged.endpoint)
     lines = [
-        greet(known.calls_port, known.calls_secret)
+        greet(known.kv_port, known.kv_secret)
         for _ in range(_DESCRIPTORS - descriptors(besieged) - 2)
     ]
     for _ in range(16):
-        lines.append(socket.create_connection(("127.0.0.1", known.calls_port)))
+        lines.append(socket.create_connection(("127.0.0.1", known.kv_port)))
     until(lambda: any("Too many open files" in said for said in besieged.said))
     for line in lines:
         line.close()
@@ -231,7 +231,7 @@ def test_connections_without_a_token_are_bounded_and_keep_nobody_out(besieged: D
 def test_a_member_keeps_its_connection_while_strangers_are_dropped(besieged: Daemon) -> None:
     join = coordinator_pb2.Join(job="j", rank=0, world_size=1, host="h", pid=1, port=1)
     member = RawMember(besieged.endpoint, join)
-    member.hear("formed")
+    member.hear("world_formed")
     strangers = [
         socket.create_connection(("127.0.0.1", besieged.notice.port))
         for _ in range(_DESCRIPTORS // 2)
@@ -404,10 +404,10 @@ def test_what_members_say_reaches_others_the_log_and_status_escaped(
     daemon: Daemon, join_job: Callable[[int, int], Any], control: Control, job_name: str
 ) -> None:
     first, second = [join_job(rank, 2) for rank in range(2)]
-    first.hear("formed")
-    second.hear("formed")
+    first.hear("world_formed")
+    second.hear("world_formed")
     second.say(leave=coordinator_pb2.Leave(error=_HOSTILE, traceback=_HOSTILE))
-    left = first.hear("left").left
+    left = first.hear("member_left").member_left
     assert left.error == "a\\x1b[2J\\x1b]0;title\\x07\\r\nforged: line"
     assert "\x1b" not in left.traceback
     shown = daemon.command("status", job_name).stdout

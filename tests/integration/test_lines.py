@@ -28,8 +28,8 @@ from allhands.testing.daemon import Daemon, running_daemon
 from allhands.testing.until import until
 from allhands_proto.framing import HEADER, PREFACE, framed
 from allhands_proto.line_proof import prove
-from allhands_proto.v1 import calls_pb2
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import kv_pb2
 from support.ranks.processes import Cluster
 
 _SECRET = bytes(32)
@@ -341,9 +341,9 @@ def test_a_reply_that_is_none_of_ours_breaks_the_line(listener: socket.socket) -
         connected, _ = listener.accept()
         with connected:
             come = connected.recv(len(PREFACE) + HEADER + 18, socket.MSG_WAITALL)
-            hello = calls_pb2.LineHello.FromString(come[len(PREFACE) + HEADER :])
+            hello = kv_pb2.KvHello.FromString(come[len(PREFACE) + HEADER :])
             proof = prove(_SECRET, "coordinator", hello.nonce, b"nonce")
-            challenge = calls_pb2.LineChallenge(nonce=b"nonce", proof=proof)
+            challenge = kv_pb2.KvChallenge(nonce=b"nonce", proof=proof)
             connected.sendall(framed(challenge.SerializeToString()))
             connected.recv(HEADER + 34, socket.MSG_WAITALL)
             connected.sendall(framed(b""))  # welcome

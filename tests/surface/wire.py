@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from allhands_proto.v1 import calls_pb2, coordinator_pb2, peer_pb2
+from allhands_proto.v1 import coordinator_pb2, kv_pb2, peer_pb2
 
 _TYPES = {
     value: name.removeprefix("TYPE_").lower()
@@ -16,8 +16,8 @@ _TYPES = {
     if name.startswith("TYPE_")
 }
 FRAMED = (
-    *(calls_pb2.LineHello, calls_pb2.LineChallenge, calls_pb2.LineProof, calls_pb2.LineWelcome),
-    *(calls_pb2.Calls, calls_pb2.Replies),
+    *(kv_pb2.KvHello, kv_pb2.KvChallenge, kv_pb2.KvProof, kv_pb2.KvWelcome),
+    *(kv_pb2.Calls, kv_pb2.Replies),
     *(coordinator_pb2.Heartbeat, coordinator_pb2.Aborted, coordinator_pb2.SessionEvent),
 )
 """Messages that are in frames and not in methods: of the key-value port, and of links."""

@@ -446,11 +446,11 @@ def test_what_is_no_report_is_told_apart() -> None:
 def test_a_report_is_cut_into_parts_and_an_empty_one_has_one() -> None:
     data = bytes(report_codec.PART_BYTES + 1)
     parts = report_codec.parts(7, data)
-    assert [(part.id, len(part.data), part.last) for part in parts] == [
+    assert [(part.id, len(part.data), part.is_last) for part in parts] == [
         (7, report_codec.PART_BYTES, False),
         (7, 1, True),
     ]
-    assert [(part.data, part.last) for part in report_codec.parts(7, b"")] == [(b"", True)]
+    assert [(part.data, part.is_last) for part in report_codec.parts(7, b"")] == [(b"", True)]
 
 
 # ---------------------------------------------------------------- trace

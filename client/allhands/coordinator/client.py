@@ -326,7 +326,7 @@ class Control:
         Raises:
             NotFound: the coordinator knows no such job.
         """
-        request = wire.CollectRequest(job=name or self._named(), operations=operations)
+        request = wire.CollectReportsRequest(job=name or self._named(), operations=operations)
         limit = self._timeout if timeout is None else seconds(timeout)
         job: JobStatus | None = None
         told: dict[int, RankReport] = {}
@@ -337,8 +337,8 @@ class Control:
             ):
                 if reply.HasField("job"):
                     job = _job(reply.job)
-                elif reply.report.absence and not reply.report.report:
-                    absences[reply.report.rank] = reply.report.absence
+                elif reply.report.missing_reason and not reply.report.report:
+                    absences[reply.report.rank] = reply.report.missing_reason
                 elif (report := report_codec.decode(reply.report.report, operations)) is None:
                     absences[reply.report.rank] = "its report makes no sense here"
                 else:
@@ -375,7 +375,7 @@ class Control:
         """
         request = wire.AbortJobRequest(job=job or self._named(), by=by, reason=reason)
         doing = f"abort job {request.job!r}"
-        return self._call(self._calls.AbortJob, request, doing, timeout).told
+        return self._call(self._calls.AbortJob, request, doing, timeout).notified
 
     def delete_job(
         self,
@@ -411,7 +411,7 @@ class Control:
             NotFound: the coordinator knows no such job.
         """
         request = wire.ReportExitRequest(
-            job=self._named(), space=space, pid=pid, born=born, status=status
+            job=self._named(), pid_namespace=space, pid=pid, start_ticks=born, status=status
         )
         doing = self._in_job(f"report the end of process {pid}")
         return self._call(self._calls.ReportExit, request, doing, timeout).known

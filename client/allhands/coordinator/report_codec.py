@@ -53,7 +53,7 @@ def parts(number: int, report: bytes) -> list[wire.ReportPart]:
         wire.ReportPart(
             id=number,
             data=report[start : start + PART_BYTES],
-            last=start + PART_BYTES >= len(report),
+            is_last=start + PART_BYTES >= len(report),
         )
         for start in starts
     ]

@@ -44,7 +44,7 @@ _SIZE_ADVICE = (
     "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
     "or pass world_size"
 )
-OF_THE_WORLD = ("lost", "left", "ruling", "aborted", "condition")
+OF_THE_WORLD = ("member_lost", "member_left", "broken_links", "aborted", "condition")
 """Events that a rank which the coordinator cannot reach is told by its peers."""
 
 
@@ -80,8 +80,8 @@ def introduced(member: wire.Member) -> Member:
         member.hosts_coordinator,
         member.data_port,
         member.memory,
-        member.space,
-        member.born,
+        member.pid_namespace,
+        member.start_ticks,
     )
 
 
@@ -91,7 +91,7 @@ class SessionListener(Protocol):
     def progress(self) -> Sequence[wire.Progress]:
         """Return where this worker is in each of its groups."""
 
-    def begun(self) -> Sequence[wire.Begun]:
+    def begun(self) -> Sequence[wire.CallStarts]:
         """Return which calls began since this was last asked, and when."""
 
     def stack(self) -> str:
@@ -217,7 +217,7 @@ class Session:
             group=group,
             sequence=sequence,
             remaining=timeout,
-            largest=_LARGEST_VERDICT,
+            max_nbytes=_LARGEST_VERDICT,
         )
         try:
             await self._stub.MonitoredBarrier(
@@ -240,7 +240,7 @@ class Session:
 
         Returns None when there is no answer.
         """
-        request = wire.VerdictRequest(
+        request = wire.AwaitVerdictRequest(
             job=self.job,
             member_id=self.joined.member_id,
             group=group,
@@ -248,7 +248,7 @@ class Session:
             operation=operation,
             waiting_on=waiting_on,
             remaining=max(timeout, 0.0),
-            largest=_LARGEST_VERDICT,
+            max_nbytes=_LARGEST_VERDICT,
         )
         try:
             await self._stub.AwaitVerdict(
@@ -258,13 +258,13 @@ class Session:
             trailers = dict(error.trailing_metadata() or ())
             found, given = trailers.get(_VERDICT_KEY), trailers.get(_GIVEN_UP_KEY)
             if isinstance(given, bytes):
-                return given_up_from(wire.CallGivenUp.FromString(given))
+                return given_up_from(wire.CallCancelled.FromString(given))
             if isinstance(found, bytes):
                 return verdict_from(wire.Verdict.FromString(found))
             logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
         return None
 
-    async def reform(self, request: wire.ReformRequest, timeout: float) -> wire.ReformReply:
+    async def reform(self, request: wire.GroupChangeRequest, timeout: float) -> wire.GroupChange:
         """Decide with the other present members of a group; see coordinator.proto.
 
         Raises:
@@ -318,7 +318,7 @@ class Session:
         self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
     ) -> None:
         """Have the coordinator keep where this worker is, and what `report` makes of a size."""
-        beat = wire.Heartbeat(progress=progress, sent=time.monotonic())
+        beat = wire.Heartbeat(progress=progress, sent_at=time.monotonic())
 
         async def tell() -> None:
             await self._say(wire.SessionRequest(heartbeat=beat))
@@ -358,13 +358,13 @@ class Session:
             await stream.write(wire.SessionRequest(join=request))
             self.joined = (await self._event(stream)).joined
             with self._warning_of_no_size(request):
-                while not (event := await self._event(stream)).HasField("formed"):
+                while not (event := await self._event(stream)).HasField("world_formed"):
                     await self._answer_while_forming(stream, event)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             raise await self._translated(stream, error) from error
-        self.epoch = event.formed.epoch
-        self.group = event.formed.group
-        self.members = tuple(map(introduced, event.formed.members))
+        self.epoch = event.world_formed.epoch
+        self.group = event.world_formed.group
+        self.members = tuple(map(introduced, event.world_formed.members))
 
     @contextlib.contextmanager
     def _warning_of_no_size(self, request: wire.Join) -> Iterator[None]:
@@ -500,37 +500,37 @@ class Session:
     def take(self, event: wire.SessionEvent, listener: SessionListener) -> None:
         """Act on an event of the coordinator, which came from it or by way of a peer."""
         match event.WhichOneof("event"):
-            case "lost":
-                self.epoch = event.lost.epoch
-                found = verdict_from(event.lost.verdict)
-                listener.member_lost(event.lost.rank, event.lost.reason, found)
-            case "left":
-                self.epoch = event.left.epoch or self.epoch
-                listener.member_left(event.left)
+            case "member_lost":
+                self.epoch = event.member_lost.epoch
+                found = verdict_from(event.member_lost.verdict)
+                listener.member_lost(event.member_lost.rank, event.member_lost.reason, found)
+            case "member_left":
+                self.epoch = event.member_left.epoch or self.epoch
+                listener.member_left(event.member_left)
             case "probe":
                 stack = listener.stack() if event.probe.stack else ""
                 self.say(_heartbeat(listener, event.probe.probe, stack))
-            case "inspect":
-                self._begin(self._inspect(event.inspect))
-            case "vouch":
-                listener.vouch(event.vouch.rank)
+            case "inspect_peer":
+                self._begin(self._inspect(event.inspect_peer))
+            case "indirect_probe":
+                listener.vouch(event.indirect_probe.rank)
             case "condition":
                 told = event.condition
-                condition = absence_from(told.found) if told.HasField("found") else None
+                condition = absence_from(told.absent) if told.HasField("absent") else None
                 listener.condition(told.rank, condition, told.seconds)
-            case "ruling":
-                ranks = event.ruling.ranks
+            case "broken_links":
+                ranks = event.broken_links.ranks
                 pairs = list(zip(ranks[::2], ranks[1::2], strict=True))
-                listener.ruled(verdict_from(event.ruling.verdict), pairs)
+                listener.ruled(verdict_from(event.broken_links.verdict), pairs)
             case "silent_links":
                 silent = event.silent_links
                 between = list(zip(silent.ranks[::2], silent.ranks[1::2], strict=True))
-                listener.links_silent(verdict_from(silent.verdict), between, silent.over)
+                listener.links_silent(verdict_from(silent.verdict), between, silent.is_over)
             case "aborted":
                 aborted = event.aborted
                 listener.aborted(aborted.group, aborted.by, aborted.reason)
-            case "given_up":
-                given = event.given_up
+            case "call_cancelled":
+                given = event.call_cancelled
                 listener.call_given_up(given.group, given.sequence, given_up_from(given))
             case "draining":
                 logger.warning("the coordinator is going down: %s", event.draining.reason)
@@ -538,19 +538,21 @@ class Session:
                 listener.newcomers(event.newcomers.count)
             case "leave_accepted":
                 self._left.set()
-            case "collect":
-                self._begin(self._report(event.collect, listener))
+            case "collect_report":
+                self._begin(self._report(event.collect_report, listener))
             case other:
                 logger.warning("the coordinator says %r, which this worker does not know", other)
 
-    async def _inspect(self, asked: wire.Inspect) -> None:
-        found = process.look(asked.pid, asked.born)
-        inspected = wire.Inspected(member_id=asked.member_id, found=found)
-        await self._say(wire.SessionRequest(inspected=inspected))
+    async def _inspect(self, asked: wire.InspectPeer) -> None:
+        found = process.look(asked.pid, asked.start_ticks)
+        inspected = wire.PeerInspected(member_id=asked.member_id, process_state=found)
+        await self._say(wire.SessionRequest(peer_inspected=inspected))
         if asked.stack_channel and found == "running":
-            inspected.stack = await stack_channel.read(asked.pid, asked.born, asked.stack_channel)
-            inspected.found = process.look(asked.pid, asked.born)
-            await self._say(wire.SessionRequest(inspected=inspected))
+            inspected.stack = await stack_channel.read(
+                asked.pid, asked.start_ticks, asked.stack_channel
+            )
+            inspected.process_state = process.look(asked.pid, asked.start_ticks)
+            await self._say(wire.SessionRequest(peer_inspected=inspected))
 
     async def flush(self) -> None:
         """Return when what was said has been handed over, or the session is over."""
@@ -566,7 +568,7 @@ class Session:
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
 
-    async def _report(self, collect: wire.Collect, listener: SessionListener) -> None:
+    async def _report(self, collect: wire.CollectReport, listener: SessionListener) -> None:
         await self._say(_heartbeat(listener))  # so that the coordinator knows as much
         report = listener.report(collect.operations, collect.nbytes)
         for part in report_codec.parts(collect.id, report):
@@ -648,7 +650,7 @@ def verdict_from(message: wire.Verdict) -> Verdict:
     )
 
 
-def given_up_from(message: wire.CallGivenUp) -> GivenUp:
+def given_up_from(message: wire.CallCancelled) -> GivenUp:
     return GivenUp(message.rank, message.by, message.reason)
 
 
@@ -674,7 +676,7 @@ def _heartbeat(listener: SessionListener, probe: int = 0, stack: str = "") -> wi
         probe=probe,
         stack=stack,
         progress=listener.progress(),
-        begun=listener.begun(),
-        sent=time.monotonic(),
+        call_starts=listener.begun(),
+        sent_at=time.monotonic(),
     )
     return wire.SessionRequest(heartbeat=beat)

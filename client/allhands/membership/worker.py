@@ -159,10 +159,10 @@ class Worker:
                 hosts_coordinator=meeting.hosted is not None,
                 memory="" if arena is None else str(arena.announcement),
                 elastic=config.is_elastic,
-                most=config.max_size,
-                space=process.space(),
-                born=notice.born(os.getpid()),
-                watched=LAUNCH_VARIABLE in os.environ,
+                max_members=config.max_size,
+                pid_namespace=process.space(),
+                start_ticks=notice.born(os.getpid()),
+                exit_is_reported=LAUNCH_VARIABLE in os.environ,
                 stack_channel=stack_channel.open_channel(),
             )
 
@@ -325,7 +325,7 @@ class Worker:
     async def reform(self, group: str, proposal: Proposal, timeout: float) -> Reformed:
         """Decide with the other present ranks of a group; the errors are those of the session."""
         told = await self._session.reform(
-            wire.ReformRequest(
+            wire.GroupChangeRequest(
                 group=group,
                 kind=proposal.kind,
                 flag=proposal.flag,
@@ -477,8 +477,8 @@ class Worker:
         return await self._session.meet(group, sequence, timeout)
 
     def gave_up(self, group: str, ranks: Sequence[int], sequence: int, reason: str) -> None:
-        given = wire.GaveUp(group=group, sequence=sequence, reason=reason)
-        self._session.say(wire.SessionRequest(gave_up=given))
+        given = wire.CancelCall(group=group, sequence=sequence, reason=reason)
+        self._session.say(wire.SessionRequest(cancel_call=given))
         self._tell(ranks, Kind.GIVE_UP, Key(group_hash(group), sequence), reason.encode())
 
     def abort(self, group: str, reason: str) -> None:
@@ -514,7 +514,7 @@ class Worker:
         self._session.say(wire.SessionRequest(link_silent=silent))
 
     def _tell_answers(self, rank: int) -> None:
-        answers = wire.LinkSilent(rank=rank, over=True)
+        answers = wire.LinkSilent(rank=rank, is_over=True)
         self._session.say(wire.SessionRequest(link_silent=answers))
 
     def _tell(self, ranks: Sequence[int], kind: Kind, key: Key, payload: bytes) -> None:
@@ -601,10 +601,12 @@ class Worker:
             for engine in self._engines.values()
         ]
 
-    def begun(self) -> Sequence[wire.Begun]:
+    def begun(self) -> Sequence[wire.CallStarts]:
         told = ((engine.name, engine.recording.begun()) for engine in self._engines.values())
         return [
-            wire.Begun(group=name, sequence=[one[0] for one in calls], at=[one[1] for one in calls])
+            wire.CallStarts(
+                group=name, sequences=[one[0] for one in calls], times=[one[1] for one in calls]
+            )
             for name, calls in told
             if calls
         ]
@@ -737,7 +739,7 @@ class Worker:
                 while self._ponged.get(rank, 0.0) < begun:
                     self._answered.clear()
                     await self._answered.wait()
-                self._session.say(wire.SessionRequest(vouched=wire.Vouched(rank=rank)))
+                self._session.say(wire.SessionRequest(indirect_ack=wire.IndirectAck(rank=rank)))
 
     def condition(self, rank: int, found: Absence | None, seconds: float) -> None:
         known = self._conditions.pop(rank, None)
@@ -876,7 +878,7 @@ def _progress(group: str, position: Position, unanswered: Sequence[int] = ()) ->
         completed=position.completed,
         operation=position.operation,
         elapsed=time.monotonic() - position.since,
-        unanswered=unanswered,
+        unanswered_pings=unanswered,
     )
 
 

@@ -147,7 +147,7 @@ class Crew:
             heartbeat_window=config.heartbeat_window or _WINDOW,
             label=config.label,
             elastic=config.on_failure != "raise" or config.max_size > 0,
-            most=config.max_size,
+            max_members=config.max_size,
         )
         joining = asyncio.create_task(
             Session.join(dial(_NOWHERE), request, config.timeout, session)  # type: ignore[arg-type]

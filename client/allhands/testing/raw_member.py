@@ -7,7 +7,9 @@ from allhands.coordinator.endpoint import Endpoint, dial
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
-EventKind: TypeAlias = Literal["joined", "formed", "lost", "left", "leave_accepted"]
+EventKind: TypeAlias = Literal[
+    "joined", "world_formed", "member_lost", "member_left", "leave_accepted"
+]
 
 _LIFE_SECONDS = 120.0
 

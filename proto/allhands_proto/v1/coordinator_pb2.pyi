@@ -63,13 +63,13 @@ class SessionRequest(_message.Message):
     CLOSE_GROUP_FIELD_NUMBER: _builtins.int
     LINK_BROKEN_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
-    INSPECTED_FIELD_NUMBER: _builtins.int
+    PEER_INSPECTED_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
-    GAVE_UP_FIELD_NUMBER: _builtins.int
+    CANCEL_CALL_FIELD_NUMBER: _builtins.int
     REPORT_PART_FIELD_NUMBER: _builtins.int
     LAST_REPORT_FIELD_NUMBER: _builtins.int
     LINK_SILENT_FIELD_NUMBER: _builtins.int
-    VOUCHED_FIELD_NUMBER: _builtins.int
+    INDIRECT_ACK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join: ...
     @_builtins.property
@@ -83,11 +83,11 @@ class SessionRequest(_message.Message):
     @_builtins.property
     def leave(self) -> Global___Leave: ...
     @_builtins.property
-    def inspected(self) -> Global___Inspected: ...
+    def peer_inspected(self) -> Global___PeerInspected: ...
     @_builtins.property
     def abort(self) -> Global___Abort: ...
     @_builtins.property
-    def gave_up(self) -> Global___GaveUp: ...
+    def cancel_call(self) -> Global___CancelCall: ...
     @_builtins.property
     def report_part(self) -> Global___ReportPart: ...
     @_builtins.property
@@ -95,7 +95,7 @@ class SessionRequest(_message.Message):
     @_builtins.property
     def link_silent(self) -> Global___LinkSilent: ...
     @_builtins.property
-    def vouched(self) -> Global___Vouched: ...
+    def indirect_ack(self) -> Global___IndirectAck: ...
     def __init__(
         self,
         *,
@@ -105,19 +105,19 @@ class SessionRequest(_message.Message):
         close_group: Global___CloseGroup | None = ...,
         link_broken: Global___LinkBroken | None = ...,
         leave: Global___Leave | None = ...,
-        inspected: Global___Inspected | None = ...,
+        peer_inspected: Global___PeerInspected | None = ...,
         abort: Global___Abort | None = ...,
-        gave_up: Global___GaveUp | None = ...,
+        cancel_call: Global___CancelCall | None = ...,
         report_part: Global___ReportPart | None = ...,
         last_report: Global___LastReport | None = ...,
         link_silent: Global___LinkSilent | None = ...,
-        vouched: Global___Vouched | None = ...,
+        indirect_ack: Global___IndirectAck | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request", "vouched", b"vouched"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "cancel_call", b"cancel_call", "close_group", b"close_group", "heartbeat", b"heartbeat", "indirect_ack", b"indirect_ack", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "peer_inspected", b"peer_inspected", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "close_group", b"close_group", "gave_up", b"gave_up", "heartbeat", b"heartbeat", "inspected", b"inspected", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "report_part", b"report_part", "request", b"request", "vouched", b"vouched"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "cancel_call", b"cancel_call", "close_group", b"close_group", "heartbeat", b"heartbeat", "indirect_ack", b"indirect_ack", "join", b"join", "last_report", b"last_report", "leave", b"leave", "link_broken", b"link_broken", "link_silent", b"link_silent", "open_group", b"open_group", "peer_inspected", b"peer_inspected", "report_part", b"report_part", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "inspected", "abort", "gave_up", "report_part", "last_report", "link_silent", "vouched"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["join", "heartbeat", "open_group", "close_group", "link_broken", "leave", "peer_inspected", "abort", "cancel_call", "report_part", "last_report", "link_silent", "indirect_ack"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -140,10 +140,10 @@ class Join(_message.Message):
     MEMORY_FIELD_NUMBER: _builtins.int
     DATA_PORT_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
-    MOST_FIELD_NUMBER: _builtins.int
-    SPACE_FIELD_NUMBER: _builtins.int
-    BORN_FIELD_NUMBER: _builtins.int
-    WATCHED_FIELD_NUMBER: _builtins.int
+    MAX_MEMBERS_FIELD_NUMBER: _builtins.int
+    PID_NAMESPACE_FIELD_NUMBER: _builtins.int
+    START_TICKS_FIELD_NUMBER: _builtins.int
+    EXIT_IS_REPORTED_FIELD_NUMBER: _builtins.int
     ADVERTISE_FIELD_NUMBER: _builtins.int
     STACK_CHANNEL_FIELD_NUMBER: _builtins.int
     job: _builtins.str
@@ -168,13 +168,13 @@ class Join(_message.Message):
     """where it listens for raw-socket links; 0: nowhere"""
     elastic: _builtins.bool
     """newcomers may wait while the world runs"""
-    most: _builtins.int
+    max_members: _builtins.int
     """members that the world may grow to; 0: no limit"""
-    space: _builtins.str
+    pid_namespace: _builtins.str
     """names the processes that can look at this one; empty: nobody can"""
-    born: _builtins.str
+    start_ticks: _builtins.str
     """when it began, in the kernel's ticks: its number may be reused"""
-    watched: _builtins.bool
+    exit_is_reported: _builtins.bool
     """who started it will report its exit"""
     advertise: _builtins.str
     """the IP address that its peers dial; empty: the one that this stream comes from"""
@@ -196,16 +196,16 @@ class Join(_message.Message):
         memory: _builtins.str = ...,
         data_port: _builtins.int = ...,
         elastic: _builtins.bool = ...,
-        most: _builtins.int = ...,
-        space: _builtins.str = ...,
-        born: _builtins.str = ...,
-        watched: _builtins.bool = ...,
+        max_members: _builtins.int = ...,
+        pid_namespace: _builtins.str = ...,
+        start_ticks: _builtins.str = ...,
+        exit_is_reported: _builtins.bool = ...,
         advertise: _builtins.str = ...,
         stack_channel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "born", b"born", "data_port", b"data_port", "elastic", b"elastic", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "memory", b"memory", "most", b"most", "pid", b"pid", "port", b"port", "rank", b"rank", "space", b"space", "stack_channel", b"stack_channel", "takes_batches", b"takes_batches", "watched", b"watched", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise", b"advertise", "data_port", b"data_port", "elastic", b"elastic", "exit_is_reported", b"exit_is_reported", "heartbeat_window", b"heartbeat_window", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "job", b"job", "label", b"label", "max_members", b"max_members", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "port", b"port", "rank", b"rank", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks", "takes_batches", b"takes_batches", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,18 +218,18 @@ class Heartbeat(_message.Message):
     PROBE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     STACK_FIELD_NUMBER: _builtins.int
-    SENT_FIELD_NUMBER: _builtins.int
-    BEGUN_FIELD_NUMBER: _builtins.int
+    SENT_AT_FIELD_NUMBER: _builtins.int
+    CALL_STARTS_FIELD_NUMBER: _builtins.int
     probe: _builtins.int
     """the Probe this answers, 0 for a periodic beat"""
     stack: _builtins.str
     """of the main thread, where the probe asked for it; 4 KiB at most"""
-    sent: _builtins.float
+    sent_at: _builtins.float
     """by the member's monotonic clock, seconds; 0: it does not say"""
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___Progress]: ...
     @_builtins.property
-    def begun(self) -> _containers.RepeatedCompositeFieldContainer[Global___Begun]:
+    def call_starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallStarts]:
         """of each group in which calls began since the last beat"""
 
     def __init__(
@@ -238,12 +238,12 @@ class Heartbeat(_message.Message):
         probe: _builtins.int = ...,
         progress: _abc.Iterable[Global___Progress] | None = ...,
         stack: _builtins.str = ...,
-        sent: _builtins.float = ...,
-        begun: _abc.Iterable[Global___Begun] | None = ...,
+        sent_at: _builtins.float = ...,
+        call_starts: _abc.Iterable[Global___CallStarts] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun", "probe", b"probe", "progress", b"progress", "sent", b"sent", "stack", b"stack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_starts", b"call_starts", "probe", b"probe", "progress", b"progress", "sent_at", b"sent_at", "stack", b"stack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -260,7 +260,7 @@ class Progress(_message.Message):
     COMPLETED_FIELD_NUMBER: _builtins.int
     OPERATION_FIELD_NUMBER: _builtins.int
     ELAPSED_FIELD_NUMBER: _builtins.int
-    UNANSWERED_FIELD_NUMBER: _builtins.int
+    UNANSWERED_PINGS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     sequence: _builtins.int
     """of the latest call that this member has begun; 0: none yet"""
@@ -271,7 +271,7 @@ class Progress(_message.Message):
     elapsed: _builtins.float
     """seconds in that operation, or since the last one ended"""
     @_builtins.property
-    def unanswered(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+    def unanswered_pings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ranks of the world that it waits for, and that its pings do not reach"""
 
     def __init__(
@@ -282,11 +282,11 @@ class Progress(_message.Message):
         completed: _builtins.int = ...,
         operation: _builtins.str = ...,
         elapsed: _builtins.float = ...,
-        unanswered: _abc.Iterable[_builtins.int] | None = ...,
+        unanswered_pings: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "elapsed", b"elapsed", "group", b"group", "operation", b"operation", "sequence", b"sequence", "unanswered", b"unanswered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "elapsed", b"elapsed", "group", b"group", "operation", b"operation", "sequence", b"sequence", "unanswered_pings", b"unanswered_pings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -370,22 +370,22 @@ class LinkSilent(_message.Message):
 
     RANK_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
-    OVER_FIELD_NUMBER: _builtins.int
+    IS_OVER_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     seconds: _builtins.float
     """for which nothing has come through"""
-    over: _builtins.bool
+    is_over: _builtins.bool
     """something has come again"""
     def __init__(
         self,
         *,
         rank: _builtins.int = ...,
         seconds: _builtins.float = ...,
-        over: _builtins.bool = ...,
+        is_over: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["over", b"over", "rank", b"rank", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_over", b"is_over", "rank", b"rank", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -452,36 +452,36 @@ class LastReport(_message.Message):
 Global___LastReport: _TypeAlias = LastReport  # noqa: Y015
 
 @_typing.final
-class Inspected(_message.Message):
-    """What was asked for by Inspect: "running", "stopped", "zombie", "gone", or "" where that is unknown."""
+class PeerInspected(_message.Message):
+    """What was asked for by InspectPeer: "running", "stopped", "zombie", "gone", or "" where that is unknown."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMBER_ID_FIELD_NUMBER: _builtins.int
-    FOUND_FIELD_NUMBER: _builtins.int
+    PROCESS_STATE_FIELD_NUMBER: _builtins.int
     STACK_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
-    found: _builtins.str
+    process_state: _builtins.str
     stack: _builtins.str
     """of its main thread, where that was asked for and could be had"""
     def __init__(
         self,
         *,
         member_id: _builtins.str = ...,
-        found: _builtins.str = ...,
+        process_state: _builtins.str = ...,
         stack: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "member_id", b"member_id", "stack", b"stack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member_id", b"member_id", "process_state", b"process_state", "stack", b"stack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Inspected: _TypeAlias = Inspected  # noqa: Y015
+Global___PeerInspected: _TypeAlias = PeerInspected  # noqa: Y015
 
 @_typing.final
-class Vouched(_message.Message):
-    """This member hears that rank over a link; after a Vouch."""
+class IndirectAck(_message.Message):
+    """This member hears that rank over a link; after an IndirectProbe."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -498,7 +498,7 @@ class Vouched(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Vouched: _TypeAlias = Vouched  # noqa: Y015
+Global___IndirectAck: _TypeAlias = IndirectAck  # noqa: Y015
 
 @_typing.final
 class Abort(_message.Message):
@@ -524,7 +524,7 @@ class Abort(_message.Message):
 Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
-class GaveUp(_message.Message):
+class CancelCall(_message.Message):
     """This member has given up a call, on purpose and before its deadline."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -549,38 +549,38 @@ class GaveUp(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GaveUp: _TypeAlias = GaveUp  # noqa: Y015
+Global___CancelCall: _TypeAlias = CancelCall  # noqa: Y015
 
 @_typing.final
 class SessionEvent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOINED_FIELD_NUMBER: _builtins.int
-    FORMED_FIELD_NUMBER: _builtins.int
-    LOST_FIELD_NUMBER: _builtins.int
-    LEFT_FIELD_NUMBER: _builtins.int
+    WORLD_FORMED_FIELD_NUMBER: _builtins.int
+    MEMBER_LOST_FIELD_NUMBER: _builtins.int
+    MEMBER_LEFT_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     LEAVE_ACCEPTED_FIELD_NUMBER: _builtins.int
     NEWCOMERS_FIELD_NUMBER: _builtins.int
-    INSPECT_FIELD_NUMBER: _builtins.int
-    RULING_FIELD_NUMBER: _builtins.int
+    INSPECT_PEER_FIELD_NUMBER: _builtins.int
+    BROKEN_LINKS_FIELD_NUMBER: _builtins.int
     ABORTED_FIELD_NUMBER: _builtins.int
-    GIVEN_UP_FIELD_NUMBER: _builtins.int
-    COLLECT_FIELD_NUMBER: _builtins.int
+    CALL_CANCELLED_FIELD_NUMBER: _builtins.int
+    COLLECT_REPORT_FIELD_NUMBER: _builtins.int
     CALLER_REFUSED_FIELD_NUMBER: _builtins.int
     SILENT_LINKS_FIELD_NUMBER: _builtins.int
-    VOUCH_FIELD_NUMBER: _builtins.int
+    INDIRECT_PROBE_FIELD_NUMBER: _builtins.int
     CONDITION_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
     @_builtins.property
-    def formed(self) -> Global___WorldFormed: ...
+    def world_formed(self) -> Global___WorldFormed: ...
     @_builtins.property
-    def lost(self) -> Global___MemberLost: ...
+    def member_lost(self) -> Global___MemberLost: ...
     @_builtins.property
-    def left(self) -> Global___MemberLeft: ...
+    def member_left(self) -> Global___MemberLeft: ...
     @_builtins.property
     def probe(self) -> Global___Probe: ...
     @_builtins.property
@@ -590,21 +590,21 @@ class SessionEvent(_message.Message):
     @_builtins.property
     def newcomers(self) -> Global___Newcomers: ...
     @_builtins.property
-    def inspect(self) -> Global___Inspect: ...
+    def inspect_peer(self) -> Global___InspectPeer: ...
     @_builtins.property
-    def ruling(self) -> Global___Ruling: ...
+    def broken_links(self) -> Global___BrokenLinks: ...
     @_builtins.property
     def aborted(self) -> Global___Aborted: ...
     @_builtins.property
-    def given_up(self) -> Global___CallGivenUp: ...
+    def call_cancelled(self) -> Global___CallCancelled: ...
     @_builtins.property
-    def collect(self) -> Global___Collect: ...
+    def collect_report(self) -> Global___CollectReport: ...
     @_builtins.property
     def caller_refused(self) -> Global___CallerRefused: ...
     @_builtins.property
     def silent_links(self) -> Global___SilentLinks: ...
     @_builtins.property
-    def vouch(self) -> Global___Vouch: ...
+    def indirect_probe(self) -> Global___IndirectProbe: ...
     @_builtins.property
     def condition(self) -> Global___Condition: ...
     @_builtins.property
@@ -617,29 +617,29 @@ class SessionEvent(_message.Message):
         self,
         *,
         joined: Global___Joined | None = ...,
-        formed: Global___WorldFormed | None = ...,
-        lost: Global___MemberLost | None = ...,
-        left: Global___MemberLeft | None = ...,
+        world_formed: Global___WorldFormed | None = ...,
+        member_lost: Global___MemberLost | None = ...,
+        member_left: Global___MemberLeft | None = ...,
         probe: Global___Probe | None = ...,
         draining: Global___Draining | None = ...,
         leave_accepted: Global___LeaveAccepted | None = ...,
         newcomers: Global___Newcomers | None = ...,
-        inspect: Global___Inspect | None = ...,
-        ruling: Global___Ruling | None = ...,
+        inspect_peer: Global___InspectPeer | None = ...,
+        broken_links: Global___BrokenLinks | None = ...,
         aborted: Global___Aborted | None = ...,
-        given_up: Global___CallGivenUp | None = ...,
-        collect: Global___Collect | None = ...,
+        call_cancelled: Global___CallCancelled | None = ...,
+        collect_report: Global___CollectReport | None = ...,
         caller_refused: Global___CallerRefused | None = ...,
         silent_links: Global___SilentLinks | None = ...,
-        vouch: Global___Vouch | None = ...,
+        indirect_probe: Global___IndirectProbe | None = ...,
         condition: Global___Condition | None = ...,
         batch: _abc.Iterable[Global___SessionEvent] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "caller_refused", b"caller_refused", "collect", b"collect", "condition", b"condition", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling", "silent_links", b"silent_links", "vouch", b"vouch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "caller_refused", b"caller_refused", "collect", b"collect", "condition", b"condition", "draining", b"draining", "event", b"event", "formed", b"formed", "given_up", b"given_up", "inspect", b"inspect", "joined", b"joined", "leave_accepted", b"leave_accepted", "left", b"left", "lost", b"lost", "newcomers", b"newcomers", "probe", b"probe", "ruling", b"ruling", "silent_links", b"silent_links", "vouch", b"vouch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "batch", b"batch", "broken_links", b"broken_links", "call_cancelled", b"call_cancelled", "caller_refused", b"caller_refused", "collect_report", b"collect_report", "condition", b"condition", "draining", b"draining", "event", b"event", "indirect_probe", b"indirect_probe", "inspect_peer", b"inspect_peer", "joined", b"joined", "leave_accepted", b"leave_accepted", "member_left", b"member_left", "member_lost", b"member_lost", "newcomers", b"newcomers", "probe", b"probe", "silent_links", b"silent_links", "world_formed", b"world_formed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "formed", "lost", "left", "probe", "draining", "leave_accepted", "newcomers", "inspect", "ruling", "aborted", "given_up", "collect", "caller_refused", "silent_links", "vouch", "condition"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "world_formed", "member_lost", "member_left", "probe", "draining", "leave_accepted", "newcomers", "inspect_peer", "broken_links", "aborted", "call_cancelled", "collect_report", "caller_refused", "silent_links", "indirect_probe", "condition"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -787,8 +787,8 @@ class Member(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     DATA_PORT_FIELD_NUMBER: _builtins.int
-    SPACE_FIELD_NUMBER: _builtins.int
-    BORN_FIELD_NUMBER: _builtins.int
+    PID_NAMESPACE_FIELD_NUMBER: _builtins.int
+    START_TICKS_FIELD_NUMBER: _builtins.int
     CLOCK_OFFSET_FIELD_NUMBER: _builtins.int
     HAS_CLOCK_OFFSET_FIELD_NUMBER: _builtins.int
     LATENESS_FIELD_NUMBER: _builtins.int
@@ -810,9 +810,9 @@ class Member(_message.Message):
     """as in Join"""
     data_port: _builtins.int
     """for raw-socket links, at the host of `address`; 0: none"""
-    space: _builtins.str
+    pid_namespace: _builtins.str
     """as in Join"""
-    born: _builtins.str
+    start_ticks: _builtins.str
     clock_offset: _builtins.float
     """what to add to its monotonic clock to get the coordinator's"""
     has_clock_offset: _builtins.bool
@@ -844,8 +844,8 @@ class Member(_message.Message):
         reason: _builtins.str = ...,
         memory: _builtins.str = ...,
         data_port: _builtins.int = ...,
-        space: _builtins.str = ...,
-        born: _builtins.str = ...,
+        pid_namespace: _builtins.str = ...,
+        start_ticks: _builtins.str = ...,
         clock_offset: _builtins.float = ...,
         has_clock_offset: _builtins.bool = ...,
         lateness: _abc.Iterable[Global___Lateness] | None = ...,
@@ -854,7 +854,7 @@ class Member(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "condition", b"condition", "gone", b"gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "address", b"address", "born", b"born", "clock_offset", b"clock_offset", "condition", b"condition", "data_port", b"data_port", "gone", b"gone", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "progress", b"progress", "rank", b"rank", "reason", b"reason", "space", b"space", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gone", b"_gone", "address", b"address", "clock_offset", b"clock_offset", "condition", b"condition", "data_port", b"data_port", "gone", b"gone", "has_clock_offset", b"has_clock_offset", "host", b"host", "hosts_coordinator", b"hosts_coordinator", "label", b"label", "last_heartbeat", b"last_heartbeat", "lateness", b"lateness", "member_id", b"member_id", "memory", b"memory", "pid", b"pid", "pid_namespace", b"pid_namespace", "progress", b"progress", "rank", b"rank", "reason", b"reason", "start_ticks", b"start_ticks", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gone: _TypeAlias = _typing.Literal["gone"]  # noqa: Y015
     _WhichOneofArgType__gone: _TypeAlias = _typing.Literal["_gone", b"_gone"]  # noqa: Y015
@@ -1002,18 +1002,18 @@ class LeaveAccepted(_message.Message):
 Global___LeaveAccepted: _TypeAlias = LeaveAccepted  # noqa: Y015
 
 @_typing.final
-class Inspect(_message.Message):
-    """Look at a process of this host, and answer with Inspected."""
+class InspectPeer(_message.Message):
+    """Look at a process of this host, and answer with PeerInspected."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
-    BORN_FIELD_NUMBER: _builtins.int
+    START_TICKS_FIELD_NUMBER: _builtins.int
     STACK_CHANNEL_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     pid: _builtins.int
-    born: _builtins.str
+    start_ticks: _builtins.str
     stack_channel: _builtins.str
     """its own, where its stack is wanted; else empty"""
     def __init__(
@@ -1021,20 +1021,20 @@ class Inspect(_message.Message):
         *,
         member_id: _builtins.str = ...,
         pid: _builtins.int = ...,
-        born: _builtins.str = ...,
+        start_ticks: _builtins.str = ...,
         stack_channel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["born", b"born", "member_id", b"member_id", "pid", b"pid", "stack_channel", b"stack_channel"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member_id", b"member_id", "pid", b"pid", "stack_channel", b"stack_channel", "start_ticks", b"start_ticks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Inspect: _TypeAlias = Inspect  # noqa: Y015
+Global___InspectPeer: _TypeAlias = InspectPeer  # noqa: Y015
 
 @_typing.final
-class Vouch(_message.Message):
-    """Say whether this rank is heard over a link: with Vouched, or not at all."""
+class IndirectProbe(_message.Message):
+    """Say whether this rank is heard over a link: with IndirectAck, or not at all."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1051,7 +1051,7 @@ class Vouch(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Vouch: _TypeAlias = Vouch  # noqa: Y015
+Global___IndirectProbe: _TypeAlias = IndirectProbe  # noqa: Y015
 
 @_typing.final
 class Condition(_message.Message):
@@ -1060,32 +1060,32 @@ class Condition(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RANK_FIELD_NUMBER: _builtins.int
-    FOUND_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     seconds: _builtins.float
     """for which it has been silent, or had been"""
     @_builtins.property
-    def found(self) -> Global___AbsentRank:
+    def absent(self) -> Global___AbsentRank:
         """stalled, paused or unreachable; none: it is heard again"""
 
     def __init__(
         self,
         *,
         rank: _builtins.int = ...,
-        found: Global___AbsentRank | None = ...,
+        absent: Global___AbsentRank | None = ...,
         seconds: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["found", b"found"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "rank", b"rank", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "rank", b"rank", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Condition: _TypeAlias = Condition  # noqa: Y015
 
 @_typing.final
-class Ruling(_message.Message):
+class BrokenLinks(_message.Message):
     """Members that are alive cannot reach one another: groups with both of a pair are over."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1112,20 +1112,20 @@ class Ruling(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Ruling: _TypeAlias = Ruling  # noqa: Y015
+Global___BrokenLinks: _TypeAlias = BrokenLinks  # noqa: Y015
 
 @_typing.final
 class SilentLinks(_message.Message):
     """Members that are alive do not answer one another, which may pass; or, where it has, they do again.
-    What lasts for the heartbeat window ends in a Ruling.
+    What lasts for the heartbeat window ends in BrokenLinks.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERDICT_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
-    OVER_FIELD_NUMBER: _builtins.int
-    over: _builtins.bool
+    IS_OVER_FIELD_NUMBER: _builtins.int
+    is_over: _builtins.bool
     @_builtins.property
     def verdict(self) -> Global___Verdict:
         """of no call"""
@@ -1139,11 +1139,11 @@ class SilentLinks(_message.Message):
         *,
         verdict: Global___Verdict | None = ...,
         ranks: _abc.Iterable[_builtins.int] | None = ...,
-        over: _builtins.bool = ...,
+        is_over: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["over", b"over", "ranks", b"ranks", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_over", b"is_over", "ranks", b"ranks", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1176,7 +1176,7 @@ class Aborted(_message.Message):
 Global___Aborted: _TypeAlias = Aborted  # noqa: Y015
 
 @_typing.final
-class CallGivenUp(_message.Message):
+class CallCancelled(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
@@ -1205,10 +1205,10 @@ class CallGivenUp(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CallGivenUp: _TypeAlias = CallGivenUp  # noqa: Y015
+Global___CallCancelled: _TypeAlias = CallCancelled  # noqa: Y015
 
 @_typing.final
-class Begun(_message.Message):
+class CallStarts(_message.Message):
     """When a member began calls of a group, by its monotonic clock: some of them where they were many,
     chosen by number so that all members choose alike.
     """
@@ -1216,29 +1216,29 @@ class Begun(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
-    SEQUENCE_FIELD_NUMBER: _builtins.int
-    AT_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     @_builtins.property
-    def sequence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
-    def at(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+    def times(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """of each of these, seconds"""
 
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
-        sequence: _abc.Iterable[_builtins.int] | None = ...,
-        at: _abc.Iterable[_builtins.float] | None = ...,
+        sequences: _abc.Iterable[_builtins.int] | None = ...,
+        times: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "group", b"group", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "sequences", b"sequences", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Begun: _TypeAlias = Begun  # noqa: Y015
+Global___CallStarts: _TypeAlias = CallStarts  # noqa: Y015
 
 @_typing.final
 class Lateness(_message.Message):
@@ -1278,7 +1278,7 @@ class Lateness(_message.Message):
 Global___Lateness: _TypeAlias = Lateness  # noqa: Y015
 
 @_typing.final
-class Collect(_message.Message):
+class CollectReport(_message.Message):
     """Say what was recorded last: as ReportParts with this number, together at most so many bytes."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1303,7 +1303,7 @@ class Collect(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Collect: _TypeAlias = Collect  # noqa: Y015
+Global___CollectReport: _TypeAlias = CollectReport  # noqa: Y015
 
 @_typing.final
 class ReportPart(_message.Message):
@@ -1313,27 +1313,27 @@ class ReportPart(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
-    LAST_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     data: _builtins.bytes
-    last: _builtins.bool
+    is_last: _builtins.bool
     def __init__(
         self,
         *,
         id: _builtins.int = ...,
         data: _builtins.bytes = ...,
-        last: _builtins.bool = ...,
+        is_last: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "last", b"last"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "is_last", b"is_last"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportPart: _TypeAlias = ReportPart  # noqa: Y015
 
 @_typing.final
-class VerdictRequest(_message.Message):
+class AwaitVerdictRequest(_message.Message):
     """---------------------------------------------------------------- verdicts"""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1345,7 +1345,7 @@ class VerdictRequest(_message.Message):
     OPERATION_FIELD_NUMBER: _builtins.int
     WAITING_ON_FIELD_NUMBER: _builtins.int
     REMAINING_FIELD_NUMBER: _builtins.int
-    LARGEST_FIELD_NUMBER: _builtins.int
+    MAX_NBYTES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     member_id: _builtins.str
     group: _builtins.str
@@ -1353,7 +1353,7 @@ class VerdictRequest(_message.Message):
     operation: _builtins.str
     remaining: _builtins.float
     """seconds until the call's deadline; none: until the RPC's"""
-    largest: _builtins.int
+    max_nbytes: _builtins.int
     """bytes of a verdict that this caller can take; 0: 3 KiB"""
     @_builtins.property
     def waiting_on(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -1369,17 +1369,17 @@ class VerdictRequest(_message.Message):
         operation: _builtins.str = ...,
         waiting_on: _abc.Iterable[_builtins.int] | None = ...,
         remaining: _builtins.float | None = ...,
-        largest: _builtins.int = ...,
+        max_nbytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining", b"_remaining", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining", b"_remaining", "group", b"group", "job", b"job", "largest", b"largest", "member_id", b"member_id", "operation", b"operation", "remaining", b"remaining", "sequence", b"sequence", "waiting_on", b"waiting_on"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining", b"_remaining", "group", b"group", "job", b"job", "max_nbytes", b"max_nbytes", "member_id", b"member_id", "operation", b"operation", "remaining", b"remaining", "sequence", b"sequence", "waiting_on", b"waiting_on"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__remaining: _TypeAlias = _typing.Literal["remaining"]  # noqa: Y015
     _WhichOneofArgType__remaining: _TypeAlias = _typing.Literal["_remaining", b"_remaining"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining) -> _WhichOneofReturnType__remaining | None: ...
 
-Global___VerdictRequest: _TypeAlias = VerdictRequest  # noqa: Y015
+Global___AwaitVerdictRequest: _TypeAlias = AwaitVerdictRequest  # noqa: Y015
 
 @_typing.final
 class Verdict(_message.Message):
@@ -1488,15 +1488,15 @@ class MonitoredBarrierRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     REMAINING_FIELD_NUMBER: _builtins.int
-    LARGEST_FIELD_NUMBER: _builtins.int
+    MAX_NBYTES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     member_id: _builtins.str
     group: _builtins.str
     sequence: _builtins.int
     remaining: _builtins.float
     """seconds until the caller's deadline"""
-    largest: _builtins.int
-    """as in VerdictRequest"""
+    max_nbytes: _builtins.int
+    """as in AwaitVerdictRequest"""
     def __init__(
         self,
         *,
@@ -1505,11 +1505,11 @@ class MonitoredBarrierRequest(_message.Message):
         group: _builtins.str = ...,
         sequence: _builtins.int = ...,
         remaining: _builtins.float = ...,
-        largest: _builtins.int = ...,
+        max_nbytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "job", b"job", "largest", b"largest", "member_id", b"member_id", "remaining", b"remaining", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "job", b"job", "max_nbytes", b"max_nbytes", "member_id", b"member_id", "remaining", b"remaining", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1560,17 +1560,17 @@ Global___AbortJobRequest: _TypeAlias = AbortJobRequest  # noqa: Y015
 class AbortJobReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOLD_FIELD_NUMBER: _builtins.int
-    told: _builtins.int
+    NOTIFIED_FIELD_NUMBER: _builtins.int
+    notified: _builtins.int
     """members"""
     def __init__(
         self,
         *,
-        told: _builtins.int = ...,
+        notified: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["told", b"told"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["notified", b"notified"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1627,29 +1627,29 @@ class ReportExitRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
-    SPACE_FIELD_NUMBER: _builtins.int
+    PID_NAMESPACE_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
-    BORN_FIELD_NUMBER: _builtins.int
+    START_TICKS_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
-    space: _builtins.str
+    pid_namespace: _builtins.str
     """as in Join"""
     pid: _builtins.int
-    born: _builtins.str
+    start_ticks: _builtins.str
     status: _builtins.int
     """exit status; -n: killed by signal n"""
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
-        space: _builtins.str = ...,
+        pid_namespace: _builtins.str = ...,
         pid: _builtins.int = ...,
-        born: _builtins.str = ...,
+        start_ticks: _builtins.str = ...,
         status: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["born", b"born", "job", b"job", "pid", b"pid", "space", b"space", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "pid", b"pid", "pid_namespace", b"pid_namespace", "start_ticks", b"start_ticks", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1676,7 +1676,7 @@ class ReportExitReply(_message.Message):
 Global___ReportExitReply: _TypeAlias = ReportExitReply  # noqa: Y015
 
 @_typing.final
-class ReformRequest(_message.Message):
+class GroupChangeRequest(_message.Message):
     """---------------------------------------------------------------- going on after failures"""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1720,10 +1720,10 @@ class ReformRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReformRequest: _TypeAlias = ReformRequest  # noqa: Y015
+Global___GroupChangeRequest: _TypeAlias = GroupChangeRequest  # noqa: Y015
 
 @_typing.final
-class ReformReply(_message.Message):
+class GroupChange(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FLAG_FIELD_NUMBER: _builtins.int
@@ -1756,7 +1756,7 @@ class ReformReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReformReply: _TypeAlias = ReformReply  # noqa: Y015
+Global___GroupChange: _TypeAlias = GroupChange  # noqa: Y015
 
 @_typing.final
 class SetRequest(_message.Message):
@@ -2476,25 +2476,25 @@ Global___DescribeCoordinatorRequest: _TypeAlias = DescribeCoordinatorRequest  # 
 class CoordinatorDescription(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    CALLS_PORT_FIELD_NUMBER: _builtins.int
-    CALLS_SECRET_FIELD_NUMBER: _builtins.int
+    KV_PORT_FIELD_NUMBER: _builtins.int
+    KV_SECRET_FIELD_NUMBER: _builtins.int
     BEYOND_LOOPBACK_FIELD_NUMBER: _builtins.int
-    calls_port: _builtins.int
+    kv_port: _builtins.int
     """TCP port for key-value calls, on the host that serves this; 0: none"""
-    calls_secret: _builtins.bytes
+    kv_secret: _builtins.bytes
     """what both sides of a line prove that they know"""
     beyond_loopback: _builtins.bool
     """it listens where other hosts reach it"""
     def __init__(
         self,
         *,
-        calls_port: _builtins.int = ...,
-        calls_secret: _builtins.bytes = ...,
+        kv_port: _builtins.int = ...,
+        kv_secret: _builtins.bytes = ...,
         beyond_loopback: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "calls_port", b"calls_port", "calls_secret", b"calls_secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beyond_loopback", b"beyond_loopback", "kv_port", b"kv_port", "kv_secret", b"kv_secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2675,7 +2675,7 @@ class Group(_message.Message):
 Global___Group: _TypeAlias = Group  # noqa: Y015
 
 @_typing.final
-class CollectRequest(_message.Message):
+class CollectReportsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
@@ -2695,10 +2695,10 @@ class CollectRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
+Global___CollectReportsRequest: _TypeAlias = CollectReportsRequest  # noqa: Y015
 
 @_typing.final
-class CollectReply(_message.Message):
+class CollectReportsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
@@ -2721,7 +2721,7 @@ class CollectReply(_message.Message):
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 
-Global___CollectReply: _TypeAlias = CollectReply  # noqa: Y015
+Global___CollectReportsReply: _TypeAlias = CollectReportsReply  # noqa: Y015
 
 @_typing.final
 class MemberReport(_message.Message):
@@ -2729,22 +2729,22 @@ class MemberReport(_message.Message):
 
     RANK_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
-    ABSENCE_FIELD_NUMBER: _builtins.int
+    MISSING_REASON_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     report: _builtins.bytes
     """a FlightReport as the member serialised it"""
-    absence: _builtins.str
+    missing_reason: _builtins.str
     """why it did not answer; a report beside this was kept of it"""
     def __init__(
         self,
         *,
         rank: _builtins.int = ...,
         report: _builtins.bytes = ...,
-        absence: _builtins.str = ...,
+        missing_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence", b"absence", "rank", b"rank", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing_reason", b"missing_reason", "rank", b"rank", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

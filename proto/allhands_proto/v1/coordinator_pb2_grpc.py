@@ -41,13 +41,13 @@ class CoordinatorStub(object):
                 _registered_method=True)
         self.AwaitVerdict = channel.unary_unary(
                 '/allhands.v1.Coordinator/AwaitVerdict',
-                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.VerdictRequest.SerializeToString,
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.AwaitVerdictRequest.SerializeToString,
                 response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.Verdict.FromString,
                 _registered_method=True)
         self.Reform = channel.unary_unary(
                 '/allhands.v1.Coordinator/Reform',
-                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReformRequest.SerializeToString,
-                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReformReply.FromString,
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.GroupChangeRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.GroupChange.FromString,
                 _registered_method=True)
         self.Set = channel.unary_unary(
                 '/allhands.v1.Coordinator/Set',
@@ -161,8 +161,8 @@ class CoordinatorStub(object):
                 _registered_method=True)
         self.CollectReports = channel.unary_stream(
                 '/allhands.v1.Coordinator/CollectReports',
-                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectRequest.SerializeToString,
-                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReply.FromString,
+                request_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsRequest.SerializeToString,
+                response_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsReply.FromString,
                 _registered_method=True)
 
 
@@ -180,7 +180,7 @@ class CoordinatorServicer(object):
         """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
         RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
         a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
-        the call up on purpose, with ABORTED and a CallGivenUp in `allhands-given-up-bin`.
+        the call up on purpose, with ABORTED and a CallCancelled in `allhands-given-up-bin`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -289,7 +289,7 @@ class CoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeCoordinator(self, request, context):
-        """Where else this coordinator can be called: see calls.proto.
+        """Where else this coordinator can be called: see kv.proto.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -355,13 +355,13 @@ def add_CoordinatorServicer_to_server(servicer, server):
             ),
             'AwaitVerdict': grpc.unary_unary_rpc_method_handler(
                     servicer.AwaitVerdict,
-                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.VerdictRequest.FromString,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.AwaitVerdictRequest.FromString,
                     response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.Verdict.SerializeToString,
             ),
             'Reform': grpc.unary_unary_rpc_method_handler(
                     servicer.Reform,
-                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReformRequest.FromString,
-                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.ReformReply.SerializeToString,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.GroupChangeRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.GroupChange.SerializeToString,
             ),
             'Set': grpc.unary_unary_rpc_method_handler(
                     servicer.Set,
@@ -475,8 +475,8 @@ def add_CoordinatorServicer_to_server(servicer, server):
             ),
             'CollectReports': grpc.unary_stream_rpc_method_handler(
                     servicer.CollectReports,
-                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectRequest.FromString,
-                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReply.SerializeToString,
+                    request_deserializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsRequest.FromString,
+                    response_serializer=allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -531,7 +531,7 @@ class Coordinator(object):
             request,
             target,
             '/allhands.v1.Coordinator/AwaitVerdict',
-            allhands__proto_dot_v1_dot_coordinator__pb2.VerdictRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.AwaitVerdictRequest.SerializeToString,
             allhands__proto_dot_v1_dot_coordinator__pb2.Verdict.FromString,
             options,
             channel_credentials,
@@ -558,8 +558,8 @@ class Coordinator(object):
             request,
             target,
             '/allhands.v1.Coordinator/Reform',
-            allhands__proto_dot_v1_dot_coordinator__pb2.ReformRequest.SerializeToString,
-            allhands__proto_dot_v1_dot_coordinator__pb2.ReformReply.FromString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.GroupChangeRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.GroupChange.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1179,8 +1179,8 @@ class Coordinator(object):
             request,
             target,
             '/allhands.v1.Coordinator/CollectReports',
-            allhands__proto_dot_v1_dot_coordinator__pb2.CollectRequest.SerializeToString,
-            allhands__proto_dot_v1_dot_coordinator__pb2.CollectReply.FromString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsRequest.SerializeToString,
+            allhands__proto_dot_v1_dot_coordinator__pb2.CollectReportsReply.FromString,
             options,
             channel_credentials,
             insecure,

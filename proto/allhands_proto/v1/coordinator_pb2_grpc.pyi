@@ -46,13 +46,13 @@ class CoordinatorStub:
     def __new__(cls, channel: _aio.Channel) -> CoordinatorAsyncStub: ...
     Session: _grpc.StreamStreamMultiCallable[_coordinator_pb2.SessionRequest, _coordinator_pb2.SessionEvent]
     """Membership: the first request is Join; the stream's life is the member's life."""
-    AwaitVerdict: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.VerdictRequest, _coordinator_pb2.Verdict]
+    AwaitVerdict: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AwaitVerdictRequest, _coordinator_pb2.Verdict]
     """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
     RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
     a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
-    the call up on purpose, with ABORTED and a CallGivenUp in `allhands-given-up-bin`.
+    the call up on purpose, with ABORTED and a CallCancelled in `allhands-given-up-bin`.
     """
-    Reform: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReformRequest, _coordinator_pb2.ReformReply]
+    Reform: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GroupChangeRequest, _coordinator_pb2.GroupChange]
     """What all members of a group who are present decide together: a flag, or who goes on. It ends
     when all of them have asked; who is lost meanwhile does not count.
     """
@@ -77,7 +77,7 @@ class CoordinatorStub:
     A caller that gives up (deadline, cancel) has not arrived.
     """
     DescribeCoordinator: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeCoordinatorRequest, _coordinator_pb2.CoordinatorDescription]
-    """Where else this coordinator can be called: see calls.proto."""
+    """Where else this coordinator can be called: see kv.proto."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]
     DescribeJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]
     MonitoredBarrier: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.MonitoredBarrierRequest, _coordinator_pb2.MonitoredBarrierReply]
@@ -92,7 +92,7 @@ class CoordinatorStub:
     """
     ReportExit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]
     """From who started a process: how it ended."""
-    CollectReports: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.CollectRequest, _coordinator_pb2.CollectReply]
+    CollectReports: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.CollectReportsRequest, _coordinator_pb2.CollectReportsReply]
     """What every present member has recorded: each is asked over its session, and has 2 s at most.
     First the job, then one reply for each member.
     """
@@ -102,13 +102,13 @@ class CoordinatorAsyncStub(CoordinatorStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_coordinator_pb2.SessionRequest, _coordinator_pb2.SessionEvent]  # type: ignore[assignment]
     """Membership: the first request is Join; the stream's life is the member's life."""
-    AwaitVerdict: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.VerdictRequest, _coordinator_pb2.Verdict]  # type: ignore[assignment]
+    AwaitVerdict: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AwaitVerdictRequest, _coordinator_pb2.Verdict]  # type: ignore[assignment]
     """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
     RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
     a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
-    the call up on purpose, with ABORTED and a CallGivenUp in `allhands-given-up-bin`.
+    the call up on purpose, with ABORTED and a CallCancelled in `allhands-given-up-bin`.
     """
-    Reform: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReformRequest, _coordinator_pb2.ReformReply]  # type: ignore[assignment]
+    Reform: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GroupChangeRequest, _coordinator_pb2.GroupChange]  # type: ignore[assignment]
     """What all members of a group who are present decide together: a flag, or who goes on. It ends
     when all of them have asked; who is lost meanwhile does not count.
     """
@@ -133,7 +133,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     A caller that gives up (deadline, cancel) has not arrived.
     """
     DescribeCoordinator: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeCoordinatorRequest, _coordinator_pb2.CoordinatorDescription]  # type: ignore[assignment]
-    """Where else this coordinator can be called: see calls.proto."""
+    """Where else this coordinator can be called: see kv.proto."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]  # type: ignore[assignment]
     DescribeJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]  # type: ignore[assignment]
     MonitoredBarrier: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.MonitoredBarrierRequest, _coordinator_pb2.MonitoredBarrierReply]  # type: ignore[assignment]
@@ -148,7 +148,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """
     ReportExit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]  # type: ignore[assignment]
     """From who started a process: how it ended."""
-    CollectReports: _aio.UnaryStreamMultiCallable[_coordinator_pb2.CollectRequest, _coordinator_pb2.CollectReply]  # type: ignore[assignment]
+    CollectReports: _aio.UnaryStreamMultiCallable[_coordinator_pb2.CollectReportsRequest, _coordinator_pb2.CollectReportsReply]  # type: ignore[assignment]
     """What every present member has recorded: each is asked over its session, and has 2 s at most.
     First the job, then one reply for each member.
     """
@@ -165,21 +165,21 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def AwaitVerdict(
         self,
-        request: _coordinator_pb2.VerdictRequest,
+        request: _coordinator_pb2.AwaitVerdictRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.Verdict, _abc.Awaitable[_coordinator_pb2.Verdict]]:
         """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
         RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
         a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
-        the call up on purpose, with ABORTED and a CallGivenUp in `allhands-given-up-bin`.
+        the call up on purpose, with ABORTED and a CallCancelled in `allhands-given-up-bin`.
         """
 
     @_abc_1.abstractmethod
     def Reform(
         self,
-        request: _coordinator_pb2.ReformRequest,
+        request: _coordinator_pb2.GroupChangeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_coordinator_pb2.ReformReply, _abc.Awaitable[_coordinator_pb2.ReformReply]]:
+    ) -> _typing.Union[_coordinator_pb2.GroupChange, _abc.Awaitable[_coordinator_pb2.GroupChange]]:
         """What all members of a group who are present decide together: a flag, or who goes on. It ends
         when all of them have asked; who is lost meanwhile does not count.
         """
@@ -300,7 +300,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.DescribeCoordinatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.CoordinatorDescription, _abc.Awaitable[_coordinator_pb2.CoordinatorDescription]]:
-        """Where else this coordinator can be called: see calls.proto."""
+        """Where else this coordinator can be called: see kv.proto."""
 
     @_abc_1.abstractmethod
     def ListJobs(
@@ -355,9 +355,9 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def CollectReports(
         self,
-        request: _coordinator_pb2.CollectRequest,
+        request: _coordinator_pb2.CollectReportsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.CollectReply], _abc.AsyncIterator[_coordinator_pb2.CollectReply]]:
+    ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.CollectReportsReply], _abc.AsyncIterator[_coordinator_pb2.CollectReportsReply]]:
         """What every present member has recorded: each is asked over its session, and has 2 s at most.
         First the job, then one reply for each member.
         """

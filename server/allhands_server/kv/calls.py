@@ -188,4 +188,4 @@ KEY_CALLS: dict[str, KvCall[Any, Any, Any]] = {
     "queue_pop": QUEUE_POP,
     "queue_length": QUEUE_LENGTH,
 }
-"""By the name that calls.proto has for the call in a Call, and for its reply in a Reply."""
+"""By the name that kv.proto has for the call in a Call, and for its reply in a Reply."""

@@ -1,4 +1,4 @@
-"""The coordinator's second door: key-value calls in frames over TCP, see calls.proto.
+"""The coordinator's second door: key-value calls in frames over TCP, see kv.proto.
 
 What has come on a line in one turn of the loop is carried out in one go, and what is ready then is
 written in one go. Requests, refusals and waits are those of the gRPC port.
@@ -20,7 +20,7 @@ from allhands_proto import framing
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.line_proof import NONCE_BYTES, is_proof, new_nonce, prove
 from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
-from allhands_proto.v1 import calls_pb2 as wire
+from allhands_proto.v1 import kv_pb2 as wire
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv.calls import KEY_CALLS
@@ -297,9 +297,9 @@ class KvConnection(asyncio.Protocol):
 
     def _on_handshake(self, body: bytes) -> None:
         if self._nonces is None:
-            self._send_challenge(wire.LineHello.FromString(body).nonce)
+            self._send_challenge(wire.KvHello.FromString(body).nonce)
         else:
-            self._check_proof(wire.LineProof.FromString(body).proof, *self._nonces)
+            self._check_proof(wire.KvProof.FromString(body).proof, *self._nonces)
 
     def _send_challenge(self, theirs: bytes) -> None:
         if len(theirs) != NONCE_BYTES:
@@ -307,19 +307,19 @@ class KvConnection(asyncio.Protocol):
         ours = new_nonce()
         self._nonces = theirs, ours
         proof = prove(self._secret, "coordinator", theirs, ours)
-        self._write(wire.LineChallenge(nonce=ours, proof=proof).SerializeToString())
+        self._write(wire.KvChallenge(nonce=ours, proof=proof).SerializeToString())
 
     def _check_proof(self, proof: bytes, theirs: bytes, ours: bytes) -> None:
         if not is_proof(proof, self._secret, "caller", theirs, ours):
             refused = wire.Refused(code=_UNAUTHENTICATED, text=_NO_PROOF)
-            self._write(wire.LineWelcome(refused=refused).SerializeToString())
+            self._write(wire.KvWelcome(refused=refused).SerializeToString())
             raise framing.Malformed(_NO_PROOF)
         assert self._hello_timer is not None
         self._hello_timer.cancel()
         self._cutter.largest = framing.LARGEST_FRAME
         self._is_open_for_calls = True
         self._listener.on_proven(self)
-        self._write(wire.LineWelcome().SerializeToString())
+        self._write(wire.KvWelcome().SerializeToString())
 
     def _on_handshake_timeout(self) -> None:
         self._refuse(f"no hello within {self._listener.hello_timeout:g} s")
@@ -429,7 +429,7 @@ class KvConnection(asyncio.Protocol):
     def _submit(self, call: wire.Call) -> None:
         kind = call.WhichOneof("call")
         id, timeout = call.id, call.timeout
-        if kind == "withdraw":
+        if kind == "cancel":
             if (ticket := self._waiting.pop(id, None)) is not None:
                 del self._requests[ticket]
                 self._coordinator.cancel(ticket)

@@ -24,10 +24,10 @@ def join_from(message: wire.Join, address: str) -> events.Join:
         memory=message.memory,
         data_port=message.data_port,
         elastic=message.elastic,
-        most=message.most,
-        space=message.space,
-        born=message.born,
-        watched=message.watched,
+        most=message.max_members,
+        space=message.pid_namespace,
+        born=message.start_ticks,
+        watched=message.exit_is_reported,
         stack_channel=message.stack_channel,
     )
 
@@ -41,8 +41,8 @@ def remark_from(message: wire.SessionRequest) -> events.MemberMessage | None:
                 probe=beat.probe,
                 progress=tuple(map(progress_from, beat.progress)),
                 stack=beat.stack,
-                sent=beat.sent,
-                begun=tuple(map(_begun_from, beat.begun)),
+                sent=beat.sent_at,
+                begun=tuple(map(_begun_from, beat.call_starts)),
             )
         case "open_group":
             return events.OpenGroup(message.open_group.group, tuple(message.open_group.ranks))
@@ -53,7 +53,7 @@ def remark_from(message: wire.SessionRequest) -> events.MemberMessage | None:
             return events.LinkBroken(broken.rank, broken.reason, broken.shares_memory)
         case "link_silent":
             silent = message.link_silent
-            return events.LinkSilent(silent.rank, silent.seconds, silent.over)
+            return events.LinkSilent(silent.rank, silent.seconds, silent.is_over)
         case "leave":
             leave = message.leave
             return events.Leave(
@@ -63,27 +63,29 @@ def remark_from(message: wire.SessionRequest) -> events.MemberMessage | None:
                 leave.aborts,
                 leave.report,
             )
-        case "inspected":
-            told = message.inspected
-            return events.PeerInspected(told.member_id, told.found, told.stack)
-        case "vouched":
-            return events.IndirectAck(message.vouched.rank)
+        case "peer_inspected":
+            told = message.peer_inspected
+            return events.PeerInspected(told.member_id, told.process_state, told.stack)
+        case "indirect_ack":
+            return events.IndirectAck(message.indirect_ack.rank)
         case "abort":
             return events.Abort(message.abort.group, message.abort.reason)
-        case "gave_up":
-            given = message.gave_up
+        case "cancel_call":
+            given = message.cancel_call
             return events.CancelCall(given.group, given.sequence, given.reason)
         case "last_report":
             return events.LastReport(message.last_report.report)
         case "report_part":
             part = message.report_part
-            return events.ReportPart(part.id, part.data, part.last)
+            return events.ReportPart(part.id, part.data, part.is_last)
         case _:
             return None
 
 
-def _begun_from(message: wire.Begun) -> values.CallStarts:
-    return values.CallStarts(message.group, tuple(zip(message.sequence, message.at, strict=False)))
+def _begun_from(message: wire.CallStarts) -> values.CallStarts:
+    return values.CallStarts(
+        message.group, tuple(zip(message.sequences, message.times, strict=False))
+    )
 
 
 def progress_from(message: wire.Progress) -> values.Progress:
@@ -93,7 +95,7 @@ def progress_from(message: wire.Progress) -> values.Progress:
         completed=message.completed,
         operation=message.operation,
         elapsed=message.elapsed,
-        unanswered=tuple(message.unanswered),
+        unanswered=tuple(message.unanswered_pings),
     )
 
 
@@ -115,7 +117,7 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             formed = wire.WorldFormed(
                 epoch=epoch, world_size=size, members=map(member, members), group=group
             )
-            return wire.SessionEvent(formed=formed)
+            return wire.SessionEvent(world_formed=formed)
         case effects.CallerRefused(address, why):
             return wire.SessionEvent(caller_refused=wire.CallerRefused(address=address, reason=why))
         case effects.Newcomers(count):
@@ -124,7 +126,7 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             lost = wire.MemberLost(
                 rank=rank, host=host, pid=pid, reason=reason, epoch=epoch, verdict=verdict(found)
             )
-            return wire.SessionEvent(lost=lost)
+            return wire.SessionEvent(member_lost=lost)
         case effects.MemberLeft(rank, host, pid, final, error, epoch, traceback, aborts):
             left = wire.MemberLeft(
                 rank=rank,
@@ -136,7 +138,7 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
                 traceback=traceback,
                 aborts=aborts,
             )
-            return wire.SessionEvent(left=left)
+            return wire.SessionEvent(member_left=left)
         case effects.Probe(number, stack):
             return wire.SessionEvent(probe=wire.Probe(probe=number, stack=stack))
         case effects.Draining(reason):
@@ -144,31 +146,35 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
         case effects.LeaveAccepted():
             return wire.SessionEvent(leave_accepted=wire.LeaveAccepted())
         case effects.InspectPeer(member_id, pid, born, channel):
-            asked = wire.Inspect(member_id=member_id, pid=pid, born=born, stack_channel=channel)
-            return wire.SessionEvent(inspect=asked)
+            asked = wire.InspectPeer(
+                member_id=member_id, pid=pid, start_ticks=born, stack_channel=channel
+            )
+            return wire.SessionEvent(inspect_peer=asked)
         case effects.IndirectProbe(rank):
-            return wire.SessionEvent(vouch=wire.Vouch(rank=rank))
+            return wire.SessionEvent(indirect_probe=wire.IndirectProbe(rank=rank))
         case effects.Condition(rank, condition, seconds):
             told = wire.Condition(rank=rank, seconds=seconds)
             if condition is not None:
-                told.found.CopyFrom(absent_rank(condition))
+                told.absent.CopyFrom(absent_rank(condition))
             return wire.SessionEvent(condition=told)
         case effects.BrokenLinks(found, pairs):
             ranks = [rank for both in pairs for rank in both]
-            return wire.SessionEvent(ruling=wire.Ruling(verdict=verdict(found), ranks=ranks))
+            return wire.SessionEvent(
+                broken_links=wire.BrokenLinks(verdict=verdict(found), ranks=ranks)
+            )
         case effects.SilentLinks(found, pairs, is_over):
             ranks = [rank for both in pairs for rank in both]
-            silent = wire.SilentLinks(verdict=verdict(found), ranks=ranks, over=is_over)
+            silent = wire.SilentLinks(verdict=verdict(found), ranks=ranks, is_over=is_over)
             return wire.SessionEvent(silent_links=silent)
         case effects.Aborted(group, by, reason):
             return wire.SessionEvent(aborted=wire.Aborted(group=group, by=by, reason=reason))
         case effects.CallCancelled(group, sequence, rank, by, reason):
             return wire.SessionEvent(
-                given_up=given_up(values.CallCancellation(group, sequence, rank, by, reason))
+                call_cancelled=given_up(values.CallCancellation(group, sequence, rank, by, reason))
             )
         case effects.CollectReport(number, operations, nbytes):
-            collect = wire.Collect(id=number, operations=operations, nbytes=nbytes)
-            return wire.SessionEvent(collect=collect)
+            collect = wire.CollectReport(id=number, operations=operations, nbytes=nbytes)
+            return wire.SessionEvent(collect_report=collect)
 
 
 def _joined(joined: effects.Joined) -> wire.Joined:
@@ -200,8 +206,8 @@ def member(view: values.MemberView) -> wire.Member:
         state=_PRESENCE[view.presence],
         reason=view.reason,
         data_port=view.data_port,
-        space=view.space,
-        born=view.born,
+        pid_namespace=view.space,
+        start_ticks=view.born,
         clock_offset=view.clock_offset or 0.0,
         has_clock_offset=view.clock_offset is not None,
         lateness=map(_lateness, view.lateness),
@@ -217,7 +223,7 @@ def _lateness(one: values.Lateness) -> wire.Lateness:
 
 
 def member_report(one: values.MemberReport) -> wire.MemberReport:
-    return wire.MemberReport(rank=one.rank, report=one.report, absence=one.absence)
+    return wire.MemberReport(rank=one.rank, report=one.report, missing_reason=one.absence)
 
 
 def job(view: values.JobView) -> wire.Job:
@@ -246,7 +252,7 @@ def _failure(one: values.Failure) -> wire.Failure:
     )
 
 
-def reform_from(message: wire.ReformRequest) -> events.ChangeGroup:
+def reform_from(message: wire.GroupChangeRequest) -> events.ChangeGroup:
     return events.ChangeGroup(
         job=message.job,
         member_id=message.member_id,
@@ -259,8 +265,8 @@ def reform_from(message: wire.ReformRequest) -> events.ChangeGroup:
     )
 
 
-def reformed(found: values.GroupChange) -> wire.ReformReply:
-    return wire.ReformReply(
+def reformed(found: values.GroupChange) -> wire.GroupChange:
+    return wire.GroupChange(
         flag=found.flag,
         epoch=found.epoch,
         group=found.group,
@@ -279,8 +285,8 @@ def verdict(found: values.Verdict) -> wire.Verdict:
     )
 
 
-def given_up(given: values.CallCancellation) -> wire.CallGivenUp:
-    return wire.CallGivenUp(
+def given_up(given: values.CallCancellation) -> wire.CallCancelled:
+    return wire.CallCancelled(
         group=given.group,
         sequence=given.sequence,
         rank=given.rank,

@@ -64,13 +64,13 @@ class CoordinatorService(CoordinatorServicer):
         self,
         coordinator: Coordinator,
         first_request_timeout: float,
-        calls_port: int,
-        calls_secret: bytes,
+        kv_port: int,
+        kv_secret: bytes,
         beyond_loopback: bool = False,
     ) -> None:
         self._coordinator = coordinator
         self._description = wire.CoordinatorDescription(
-            calls_port=calls_port, calls_secret=calls_secret, beyond_loopback=beyond_loopback
+            kv_port=kv_port, kv_secret=kv_secret, beyond_loopback=beyond_loopback
         )
         self._first_request_timeout = first_request_timeout
         self._encoded: dict[int, tuple[Notification, wire.SessionEvent]] = {}
@@ -224,21 +224,23 @@ class CoordinatorService(CoordinatorServicer):
     async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
         return messages.job(await self._ask(events.DescribeJob(request.job), context))
 
-    async def Reform(self, request: wire.ReformRequest, context: Context) -> wire.ReformReply:
+    async def Reform(self, request: wire.GroupChangeRequest, context: Context) -> wire.GroupChange:
         return messages.reformed(await self._ask(messages.reform_from(request), context))
 
     async def CollectReports(
-        self, request: wire.CollectRequest, context: Context
-    ) -> AsyncIterator[wire.CollectReply]:
+        self, request: wire.CollectReportsRequest, context: Context
+    ) -> AsyncIterator[wire.CollectReportsReply]:
         asked = events.CollectReports(request.job, request.operations)
         reports = await self._ask(asked, context)
         # Afterwards: with the answers came news of how late members are.
         job = await self._ask(events.DescribeJob(request.job), context)
-        yield wire.CollectReply(job=messages.job(job))
+        yield wire.CollectReportsReply(job=messages.job(job))
         for report in reports:
-            yield wire.CollectReply(report=messages.member_report(report))
+            yield wire.CollectReportsReply(report=messages.member_report(report))
 
-    async def AwaitVerdict(self, request: wire.VerdictRequest, context: Context) -> wire.Verdict:
+    async def AwaitVerdict(
+        self, request: wire.AwaitVerdictRequest, context: Context
+    ) -> wire.Verdict:
         """Never return: a verdict is the end of a call's time, and travels in the trailers."""
         asked = events.AwaitVerdict(
             job=request.job,
@@ -256,7 +258,7 @@ class CoordinatorService(CoordinatorServicer):
             refusal = Refusal(Status.ABORTED, f"{found.by} gave the call up: {found.reason}")
             content = messages.given_up(found).SerializeToString()
             await _abort(context, refusal, (GIVEN_UP_KEY, content))
-        await _abort_with_verdict(found, request.largest, context)
+        await _abort_with_verdict(found, request.max_nbytes, context)
 
     async def MonitoredBarrier(
         self, request: wire.MonitoredBarrierRequest, context: Context
@@ -266,12 +268,12 @@ class CoordinatorService(CoordinatorServicer):
         )
         found = await self._ask_by(asked, request.remaining, context)
         if found is not None:
-            await _abort_with_verdict(found, request.largest, context)
+            await _abort_with_verdict(found, request.max_nbytes, context)
         return wire.MonitoredBarrierReply()
 
     async def AbortJob(self, request: wire.AbortJobRequest, context: Context) -> wire.AbortJobReply:
         asked = events.AbortJob(request.job, request.by, request.reason)
-        return wire.AbortJobReply(told=await self._ask(asked, context))
+        return wire.AbortJobReply(notified=await self._ask(asked, context))
 
     async def DeleteJob(
         self, request: wire.DeleteJobRequest, context: Context
@@ -283,7 +285,7 @@ class CoordinatorService(CoordinatorServicer):
         self, request: wire.ReportExitRequest, context: Context
     ) -> wire.ReportExitReply:
         asked = events.ReportExit(
-            request.job, request.space, request.pid, request.born, request.status
+            request.job, request.pid_namespace, request.pid, request.start_ticks, request.status
         )
         return wire.ReportExitReply(known=await self._ask(asked, context))
 

@@ -18,7 +18,7 @@ from allhands.coordinator.kv.blocking import OPTIONS, answer
 from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
 from allhands_proto import framing
 from allhands_proto.line_proof import new_nonce
-from allhands_proto.v1 import calls_pb2 as wire
+from allhands_proto.v1 import kv_pb2 as wire
 
 _BYTES_PER_FRAME = 256 * 1024
 _BYTES_UNREAD = 1024 * 1024
@@ -68,11 +68,11 @@ class AsyncLine(asyncio.Protocol):
 
     async def _greet(self, secret: bytes) -> None:
         ours = new_nonce()
-        hello = wire.LineHello(nonce=ours).SerializeToString()
+        hello = wire.KvHello(nonce=ours).SerializeToString()
         self._write(framing.PREFACE + framing.framed(hello))
-        challenge = wire.LineChallenge.FromString(await self._greeting())
+        challenge = wire.KvChallenge.FromString(await self._greeting())
         self._write(framing.framed(answer(secret, ours, challenge).SerializeToString()))
-        welcome = wire.LineWelcome.FromString(await self._greeting())
+        welcome = wire.KvWelcome.FromString(await self._greeting())
         if welcome.HasField("refused"):
             raise CallFailed.refused(welcome.refused)
         self._is_known = True
@@ -104,7 +104,7 @@ class AsyncLine(asyncio.Protocol):
             return call.answer(await reply)
         except asyncio.CancelledError:
             if self._waiting.pop(id, None) is not None and self.failure is None:
-                withdrawn = wire.Call(id=id, withdraw=wire.Withdraw())
+                withdrawn = wire.Call(id=id, cancel=wire.Cancel())
                 self._say(wire.Calls(calls=[withdrawn]).SerializeToString())
             raise
 

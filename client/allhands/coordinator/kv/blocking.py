@@ -22,7 +22,7 @@ from allhands.coordinator.endpoint import Endpoint, tls_context
 from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
 from allhands_proto import forks, framing
 from allhands_proto.line_proof import is_proof, new_nonce, prove
-from allhands_proto.v1 import calls_pb2 as wire
+from allhands_proto.v1 import kv_pb2 as wire
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +69,10 @@ class Line:
             CallFailed: it says that this one does not.
         """
         ours = new_nonce()
-        hello = wire.LineHello(nonce=ours).SerializeToString()
+        hello = wire.KvHello(nonce=ours).SerializeToString()
         body = self._exchange(framing.PREFACE + framing.framed(hello), deadline)
-        proof = answer(secret, ours, wire.LineChallenge.FromString(body)).SerializeToString()
-        welcome = wire.LineWelcome.FromString(self._exchange(framing.framed(proof), deadline))
+        proof = answer(secret, ours, wire.KvChallenge.FromString(body)).SerializeToString()
+        welcome = wire.KvWelcome.FromString(self._exchange(framing.framed(proof), deadline))
         if welcome.HasField("refused"):
             raise CallFailed.refused(welcome.refused)
 
@@ -124,7 +124,7 @@ class Line:
         self._socket.settimeout(_remaining(deadline))
 
 
-def answer(secret: bytes, nonce: bytes, challenge: wire.LineChallenge) -> wire.LineProof:
+def answer(secret: bytes, nonce: bytes, challenge: wire.KvChallenge) -> wire.KvProof:
     """Check a coordinator's proof for the hello with that nonce, and return the caller's.
 
     Raises:
@@ -132,7 +132,7 @@ def answer(secret: bytes, nonce: bytes, challenge: wire.LineChallenge) -> wire.L
     """
     if not is_proof(challenge.proof, secret, "coordinator", nonce, challenge.nonce):
         raise PermissionError("somebody else listens there")
-    return wire.LineProof(proof=prove(secret, "caller", nonce, challenge.nonce))
+    return wire.KvProof(proof=prove(secret, "caller", nonce, challenge.nonce))
 
 
 class Lines:

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar, cast
 import grpc
 
 from allhands.coordinator.kv.values import quoted
-from allhands_proto.v1 import calls_pb2
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import kv_pb2
 
 Q = TypeVar("Q")
 P = TypeVar("P")
@@ -23,7 +23,7 @@ class KeyCall(Generic[Q, P]):
     method: str
     """Of the gRPC service."""
     name: str
-    """In calls.proto, of Call and of Reply."""
+    """In kv.proto, of Call and of Reply."""
     doing: Callable[[Q], str]
     """Say what the caller wants, for an error's text."""
     patience: float = 0.0
@@ -32,14 +32,14 @@ class KeyCall(Generic[Q, P]):
 
     def message(self, id: int, request: Q, timeout: float) -> bytes:
         """Return Calls of this one; the bytes of several, one after another, are also Calls."""
-        calls = calls_pb2.Calls()
+        calls = kv_pb2.Calls()
         call = calls.calls.add()
         call.id = id
         call.timeout = timeout
         getattr(call, self.name).MergeFrom(request)
         return calls.SerializeToString()
 
-    def answer(self, reply: calls_pb2.Reply) -> P:
+    def answer(self, reply: kv_pb2.Reply) -> P:
         """Return what the reply holds.
 
         Raises:
@@ -60,7 +60,7 @@ class CallsPort:
 
 def calls_port(found: wire.CoordinatorDescription) -> CallsPort | None:
     """Read where lines are taken; None: nowhere."""
-    return CallsPort(found.calls_port, found.calls_secret) if found.calls_port else None
+    return CallsPort(found.kv_port, found.kv_secret) if found.kv_port else None
 
 
 class CallFailed(Exception):
@@ -72,7 +72,7 @@ class CallFailed(Exception):
         self.details = details
 
     @classmethod
-    def refused(cls, refused: calls_pb2.Refused) -> "CallFailed":
+    def refused(cls, refused: kv_pb2.Refused) -> "CallFailed":
         return cls(_CODES.get(refused.code, grpc.StatusCode.UNKNOWN), refused.text)
 
 

@@ -53,7 +53,7 @@ class FakeSession(Session):
     async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
         return None
 
-    async def reform(self, request: wire.ReformRequest, timeout: float) -> wire.ReformReply:
+    async def reform(self, request: wire.GroupChangeRequest, timeout: float) -> wire.GroupChange:
         raise AllhandsError(
             f"{request.kind} of group {request.group!r} is not possible: the group is fake, "
             "and has no coordinator"

@@ -8,8 +8,8 @@ A line is one connection, with TLS where the coordinator's gRPC port has it. The
 preface, `allhands-calls/1` and a line feed; from then on both sides send frames: four bytes of
 length, big-endian, and a message of so many bytes. First both prove that they know the secret
 that DescribeCoordinator tells as well, which itself stays off the line: where ports are mapped,
-somebody else may listen on this one. Caller: LineHello; coordinator: LineChallenge; caller:
-LineProof; coordinator: LineWelcome. After that the caller sends Calls, the coordinator Replies.
+somebody else may listen on this one. Caller: KvHello; coordinator: KvChallenge; caller:
+KvProof; coordinator: KvWelcome. After that the caller sends Calls, the coordinator Replies.
 Calls of one line are carried out in their order. A reply comes as soon as there is one: a wait
 does not hold up the calls behind it. When the line closes, what still waits is withdrawn.
 """

@@ -8,8 +8,8 @@ A line is one connection, with TLS where the coordinator's gRPC port has it. The
 preface, `allhands-calls/1` and a line feed; from then on both sides send frames: four bytes of
 length, big-endian, and a message of so many bytes. First both prove that they know the secret
 that DescribeCoordinator tells as well, which itself stays off the line: where ports are mapped,
-somebody else may listen on this one. Caller: LineHello; coordinator: LineChallenge; caller:
-LineProof; coordinator: LineWelcome. After that the caller sends Calls, the coordinator Replies.
+somebody else may listen on this one. Caller: KvHello; coordinator: KvChallenge; caller:
+KvProof; coordinator: KvWelcome. After that the caller sends Calls, the coordinator Replies.
 Calls of one line are carried out in their order. A reply comes as soon as there is one: a wait
 does not hold up the calls behind it. When the line closes, what still waits is withdrawn.
 """
@@ -31,7 +31,7 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class LineHello(_message.Message):
+class KvHello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NONCE_FIELD_NUMBER: _builtins.int
@@ -48,10 +48,10 @@ class LineHello(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LineHello: _TypeAlias = LineHello  # noqa: Y015
+Global___KvHello: _TypeAlias = KvHello  # noqa: Y015
 
 @_typing.final
-class LineChallenge(_message.Message):
+class KvChallenge(_message.Message):
     """A proof is the HMAC-SHA256 under the secret of the role, "coordinator" or "caller", and both
     nonces, the caller's first.
     """
@@ -75,10 +75,10 @@ class LineChallenge(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LineChallenge: _TypeAlias = LineChallenge  # noqa: Y015
+Global___KvChallenge: _TypeAlias = KvChallenge  # noqa: Y015
 
 @_typing.final
-class LineProof(_message.Message):
+class KvProof(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROOF_FIELD_NUMBER: _builtins.int
@@ -94,10 +94,10 @@ class LineProof(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LineProof: _TypeAlias = LineProof  # noqa: Y015
+Global___KvProof: _TypeAlias = KvProof  # noqa: Y015
 
 @_typing.final
-class LineWelcome(_message.Message):
+class KvWelcome(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REFUSED_FIELD_NUMBER: _builtins.int
@@ -116,7 +116,7 @@ class LineWelcome(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LineWelcome: _TypeAlias = LineWelcome  # noqa: Y015
+Global___KvWelcome: _TypeAlias = KvWelcome  # noqa: Y015
 
 @_typing.final
 class Calls(_message.Message):
@@ -200,7 +200,7 @@ class Call(_message.Message):
     DELETE_FIELD_NUMBER: _builtins.int
     LIST_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
-    WITHDRAW_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
     QUEUE_PUSH_FIELD_NUMBER: _builtins.int
     QUEUE_POP_FIELD_NUMBER: _builtins.int
     QUEUE_LENGTH_FIELD_NUMBER: _builtins.int
@@ -231,7 +231,7 @@ class Call(_message.Message):
     @_builtins.property
     def count(self) -> _coordinator_pb2.CountRequest: ...
     @_builtins.property
-    def withdraw(self) -> Global___Withdraw: ...
+    def cancel(self) -> Global___Cancel: ...
     @_builtins.property
     def queue_push(self) -> _coordinator_pb2.QueuePushRequest: ...
     @_builtins.property
@@ -254,23 +254,23 @@ class Call(_message.Message):
         delete: _coordinator_pb2.DeleteRequest | None = ...,
         list: _coordinator_pb2.ListRequest | None = ...,
         count: _coordinator_pb2.CountRequest | None = ...,
-        withdraw: Global___Withdraw | None = ...,
+        cancel: Global___Cancel | None = ...,
         queue_push: _coordinator_pb2.QueuePushRequest | None = ...,
         queue_pop: _coordinator_pb2.QueuePopRequest | None = ...,
         queue_length: _coordinator_pb2.QueueLengthRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "wait", b"wait", "withdraw", b"withdraw"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "timeout", b"timeout", "wait", b"wait", "withdraw", b"withdraw"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "call", b"call", "cancel", b"cancel", "compare_set", b"compare_set", "count", b"count", "delete", b"delete", "get", b"get", "id", b"id", "list", b"list", "multi_get", b"multi_get", "multi_set", b"multi_set", "queue_length", b"queue_length", "queue_pop", b"queue_pop", "queue_push", b"queue_push", "set", b"set", "timeout", b"timeout", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "withdraw", "queue_push", "queue_pop", "queue_length"]  # noqa: Y015
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["set", "get", "wait", "add", "compare_set", "append", "multi_set", "multi_get", "delete", "list", "count", "cancel", "queue_push", "queue_pop", "queue_length"]  # noqa: Y015
     _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
 
 Global___Call: _TypeAlias = Call  # noqa: Y015
 
 @_typing.final
-class Withdraw(_message.Message):
+class Cancel(_message.Message):
     """The call with this id is not wanted any more. There is no reply, to neither, unless the call has
     been answered meanwhile.
     """
@@ -286,7 +286,7 @@ class Withdraw(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Withdraw: _TypeAlias = Withdraw  # noqa: Y015
+Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
 
 @_typing.final
 class Replies(_message.Message):
