@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 MAX_RANKS: int
 INSTRUCTIONS: Literal["avx2", "baseline"]
 """What folds are made of on this processor."""
-"""The largest group that one lane serves."""
+"""The largest group that one communicator serves."""
 HEAD_BYTES: int
 """What the directory takes at the beginning of a segment."""
 
 Source = tuple[str, int, str]
 """File, line and function."""
 
-LaneRow = tuple[
+CallRow = tuple[
     int,  # sequence
     str,  # operation
     np.dtype[Any] | None,
@@ -35,7 +35,7 @@ LaneRow = tuple[
     int,  # ranks that it waits for
     tuple[int, ...] | None,  # shape; None: ranks may differ in it
 ]
-MailRow = tuple[
+MessageRow = tuple[
     bool,  # receives
     np.dtype[Any],
     int,  # count
@@ -66,10 +66,10 @@ def default_limits(size: int, /) -> Limits:
 def skip_frames_of(package: str, but: str, /) -> None:
     """Say what the files of this package begin with, and which of those are not meant."""
 
-def skip_frames_of_too(prefix: str, /) -> None:
+def also_skip_frames_of(prefix: str, /) -> None:
     """Say what other files begin with that are not meant; ValueError: there are too many."""
 
-def caller() -> tuple[CodeType | None, int]:
+def find_caller() -> tuple[CodeType | None, int]:
     """Return the code of the innermost frame outside of this package, and where it is in there."""
 
 def area_bytes(size: int, limits: Limits, /) -> int:
@@ -99,7 +99,7 @@ class Block:
     def __init__(self, segment: Segment, offset: int, nbytes: int, /) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-class Lane:
+class ShmComm:
     """The calls of one group over shared memory.
 
     The methods named after collectives run on the caller's thread, arguments by position. They
@@ -116,7 +116,7 @@ class Lane:
     exception of a signal handler ended it, whose name stands for the operation.
     """
 
-    taken: int
+    last_number: int
     """Number of the latest call that has one."""
     timeout: float
     """Seconds that a call may take when it does not say otherwise; may be set."""
@@ -135,7 +135,7 @@ class Lane:
         ops: tuple[object, ...],
         on_failure: Callable[..., None],
         on_slow: Callable[[int, str, int, float], None],
-        taken: int,
+        last_number: int,
         queued: int,
         records: int = 0,
         on_clash: Callable[[str, int, int, str], NoReturn] = ...,
@@ -165,10 +165,10 @@ class Lane:
     def all_to_all_single(
         self, output: object, x: object, timeout: float | None, label: str | None, /
     ) -> bool: ...
-    def take(self) -> int:
+    def take_number(self) -> int:
         """Give the next number to a call that waits for its turn in a queue."""
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Say that a call that took a number has ended."""
 
     def is_next(self, before: int, /) -> bool:
@@ -202,19 +202,19 @@ class Lane:
     def progress(self) -> tuple[int, int, int, str, float]:
         """Return begun, ended, completed, the operation under way, and since when."""
 
-    def inside(self) -> tuple[int, int, str, str | None] | None:
+    def inline_call(self) -> tuple[int, int, str, str | None] | None:
         """Return thread, sequence, operation and label of a call that runs on its caller's thread.
 
         None: there is none.
         """
 
-    def waits(self) -> list[float]:
+    def wait_times(self) -> list[float]:
         """Return for how many seconds each of the latest calls that ended was blocked or busy."""
 
-    def last(self) -> tuple[int, str, int, str] | None:
+    def last_call(self) -> tuple[int, str, int, str] | None:
         """Return sequence, operation, bytes and variant of the latest call that ended."""
 
-    def record(
+    def describe(
         self, sequence: int, /
     ) -> (
         tuple[
@@ -237,19 +237,19 @@ class Lane:
         if ranks may differ in them; else None.
         """
 
-    def records(self, last: int, /) -> list[LaneRow]:
+    def records(self, last: int, /) -> list[CallRow]:
         """Return the latest calls, oldest first, as far back as they are remembered."""
 
-    def source(self, sequence: int, /) -> Source | None:
+    def call_site(self, sequence: int, /) -> Source | None:
         """Return where a recent call was made; None: too old, or made through the queue."""
 
-    def ended_as(self, sequence: int, outcome: int, /) -> None:
+    def set_outcome(self, sequence: int, outcome: int, /) -> None:
         """Record how a call really ended, which is known where its failure is worded."""
 
-    def begun(self) -> list[tuple[int, float]]:
+    def start_times(self) -> list[tuple[int, float]]:
         """Return numbers of calls since this was last asked, 64 at most, and when each began."""
 
-    def give_up(self, sequence: int, /) -> None:
+    def skip(self, sequence: int, /) -> None:
         """Tell the others not to wait for this rank in calls up to that number; in order.
 
         Ranks that number their calls with gaps have to say so of each gap.
@@ -264,13 +264,13 @@ class Lane:
     def close(self) -> None:
         """End what runs and turn down all to come."""
 
-    def idle(self) -> None:
+    def wait_idle(self) -> None:
         """Return when no call runs."""
 
     def leave(self) -> None:
         """Say goodbye to the other ranks; nothing of this touches the memory from then on."""
 
-    def post(
+    def start_all_reduce(
         self,
         x: NDArray[Any],
         op: object,
@@ -278,7 +278,7 @@ class Lane:
         label: str | None,
         shape: tuple[int, ...] | None,
         /,
-    ) -> Persistent | None:
+    ) -> AllReduceRequest | None:
         """Start an all_reduce here and now, for somebody to `wait` for once; or for the next call.
 
         `shape` is that of which `x` has the elements.
@@ -286,10 +286,10 @@ class Lane:
         None: it cannot be, because of what `x` is or of calls before it, and nothing has happened.
         """
 
-class Persistent:
+class AllReduceRequest:
     """An all_reduce of one array, whose arguments were looked at once.
 
-    A `timeout` of 0 is that of the lane when it is started.
+    A `timeout` of 0 is that of the communicator when it is started.
     """
 
     sequence: int
@@ -320,7 +320,7 @@ class Persistent:
             RuntimeError: it was not started.
         """
 
-class Mail:
+class ShmP2P:
     """The messages from point to point of one group.
 
     `send` and `recv` run on the caller's thread, ranks are those of the world. They return False,
@@ -348,13 +348,13 @@ class Mail:
         on_failure: Callable[..., None],
         records: int = 0,
     ) -> None: ...
-    def records(self, last: int, /) -> list[MailRow]:
+    def records(self, last: int, /) -> list[MessageRow]:
         """Return the latest messages on callers' threads, oldest first."""
 
     def send(
         self, x: object, dst: int | None, tag: int, timeout: float | None, label: str | None, /
     ) -> bool: ...
-    def post(
+    def try_send(
         self, x: object, place: int, tag: int, timeout: float | None, label: str | None, /
     ) -> bool:
         """Send to a place in the group what can go at once; False: nothing has happened."""
@@ -371,7 +371,7 @@ class Mail:
         peer: int,
         tag: int,
         deadline: float,
-        exchange: object,
+        context: object,
         /,
     ) -> Message | None:
         """Begin a message with a place in the group; None: this process was forked, or closed.
@@ -383,13 +383,13 @@ class Mail:
     def serve(self) -> list[Message] | None:
         """Carry messages on where no caller does; return some that have ended. None: closed."""
 
-    def leave(self, place: int, /) -> None:
+    def remove_peer(self, place: int, /) -> None:
         """Say that a rank has left: what it sent is received, all else with it ends."""
 
     def fail(self) -> None:
         """End all messages, and all to come, but for those that are here already."""
 
-    def idle(self) -> None:
+    def wait_idle(self) -> None:
         """Return when no message is under way."""
 
     def close(self) -> None:
@@ -398,18 +398,19 @@ class Mail:
 class Message:
     """One message that is not waited for at once."""
 
-    exchange: Any
+    context: Any
+    """What `ShmP2P.start` was given by that name."""
     outcome: str
     """"under way", "delivered", "late", "unlike", "cancelled", "gone" or "failed"."""
     source: int
     way: str
     touched: bool
     """Of a receive: whether some of a message lies in its array, whatever became of it."""
-    unlike: int
+    sent_nbytes: int
     """Bytes of what was sent in place of what a receive was for."""
-    unlike_signature: int
+    sent_signature: int
     """Of the same: its dtype's name and its count, see `exchange.signed`."""
-    told: str | None
+    expected: str | None
     """What the receiver of a send that was unlike expected."""
 
     def wait(self, seconds: float, /) -> bool:

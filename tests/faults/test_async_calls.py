@@ -11,7 +11,7 @@ from support.ranks.processes import Job, Process
 USE = """
 ah.init_process_group(timeout=40)
 n, me = ah.get_world_size(), ah.get_rank()
-ah.barrier()  # from here on there is a lane
+ah.barrier()  # from here on there is a communicator
 SMALL, LARGE = 3, 100_000
 
 def begun(length, **more):

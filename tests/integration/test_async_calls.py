@@ -10,7 +10,7 @@ USE = """
 import gc
 ah.init_process_group(timeout=30)
 n, me = ah.get_world_size(), ah.get_rank()
-ah.barrier()  # from here on there is a lane
+ah.barrier()  # from here on there is a communicator
 SMALL, LARGE = 3, 100_000
 
 def begun(kind, length=SMALL):

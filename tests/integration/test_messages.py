@@ -210,7 +210,7 @@ def test_a_rank_that_computes_takes_in_more_than_fits_on_the_way(job: Job) -> No
             ah.recv(y, 0)
             fine(y, content(0, 0, number, 1000), number)
     """
-    # The first message makes both ranks' mail; after it rank 1 makes no call of its own.
+    # The first message makes both ranks' ShmP2P; after it rank 1 makes no call of its own.
     text = text.replace(
         "ah.barrier()", "ah.send(np.ones(1), 1) if me == 0 else ah.recv(np.zeros(1), 0)"
     )

@@ -52,7 +52,7 @@ def settled():
     '''Let messages find their way: before, they take another one.'''
     (ah.send if me == 0 else ah.recv)(y, 1 - me)
     if BACKEND == "auto":
-        until(lambda: ah.default_group().order.mail is not None)
+        until(lambda: ah.default_group().order.p2p is not None)
 def mailed():
     if me == 0:
         line("mailed"); ah.send(x, 1, label="mailed")

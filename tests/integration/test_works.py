@@ -114,7 +114,7 @@ def test_functions_called_then_may_make_calls_and_wait_for_them(job: Job) -> Non
 
 
 def test_p004_a_timeout_that_was_set_counts_whatever_way_a_call_goes(job: Job) -> None:
-    """The plain calls, the persistent one and messages have it from the lane and the mail."""
+    """The plain calls, the persistent one and messages have it from the native core."""
     told = run(
         job,
         """

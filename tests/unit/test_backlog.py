@@ -18,32 +18,32 @@ from allhands.runtime.callbacks import Callbacks
 PATIENCE = 10.0
 
 
-class Lane:
+class ShmComm:
     """Counts as the native one does, and runs nothing."""
 
     def __init__(self) -> None:
-        self.taken = self.queued = self.begun = self.completed = 0
+        self.last_number = self.queued = self.begun = self.completed = 0
         self.is_open = True
-        self.given_up: list[int] = []
+        self.skipped: list[int] = []
 
     def is_next(self, before: int) -> bool:
         return self.is_open and self.queued == before + 1
 
-    def take(self) -> int:
-        self.taken += 1
+    def take_number(self) -> int:
+        self.last_number += 1
         self.queued += 1
-        return self.taken
+        return self.last_number
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         self.queued -= 1
 
-    def give_up(self, sequence: int) -> None:
-        self.given_up.append(sequence)
+    def skip(self, sequence: int) -> None:
+        self.skipped.append(sequence)
 
     def progress(self) -> tuple[int, int, int, str, float]:
         return (self.begun, self.begun, self.completed, "", 0.0)
 
-    def last(self) -> tuple[int, str, int, str]:
+    def last_call(self) -> tuple[int, str, int, str]:
         return (1, "all_reduce", 8, "slots")
 
 
@@ -76,8 +76,8 @@ class World:
     def __init__(self) -> None:
         self.callbacks = Callbacks("test")
         self.order = Order()
-        self.lane = Lane()
-        self.order.lane = cast(Any, self.lane)
+        self.comm = ShmComm()
+        self.order.comm = cast(Any, self.comm)
         self.ran: list[int] = []
         self.skipped: list[int] = []
         recording = Recording("world", [0, 1], self.order, 0)
@@ -101,7 +101,7 @@ def test_calls_that_nobody_waits_for_run_one_after_the_other_in_their_order(worl
     assert world.ran == [1, 2, 3, 4, 5]
     world.backlog.drain()
     assert world.backlog.is_empty
-    assert world.lane.queued == world.order.backlogged == 0
+    assert world.comm.queued == world.order.backlogged == 0
 
 
 def test_calls_that_wait_take_no_thread_each(world: World) -> None:
@@ -194,13 +194,13 @@ def test_what_a_signal_handler_raises_is_for_who_waits_and_the_call_is_over(worl
     world.callbacks.carry = lambda act: True  # type: ignore[method-assign]
     calls = [Pending(world) for _ in range(2)]
     calls[0].error = KeyboardInterrupt()
-    world.lane.begun = 1
+    world.comm.begun = 1
     for one in calls:
         one.may_end.set()
     with pytest.raises(KeyboardInterrupt):
         calls[1].work.wait()
     assert "was given up by this rank: KeyboardInterrupt()" in str(calls[0].work.exception())
-    assert world.lane.queued == 1
+    assert world.comm.queued == 1
     calls[1].work.wait()
 
 
@@ -209,7 +209,7 @@ def test_a_call_that_had_ended_when_a_signal_came_has_ended_well(world: World) -
     call = Pending(world)
     call.error = KeyboardInterrupt()
     call.may_end.set()
-    world.lane.begun = world.lane.completed = 1
+    world.comm.begun = world.comm.completed = 1
     with pytest.raises(KeyboardInterrupt):
         call.work.wait()
     assert call.work.result() == 1
@@ -240,7 +240,7 @@ def test_a_call_is_left_out_only_before_its_turn(world: World) -> None:
         one.may_end.set()
     world.backlog.drain()
     assert world.ran == [1]
-    assert world.skipped == world.lane.given_up == [2]
+    assert world.skipped == world.comm.skipped == [2]
     assert not calls[1].work.is_completed()  # that is for who cancelled it
     assert not world.backlog.withdraw(calls[0])
     assert not world.backlog.runs(calls[0])
@@ -256,7 +256,7 @@ def test_no_call_goes_past_those_that_are_elsewhere(world: World) -> None:
     assert call.was_taken
     call.may_end.set()
     world.backlog.drain()
-    world.lane.is_open = False
+    world.comm.is_open = False
     assert not Pending(world).was_taken
 
 

@@ -204,7 +204,7 @@ def test_what_the_queue_forgot_is_told_by_the_core_alone() -> None:
 # ---------------------------------------------------------------- the native ring
 
 
-def lane(records: int) -> Any:
+def comm(records: int) -> Any:
     core, absence = find()
     if core is None:
         pytest.skip(absence)
@@ -212,7 +212,7 @@ def lane(records: int) -> Any:
     nbytes = core.area_bytes(1, limits)
 
     segment = core.Segment.create(core.HEAD_BYTES + nbytes, bytes(16))
-    return core.Lane(
+    return core.ShmComm(
         rank=0,
         segments=(segment,),
         offsets=(core.HEAD_BYTES,),
@@ -224,14 +224,14 @@ def lane(records: int) -> Any:
         ops=OPS,
         on_failure=nothing,
         on_slow=nothing,
-        taken=0,
+        last_number=0,
         queued=0,
         records=records,
     )
 
 
 def test_the_native_ring_keeps_the_latest_calls_when_it_comes_round() -> None:
-    one, x = lane(100), np.zeros(3, np.float32)
+    one, x = comm(100), np.zeros(3, np.float32)
     begun = time.monotonic_ns()
     for number in range(1, 301):
         assert one.all_reduce(x, ReduceOp.SUM, None, f"call {number}")
@@ -246,8 +246,8 @@ def test_the_native_ring_keeps_the_latest_calls_when_it_comes_round() -> None:
     assert all(begun - slack <= at <= ended + slack for at in times)
     assert all(row[7] <= row[8] for row in rows)
     assert [row[0] for row in one.records(2)] == [299, 300]
-    assert one.source(172) is None
-    file, line, function = one.source(173)
+    assert one.call_site(172) is None
+    file, line, function = one.call_site(173)
     assert (file, function) == (
         __file__,
         "test_the_native_ring_keeps_the_latest_calls_when_it_comes_round",
@@ -262,7 +262,7 @@ def begun_line(name: str) -> int:
 
 
 def test_times_are_those_of_the_system_clock_however_they_are_read() -> None:
-    one = lane(64)
+    one = comm(64)
     until = time.monotonic() + 0.1  # so that the rate of the processor's counter is known
     while time.monotonic() < until:
         before = time.monotonic_ns()
@@ -274,10 +274,10 @@ def test_times_are_those_of_the_system_clock_however_they_are_read() -> None:
 
 
 def test_the_native_ring_tells_when_some_of_very_many_calls_began() -> None:
-    one = lane(64)
+    one = comm(64)
     for _ in range(20_000):
         one.barrier(None, None)
-    told = one.begun()
+    told = one.start_times()
     numbers = [sequence for sequence, _ in told]
     assert MOST // 4 <= len(numbers) <= MOST
     strides = {second - first for first, second in pairwise(numbers)}
@@ -287,26 +287,26 @@ def test_the_native_ring_tells_when_some_of_very_many_calls_began() -> None:
         here.note(sequence, 0.0)
     assert numbers == [sequence for sequence, _ in here.take()], "all ways choose alike"
     assert sorted(at for _, at in told) == [at for _, at in told]
-    assert one.begun() == []
+    assert one.start_times() == []
 
 
 def test_a_native_ring_that_is_off_still_says_what_a_call_was() -> None:
-    one, x = lane(0), np.zeros(3, np.float32)
+    one, x = comm(0), np.zeros(3, np.float32)
     assert one.all_reduce(x, ReduceOp.MAX, None, None)
     assert one.records(10) == []
-    assert one.source(1) is None
-    assert one.begun() == []
-    assert one.record(1)[:3] == ("all_reduce", np.dtype(np.float32), 3)
+    assert one.call_site(1) is None
+    assert one.start_times() == []
+    assert one.describe(1)[:3] == ("all_reduce", np.dtype(np.float32), 3)
 
 
 def test_how_a_call_really_ended_can_be_said_later() -> None:
-    one = lane(64)
+    one = comm(64)
     one.barrier(None, None)
-    one.ended_as(1, OUTCOMES.index("aborted"))
-    one.ended_as(65, OUTCOMES.index("failed"))  # which would be in the same place
+    one.set_outcome(1, OUTCOMES.index("aborted"))
+    one.set_outcome(65, OUTCOMES.index("failed"))  # which would be in the same place
     assert [OUTCOMES[row[9]] for row in one.records(9)] == ["aborted"]
     with pytest.raises(ValueError):
-        one.ended_as(1, len(OUTCOMES))
+        one.set_outcome(1, len(OUTCOMES))
 
 
 # ---------------------------------------------------------------- over links

@@ -341,8 +341,8 @@ def broadcast(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` on every rank with that of rank `src`."""
-    lane = None if async_op else (group or _home).order.lane
-    if lane is not None and lane.broadcast(
+    comm = None if async_op else (group or _home).order.comm
+    if comm is not None and comm.broadcast(
         x, src if group is None else place(group, src), timeout, label
     ):
         return None
@@ -366,8 +366,8 @@ def all_reduce(
 
     When it fails after data has moved, `x` is undefined.
     """
-    lane = None if async_op else (group or _home).order.lane
-    if lane is not None and lane.all_reduce(x, op, timeout, label):
+    comm = None if async_op else (group or _home).order.comm
+    if comm is not None and comm.all_reduce(x, op, timeout, label):
         return None
     if (found := member(group, async_op, "all_reduce")) is None:
         return None
@@ -399,8 +399,8 @@ def reduce(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` on rank `dst` with the combination of all; other ranks' `x` is only read."""
-    lane = None if async_op else (group or _home).order.lane
-    if lane is not None and lane.reduce(
+    comm = None if async_op else (group or _home).order.comm
+    if comm is not None and comm.reduce(
         x, dst if group is None else place(group, dst), op, timeout, label
     ):
         return None
@@ -470,8 +470,8 @@ def all_gather_into_tensor(
     label: str | None = None,
 ) -> Work | None:
     """Fill `output`, world size times as long as `x`, with every rank's `x`, by rank."""
-    lane = None if async_op else (group or _home).order.lane
-    if lane is not None and lane.all_gather_into_tensor(output, x, timeout, label):
+    comm = None if async_op else (group or _home).order.comm
+    if comm is not None and comm.all_gather_into_tensor(output, x, timeout, label):
         return None
     if (found := member(group, async_op, "all_gather_into_tensor")) is None:
         return None
@@ -507,8 +507,8 @@ def reduce_scatter_tensor(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `output` with this rank's share of the combination of all ranks' `x`."""
-    lane = None if async_op else (group or _home).order.lane
-    if lane is not None and lane.reduce_scatter_tensor(output, x, op, timeout, label):
+    comm = None if async_op else (group or _home).order.comm
+    if comm is not None and comm.reduce_scatter_tensor(output, x, op, timeout, label):
         return None
     if (found := member(group, async_op, "reduce_scatter_tensor")) is None:
         return None
@@ -545,8 +545,8 @@ def all_to_all_single(
 ) -> Work | None:
     """Give each rank its rows of `x`, fill `output` with the rows they give; None: equal shares."""
     ragged = output_split_sizes is not None or input_split_sizes is not None
-    lane = None if async_op or ragged else (group or _home).order.lane
-    if lane is not None and lane.all_to_all_single(output, x, timeout, label):
+    comm = None if async_op or ragged else (group or _home).order.comm
+    if comm is not None and comm.all_to_all_single(output, x, timeout, label):
         return None
     if (found := member(group, async_op, "all_to_all_single")) is None:
         return None
@@ -564,8 +564,8 @@ def barrier(
     label: str | None = None,
 ) -> Work | None:
     """Return when every rank of the group has called it."""
-    lane = None if async_op else (group or _home).order.lane
-    if lane is not None and lane.barrier(timeout, label):
+    comm = None if async_op else (group or _home).order.comm
+    if comm is not None and comm.barrier(timeout, label):
         return None
     if (found := member(group, async_op, "barrier")) is None:
         return None
@@ -664,8 +664,8 @@ def send(
 
     Return when its memory may be used again, received or not.
     """
-    mail = (group or _home).order.mail
-    if mail is not None and group_dst is None and mail.send(x, dst, tag, timeout, label):
+    p2p = (group or _home).order.p2p
+    if p2p is not None and group_dst is None and p2p.send(x, dst, tag, timeout, label):
         return
     if (found := member(group, True, "send")) is not None:
         peer = receiver(found, dst, group_dst)
@@ -686,11 +686,11 @@ def recv(
 
     Return the rank of the world that sent it, -1 outside the group.
     """
-    mail = (group or _home).order.mail
+    p2p = (group or _home).order.p2p
     if (
-        mail is not None
+        p2p is not None
         and group_src is None
-        and (came_from := mail.recv(x, src, tag, timeout, label)) >= 0
+        and (came_from := p2p.recv(x, src, tag, timeout, label)) >= 0
     ):
         return came_from
     found = member(group, True, "recv")

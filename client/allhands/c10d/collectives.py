@@ -415,11 +415,11 @@ class Collectives:
         What goes by it is looked at there; what does not is checked, and told what is wrong.
         """
         group = self.group
-        if options.asyncOp or group.collecting is not None or (lane := group.order.lane) is None:
+        if options.asyncOp or group.collecting is not None or (comm := group.order.comm) is None:
             return None
-        if not getattr(lane, name)(*arguments, options.seconds, options.label):
+        if not getattr(comm, name)(*arguments, options.seconds, options.label):
             return None
-        return Ended.latest(lane, options.label, group.name, result)
+        return Ended.latest(comm, options.label, group.name, result)
 
     def _giving(self, options: Options, result: Result) -> Giving:
         return Giving(self._on(options), result)

@@ -13,7 +13,7 @@ from allhands.collectives.reduction import OPS, ReduceOp, finish, is_whole, name
 from allhands.collectives.signature import Call, Shape
 
 if TYPE_CHECKING:
-    from allhands._native import Lane
+    from allhands._native import ShmComm
 
 _FIRST_FOREIGN = 1 << 32
 _FIRST_OF_A_PHASE = 1 << 39
@@ -77,18 +77,18 @@ class Native:
 
     def run(
         self,
-        lane: "Lane",
+        comm: "ShmComm",
         sequence: int,
         timeout: float,
         deadline: float,
         label: str | None,
         signature: int | None = None,
     ) -> bool:
-        """Run it to its end on this thread; `Lane.run` says what that means.
+        """Run it to its end on this thread; `ShmComm.run` says what that means.
 
         Where it is a phase of another call, `signature` is that call's.
         """
-        return lane.run(
+        return comm.run(
             sequence=sequence,
             kind=self.kind,
             dtype=self.dtype,
@@ -117,7 +117,7 @@ def call_of(
     shape: Shape | None,
     label: str | None,
 ) -> Call:
-    """Describe a call as other ranks are told of it; what is given is what a lane records."""
+    """Describe a call as other ranks are told of it, from what `ShmComm.describe` returns."""
     counts = dtype is not None and kind not in ("all_to_all", "all_to_all_single")
     detail = ""
     if dtype is not None and shares is not None:

@@ -229,10 +229,10 @@ class GroupEngine:
     @property
     def position(self) -> Position:
         """Where this rank is in the group."""
-        lane = self.order.lane
-        if lane is None or (self._current is not None and self._current.running is not None):
+        comm = self.order.comm
+        if comm is None or (self._current is not None and self._current.running is not None):
             return self._position
-        shared = Position(*lane.progress())
+        shared = Position(*comm.progress())
         if shared.sequence >= self._position.sequence:
             return shared
         # The next one waits for its turn, or was passed over.
@@ -250,7 +250,7 @@ class GroupEngine:
     # ------------------------------------------------------------ calls
 
     def backlog(self, callbacks: Callbacks) -> Backlog:
-        """Return where calls wait that need only the lane; with the order's lock held."""
+        """Return where calls wait that need only the communicator; with the order's lock held."""
         if self._backlog is None:
 
             def skipped(sequence: int) -> None:
@@ -281,7 +281,7 @@ class GroupEngine:
             and not self._queue
             and (self._runner is None or self._runner.done())
             and not self._shared.is_open
-            and self.order.lane is None
+            and self.order.comm is None
         )
 
     def run_here(self, operation: Operation) -> bool:
@@ -409,8 +409,8 @@ class GroupEngine:
             "of its own (new_group), or let them call in turn, in the same order on every rank"
         )
         self._loop.call_soon_threadsafe(self._registry.abort, self.name, reason)
-        if (lane := self.order.lane) is not None:
-            lane.close()  # so that no call begins before the loop has heard of it
+        if (comm := self.order.comm) is not None:
+            comm.close()  # so that no call begins before the loop has heard of it
         by = self._registry.name(self.ranks[self.rank])
         raise call_errors.aborted(f"{operation} of group {self.name!r}", by, reason)
 
@@ -576,10 +576,10 @@ class GroupEngine:
                 await self._advance(operation, operation.running)
             if self._shared.is_open:
                 await self._settle(operation)
-            if self.order.lane is not None:
+            if self.order.comm is not None:
                 work.explained(
                     await self._shared.run(
-                        self.order.lane,
+                        self.order.comm,
                         operation.native,
                         work.sequence,
                         operation.timeout,
@@ -649,7 +649,7 @@ class GroupEngine:
 
     def _open_steps(self) -> Island | None:
         """Return where the later steps of chains go; None: over links, as on all ranks."""
-        if self.order.lane is None or self.verifies:
+        if self.order.comm is None or self.verifies:
             return None
         places = range(len(self.ranks))
         return Island(places, self.rank, self._aside, self._more_grounds(), self.order.timeout)

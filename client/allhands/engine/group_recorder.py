@@ -14,7 +14,7 @@ from allhands.recorder.record import OUTCOMES, OperationRecord, by_time, outcome
 from allhands.recorder.ring import Entry, Ring
 
 if TYPE_CHECKING:
-    from allhands._native import Lane, LaneRow, MailRow
+    from allhands._native import CallRow, MessageRow, ShmComm
 
 SIZE = 2048
 """Operations of a group that are remembered if nobody says otherwise."""
@@ -23,7 +23,7 @@ _MESSAGES = {"delivered": "ok", "late": "timeout", "unlike": "mismatch", "cancel
 
 
 class Recording:
-    """Three rings: the lane's and the mail's of calls on their callers' threads, and this one's."""
+    """Three rings: two of the core, of calls and messages on callers' threads, and this one's."""
 
     def __init__(self, name: str, ranks: Sequence[int], order: Order, size: int) -> None:
         self.size = size
@@ -61,12 +61,12 @@ class Recording:
         if entry is None:
             return
         entry.began()
-        if self._order.lane is None:  # which counts for itself
+        if self._order.comm is None:  # which counts for itself
             self._begun.note(entry.sequence, entry.started / 1e9)
 
-    def failed_on_lane(self, lane: "Lane", sequence: int, error: BaseException) -> None:
-        """Record in what a call on a lane ended."""
-        lane.ended_as(sequence, OUTCOMES.index(outcome_of(error)))
+    def failed_inline(self, comm: "ShmComm", sequence: int, error: BaseException) -> None:
+        """Record in what a call on its caller's thread ended."""
+        comm.set_outcome(sequence, OUTCOMES.index(outcome_of(error)))
         self.failed(error)
 
     def failed(self, error: BaseException) -> None:
@@ -77,30 +77,32 @@ class Recording:
 
     def begun(self) -> Sequence[tuple[int, float]]:
         """Return which calls began since this was last asked, and when; for a heartbeat."""
-        lane = self._order.lane
-        # A call may have been noted before there was a lane, which knows it better.
-        return list({**dict(self._begun.take()), **dict(lane.begun() if lane else ())}.items())
+        comm = self._order.comm
+        # A call may have been noted before there was a communicator, which knows it better.
+        return list(
+            {**dict(self._begun.take()), **dict(comm.start_times() if comm else ())}.items()
+        )
 
     def where(self, sequence: int) -> str:
         """Return which line of the program made a call, as "train.py:31 in step"; "": unknown."""
         entry = self._ring.find(sequence)
         if entry is not None:
             return worded(*entry.place)
-        lane = self._order.lane
-        source = None if lane is None else lane.source(sequence)
+        comm = self._order.comm
+        source = None if comm is None else comm.call_site(sequence)
         return "" if source is None else worded(*source)
 
     def records(self, last: int | None = None) -> list[OperationRecord]:
         """Return the latest operations, `last` at most, in the order of their being asked for."""
         most = self.size if last is None else min(last, self.size)
-        lane, mail = self._order.lane, self._order.mail
-        core = [] if lane is None else [self._of_lane(row) for row in lane.records(most)]
+        comm, p2p = self._order.comm, self._order.p2p
+        core = [] if comm is None else [self._of_inline_call(row) for row in comm.records(most)]
         waits_for = self._waited_for()
         queue = [
             one.record(self._name, waits_for if one.peer is None else (one.peer,))
             for one in self._ring.entries()
         ]
-        messages = [] if mail is None else [self._of_mail(row) for row in mail.records(most)]
+        messages = [] if p2p is None else [self._of_message(row) for row in p2p.records(most)]
         found = by_time([*merged(core, queue), *messages])
         return found[-most:] if most else []
 
@@ -112,7 +114,7 @@ class Recording:
             return tuple(sorted({self._ranks[rank] for rank in self.waiting_for()}))
         return ()
 
-    def _of_lane(self, row: "LaneRow") -> tuple[bool, OperationRecord]:
+    def _of_inline_call(self, row: "CallRow") -> tuple[bool, OperationRecord]:
         sequence, kind, dtype, count, nbytes, op, root = row[:7]
         started, finished, outcome, variant, queued, source, label, waiting, shape = row[7:]
         file, line, function = source or ("", 0, "")
@@ -137,7 +139,7 @@ class Recording:
             waits_for=tuple(waits_for),
         )
 
-    def _of_mail(self, row: "MailRow") -> OperationRecord:
+    def _of_message(self, row: "MessageRow") -> OperationRecord:
         receives, dtype, count, nbytes, peer, tag, started, finished, outcome, way = row[:10]
         source, label = row[10:]
         file, line, function = source or ("", 0, "")

@@ -13,7 +13,7 @@ from allhands.engine.work.work import Work
 from allhands.errors import ForkedProcess
 
 if TYPE_CHECKING:
-    from allhands._native import Lane, Mail
+    from allhands._native import ShmComm, ShmP2P
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _NotHere:
 class Careful:
     """An order as callers of a group that verifies see it: no call goes past the queue."""
 
-    lane: None = None
+    comm: None = None
 
     def __init__(self, order: "Order") -> None:
         self._order = order
@@ -64,8 +64,8 @@ class Careful:
         self._order.timeout = seconds
 
     @property
-    def mail(self) -> "Mail | None":
-        return self._order.mail
+    def p2p(self) -> "ShmP2P | None":
+        return self._order.p2p
 
     @property
     def detours(self) -> int:
@@ -79,16 +79,16 @@ class Careful:
 class Order:
     """Numbers calls in the order in which they will run; safe from any thread.
 
-    A call that took its number here waits for those before it. Once a group has a lane, the lane
-    counts, so that a call on the caller's own thread needs no other lock.
+    A call that took its number here waits for those before it. Once a group has a communicator,
+    that counts, so that a call on the caller's own thread needs no other lock.
     """
 
     def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
         self.lock: AbstractContextManager[object] = threading.Lock()
         """Held while a call takes its number and its place in the queue, in one step."""
         self._timeout = timeout
-        self.lane: Lane | None = None
-        self.mail: Mail | None = None
+        self.comm: ShmComm | None = None
+        self.p2p: ShmP2P | None = None
         """The way of messages from point to point that have no others before them to wait for."""
         self.detours = 0
         """Messages on their way to the loop, or held there: who comes later must not pass them."""
@@ -116,22 +116,22 @@ class Order:
 
     def tell_timeout(self) -> None:
         """Let the ways of calls that come by nothing here know the timeout, with `lock` held."""
-        if self.lane is not None:
-            self.lane.timeout = self._timeout
-        if self.mail is not None:
-            self.mail.timeout = self._timeout
+        if self.comm is not None:
+            self.comm.timeout = self._timeout
+        if self.p2p is not None:
+            self.p2p.timeout = self._timeout
 
     @property
     def taken(self) -> int:
         """Number of the latest call that has one; 0 before the first."""
-        return self.lane.taken if self.lane is not None else self._taken
+        return self.comm.last_number if self.comm is not None else self._taken
 
     def clash(self, label: str | None) -> Clash | None:
         """Return the call with that label in which another thread is, and waits for it; None: none.
 
         With `lock` held.
         """
-        inside = None if self.lane is None else self.lane.inside()
+        inside = None if self.comm is None else self.comm.inline_call()
         if inside is not None and inside[0] != get_ident() and (inside[3] or "") == (label or ""):
             return Clash(*inside[:3])
         work = self._latest()
@@ -147,8 +147,8 @@ class Order:
 
     def take(self) -> int:
         """Return the next number, with `lock` held."""
-        if self.lane is not None:
-            return self.lane.take()
+        if self.comm is not None:
+            return self.comm.take_number()
         self._taken += 1
         self._queued += 1
         return self._taken
@@ -156,16 +156,16 @@ class Order:
     def has_only_backlog(self) -> bool:
         """Say whether nothing but the backlog goes before the latest call, with `lock` held.
 
-        It then needs only the lane, and nothing is known that speaks against it.
+        It then needs only the communicator, and nothing is known that speaks against it.
         """
-        return self.lane is not None and self.lane.is_next(self.backlogged)
+        return self.comm is not None and self.comm.is_next(self.backlogged)
 
     def give_back(self, *, backlogged: bool = False) -> None:
         """Say that a call that took a number has ended; maybe one of the backlog."""
         with self.lock:
             self.backlogged -= backlogged
-            if self.lane is not None:
-                self.lane.give_back()
+            if self.comm is not None:
+                self.comm.release()
             else:
                 self._queued -= 1
 

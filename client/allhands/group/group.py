@@ -170,8 +170,8 @@ class Group(Collectives[Work], Composed[Work]):
 
     def explain(self) -> str:
         """Say how the latest call that shared memory helped was carried out; "": there was none."""
-        lane = self._engine.order.lane
-        last = None if lane is None else lane.last()
+        comm = self._engine.order.comm
+        last = None if comm is None else comm.last_call()
         return self._engine.explanation if last is None else explanations.shared(last)
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ class Group(Collectives[Work], Composed[Work]):
         native, _ = native_core.find()
         if native is None or type(x) is not np.ndarray or op not in OPS:
             return Queued(make)
-        call: PersistentCall = native.Persistent(self.order, x, op, make, own, label)
+        call: PersistentCall = native.AllReduceRequest(self.order, x, op, make, own, label)
         return call
 
     def monitored_barrier(
@@ -372,13 +372,13 @@ class Group(Collectives[Work], Composed[Work]):
 
         Not on the loop, for which its failure would wait.
         """
-        lane, callbacks = self.order.lane, self._thread.callbacks
-        if native.kind != "all_reduce" or lane is None or callbacks is None:
+        comm, callbacks = self.order.comm, self._thread.callbacks
+        if native.kind != "all_reduce" or comm is None or callbacks is None:
             return None
         if self._engine.is_at_home:
             return None
         seconds = self._seconds(timeout)
-        posted = lane.post(native.targets[0], native.op, seconds, label, native.shape)
+        posted = comm.start_all_reduce(native.targets[0], native.op, seconds, label, native.shape)
         if posted is None:
             return None
         call = native.call
@@ -413,7 +413,7 @@ class Group(Collectives[Work], Composed[Work]):
     def _backlogged(self, operation: Operation) -> bool:
         """Let a call wait for its turn beside the loop, if it needs nothing of it."""
         callbacks = self._thread.callbacks
-        if callbacks is None or self.order.lane is None:
+        if callbacks is None or self.order.comm is None:
             return False
         if not self._engine.backlog(callbacks).add(operation):
             return False
@@ -478,9 +478,9 @@ class Group(Collectives[Work], Composed[Work]):
         label: str | None,
     ) -> Work:
         given = self._given(timeout)
-        if operation == "send" and peer is not None and (mail := self.order.mail) is not None:
+        if operation == "send" and peer is not None and (p2p := self.order.p2p) is not None:
             place = self._engine.ranks.index(peer)
-            if mail.post(array, place, tag, given, label):
+            if p2p.try_send(array, place, tag, given, label):
                 return Sent(array.nbytes, label, self.name, result)
         seconds = effective(given)
         call = Call("message", str(array.dtype), array.size)
@@ -556,13 +556,13 @@ class _Here(Group):
         timeout: Timeout,
         label: str | None,
     ) -> Work:
-        lane = self.order.lane
+        comm = self.order.comm
         seconds = self._seconds(timeout)
         if seconds <= 0:
             return super()._start(native, build, result, timeout, label)
-        if lane is not None:
-            if native.run(lane, 0, seconds, time.monotonic() + seconds, label):
-                return Ended.latest(lane, label, self.name, result)
+        if comm is not None:
+            if native.run(comm, 0, seconds, time.monotonic() + seconds, label):
+                return Ended.latest(comm, label, self.name, result)
         elif self._engine.goes_here(native):
             call = native.call
             begun: list[Work] = []

@@ -29,7 +29,7 @@ class RoundRobin(Group):
     def __init__(self, groups: Sequence[Group]) -> None:
         first = groups[0]
         super().__init__(first._engine, first._thread, first.timeout, first._recovery)
-        self.order = Order()  # no lane: that of one group would take its calls past the others
+        self.order = Order()  # no communicator: one group's would take calls past the others
         self.objects = first.objects
         self._parts = tuple(groups)
         self._turns = itertools.cycle(self._parts)

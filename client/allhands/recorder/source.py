@@ -35,7 +35,7 @@ def walk() -> tuple[CodeType | None, int]:
 
 
 _core, _ = native_core.find()
-caller: Callable[[], tuple[CodeType | None, int]] = walk if _core is None else _core.caller
+caller: Callable[[], tuple[CodeType | None, int]] = walk if _core is None else _core.find_caller
 """The same, without making frame objects where that can be done without."""
 
 
@@ -50,7 +50,7 @@ def skip(folder: str) -> None:
     prefix = os.path.join(os.path.abspath(folder), "")
     if prefix not in _others:
         if _core is not None:
-            _core.skip_frames_of_too(prefix)
+            _core.also_skip_frames_of(prefix)
         _others.append(prefix)
         _inside.clear()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from allhands._native import Lane, Mail, Segment
+    from allhands._native import Segment, ShmComm, ShmP2P
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ class Grounds:
         own: "Segment",
         nbytes: int,
         terms: int,
-        lane: "Callable[..., Lane]",
-        mail: "Callable[..., Mail]",
+        new_comm: "Callable[..., ShmComm]",
+        new_p2p: "Callable[..., ShmP2P]",
     ) -> None:
         self._group = group
         self._segments = segments
@@ -33,8 +33,8 @@ class Grounds:
         self._own = own
         self._nbytes = nbytes
         self._terms = terms
-        self._lane = lane
-        self._mail = mail
+        self._new_comm = new_comm
+        self._new_p2p = new_p2p
 
     def missing(self) -> list[int]:
         """Return the ranks that have not said yet whether they take part."""
@@ -56,13 +56,13 @@ class Grounds:
                 return f"rank {rank} of it was given other limits (ALLHANDS_ARENA_*) than this one"
         return ""
 
-    def lane(self, **how: Any) -> "Lane":
-        """Make the lane of this rank; nobody may be missing or have refused."""
-        return self._lane(segments=self._segments, offsets=self._offsets(), **how)
+    def make_comm(self, **how: Any) -> "ShmComm":
+        """Make the communicator of this rank; nobody may be missing or have refused."""
+        return self._new_comm(segments=self._segments, offsets=self._offsets(), **how)
 
-    def mail(self, **how: Any) -> "Mail":
-        """Make the mail of this rank; nobody may be missing or have refused."""
-        return self._mail(segments=self._segments, offsets=self._offsets(), **how)
+    def make_p2p(self, **how: Any) -> "ShmP2P":
+        """Make the ShmP2P of this rank; nobody may be missing or have refused."""
+        return self._new_p2p(segments=self._segments, offsets=self._offsets(), **how)
 
     def close(self, gone: Collection[int] = ()) -> None:
         """Leave the group; who is the last gives the memory back.

@@ -149,6 +149,6 @@ class Arena:
             own=self._own,
             nbytes=nbytes,
             terms=terms(limits),
-            lane=partial(self._native.Lane, **where),
-            mail=partial(self._native.Mail, **where),
+            new_comm=partial(self._native.ShmComm, **where),
+            new_p2p=partial(self._native.ShmP2P, **where),
         )

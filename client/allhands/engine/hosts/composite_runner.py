@@ -1,7 +1,7 @@
 """The steps of a chain after its first one, over links, or over shared memory of their own.
 
-They are messages of the chain's call, told apart by the step. In memory they are calls of a lane
-beside the group's, because that one counts the group's calls.
+They are messages of the chain's call, told apart by the step. In memory they are calls of a
+communicator beside the group's, because that one counts the group's calls.
 """
 
 from collections.abc import Collection, Sequence

@@ -12,7 +12,7 @@ from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
 
 if TYPE_CHECKING:
-    from allhands._native import Mail, Message
+    from allhands._native import Message, ShmP2P
 
 
 class Mailing:
@@ -27,7 +27,7 @@ class Mailing:
         ranks: Sequence[int],
         rank: int,
         registry: Registry,
-        make: Callable[..., "Mail"],
+        make: Callable[..., "ShmP2P"],
         failed: Callable[[BaseException], None],
         losses: Losses,
     ) -> None:
@@ -38,14 +38,14 @@ class Mailing:
         self._registry = registry
         self._failed = failed
         self._losses = losses
-        self.mail = make(on_failure=self._on_failure)
+        self.p2p = make(on_failure=self._on_failure)
         self._lock = threading.Lock()
         self._server: threading.Thread | None = None
 
     def begin(self, exchange: Exchange) -> bool:
         """Start a message; False: not in this process, which is no member."""
         peer = -1 if exchange.peer is None else self._ranks.index(exchange.peer)
-        message = self.mail.start(
+        message = self.p2p.start(
             exchange.receives, exchange.array, peer, exchange.tag, exchange.deadline, exchange
         )
         if message is None:
@@ -67,20 +67,20 @@ class Mailing:
 
     def fail(self) -> None:
         """End all messages, and all to come, but for those that are here already."""
-        self.mail.fail()
+        self.p2p.fail()
 
     def peer_left(self, rank: int) -> None:
         """Learn that a rank of the world left: what it sent before is here already."""
         if rank in self._others:
-            self.mail.leave(self._ranks.index(rank))
+            self.p2p.remove_peer(self._ranks.index(rank))
 
     def idle(self) -> None:
         """Return when every message begun so far has ended."""
-        self.mail.idle()
+        self.p2p.wait_idle()
 
     def close(self) -> None:
         """Let the thread go; every message has ended."""
-        self.mail.close()
+        self.p2p.close()
 
     # ------------------------------------------------------------ inside
 
@@ -92,7 +92,7 @@ class Mailing:
                 self._server.start()
 
     def _settle_all(self) -> None:
-        while (ended := self.mail.serve()) is not None:
+        while (ended := self.p2p.serve()) is not None:
             for message in ended:
                 self._settle_once(message)
 
@@ -108,7 +108,7 @@ class Mailing:
             self._settle(message)
 
     def _settle(self, message: "Message") -> None:
-        exchange: Exchange = message.exchange
+        exchange: Exchange = message.context
         work = exchange.work
         if message.outcome == "delivered":
             if exchange.receives:
@@ -124,9 +124,9 @@ class Mailing:
                 message.source,
                 exchange.tag,
                 str(exchange.call),
-                message.unlike,
-                message.unlike_signature,
-                message.told,
+                message.sent_nbytes,
+                message.sent_signature,
+                message.expected,
                 exchange.timeout,
                 work.label,
             )

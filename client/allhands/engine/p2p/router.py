@@ -104,7 +104,7 @@ class Messages:
     def close(self) -> None:
         """Give up what messages have of shared memory; every one has ended."""
         self._closed = True
-        self._order.mail = self.shm_path = None
+        self._order.p2p = self.shm_path = None
         if self._settling is not None:
             self._settling.cancel()
         if self._mailing is not None:
@@ -184,7 +184,7 @@ class Messages:
             self._arrive()
 
     def _open(self) -> None:
-        make = self._shared.mail()
+        make = self._shared.p2p_maker()
         if make is None:
             return
         self._mailing = Mailing(
@@ -205,5 +205,5 @@ class Messages:
             self._order.detours -= 1
             if self._order.detours == 0 and self._mailing is not None and not self._closed:
                 self.shm_path = self._mailing
-                self._order.mail = self._mailing.mail
+                self._order.p2p = self._mailing.p2p
                 self._order.tell_timeout()

@@ -23,7 +23,7 @@ from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.signal_mask import Deferred
 
 if TYPE_CHECKING:
-    from allhands._native import Lane
+    from allhands._native import ShmComm
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Pending(Protocol):
 
 
 class Backlog:
-    """The calls that have their numbers and need only the lane; safe from any thread.
+    """The calls that have their numbers and need only the communicator; safe from any thread.
 
     All of them come before what is queued on the loop.
     """
@@ -162,19 +162,19 @@ class Backlog:
             BaseException: what a signal handler raised meanwhile.
         """
         error: BaseException | None = None
-        lane, sequence = self._order.lane, call.work.sequence
-        assert lane is not None, "a lane lasts as long as there are calls"
+        comm, sequence = self._order.comm, call.work.sequence
+        assert comm is not None, "a communicator lasts as long as there are calls"
         try:
             with calm.lifted():
                 if call.cancelled:
                     self._skipped(sequence)
-                    lane.give_up(sequence)
+                    comm.skip(sequence)
                 else:
-                    self._run(lane, call)
+                    self._run(comm, call)
         except Exception as raised:
             error = raised
         except BaseException as raised:
-            begun, _, completed, *_ = lane.progress()
+            begun, _, completed, *_ = comm.progress()
             if begun < sequence:
                 self._take_back(call)
                 raise
@@ -205,11 +205,11 @@ class Backlog:
             self._settle(call, error)
         return not is_last
 
-    def _run(self, lane: "Lane", call: Pending) -> None:
+    def _run(self, comm: "ShmComm", call: Pending) -> None:
         work = call.work
         self._recording.began(work.entry)
-        call.native.run(lane, work.sequence, call.timeout, call.deadline, work.label)
-        last = lane.last()
+        call.native.run(comm, work.sequence, call.timeout, call.deadline, work.label)
+        last = comm.last_call()
         assert last is not None, "it has just ended"
         work.explained(explanations.shared(last))
 

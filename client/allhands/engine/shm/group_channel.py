@@ -1,4 +1,4 @@
-"""A group's calls over memory that all its ranks share: its lane, and how a call there ends."""
+"""A group's communicator over shared memory, and how a call there ends."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from allhands.runtime.termination import reason_of
 from allhands.shm.areas import Grounds
 
 if TYPE_CHECKING:
-    from allhands._native import Lane, Mail
+    from allhands._native import ShmComm, ShmP2P
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Shared:
         recording: Recording,
         on_clash: Callable[[str, int, int, str], NoReturn],
     ) -> None:
-        """`on_clash` is what a lane wants by that name."""
+        """`on_clash` is that of `ShmComm`."""
         self._name = name
         self._rank = rank
         self._order = order
@@ -71,14 +71,14 @@ class Shared:
     @property
     def is_open(self) -> bool:
         """Whether it is yet to be found out whether the ranks share memory."""
-        return self._grounds is not None and self._order.lane is None
+        return self._grounds is not None and self._order.comm is None
 
     def missing(self) -> list[int]:
         """Return the ranks of the group that have not said whether they take part."""
         return [] if self._grounds is None else self._grounds.missing()
 
     async def settle(self, ended: Callable[[], int]) -> None:
-        """Find out, as all ranks will; make the lane. Calls up to `ended()` are over here."""
+        """Find out, as all ranks will; make the communicator. Calls up to `ended()` are over."""
         async with self._settling:
             if self.is_open:
                 await self._settle(ended)
@@ -94,7 +94,7 @@ class Shared:
             return
         with self._order.lock:
             taken, queued = self._order.counted()
-            self._order.lane = grounds.lane(
+            self._order.comm = grounds.make_comm(
                 rank=self._rank,
                 timeout=self._order.timeout,
                 ops=OPS,
@@ -102,27 +102,27 @@ class Shared:
                 on_slow=self._on_slow,
                 records=self.recording.size,
                 on_clash=self._on_clash,
-                taken=taken,
+                last_number=taken,
                 queued=queued,
             )
         if self._has_failed:
-            self._order.lane.close()
+            self._order.comm.close()
         for completed in self._endings.limits():
-            self._order.lane.limit(completed)
-        if over := ended():  # before there was a lane in which others could see it
-            await self._aside.run(partial(self._order.lane.give_up, over))
+            self._order.comm.limit(completed)
+        if over := ended():  # before there was a communicator in which others could see it
+            await self._aside.run(partial(self._order.comm.skip, over))
 
-    def mail(self) -> "Callable[..., Mail] | None":
-        """Return what makes the mail of a group that has settled; None: it uses links."""
-        if self._grounds is None or self._order.lane is None:
+    def p2p_maker(self) -> "Callable[..., ShmP2P] | None":
+        """Return the function that makes the ShmP2P of this rank; None: messages go over links."""
+        if self._grounds is None or self._order.comm is None:
             return None
         size = self.recording.size
         timeout = self._order.timeout
-        return partial(self._grounds.mail, rank=self._rank, timeout=timeout, records=size)
+        return partial(self._grounds.make_p2p, rank=self._rank, timeout=timeout, records=size)
 
     async def run(
         self,
-        lane: "Lane",
+        comm: "ShmComm",
         native: Native,
         sequence: int,
         timeout: float,
@@ -141,20 +141,20 @@ class Shared:
             for old in [one for one in self._calls if one <= sequence - HISTORY]:
                 del self._calls[old]
         await self._aside.run(
-            partial(native.run, lane, sequence, timeout, deadline, label, signature)
+            partial(native.run, comm, sequence, timeout, deadline, label, signature)
         )
-        last = lane.last()
+        last = comm.last_call()
         return "" if last is None else explanations.shared(last)
 
     async def pass_over(self, sequence: int) -> None:
         """Tell the others that a call will not be made here."""
-        if (lane := self._order.lane) is not None:
-            await self._aside.run(partial(lane.give_up, sequence))
+        if (comm := self._order.comm) is not None:
+            await self._aside.run(partial(comm.skip, sequence))
 
     def said(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
-        lane = self._order.lane
-        record = None if lane is None else lane.record(sequence)
+        comm = self._order.comm
+        record = None if comm is None else comm.describe(sequence)
         if record is None:
             return None
         return self._endings.row(sequence, self._calls.get(sequence) or call_of(*record))
@@ -163,41 +163,41 @@ class Shared:
 
     def interrupt(self, sequence: int, failure: Failure | None) -> None:
         """End a call from the queue, because of what is given, or of what others called."""
-        if (lane := self._order.lane) is not None:
+        if (comm := self._order.comm) is not None:
             if failure is not None:
                 self._reasons[sequence] = failure
-            lane.interrupt(sequence)
+            comm.interrupt(sequence)
 
     def interrupt_current(self, sequence: int) -> None:
         """End the call with that number if it is under way on a caller's thread."""
-        if (lane := self._order.lane) is not None and sequence == lane.progress()[0]:
-            lane.interrupt(sequence)
+        if (comm := self._order.comm) is not None and sequence == comm.progress()[0]:
+            comm.interrupt(sequence)
 
     def give_up(self, sequence: int) -> None:
         """End the call with that number, under way on a caller's thread or next to begin there.
 
         One that is still further ahead ends where it finds that another rank gave it up.
         """
-        if (lane := self._order.lane) is not None and sequence <= lane.progress()[1] + 1:
-            lane.interrupt(sequence)
+        if (comm := self._order.comm) is not None and sequence <= comm.progress()[1] + 1:
+            comm.interrupt(sequence)
 
     def limit(self, completed: int) -> None:
         """End what needs a rank that left after call number `completed`."""
-        if (lane := self._order.lane) is not None:
-            lane.limit(completed)
-            if (begun := lane.progress()[0]) > completed:
-                lane.interrupt(begun)
+        if (comm := self._order.comm) is not None:
+            comm.limit(completed)
+            if (begun := comm.progress()[0]) > completed:
+                comm.interrupt(begun)
 
     def fail(self) -> None:
         """End what runs, and turn down all to come."""
         self._has_failed = True
-        if self._order.lane is not None:
-            self._order.lane.close()
+        if self._order.comm is not None:
+            self._order.comm.close()
 
     async def idle(self) -> None:
         """Return when no call runs."""
-        if (lane := self._order.lane) is not None:
-            await self._aside.run(lane.idle)
+        if (comm := self._order.comm) is not None:
+            await self._aside.run(comm.wait_idle)
 
     def close(self, gone: Collection[int]) -> None:
         """Give the group's part of the memory up; every call has ended, these ranks are gone."""
@@ -205,11 +205,11 @@ class Shared:
             asking.cancel()
         for stall in self._stalls.values():
             stall.end(well=False)
-        lane, self._order.lane = self._order.lane, None
-        if lane is not None and gone:
-            lane.give_up(_ALL)  # who has been expelled finds that, if it ever looks again
-        if lane is not None:
-            lane.leave()  # before the memory is given back: works may hold it for longer
+        comm, self._order.comm = self._order.comm, None
+        if comm is not None and gone:
+            comm.skip(_ALL)  # who has been expelled finds that, if it ever looks again
+        if comm is not None:
+            comm.leave()  # before the memory is given back: works may hold it for longer
         grounds, self._grounds = self._grounds, None
         if grounds is not None:
             grounds.close(gone)
@@ -253,8 +253,8 @@ class Shared:
         except BaseException as error:
             if isinstance(error, AllhandsError):
                 error.add_intact(not met, say=status != "mismatch" and dtype is not None)
-            if (lane := self._order.lane) is not None:
-                self.recording.failed_on_lane(lane, sequence, error)
+            if (comm := self._order.comm) is not None:
+                self.recording.failed_inline(comm, sequence, error)
             raise
 
     # ------------------------------------------------------------ on the loop
@@ -268,8 +268,8 @@ class Shared:
                 self._endings.tell(sequence, reason_of(operation))
             return
         self._waiting[sequence] = places = _places(waiting)
-        lane = self._order.lane
-        if sequence in self._asking or lane is None or lane.progress()[1] >= sequence:
+        comm = self._order.comm
+        if sequence in self._asking or comm is None or comm.progress()[1] >= sequence:
             return  # known, or over meanwhile
         self._asking[sequence] = self._endings.ask(sequence, operation, places, deadline)
         self._stalls[sequence] = self._endings.watch(
@@ -277,9 +277,9 @@ class Shared:
             sequence,
             None,
             lambda: self._waiting.get(sequence, ()),
-            lane.progress()[4],
+            comm.progress()[4],
             deadline,
-            lane.waits(),
+            comm.wait_times(),
         )
 
     def _unwatch(self, sequence: int, *, well: bool) -> None:

@@ -18,12 +18,12 @@ from allhands.runtime.job_thread import Aside
 from allhands.shm.areas import Grounds
 
 if TYPE_CHECKING:
-    from allhands._native import Lane
+    from allhands._native import ShmComm
 
 logger = logging.getLogger(__name__)
 
 CALL_BITS = 16
-"""The lane's calls have the number of the group's call, and in so many low bits their own.
+"""The communicator's calls have the number of the group's call, and in so many low bits their own.
 
 So ranks agree on every number, although one may have given a call up where another went on.
 """
@@ -31,7 +31,7 @@ _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
 _NEAR_SECONDS = 0.2
 _OVERTIME = 3600.0
-"""Seconds by which a lane outlasts the call, whose own deadline ends it."""
+"""Seconds by which a communicator outlasts the call, whose own deadline ends it."""
 
 
 class Left(Exception):
@@ -57,7 +57,7 @@ async def let_end(deadline: float) -> None:
 
 
 class Island:
-    """The ranks of this host; lives on the loop, and its lane on the thread beside it."""
+    """The ranks of this host; lives on the loop, its communicator on the thread beside it."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class Island:
         self._grounds = grounds
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._lane: Lane | None = None
+        self._comm: ShmComm | None = None
         self._awaited: Sequence[int] = ()
 
     @property
     def has_memory(self) -> bool:
         """Whether the ranks share memory, as far as is known."""
-        return self._lane is not None
+        return self._comm is not None
 
     def waiting_for(self) -> Sequence[int]:
         """Return the ranks of the group that this one now waits for here."""
@@ -89,7 +89,7 @@ class Island:
     async def settle(self) -> None:
         """Find out, as all ranks of the island will, whether they share memory."""
         grounds = self._grounds
-        if grounds is None or self._lane is not None:
+        if grounds is None or self._comm is not None:
             return
         try:
             while missing := grounds.missing():
@@ -101,13 +101,13 @@ class Island:
             logger.warning("ranks of this host talk over links: %s", refusal)
             self._grounds = None
             return
-        self._lane = grounds.lane(
+        self._comm = grounds.make_comm(
             rank=self._place,
             timeout=self._timeout,
             ops=OPS,
             on_failure=self._on_failure,
             on_slow=self._on_slow,
-            taken=0,
+            last_number=0,
             queued=0,
         )
 
@@ -120,31 +120,31 @@ class Island:
         timeout: float,
         deadline: float,
     ) -> None:
-        """Run a collective of the island: the lane's call `index`, from 0, of the group's call.
+        """Run the communicator's call `index`, from 0, of the group's call.
 
         When this is cancelled the arrays are nobody's by the time it ends.
 
         Raises:
             Left, Differ: as they say.
         """
-        lane = self._lane
-        assert lane is not None
+        comm = self._comm
+        assert comm is not None
         first = sequence << CALL_BITS
 
         def run() -> None:
             if index == 0:
-                lane.give_up(first)  # what earlier calls, or others under their numbers, left over
+                comm.skip(first)  # what earlier calls, or others under their numbers, left over
             number = first + 1 + index
             # Who is waited for has been told by the time that the coordinator is asked.
             patience = min(timeout, ASK_AFTER) / 2
-            native.run(lane, number, patience, deadline + _OVERTIME, None, signature)
+            native.run(comm, number, patience, deadline + _OVERTIME, None, signature)
 
         self._awaited = [rank for rank in self.ranks if rank != self.ranks[self._place]]
         running = self._aside.begin(run)
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            lane.interrupt(first | (1 << CALL_BITS) - 1)
+            comm.interrupt(first | (1 << CALL_BITS) - 1)
             await asyncio.wait([running])
             running.exception()  # that it was interrupted is no news
             raise
@@ -153,9 +153,9 @@ class Island:
 
     def close(self, gone: Collection[int]) -> None:
         """Give up what the island has of shared memory; every call has ended."""
-        if self._lane is not None:
-            self._lane.close()
-        grounds, self._grounds, self._lane = self._grounds, None, None
+        if self._comm is not None:
+            self._comm.close()
+        grounds, self._grounds, self._comm = self._grounds, None, None
         if grounds is not None:
             grounds.close(gone)
 

@@ -9,7 +9,7 @@ from allhands.engine.work.work import Work
 from allhands.futures import Future
 
 if TYPE_CHECKING:
-    from allhands._native import Lane
+    from allhands._native import ShmComm
 
 
 class Ended(Work):
@@ -18,7 +18,7 @@ class Ended(Work):
     def __init__(
         self, last: tuple[int, str, int, str], label: str | None, group: str, result: Result
     ) -> None:
-        """Make the work of a call of which `last` is what a lane says; see `explain.shared`."""
+        """Make the work of a call from `ShmComm.last_call`; see `explain.shared`."""
         self.sequence, self.operation, _, _ = last
         self.label = label
         self.group = group
@@ -28,9 +28,9 @@ class Ended(Work):
         self._source = -1
 
     @classmethod
-    def latest(cls, lane: "Lane", label: str | None, group: str, result: Result) -> Self:
-        """Make the work of a lane's latest call."""
-        last = lane.last()
+    def latest(cls, comm: "ShmComm", label: str | None, group: str, result: Result) -> Self:
+        """Make the work of a communicator's latest call."""
+        last = comm.last_call()
         assert last is not None, "it has just ended"
         return cls(last, label, group, result)
 

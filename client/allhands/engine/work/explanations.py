@@ -12,7 +12,7 @@ _SHARED = {
 
 
 def shared(last: tuple[int, str, int, str]) -> str:
-    """Word what a lane says of a call: sequence, operation, bytes of a rank's part, variant."""
+    """Word `ShmComm.last_call`: sequence, operation, bytes of a rank's part, variant."""
     sequence, operation, nbytes, variant = last
     return (
         f"{operation} #{sequence}, {nbytes:,} bytes, over shared memory, {variant}: "

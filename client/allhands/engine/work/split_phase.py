@@ -12,7 +12,7 @@ from allhands.runtime.callbacks import Callbacks
 from allhands.runtime.signal_mask import Deferred
 
 if TYPE_CHECKING:
-    from allhands._native import Persistent
+    from allhands._native import AllReduceRequest
 
 
 class Posted(Work):
@@ -25,7 +25,7 @@ class Posted(Work):
     def __init__(
         self,
         call: Call,
-        posted: "Persistent",
+        posted: "AllReduceRequest",
         nbytes: int,
         result: Result,
         label: str | None,

@@ -6,7 +6,7 @@
 
 #include "python/call_site.h"
 
-bool lane_make_records(LaneObject *self, size_t wanted)
+bool records_new(CommObject *self, size_t wanted)
 {
     size_t count = RECORDS_LEAST;
     while (count < wanted)
@@ -21,11 +21,11 @@ bool lane_make_records(LaneObject *self, size_t wanted)
     memset(self->records, 0, count * sizeof(Record));
     self->mask = count - 1;
     self->records_all = wanted > 0;
-    self->begun_at.stride = 1;
+    self->start_times.stride = 1;
     return true;
 }
 
-void lane_free_records(LaneObject *self)
+void records_free(CommObject *self)
 {
     for (size_t at = 0; self->records != NULL && at <= self->mask; at++) {
         if (self->records[at].ndim == SHAPE_LONG)
@@ -38,7 +38,7 @@ void lane_free_records(LaneObject *self)
     free(self->shapes);
 }
 
-PyObject *record_shape(const LaneObject *self, const Record *record)
+PyObject *record_shape(const CommObject *self, const Record *record)
 {
     const Shape *kept = &self->shapes[record - self->records];
     if (record->ndim == SHAPE_NONE)
@@ -77,12 +77,12 @@ static size_t record_count(const Record *record)
 }
 
 /* The record of a number given; NULL: there is none any more, or with an exception. */
-static const Record *found(LaneObject *self, PyObject *given)
+static const Record *find_record(CommObject *self, PyObject *given)
 {
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
     if (PyErr_Occurred() || sequence == 0)
         return NULL;
-    const Record *record = lane_record_of(self, sequence);
+    const Record *record = record_of(self, sequence);
     return record->sequence == sequence ? record : NULL;
 }
 
@@ -93,57 +93,57 @@ static PyObject *none_or_error(void)
     Py_RETURN_NONE;
 }
 
-PyObject *lane_record(LaneObject *self, PyObject *given)
+PyObject *comm_describe(CommObject *self, PyObject *given)
 {
-    const Record *record = found(self, given);
+    const Record *record = find_record(self, given);
     if (record == NULL)
         return none_or_error();
-    PyObject *ragged = record->sequence == self->begun ? lane_shares(self, (Kind)record->kind)
+    PyObject *ragged = record->sequence == self->begun ? call_splits(self, (Kind)record->kind)
                                                        : Py_NewRef(Py_None);
     PyObject *shape = ragged == NULL ? NULL : record_shape(self, record);
     if (shape == NULL) {
         Py_XDECREF(ragged);
         return NULL;
     }
-    return Py_BuildValue("sOniiNNO", lane_kind_names[record->kind],
+    return Py_BuildValue("sOniiNNO", kind_names[record->kind],
                          record->dtype ? record->dtype : Py_None, (Py_ssize_t)record_count(record),
                          record->op, record->root, ragged, shape,
                          record->label ? record->label : Py_None);
 }
 
-static PyObject *told(const Record *record)
+static PyObject *site_of(const Record *record)
 {
     if (record->code == NULL)
         Py_RETURN_NONE;
-    return source_told(record->code, record->instruction);
+    return call_site_tuple(record->code, record->instruction);
 }
 
-PyObject *lane_source(LaneObject *self, PyObject *given)
+PyObject *comm_call_site(CommObject *self, PyObject *given)
 {
-    const Record *record = found(self, given);
-    return record == NULL ? none_or_error() : told(record);
+    const Record *record = find_record(self, given);
+    return record == NULL ? none_or_error() : site_of(record);
 }
 
-static PyObject *row(LaneObject *self, const Record *one)
+static PyObject *row(CommObject *self, const Record *one)
 {
     /* What follows may let another thread go on with the ring: with references of its own. */
     Record record = *one;
     Py_XINCREF(record.dtype);
     Py_XINCREF(record.code);
     Py_XINCREF(record.label);
-    int outcome = record.ending & 15;
+    int outcome = record.outcome_bits & 15;
     bool runs = outcome == OUTCOME_RUNNING && record.sequence == self->begun;
-    PyObject *shape = record_shape(self, one), *source = told(&record), *made = NULL;
+    PyObject *shape = record_shape(self, one), *source = site_of(&record), *made = NULL;
     if (source == NULL || shape == NULL) {
         Py_XDECREF(source);
         Py_XDECREF(shape);
     } else
         made = Py_BuildValue(
-            "KsOnniiLLisONOKN", (unsigned long long)record.sequence, lane_kind_names[record.kind],
+            "KsOnniiLLisONOKN", (unsigned long long)record.sequence, kind_names[record.kind],
             record.dtype ? record.dtype : Py_None, (Py_ssize_t)record_count(&record),
             (Py_ssize_t)record_bytes(&record), record.op, record.root, (long long)record.started,
-            (long long)record.finished, outcome, lane_variant_names[record.ending >> 4 & 7],
-            record.ending & RECORD_QUEUED ? Py_True : Py_False, source,
+            (long long)record.finished, outcome, variant_names[record.outcome_bits >> 4 & 7],
+            record.outcome_bits & RECORD_QUEUED ? Py_True : Py_False, source,
             record.label ? record.label : Py_None, (unsigned long long)(runs ? self->waiting : 0),
             shape);
     Py_XDECREF(record.dtype);
@@ -152,7 +152,7 @@ static PyObject *row(LaneObject *self, const Record *one)
     return made;
 }
 
-PyObject *lane_records(LaneObject *self, PyObject *given)
+PyObject *comm_records(CommObject *self, PyObject *given)
 {
     size_t last = PyLong_AsSize_t(given);
     if (PyErr_Occurred())
@@ -163,7 +163,7 @@ PyObject *lane_records(LaneObject *self, PyObject *given)
     uint64_t begun = self->begun;
     uint64_t count = last <= self->mask ? last : self->mask + 1;
     for (uint64_t sequence = begun > count ? begun - count + 1 : 1; sequence <= begun; sequence++) {
-        const Record *record = lane_record_of(self, sequence);
+        const Record *record = record_of(self, sequence);
         if (record->sequence != sequence)
             continue; /* the number of one that was not made here, or overwritten meanwhile */
         PyObject *one = row(self, record);
@@ -177,7 +177,7 @@ PyObject *lane_records(LaneObject *self, PyObject *given)
     return list;
 }
 
-PyObject *lane_ended_as(LaneObject *self, PyObject *args)
+PyObject *comm_set_outcome(CommObject *self, PyObject *args)
 {
     unsigned long long sequence;
     int outcome;
@@ -185,15 +185,15 @@ PyObject *lane_ended_as(LaneObject *self, PyObject *args)
         return NULL;
     if (outcome <= OUTCOME_RUNNING || outcome >= OUTCOMES)
         return PyErr_Format(PyExc_ValueError, "no such outcome: %d", outcome);
-    Record *record = lane_record_of(self, sequence);
+    Record *record = record_of(self, sequence);
     if (record->sequence == sequence)
-        record->ending = (uint8_t)((record->ending & ~15) | outcome);
+        record->outcome_bits = (uint8_t)((record->outcome_bits & ~15) | outcome);
     Py_RETURN_NONE;
 }
 
-PyObject *lane_begun(LaneObject *self, PyObject *unused)
+PyObject *comm_start_times(CommObject *self, PyObject *unused)
 {
-    Begun *begun = &self->begun_at;
+    StartTimes *begun = &self->start_times;
     (void)unused;
     int count = begun->count;
     PyObject *list = PyList_New(count);
@@ -206,7 +206,7 @@ PyObject *lane_begun(LaneObject *self, PyObject *unused)
             PyList_SET_ITEM(list, at, pair);
     }
     /* Sparse because an earlier period had more: closer again. */
-    if (count < BEGUN / 4 && begun->stride > 1)
+    if (count < STARTS_KEPT / 4 && begun->stride > 1)
         begun->stride /= 2;
     begun->count = 0;
     return list;

@@ -8,9 +8,9 @@
 #include <time.h>
 
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
-#define ASK_AFTER_NS NANOSECONDS /* being blocked so long is worth the coordinator's attention */
+#define SLOW_NS NANOSECONDS /* being blocked so long is worth the coordinator's attention */
 
-const char *const lane_kind_names[KINDS] = {
+const char *const kind_names[KINDS] = {
     "barrier",        "all_reduce",            "reduce",     "broadcast",
     "gather",         "scatter",               "all_gather", "all_gather_into_tensor",
     "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
@@ -25,14 +25,14 @@ int64_t now_ns(void)
 
 static void pause_python(void *owner)
 {
-    Running *running = owner;
+    RunningCall *running = owner;
     running->saved = PyEval_SaveThread();
 }
 
 static void resume_python(void *owner)
 {
-    Running *running = owner;
-    LaneObject *self = running->self;
+    RunningCall *running = owner;
+    CommObject *self = running->self;
     PyEval_RestoreThread(running->saved);
     running->saved = NULL;
     self->waits[running->call.sequence % WAITS] = now_ns() - self->since_ns;
@@ -40,17 +40,17 @@ static void resume_python(void *owner)
 
 static bool tick_python(void *owner, uint64_t waiting)
 {
-    Running *running = owner;
-    LaneObject *self = running->self;
+    RunningCall *running = owner;
+    CommObject *self = running->self;
     PyEval_RestoreThread(running->saved);
     self->waiting = waiting;
     bool interrupted = PyErr_CheckSignals() < 0;
-    if (!interrupted && now_ns() >= running->ask_at) {
-        running->asked = true;
-        running->ask_at += ASK_AFTER_NS;
+    if (!interrupted && now_ns() >= running->slow_at) {
+        running->was_slow = true;
+        running->slow_at += SLOW_NS;
         PyObject *done =
             PyObject_CallFunction(self->on_slow, "KsKd", (unsigned long long)running->call.sequence,
-                                  lane_kind_names[self->plan.kind], (unsigned long long)waiting,
+                                  kind_names[self->plan.kind], (unsigned long long)waiting,
                                   (double)running->call.deadline / NANOSECONDS);
         interrupted = done == NULL;
         Py_XDECREF(done);
@@ -66,39 +66,39 @@ static uint64_t signature(const Plan *plan)
 #endif
     uint64_t names = (uint64_t)plan->kind | (uint64_t)(plan->op + 1) << 8 |
                      (uint64_t)(plan->root + 1) << 16;
-    return mixed(mixed(names ^ plan->typesig << 24) + plan->count + plan->shapesig +
+    return mix(mix(names ^ plan->typesig << 24) + plan->count + plan->shapesig +
                  plan->labelsig);
 }
 
-static ah_status carry_out(LaneObject *self, ah_call *call)
+static ah_status run_plan(CommObject *self, ah_call *call)
 {
     Plan *plan = &self->plan;
-    ah_comm *lane = self->lane;
+    ah_comm *comm = self->comm;
     size_t nbytes = plan->count * plan->itemsize;
     switch (plan->kind) {
     case BARRIER:
-        return ah_barrier(lane, call);
+        return ah_barrier(comm, call);
     case ALL_REDUCE:
-        return ah_all_reduce(lane, call, plan->op, plan->type, plan->out[0], plan->count);
+        return ah_all_reduce(comm, call, plan->op, plan->type, plan->out[0], plan->count);
     case REDUCE:
-        return ah_reduce(lane, call, plan->op, plan->type, plan->in[0], plan->out[0], plan->count,
+        return ah_reduce(comm, call, plan->op, plan->type, plan->in[0], plan->out[0], plan->count,
                          plan->root);
     case BROADCAST:
-        return ah_broadcast(lane, call, plan->out[0], nbytes, plan->root);
+        return ah_broadcast(comm, call, plan->out[0], nbytes, plan->root);
     case GATHER:
-        return ah_gather(lane, call, plan->in[0], plan->out, nbytes, plan->root);
+        return ah_gather(comm, call, plan->in[0], plan->out, nbytes, plan->root);
     case SCATTER:
-        return ah_scatter(lane, call, plan->in, plan->out[0], nbytes, plan->root);
+        return ah_scatter(comm, call, plan->in, plan->out[0], nbytes, plan->root);
     case ALL_GATHER:
     case ALL_GATHER_INTO_TENSOR:
-        return ah_all_gather(lane, call, plan->in[0], plan->out, nbytes);
+        return ah_all_gather(comm, call, plan->in[0], plan->out, nbytes);
     case REDUCE_SCATTER:
     case REDUCE_SCATTER_TENSOR:
-        return ah_reduce_scatter(lane, call, plan->op, plan->type, plan->in, plan->out[0],
+        return ah_reduce_scatter(comm, call, plan->op, plan->type, plan->in, plan->out[0],
                                  plan->count);
     case ALL_TO_ALL:
     case ALL_TO_ALL_SINGLE:
-        return ah_all_to_all(lane, call, plan->in, plan->send, plan->out, plan->recv);
+        return ah_all_to_all(comm, call, plan->in, plan->send, plan->out, plan->recv);
     case KINDS:
         break;
     }
@@ -106,7 +106,7 @@ static ah_status carry_out(LaneObject *self, ah_call *call)
 }
 
 /* What this rank brings to the call that runs: its array, or its block, or all that it sends. */
-static size_t own_bytes(const LaneObject *self)
+static size_t own_bytes(const CommObject *self)
 {
     const Plan *plan = &self->plan;
     size_t nbytes = plan->count * plan->itemsize;
@@ -116,34 +116,34 @@ static size_t own_bytes(const LaneObject *self)
     return nbytes;
 }
 
-static SegmentObject *own_segment(const LaneObject *self)
+static SegmentObject *own_segment(const CommObject *self)
 {
     return (SegmentObject *)PyTuple_GET_ITEM(self->segments, self->rank);
 }
 
 /* Learn from a call whether pages of the own heap have become ordinary memory, through it or
  * meanwhile through another lane's call: then what peers wrote to this call's array may be lost. */
-static ah_status take_out(LaneObject *self, Running *running, ah_status status)
+static ah_status note_unshared(CommObject *self, RunningCall *running, ah_status status)
 {
     SegmentObject *own = own_segment(self);
     ah_call *call = &running->call;
     if (call->unshared != NULL) {
         if (!segment_unshare(own, call->unshared, call->unshared_bytes))
             Py_FatalError("allhands: out of memory where a peer could write to wrong memory");
-        if (self->told == own->unshared_count - 1)
-            self->told++;
+        if (self->unshared_seen == own->unshared_count - 1)
+            self->unshared_seen++;
     } else if (status == AH_OK && self->plan.kind == ALL_REDUCE &&
-               segment_is_unshared(own, self->told, self->plan.out[0], own_bytes(self)))
+               segment_is_unshared(own, self->unshared_seen, self->plan.out[0], own_bytes(self)))
         return AH_INTERRUPTED;
     return status;
 }
 
-static void note_begun(Begun *begun, uint64_t sequence, int64_t at)
+static void record_start(StartTimes *begun, uint64_t sequence, int64_t at)
 {
-    if (begun->count == BEGUN) {
+    if (begun->count == STARTS_KEPT) {
         begun->stride *= 2;
         begun->count = 0;
-        for (int old = 0; old < BEGUN; old++)
+        for (int old = 0; old < STARTS_KEPT; old++)
             if ((begun->sequence[old] & (begun->stride - 1)) == 0) {
                 begun->sequence[begun->count] = begun->sequence[old];
                 begun->at[begun->count++] = begun->at[old];
@@ -155,13 +155,13 @@ static void note_begun(Begun *begun, uint64_t sequence, int64_t at)
     begun->at[begun->count++] = at;
 }
 
-static inline void keep(PyObject **place, PyObject *value)
+static inline void set_reference(PyObject **place, PyObject *value)
 {
     if (*place != value)
         Py_XSETREF(*place, Py_XNewRef(value));
 }
 
-static inline void keep_shape(LaneObject *self, Record *record)
+static inline void record_set_shape(CommObject *self, Record *record)
 {
     const Plan *plan = &self->plan;
     Shape *place = &self->shapes[record - self->records];
@@ -178,37 +178,37 @@ static inline void keep_shape(LaneObject *self, Record *record)
 }
 
 /* Write down what begins. */
-static void record(LaneObject *self, uint64_t sequence, size_t nbytes, int64_t now, PyObject *label)
+static void record(CommObject *self, uint64_t sequence, size_t nbytes, int64_t now, PyObject *label)
 {
     const Plan *plan = &self->plan;
-    Record *record = lane_record_of(self, sequence);
+    Record *record = record_of(self, sequence);
     record->sequence = sequence;
     record->kind = (uint8_t)plan->kind;
     record->op = (int8_t)plan->op;
     record->root = (int8_t)plan->root;
-    record->ending = OUTCOME_RUNNING;
+    record->outcome_bits = OUTCOME_RUNNING;
     bool exchanges = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE;
     record->amount = exchanges ? nbytes : plan->count;
-    keep(&record->dtype, plan->dtype);
-    keep(&record->label, label);
-    keep_shape(self, record);
+    set_reference(&record->dtype, plan->dtype);
+    set_reference(&record->label, label);
+    record_set_shape(self, record);
     if (!self->records_all)
         return;
     record->started = now;
     record->finished = 0;
     if (self->from_queue) {
-        record->ending |= RECORD_QUEUED;
+        record->outcome_bits |= RECORD_QUEUED;
         Py_CLEAR(record->code);
     } else {
-        PyObject *code = source_here(&record->instruction);
+        PyObject *code = call_site_here(&record->instruction);
         Py_XSETREF(record->code, code);
     }
-    if ((sequence & (self->begun_at.stride - 1)) == 0)
-        note_begun(&self->begun_at, sequence, now);
+    if ((sequence & (self->start_times.stride - 1)) == 0)
+        record_start(&self->start_times, sequence, now);
 }
 
 /* Write down how it ended, and whether it is known why. */
-static inline void settle(LaneObject *self, uint64_t sequence, ah_status status)
+static inline void record_end(CommObject *self, uint64_t sequence, ah_status status)
 {
     static const uint8_t outcomes[] = {
         [AH_OK] = OUTCOME_OK,
@@ -217,21 +217,21 @@ static inline void settle(LaneObject *self, uint64_t sequence, ah_status status)
         [AH_MISMATCH] = OUTCOME_MISMATCH,
         [AH_ABANDONED] = OUTCOME_TIMEOUT,
     };
-    Record *record = lane_record_of(self, sequence);
-    record->ending |= (uint8_t)(self->variant << 4);
-    if (!(record->ending & 15))
-        record->ending |= outcomes[status];
+    Record *record = record_of(self, sequence);
+    record->outcome_bits |= (uint8_t)(self->variant << 4);
+    if (!(record->outcome_bits & 15))
+        record->outcome_bits |= outcomes[status];
     if (self->records_all)
         record->finished = clock_now();
 }
 
-void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
+void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64_t timeout,
                   int64_t deadline, PyObject *label)
 {
     Plan *plan = &self->plan;
     int64_t now = self->records_all ? clock_now() : now_ns();
-    int64_t ask = timeout / 2 < ASK_AFTER_NS ? timeout / 2 : ASK_AFTER_NS;
-    *running = (Running){.self = self, .timeout = timeout, .ask_at = now + ask};
+    int64_t ask = timeout / 2 < SLOW_NS ? timeout / 2 : SLOW_NS;
+    *running = (RunningCall){.self = self, .timeout = timeout, .slow_at = now + ask};
     running->call = (ah_call){
         .sequence = sequence,
         .signature = signature(plan),
@@ -244,22 +244,22 @@ void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t t
         .owner = running,
     };
     self->begun = sequence;
-    self->current = lane_kind_names[plan->kind];
+    self->current = kind_names[plan->kind];
     self->since_ns = now;
-    for (const SegmentObject *own = own_segment(self); self->told < own->unshared_count;
-         self->told++) {
-        char *from = own->unshared[self->told].from;
-        ah_comm_unshare(self->lane, from, (size_t)(own->unshared[self->told].to - from));
+    for (const SegmentObject *own = own_segment(self); self->unshared_seen < own->unshared_count;
+         self->unshared_seen++) {
+        char *from = own->unshared[self->unshared_seen].from;
+        ah_comm_unshare(self->comm, from, (size_t)(own->unshared[self->unshared_seen].to - from));
     }
     /* Others' memory can be looked at once they have lanes, which they have when they are here. */
-    if (self->tries > 0 && self->completed > 0 && running->call.nbytes >= self->attach_min)
-        self->tries = ah_comm_probe_attach(self->lane) ? 0 : self->tries - 1;
+    if (self->attach_tries > 0 && self->completed > 0 && running->call.nbytes >= self->attach_min)
+        self->attach_tries = ah_comm_probe_attach(self->comm) ? 0 : self->attach_tries - 1;
     self->waiting = 0;
     self->waits[sequence % WAITS] = 0;
     record(self, sequence, running->call.nbytes, now, label);
 }
 
-PyObject *lane_shares(const LaneObject *self, Kind kind)
+PyObject *call_splits(const CommObject *self, Kind kind)
 {
     if (kind != ALL_TO_ALL && kind != ALL_TO_ALL_SINGLE)
         Py_RETURN_NONE;
@@ -274,22 +274,22 @@ PyObject *lane_shares(const LaneObject *self, Kind kind)
     return both;
 }
 
-void lane_complain(LaneObject *self, const Running *running, ah_status status, PyObject *label)
+void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label)
 {
     /* The description is taken before others may have the turn, and with it the plan. */
     static const char *const names[] = {"ok", "timeout", "interrupted", "mismatch", "abandoned"};
     const Plan *plan = &self->plan;
-    PyObject *ragged = lane_shares(self, plan->kind);
+    PyObject *ragged = call_splits(self, plan->kind);
     if (ragged == NULL)
         return;
-    PyObject *shape = record_shape(self, lane_record_of(self, running->call.sequence));
+    PyObject *shape = record_shape(self, record_of(self, running->call.sequence));
     if (shape == NULL) {
         Py_DECREF(ragged);
         return;
     }
     PyObject *done = PyObject_CallFunction(
         self->on_failure, "sKsOniiNNKKdOO", names[status],
-        (unsigned long long)running->call.sequence, lane_kind_names[plan->kind],
+        (unsigned long long)running->call.sequence, kind_names[plan->kind],
         plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count, plan->op, plan->root, ragged,
         shape, (unsigned long long)running->call.waiting,
         (unsigned long long)running->call.offenders, (double)running->timeout / NANOSECONDS,
@@ -301,7 +301,7 @@ void lane_complain(LaneObject *self, const Running *running, ah_status status, P
 }
 
 /* Tell why the others find the call given up: an exception of a signal handler broke into it. */
-static void tell_broken(LaneObject *self, unsigned long long sequence)
+static void report_interruption(CommObject *self, unsigned long long sequence)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -313,24 +313,24 @@ static void tell_broken(LaneObject *self, unsigned long long sequence)
     PyErr_Restore(type, value, traceback);
 }
 
-int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *label)
+int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject *label)
 {
     Plan *plan = &self->plan;
     unsigned long long sequence = running->call.sequence;
     self->variant = running->call.variant;
-    status = take_out(self, running, status);
+    status = note_unshared(self, running, status);
     if (status == AH_OK) {
         self->completed = sequence;
-        if (running->asked) {
+        if (running->was_slow) {
             PyObject *done = PyObject_CallFunction(self->on_slow, "Ksid", sequence,
-                                                   lane_kind_names[plan->kind], 0, 0.0);
+                                                   kind_names[plan->kind], 0, 0.0);
             Py_XDECREF(done);
         }
     } else if (PyErr_Occurred())
-        tell_broken(self, sequence);
+        report_interruption(self, sequence);
     else
-        lane_complain(self, running, status, label);
-    settle(self, sequence, status);
+        call_raise(self, running, status, label);
+    record_end(self, sequence, status);
     self->ended = sequence;
     self->current = "";
     if (status != AH_OK)
@@ -338,10 +338,10 @@ int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *lab
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int lane_perform(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
                PyObject *label)
 {
-    Running running;
-    lane_begin(self, &running, sequence, timeout, deadline, label);
-    return lane_end(self, &running, carry_out(self, &running.call), label);
+    RunningCall running;
+    call_begin(self, &running, sequence, timeout, deadline, label);
+    return call_end(self, &running, run_plan(self, &running.call), label);
 }

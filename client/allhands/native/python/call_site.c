@@ -22,29 +22,29 @@
 /* Code objects of one file share its name, so that a look at the pointer mostly says it all. */
 static struct {
     PyObject *name;
-    bool inside;
+    bool skipped;
 } files[FILES];
 static int next_file;
 static PyObject *package, *exempt, *others[OTHERS]; /* what names of files begin with */
 
-static bool begins(PyObject *name, PyObject *with)
+static bool has_prefix(PyObject *name, PyObject *with)
 {
     return with != NULL && PyUnicode_Tailmatch(name, with, 0, PY_SSIZE_T_MAX, -1) == 1;
 }
 
-static bool is_inside(PyObject *name)
+static bool is_skipped(PyObject *name)
 {
     for (int at = 0; at < FILES; at++)
         if (files[at].name == name)
-            return files[at].inside;
-    bool inside = begins(name, package) && !begins(name, exempt);
-    for (int at = 0; at < OTHERS && !inside; at++)
-        inside = begins(name, others[at]);
+            return files[at].skipped;
+    bool skipped = has_prefix(name, package) && !has_prefix(name, exempt);
+    for (int at = 0; at < OTHERS && !skipped; at++)
+        skipped = has_prefix(name, others[at]);
     PyErr_Clear();
     int at = next_file++ % FILES;
     Py_XSETREF(files[at].name, Py_NewRef(name));
-    files[at].inside = inside;
-    return inside;
+    files[at].skipped = skipped;
+    return skipped;
 }
 
 #ifdef WALKS_FRAMES
@@ -76,11 +76,11 @@ static inline PyCodeObject *code_of(_PyInterpreterFrame *frame)
 #endif
 }
 
-PyObject *source_here(int32_t *instruction)
+PyObject *call_site_here(int32_t *instruction)
 {
     _PyInterpreterFrame *frame = current();
     for (int seen = 0; frame != NULL && seen < MOST_FRAMES; frame = frame->previous, seen++) {
-        if (!is_of_code(frame) || is_inside(code_of(frame)->co_filename))
+        if (!is_of_code(frame) || is_skipped(code_of(frame)->co_filename))
             continue;
         *instruction = _PyInterpreterFrame_LASTI(frame) * (int)sizeof(_Py_CODEUNIT);
         return Py_NewRef(code_of(frame));
@@ -90,13 +90,13 @@ PyObject *source_here(int32_t *instruction)
 
 #else
 
-PyObject *source_here(int32_t *instruction)
+PyObject *call_site_here(int32_t *instruction)
 {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
     PyObject *found = NULL;
     for (int seen = 0; frame != NULL && found == NULL && seen < MOST_FRAMES; seen++) {
         PyCodeObject *code = PyFrame_GetCode(frame);
-        if (is_inside(code->co_filename))
+        if (is_skipped(code->co_filename))
             Py_DECREF(code);
         else {
             found = (PyObject *)code;
@@ -112,7 +112,7 @@ PyObject *source_here(int32_t *instruction)
 
 #endif
 
-PyObject *source_told(PyObject *given, int32_t instruction)
+PyObject *call_site_tuple(PyObject *given, int32_t instruction)
 {
     PyCodeObject *code = (PyCodeObject *)given;
     int line = PyCode_Addr2Line(code, instruction);
@@ -127,17 +127,17 @@ static void forget_files(void)
 
 static PyObject *skip_frames_of(PyObject *unused, PyObject *args)
 {
-    PyObject *inside, *but;
+    PyObject *skipped, *but;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "UU", &inside, &but))
+    if (!PyArg_ParseTuple(args, "UU", &skipped, &but))
         return NULL;
-    Py_XSETREF(package, Py_NewRef(inside));
+    Py_XSETREF(package, Py_NewRef(skipped));
     Py_XSETREF(exempt, Py_NewRef(but));
     forget_files();
     Py_RETURN_NONE;
 }
 
-static PyObject *skip_frames_of_too(PyObject *unused, PyObject *prefix)
+static PyObject *also_skip_frames_of(PyObject *unused, PyObject *prefix)
 {
     (void)unused;
     if (!PyUnicode_Check(prefix))
@@ -154,21 +154,21 @@ static PyObject *skip_frames_of_too(PyObject *unused, PyObject *prefix)
     return PyErr_Format(PyExc_ValueError, "no more than %d others", OTHERS);
 }
 
-/* What source_here gives; None for the code: nothing. */
-static PyObject *caller(PyObject *unused, PyObject *none)
+/* What call_site_here gives; None for the code: nothing. */
+static PyObject *find_caller(PyObject *unused, PyObject *none)
 {
     (void)unused;
     (void)none;
     int32_t instruction = 0;
-    PyObject *code = source_here(&instruction);
+    PyObject *code = call_site_here(&instruction);
     return Py_BuildValue("Ni", code == NULL ? Py_NewRef(Py_None) : code, (int)instruction);
 }
 
 static PyMethodDef functions[] = {
     {"skip_frames_of", skip_frames_of, METH_VARARGS, NULL},
-    {"skip_frames_of_too", skip_frames_of_too, METH_O, NULL},
-    {"caller", caller, METH_NOARGS, NULL},
+    {"also_skip_frames_of", also_skip_frames_of, METH_O, NULL},
+    {"find_caller", find_caller, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-int add_source_functions(PyObject *module) { return PyModule_AddFunctions(module, functions); }
+int add_call_site_functions(PyObject *module) { return PyModule_AddFunctions(module, functions); }

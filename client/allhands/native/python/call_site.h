@@ -9,11 +9,11 @@
 
 /* The innermost frame whose file is not of this package: its code, a reference of the caller's, and
  * where it is in there, in bytes; NULL: there is none. Never with an exception. */
-PyObject *source_here(int32_t *instruction);
+PyObject *call_site_here(int32_t *instruction);
 
-/* (file, line, function) of what source_here gave. */
-PyObject *source_told(PyObject *code, int32_t instruction);
+/* (file, line, function) of what call_site_here gave. */
+PyObject *call_site_tuple(PyObject *code, int32_t instruction);
 
-int add_source_functions(PyObject *module);
+int add_call_site_functions(PyObject *module);
 
 #endif

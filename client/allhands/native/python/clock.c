@@ -12,7 +12,7 @@
 #define VALID_NS (500 * 1000000LL)  /* in which a clock that is being set right moves by 0.25 ms */
 #define NARROW_NS 2000              /* a look that took longer was interrupted */
 
-ah_clock clock_known;
+ah_clock clock_rate;
 
 static int64_t system_ns(void)
 {
@@ -33,11 +33,11 @@ static bool is_steady(void)
 #endif
 }
 
-int64_t clock_learn(void)
+int64_t clock_calibrate(void)
 {
     static enum { UNKNOWN, STEADY, UNFIT } ticks;
-    static uint64_t looked_ticks;
-    static int64_t looked_ns;
+    static uint64_t first_ticks;
+    static int64_t first_ns;
     if (ticks == UNKNOWN)
         ticks = is_steady() ? STEADY : UNFIT;
     if (ticks == UNFIT)
@@ -47,38 +47,38 @@ int64_t clock_learn(void)
     int64_t now = system_ns();
     if (now - before > NARROW_NS)
         return now;
-    int64_t past = before - looked_ns;
-    if (looked_ns == 0 || past < LEAST_NS) {
-        if (looked_ns == 0) {
-            looked_ns = before;
-            looked_ticks = count;
+    int64_t past = before - first_ns;
+    if (first_ns == 0 || past < LEAST_NS) {
+        if (first_ns == 0) {
+            first_ns = before;
+            first_ticks = count;
         }
         return now;
     }
-    uint64_t counted = count - looked_ticks;
+    uint64_t counted = count - first_ticks;
     double rate = (double)past / (double)counted;
-    double known = (double)clock_known.rate / 4294967296.0;
+    double known = (double)clock_rate.rate / 4294967296.0;
     /* A tick is 0.2 ns to 1 ns on one kind of processor, up to 50 ns on the other. A rate that is
      * suddenly another one is that of a machine that was moved, or of a counter that stood still. */
     if (!(rate > 0.1) || !(rate < 100) ||
         (known > 0 && !(rate > known * 0.99 && rate < known * 1.01))) {
         ticks = UNFIT;
-        clock_known.valid = 0;
+        clock_rate.valid = 0;
         return now;
     }
-    clock_known = (ah_clock){
+    clock_rate = (ah_clock){
         .ticks = count,
         .ns = before + (now - before) / 2,
         .rate = (uint64_t)(rate * 4294967296.0),
         .valid = (uint64_t)(VALID_NS / rate), /* so their product fits in 63 bits */
     };
-    looked_ns = before;
-    looked_ticks = count;
+    first_ns = before;
+    first_ticks = count;
     return now;
 }
 
 #else
 
-int64_t clock_learn(void) { return system_ns(); }
+int64_t clock_calibrate(void) { return system_ns(); }
 
 #endif

@@ -29,19 +29,19 @@ typedef struct {
     uint64_t valid; /* for so many ticks; 0: not known yet, or never */
 } ah_clock;
 
-extern ah_clock clock_known;
+extern ah_clock clock_rate;
 
 /* Ask the system, and learn from it what ticks are. */
-int64_t clock_learn(void);
+int64_t clock_calibrate(void);
 
 static inline int64_t clock_now(void)
 {
 #ifdef AH_TICKS
-    uint64_t past = AH_TICKS() - clock_known.ticks;
-    if (past < clock_known.valid)
-        return clock_known.ns + (int64_t)(past * clock_known.rate >> 32);
+    uint64_t past = AH_TICKS() - clock_rate.ticks;
+    if (past < clock_rate.valid)
+        return clock_rate.ns + (int64_t)(past * clock_rate.rate >> 32);
 #endif
-    return clock_learn();
+    return clock_calibrate();
 }
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "kernels/kernels.h"
 
-int add_lane_type(PyObject *module);
+int add_comm_type(PyObject *module);
 
 /* The kernels' name of a NumPy type number; AH_TYPES: none. */
 ah_type type_of_number(int type_number);

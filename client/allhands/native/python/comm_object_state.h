@@ -1,7 +1,7 @@
 /* What the files of Lane share: its state, a call's plan, and how a call is begun and ended.
  *
  * comm_object.c has the type, and calls from the queue; inline_calls.c those on the caller's thread;
- * call_run.c begins and ends either; persistent_object.c has those that were prepared.
+ * call_run.c begins and ends either; request_object.c has those that were prepared.
  */
 #ifndef ALLHANDS_COMM_OBJECT_STATE_H
 #define ALLHANDS_COMM_OBJECT_STATE_H
@@ -18,7 +18,7 @@
 #define WAITS 64
 #define RECORDS_LEAST 64 /* for who asks what a call was, also where none is recorded */
 #define RECORDS_MOST (1 << 24)
-#define BEGUN 64
+#define STARTS_KEPT 64
 #define SHAPE_DIMS 8  /* that are kept beside a record; of more dimensions a tuple is */
 #define SHAPE_LONG 14 /* in place of the number of dimensions: there is a tuple */
 #define SHAPE_NONE 15
@@ -39,7 +39,7 @@ typedef enum {
     KINDS
 } Kind;
 
-extern const char *const lane_kind_names[KINDS];
+extern const char *const kind_names[KINDS];
 
 /* What one call does, checked: everything that the collectives of comm.h want to know. */
 typedef struct {
@@ -81,7 +81,7 @@ typedef struct {
     int32_t instruction; /* in the code */
     uint8_t kind : 4, ndim : 4; /* one dimension is `amount`, more are in the record's Shape */
     int8_t op, root;
-    uint8_t ending; /* Outcome, then 4 bits on: ah_variant; RECORD_QUEUED */
+    uint8_t outcome_bits; /* Outcome, then 4 bits on: ah_variant; RECORD_QUEUED */
 } Record;
 _Static_assert(sizeof(Record) == 64 && AH_MAX_RANKS <= 128 && OUTCOMES <= 16, "records fit");
 _Static_assert(KINDS <= 16 && SHAPE_DIMS < SHAPE_LONG, "kinds and dimensions fit");
@@ -99,38 +99,38 @@ typedef union {
 typedef struct {
     uint64_t stride;
     int count;
-    uint64_t sequence[BEGUN];
-    int64_t at[BEGUN];
-} Begun;
+    uint64_t sequence[STARTS_KEPT];
+    int64_t at[STARTS_KEPT];
+} StartTimes;
 
-struct Persistent;
+struct AllReduceRequest;
 
 typedef struct {
     PyObject_HEAD
-    ah_comm *lane;
+    ah_comm *comm;
     PyObject *segments; /* what keeps the areas mapped */
     PyObject *ops;
     PyObject *on_failure, *on_slow;
     PyThread_type_lock turn; /* held by the call that runs */
     int rank, size;
     int64_t timeout_ns;
-    uint64_t taken;     /* number of the latest call that has one */
+    uint64_t last_number;     /* number of the latest call that has one */
     uint64_t limit;     /* calls above need a rank that has left */
     Py_ssize_t queued;  /* calls that have a number and not ended, but for those of fast callers */
     uint64_t begun, ended, completed;
     const char *current; /* the operation under way; "" between calls */
     int64_t since_ns;
     unsigned generation;
-    int told;           /* of the own segment's unshared pages */
-    int tries;          /* that are left of asking for cross-memory attach */
+    int unshared_seen;           /* of the own segment's unshared pages */
+    int attach_tries;          /* that are left of asking for cross-memory attach */
     size_t attach_min;
     bool closed;
-    struct Persistent *pending; /* a call that was started and not finished yet */
+    struct AllReduceRequest *pending; /* a call that was started and not finished yet */
     Plan plan; /* of the call that runs; too large for the stack of a fast call */
     ah_variant variant; /* of the call that ended last */
     bool records_all; /* else only what they are, not when and where */
     bool from_queue; /* the call that runs */
-    unsigned long inside; /* the thread that made the call that runs, and waits for it; 0: none */
+    unsigned long inline_thread; /* the thread that made the call that runs, and waits for it; 0: none */
     PyObject *on_clash;   /* NULL: threads may do as they like */
     size_t mask; /* of `records`, whose number is a power of two */
     Record *records;
@@ -138,49 +138,49 @@ typedef struct {
     int64_t waits[WAITS]; /* of the latest calls: nanoseconds to the end of a wait that others could
                            * see; else 0 */
     uint64_t waiting; /* ranks for which the call that runs was last seen to wait */
-    Begun begun_at;
-} LaneObject;
+    StartTimes start_times;
+} CommObject;
 
 /* How a call that runs and the hooks find each other. */
 typedef struct {
-    LaneObject *self;
+    CommObject *self;
     ah_call call;
     PyThreadState *saved;
     int64_t timeout;
-    int64_t ask_at;
-    bool asked;
-} Running;
+    int64_t slow_at;
+    bool was_slow;
+} RunningCall;
 
-extern PyTypeObject *Lane_Type;
-extern unsigned lane_generation; /* counts forks: a child shares the memory, but is no member */
+extern PyTypeObject *Comm_Type;
+extern unsigned comm_generation; /* counts forks: a child shares the memory, but is no member */
 
 int64_t now_ns(void);
 
 /* ---- call_run.c: by who holds the turn */
 
 /* Begin the plan as call number `sequence`. */
-void lane_begin(LaneObject *self, Running *running, uint64_t sequence, int64_t timeout,
+void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64_t timeout,
                 int64_t deadline, PyObject *label);
 /* End what was begun; -1 with an exception set unless it ended well. */
-int lane_end(LaneObject *self, Running *running, ah_status status, PyObject *label);
+int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject *label);
 /* Set the exception of a call that failed. */
-void lane_complain(LaneObject *self, const Running *running, ah_status status, PyObject *label);
-/* Carry the plan out, from its beginning to its end; as lane_end. */
-int lane_perform(LaneObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label);
+/* Carry the plan out, from its beginning to its end; as call_end. */
+int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
                  PyObject *label);
 /* What a rank gives to and expects from each, in bytes, where ranks may differ in that; else None. */
-PyObject *lane_shares(const LaneObject *self, Kind kind);
+PyObject *call_splits(const CommObject *self, Kind kind);
 
 /* ---- inline_calls.c */
 
 /* Take the turn at once, if nobody else has a call here and nothing speaks against it: 1. Else 0,
  * or -1 with an exception that is for whoever calls: such as that another thread is in a call of its
  * own under the same label. */
-int lane_enter(LaneObject *self, const char *operation, PyObject *label);
+int comm_try_enter(CommObject *self, const char *operation, PyObject *label);
 /* Whether this process made the lane; else false with an exception set: a forked child shares the
  * memory, where it must not write in its parent's name. */
-bool lane_is_own(const LaneObject *self);
-int lane_op_index(LaneObject *self, PyObject *op);
+bool comm_is_own(const CommObject *self);
+int comm_op_index(CommObject *self, PyObject *op);
 /* Write what stands for a label, or None, into a plan; false: it is no text. */
 bool plan_label(Plan *plan, PyObject *label);
 /* Write a shape that is a tuple into a plan, which has its count; None: as plan_no_shape. false: an
@@ -189,39 +189,39 @@ bool plan_shape(Plan *plan, PyObject *shape);
 /* Let ranks differ in the shapes of what they bring. */
 void plan_no_shape(Plan *plan);
 /* The methods named after collectives. */
-typedef PyObject *LaneCall(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
-LaneCall lane_barrier, lane_all_reduce, lane_reduce, lane_broadcast, lane_all_gather_into_tensor,
-    lane_reduce_scatter_tensor, lane_all_to_all_single;
+typedef PyObject *CommMethod(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+CommMethod comm_barrier, comm_all_reduce, comm_reduce, comm_broadcast, comm_all_gather_into_tensor,
+    comm_reduce_scatter_tensor, comm_all_to_all_single;
 
 /* ---- call_records.c */
 
 /* Room for so many records, or for RECORDS_LEAST; false: there is no memory. */
-bool lane_make_records(LaneObject *self, size_t wanted);
-void lane_free_records(LaneObject *self);
+bool records_new(CommObject *self, size_t wanted);
+void records_free(CommObject *self);
 /* Methods. */
-PyObject *lane_record(LaneObject *self, PyObject *sequence);
-PyObject *lane_records(LaneObject *self, PyObject *last);
-PyObject *lane_source(LaneObject *self, PyObject *sequence);
-PyObject *lane_ended_as(LaneObject *self, PyObject *args);
-PyObject *lane_begun(LaneObject *self, PyObject *unused);
+PyObject *comm_describe(CommObject *self, PyObject *sequence);
+PyObject *comm_records(CommObject *self, PyObject *last);
+PyObject *comm_call_site(CommObject *self, PyObject *sequence);
+PyObject *comm_set_outcome(CommObject *self, PyObject *args);
+PyObject *comm_start_times(CommObject *self, PyObject *unused);
 /* The shape of what this rank brought, as a tuple; None: ranks may differ in it. */
-PyObject *record_shape(const LaneObject *self, const Record *record);
+PyObject *record_shape(const CommObject *self, const Record *record);
 /* Bytes of what this rank brought. */
 size_t record_bytes(const Record *record);
-extern const char *const lane_variant_names[];
+extern const char *const variant_names[];
 
-static inline Record *lane_record_of(LaneObject *self, uint64_t sequence)
+static inline Record *record_of(CommObject *self, uint64_t sequence)
 {
     return &self->records[sequence & self->mask];
 }
 
-/* ---- persistent_object.c */
+/* ---- request_object.c */
 
 /* Another call comes: the one that was started goes first, as on all ranks. What goes wrong is for
  * who waits for that one; but Ctrl-C is for this caller: -1. */
-int lane_finish_pending(LaneObject *self);
-int add_persistent_type(PyObject *module);
+int comm_finish_pending(CommObject *self);
+int add_request_type(PyObject *module);
 /* The method. */
-LaneCall lane_post;
+CommMethod comm_start_all_reduce;
 
 #endif

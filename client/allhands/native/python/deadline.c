@@ -15,7 +15,7 @@ int find_deadlines(void)
     return until == NULL ? -1 : 0;
 }
 
-int64_t within_deadlines(int64_t timeout)
+int64_t limit_by_deadlines(int64_t timeout)
 {
     PyObject *value = NULL;
     if (PyContextVar_Get(until, NULL, &value) < 0) {

@@ -10,7 +10,7 @@
 
 #include "p2p/p2p.h"
 
-#define LETTERS_MOST (1 << 24)
+#define LOG_MAX (1 << 24)
 
 typedef struct {
     uint64_t number; /* 0: none */
@@ -22,26 +22,26 @@ typedef struct {
     int16_t peer; /* place in the group; -1: whoever sends */
     bool receives;
     uint8_t outcome, way;
-} Letter;
+} LogEntry;
 
 typedef struct {
-    Letter *ring; /* NULL: none are kept */
-    uint64_t taken;
+    LogEntry *ring; /* NULL: none are kept */
+    uint64_t last_number;
     size_t mask;
-} Letters;
+} P2PLog;
 
 /* Room for so many; false: there is no memory. */
-bool letters_make(Letters *self, size_t wanted);
-void letters_free(Letters *self);
+bool log_new(P2PLog *self, size_t wanted);
+void log_free(P2PLog *self);
 
 /* Write down what begins, with the GIL held, and return its number; 0: nothing is written down. */
-uint64_t letters_begin(Letters *self, const ah_message *message, PyObject *dtype, int64_t now,
+uint64_t log_begin(P2PLog *self, const ah_message *message, PyObject *dtype, int64_t now,
                        PyObject *label);
 /* Write down how it ended. */
-void letters_end(Letters *self, uint64_t number, const ah_message *message, int outcome);
+void log_end(P2PLog *self, uint64_t number, const ah_message *message, int outcome);
 
 /* The last so many, as a list of tuples. */
-PyObject *letters_rows(const Letters *self, size_t last, const char *const outcomes[],
+PyObject *log_rows(const P2PLog *self, size_t last, const char *const outcomes[],
                        const char *const ways[]);
 
 #endif

@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    ah_p2p *mail;
+    ah_p2p *p2p;
     PyObject *segments; /* what keeps the memory mapped */
     PyObject *on_failure;
     int rank, size;
@@ -56,13 +56,13 @@ typedef struct {
     bool closed;
     Type types[TYPES];
     int next_type;
-    Letters letters;
-} MailObject;
+    P2PLog log;
+} P2PObject;
 
 typedef struct {
     PyObject_HEAD
-    MailObject *owner;
-    PyObject *array, *exchange, *text;
+    P2PObject *owner;
+    PyObject *array, *context, *text;
     ah_message message;
     bool held;    /* a reference of its own, while it is under way */
     bool claimed; /* somebody has taken it upon itself to tell of its end */
@@ -73,7 +73,7 @@ typedef struct {
     PyThreadState *saved;
 } Waiting;
 
-static PyTypeObject *Mail_Type;
+static PyTypeObject *P2P_Type;
 static PyTypeObject *Message_Type;
 static unsigned generation; /* counts forks: a child shares the memory, but is no member */
 
@@ -105,7 +105,7 @@ static ah_wait_hooks hooks_of(Waiting *waiting, int64_t timeout)
                       timeout / 4 < TICK_NS ? timeout / 4 + 1 : TICK_NS, waiting};
 }
 
-static bool is_open(const MailObject *self)
+static bool is_open(const P2PObject *self)
 {
     return !self->closed && self->generation == generation;
 }
@@ -113,7 +113,7 @@ static bool is_open(const MailObject *self)
 /* ---------------------------------------------------------------- what a message is */
 
 /* NULL with an exception. It stays until seven others have been used. */
-static Type *type_of(MailObject *self, PyArrayObject *array)
+static Type *type_of(P2PObject *self, PyArrayObject *array)
 {
     PyObject *descr = (PyObject *)PyArray_DESCR(array);
     for (int at = 0; at < TYPES; at++)
@@ -134,7 +134,7 @@ static Type *type_of(MailObject *self, PyArrayObject *array)
     return type;
 }
 
-static bool describe(MailObject *self, ah_message *message, PyArrayObject *array, PyObject **text)
+static bool describe(P2PObject *self, ah_message *message, PyArrayObject *array, PyObject **text)
 {
     Type *type = type_of(self, array);
     if (type == NULL)
@@ -152,7 +152,7 @@ static bool describe(MailObject *self, ah_message *message, PyArrayObject *array
 }
 
 /* An array that needs no second look; everything else is for the careful way. */
-static PyArrayObject *plain(PyObject *given, bool written)
+static PyArrayObject *plain_array_of(PyObject *given, bool written)
 {
     if (!PyArray_CheckExact(given))
         return NULL;
@@ -167,7 +167,7 @@ static PyArrayObject *plain(PyObject *given, bool written)
 /* ---------------------------------------------------------------- on the caller's thread */
 
 /* Set the exception of a message that did not get there. */
-static void complain(MailObject *self, const ah_message *message, int64_t timeout, PyObject *label)
+static void raise_failure(P2PObject *self, const ah_message *message, int64_t timeout, PyObject *label)
 {
     PyObject *done = PyObject_CallFunction(
         self->on_failure, "sOiiIsnKKzdOO", outcome_names[ah_message_outcome(message)],
@@ -183,7 +183,7 @@ static void complain(MailObject *self, const ah_message *message, int64_t timeou
 }
 
 /* Read how long a message may take, and its tag. Nanoseconds; 0: that is for the careful way. */
-static int64_t limit_of(const MailObject *self, ah_message *message, PyObject *tag,
+static int64_t limit_of(const P2PObject *self, ah_message *message, PyObject *tag,
                         PyObject *timeout)
 {
     int64_t limit = self->timeout_ns;
@@ -195,7 +195,7 @@ static int64_t limit_of(const MailObject *self, ah_message *message, PyObject *t
         }
         limit = (int64_t)(seconds * NANOSECONDS);
     }
-    if ((limit = within_deadlines(limit)) <= 0)
+    if ((limit = limit_by_deadlines(limit)) <= 0)
         return 0;
     if (!PyLong_CheckExact(tag))
         return 0;
@@ -208,13 +208,13 @@ static int64_t limit_of(const MailObject *self, ah_message *message, PyObject *t
     return limit;
 }
 
-static int64_t begun_at(const MailObject *self)
+static int64_t start_time(const P2PObject *self)
 {
-    return self->letters.ring != NULL ? clock_now() : now_ns();
+    return self->log.ring != NULL ? clock_now() : now_ns();
 }
 
 /* 1: well, 0: not here, -1 with an exception. */
-static int exchange(MailObject *self, ah_message *message, PyArrayObject *array, PyObject *tag,
+static int exchange(P2PObject *self, ah_message *message, PyArrayObject *array, PyObject *tag,
                     PyObject *timeout, PyObject *label)
 {
     int64_t limit = limit_of(self, message, tag, timeout);
@@ -223,28 +223,28 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
     PyObject *text = NULL;
     if (!describe(self, message, array, &text))
         return -1;
-    int64_t now = begun_at(self);
+    int64_t now = start_time(self);
     message->deadline = now + limit;
-    uint64_t letter =
-        letters_begin(&self->letters, message, (PyObject *)PyArray_DESCR(array), now, label);
-    int result = -1, started = ah_p2p_start(self->mail, message);
+    uint64_t entry =
+        log_begin(&self->log, message, (PyObject *)PyArray_DESCR(array), now, label);
+    int result = -1, started = ah_p2p_start(self->p2p, message);
     if (started < 0) {
-        letters_end(&self->letters, letter, message, AH_FAILED);
+        log_end(&self->log, entry, message, AH_FAILED);
         PyErr_NoMemory();
     } else {
         ah_status status = AH_OK;
         if (!started) {
             Waiting waiting;
             ah_wait_hooks hooks = hooks_of(&waiting, limit);
-            status = ah_p2p_wait(self->mail, message, INT64_MAX, &hooks);
+            status = ah_p2p_wait(self->p2p, message, INT64_MAX, &hooks);
             if (status == AH_INTERRUPTED)
-                ah_p2p_end(self->mail, message, AH_CANCELLED);
+                ah_p2p_end(self->p2p, message, AH_CANCELLED);
         }
-        letters_end(&self->letters, letter, message, ah_message_outcome(message));
+        log_end(&self->log, entry, message, ah_message_outcome(message));
         if (status == AH_OK && ah_message_outcome(message) == AH_DELIVERED)
             result = 1;
         else if (!PyErr_Occurred())
-            complain(self, message, limit, label);
+            raise_failure(self, message, limit, label);
     }
     free(message->expected_text);
     Py_DECREF(text);
@@ -252,7 +252,7 @@ static int exchange(MailObject *self, ah_message *message, PyArrayObject *array,
 }
 
 /* The place of a rank of the world; -1: it has none here, or is no other rank. */
-static int place_of(const MailObject *self, PyObject *given)
+static int group_rank_of(const P2PObject *self, PyObject *given)
 {
     if (!PyLong_CheckExact(given))
         return -1;
@@ -269,14 +269,14 @@ static int place_of(const MailObject *self, PyObject *given)
     return -1;
 }
 
-static PyObject *mail_send(MailObject *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *p2p_send(P2PObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 5) /* x, dst, tag, timeout, label */
         return PyErr_Format(PyExc_TypeError, "wants 5 arguments, has %zd", nargs);
     ah_message message;
-    PyArrayObject *array = plain(args[0], false);
+    PyArrayObject *array = plain_array_of(args[0], false);
     message.receives = message.is_async = false;
-    message.peer = place_of(self, args[1]);
+    message.peer = group_rank_of(self, args[1]);
     if (array == NULL || message.peer < 0 || !is_open(self))
         Py_RETURN_FALSE;
     int done = exchange(self, &message, array, args[2], args[3], args[4]);
@@ -285,7 +285,7 @@ static PyObject *mail_send(MailObject *self, PyObject *const *args, Py_ssize_t n
     return PyBool_FromLong(done);
 }
 
-static PyObject *mail_post(MailObject *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *p2p_try_send(P2PObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 5) /* x, place, tag, timeout, label */
         return PyErr_Format(PyExc_TypeError, "wants 5 arguments, has %zd", nargs);
@@ -295,7 +295,7 @@ static PyObject *mail_post(MailObject *self, PyObject *const *args, Py_ssize_t n
     if (place < 0 || place >= self->size || place == self->rank)
         return PyErr_Format(PyExc_ValueError, "no such rank");
     ah_message message;
-    PyArrayObject *array = plain(args[0], false);
+    PyArrayObject *array = plain_array_of(args[0], false);
     message.receives = message.is_async = false;
     message.peer = (int)place;
     if (array == NULL || !is_open(self) || limit_of(self, &message, args[2], args[3]) == 0)
@@ -303,26 +303,26 @@ static PyObject *mail_post(MailObject *self, PyObject *const *args, Py_ssize_t n
     PyObject *text = NULL;
     if (!describe(self, &message, array, &text))
         return NULL;
-    int64_t now = begun_at(self);
-    bool posted = ah_p2p_try_send(self->mail, &message);
+    int64_t now = start_time(self);
+    bool posted = ah_p2p_try_send(self->p2p, &message);
     if (posted) {
-        uint64_t letter = letters_begin(&self->letters, &message,
+        uint64_t entry = log_begin(&self->log, &message,
                                         (PyObject *)PyArray_DESCR(array), now, args[4]);
-        letters_end(&self->letters, letter, &message, AH_DELIVERED);
+        log_end(&self->log, entry, &message, AH_DELIVERED);
     }
     Py_DECREF(text);
     return PyBool_FromLong(posted);
 }
 
-static PyObject *mail_recv(MailObject *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *p2p_recv(P2PObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 5) /* x, src, tag, timeout, label */
         return PyErr_Format(PyExc_TypeError, "wants 5 arguments, has %zd", nargs);
     ah_message message;
-    PyArrayObject *array = plain(args[0], true);
+    PyArrayObject *array = plain_array_of(args[0], true);
     message.receives = true;
     message.is_async = false;
-    message.peer = args[1] == Py_None ? -1 : place_of(self, args[1]);
+    message.peer = args[1] == Py_None ? -1 : group_rank_of(self, args[1]);
     if (array == NULL || (message.peer < 0 && args[1] != Py_None) || !is_open(self))
         return PyLong_FromLong(-1);
     int done = exchange(self, &message, array, args[2], args[3], args[4]);
@@ -334,15 +334,15 @@ static PyObject *mail_recv(MailObject *self, PyObject *const *args, Py_ssize_t n
 /* ---------------------------------------------------------------- beside it */
 
 /* None: this process must not. */
-static PyObject *mail_start(MailObject *self, PyObject *args)
+static PyObject *p2p_start(P2PObject *self, PyObject *args)
 {
     PyArrayObject *array;
-    PyObject *exchange;
+    PyObject *context;
     int receives, peer;
     unsigned tag;
     double deadline;
     if (!PyArg_ParseTuple(args, "pO!iIdO", &receives, &PyArray_Type, &array, &peer, &tag, &deadline,
-                          &exchange))
+                          &context))
         return NULL;
     int wanted = NPY_ARRAY_C_CONTIGUOUS | (receives ? NPY_ARRAY_WRITEABLE : 0);
     if (peer < (receives ? -1 : 0) || peer >= self->size || peer == self->rank ||
@@ -353,9 +353,9 @@ static PyObject *mail_start(MailObject *self, PyObject *args)
     MessageObject *one = (MessageObject *)Message_Type->tp_alloc(Message_Type, 0);
     if (one == NULL)
         return NULL;
-    one->owner = (MailObject *)Py_NewRef(self);
+    one->owner = (P2PObject *)Py_NewRef(self);
     one->array = Py_NewRef(array);
-    one->exchange = Py_NewRef(exchange);
+    one->context = Py_NewRef(context);
     one->message.receives = receives;
     one->message.is_async = true;
     one->message.peer = peer;
@@ -368,7 +368,7 @@ static PyObject *mail_start(MailObject *self, PyObject *args)
     }
     one->held = true;
     Py_INCREF(one);
-    int started = ah_p2p_start(self->mail, &one->message);
+    int started = ah_p2p_start(self->p2p, &one->message);
     if (started) {
         one->held = false;
         Py_DECREF(one);
@@ -381,7 +381,7 @@ static PyObject *mail_start(MailObject *self, PyObject *args)
 }
 
 /* Nobody holds on to it for its own sake any more. */
-static void let_go(MessageObject *one)
+static void release_reference(MessageObject *one)
 {
     if (!one->held)
         return;
@@ -389,12 +389,12 @@ static void let_go(MessageObject *one)
     Py_DECREF(one);
 }
 
-static PyObject *mail_serve(MailObject *self, PyObject *unused)
+static PyObject *p2p_serve(P2PObject *self, PyObject *unused)
 {
     ah_message *ended;
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    ended = ah_p2p_serve(self->mail);
+    ended = ah_p2p_serve(self->p2p);
     Py_END_ALLOW_THREADS
     if (ended == NULL)
         Py_RETURN_NONE;
@@ -404,12 +404,12 @@ static PyObject *mail_serve(MailObject *self, PyObject *unused)
         next = ended->next_ended;
         if (list != NULL && PyList_Append(list, (PyObject *)one) < 0)
             Py_CLEAR(list);
-        let_go(one);
+        release_reference(one);
     }
     return list;
 }
 
-static PyObject *mail_leave(MailObject *self, PyObject *given)
+static PyObject *p2p_remove_peer(P2PObject *self, PyObject *given)
 {
     long place = PyLong_AsLong(given);
     if (PyErr_Occurred())
@@ -417,48 +417,48 @@ static PyObject *mail_leave(MailObject *self, PyObject *given)
     if (place < 0 || place >= self->size || place == self->rank)
         return PyErr_Format(PyExc_ValueError, "no such rank");
     Py_BEGIN_ALLOW_THREADS
-    ah_p2p_remove_peer(self->mail, (int)place);
+    ah_p2p_remove_peer(self->p2p, (int)place);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-static PyObject *mail_fail(MailObject *self, PyObject *unused)
+static PyObject *p2p_fail(P2PObject *self, PyObject *unused)
 {
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    ah_p2p_fail(self->mail);
+    ah_p2p_fail(self->p2p);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-static PyObject *mail_idle(MailObject *self, PyObject *unused)
+static PyObject *p2p_wait_idle(P2PObject *self, PyObject *unused)
 {
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    ah_p2p_wait_idle(self->mail);
+    ah_p2p_wait_idle(self->p2p);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-static PyObject *mail_close(MailObject *self, PyObject *unused)
+static PyObject *p2p_close(P2PObject *self, PyObject *unused)
 {
     (void)unused;
     self->closed = true;
     Py_BEGIN_ALLOW_THREADS
-    ah_p2p_close(self->mail);
+    ah_p2p_close(self->p2p);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-static PyObject *mail_records(MailObject *self, PyObject *given)
+static PyObject *p2p_records(P2PObject *self, PyObject *given)
 {
     size_t last = PyLong_AsSize_t(given);
     if (PyErr_Occurred())
         return NULL;
-    return letters_rows(&self->letters, last, outcome_names, way_names);
+    return log_rows(&self->log, last, outcome_names, way_names);
 }
 
-static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *p2p_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"rank",       "ranks",  "segments", "offsets",    "pids", "heap_offset",
                             "heap_bytes", "limits", "timeout",  "on_failure", "records", NULL};
@@ -479,29 +479,29 @@ static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (size < 1 || size > AH_MAX_RANKS || rank < 0 || rank >= size || slot_max < 0 || chunk < 1 ||
         PyTuple_GET_SIZE(offsets) != size || PyTuple_GET_SIZE(pids) != size ||
         PyTuple_GET_SIZE(ranks) != size || heap_offset < 0 || heap_bytes < 0 || !(timeout > 0) ||
-        !(timeout < 1e9) || records < 0 || records > LETTERS_MOST)
-        return PyErr_Format(PyExc_ValueError, "no such mail");
+        !(timeout < 1e9) || records < 0 || records > LOG_MAX)
+        return PyErr_Format(PyExc_ValueError, "no such messages");
     size_t needed = segment_area_bytes((int)size, &limits);
-    void *offices[AH_MAX_RANKS], *heaps[AH_MAX_RANKS];
+    void *regions[AH_MAX_RANKS], *heaps[AH_MAX_RANKS];
     pid_t processes[AH_MAX_RANKS];
     int world[AH_MAX_RANKS];
     if (!segment_places(segments, offsets, pids, needed, (size_t)heap_offset, (size_t)heap_bytes,
-                        offices, heaps, processes))
+                        regions, heaps, processes))
         return NULL;
     for (Py_ssize_t at = 0; at < size; at++) {
-        offices[at] = (char *)offices[at] + ah_area_bytes((int)size, &limits);
+        regions[at] = (char *)regions[at] + ah_area_bytes((int)size, &limits);
         world[at] = (int)PyLong_AsLong(PyTuple_GET_ITEM(ranks, at));
         if (PyErr_Occurred())
             return NULL;
     }
-    MailObject *self = (MailObject *)type->tp_alloc(type, 0);
+    P2PObject *self = (P2PObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     ah_p2p_limits own = ah_default_p2p_limits();
     /* What the user chose is for messages too; what was measured for collectives is not. */
     if (limits.attach_min != ah_default_limits((int)size).attach_min)
         own.attach_min = limits.attach_min;
-    self->mail = ah_p2p_new(rank, (int)size, offices, processes, heaps, (size_t)heap_bytes, &own);
+    self->p2p = ah_p2p_new(rank, (int)size, regions, processes, heaps, (size_t)heap_bytes, &own);
     self->segments = Py_NewRef(segments);
     self->on_failure = Py_NewRef(on_failure);
     self->rank = rank;
@@ -509,38 +509,38 @@ static PyObject *mail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     memcpy(self->ranks, world, sizeof world);
     self->timeout_ns = (int64_t)(timeout * NANOSECONDS);
     self->generation = generation;
-    if (self->mail == NULL || !letters_make(&self->letters, (size_t)records)) {
+    if (self->p2p == NULL || !log_new(&self->log, (size_t)records)) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
     return (PyObject *)self;
 }
 
-static int mail_traverse(MailObject *self, visitproc visit, void *arg)
+static int p2p_traverse(P2PObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->on_failure);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
 
-static int mail_clear(MailObject *self)
+static int p2p_clear(P2PObject *self)
 {
     Py_CLEAR(self->on_failure);
     return 0;
 }
 
-static void mail_dealloc(MailObject *self)
+static void p2p_dealloc(P2PObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    mail_clear(self);
+    p2p_clear(self);
     /* In a forked child the lock may be held for ever, and the words are its parent's. */
-    if (self->generation == generation && self->mail != NULL) {
+    if (self->generation == generation && self->p2p != NULL) {
         if (!self->closed)
-            ah_p2p_close(self->mail);
-        ah_p2p_free(self->mail);
+            ah_p2p_close(self->p2p);
+        ah_p2p_free(self->p2p);
     }
-    letters_free(&self->letters);
+    log_free(&self->log);
     Py_XDECREF(self->segments);
     for (int at = 0; at < TYPES; at++) {
         Py_XDECREF(self->types[at].descr);
@@ -550,53 +550,53 @@ static void mail_dealloc(MailObject *self)
     Py_DECREF(type);
 }
 
-static PyMethodDef mail_methods[] = {
-    {"send", (PyCFunction)(void (*)(void))mail_send, METH_FASTCALL, NULL},
-    {"post", (PyCFunction)(void (*)(void))mail_post, METH_FASTCALL, NULL},
-    {"recv", (PyCFunction)(void (*)(void))mail_recv, METH_FASTCALL, NULL},
-    {"start", (PyCFunction)mail_start, METH_VARARGS, NULL},
-    {"serve", (PyCFunction)mail_serve, METH_NOARGS, NULL},
-    {"leave", (PyCFunction)mail_leave, METH_O, NULL},
-    {"fail", (PyCFunction)mail_fail, METH_NOARGS, NULL},
-    {"idle", (PyCFunction)mail_idle, METH_NOARGS, NULL},
-    {"close", (PyCFunction)mail_close, METH_NOARGS, NULL},
-    {"records", (PyCFunction)mail_records, METH_O, NULL},
+static PyMethodDef p2p_methods[] = {
+    {"send", (PyCFunction)(void (*)(void))p2p_send, METH_FASTCALL, NULL},
+    {"try_send", (PyCFunction)(void (*)(void))p2p_try_send, METH_FASTCALL, NULL},
+    {"recv", (PyCFunction)(void (*)(void))p2p_recv, METH_FASTCALL, NULL},
+    {"start", (PyCFunction)p2p_start, METH_VARARGS, NULL},
+    {"serve", (PyCFunction)p2p_serve, METH_NOARGS, NULL},
+    {"remove_peer", (PyCFunction)p2p_remove_peer, METH_O, NULL},
+    {"fail", (PyCFunction)p2p_fail, METH_NOARGS, NULL},
+    {"wait_idle", (PyCFunction)p2p_wait_idle, METH_NOARGS, NULL},
+    {"close", (PyCFunction)p2p_close, METH_NOARGS, NULL},
+    {"records", (PyCFunction)p2p_records, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *mail_timeout(MailObject *self, void *unused)
+static PyObject *p2p_timeout(P2PObject *self, void *unused)
 {
     (void)unused;
     return PyFloat_FromDouble((double)self->timeout_ns / NANOSECONDS);
 }
 
-static int mail_set_timeout(MailObject *self, PyObject *value, void *unused)
+static int p2p_set_timeout(P2PObject *self, PyObject *value, void *unused)
 {
     (void)unused;
     return read_timeout(value, &self->timeout_ns);
 }
 
-static PyGetSetDef mail_getset[] = {
-    {"timeout", (getter)mail_timeout, (setter)mail_set_timeout, NULL, NULL},
+static PyGetSetDef p2p_getset[] = {
+    {"timeout", (getter)p2p_timeout, (setter)p2p_set_timeout, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyType_Slot mail_slots[] = {
+static PyType_Slot p2p_slots[] = {
     {Py_tp_doc, "The messages of one group over shared memory; described in _native.pyi."},
-    {Py_tp_new, mail_new},
-    {Py_tp_dealloc, mail_dealloc},
-    {Py_tp_traverse, mail_traverse},
-    {Py_tp_clear, mail_clear},
-    {Py_tp_methods, mail_methods},
-    {Py_tp_getset, mail_getset},
+    {Py_tp_new, p2p_new},
+    {Py_tp_dealloc, p2p_dealloc},
+    {Py_tp_traverse, p2p_traverse},
+    {Py_tp_clear, p2p_clear},
+    {Py_tp_methods, p2p_methods},
+    {Py_tp_getset, p2p_getset},
     {0, NULL},
 };
 
-static PyType_Spec mail_spec = {
-    .name = "allhands._native.Mail",
-    .basicsize = sizeof(MailObject),
+static PyType_Spec p2p_spec = {
+    .name = "allhands._native.ShmP2P",
+    .basicsize = sizeof(P2PObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = mail_slots,
+    .slots = p2p_slots,
 };
 
 /* ---------------------------------------------------------------- Message */
@@ -612,9 +612,9 @@ static PyObject *message_wait(MessageObject *self, PyObject *given)
         ah_wait_hooks hooks = hooks_of(&waiting, INT64_MAX);
         int64_t until = seconds < 1e9 ? now_ns() + (int64_t)(seconds * NANOSECONDS) : INT64_MAX;
         Py_INCREF(self);
-        ah_status status = ah_p2p_wait(self->owner->mail, &self->message, until, &hooks);
+        ah_status status = ah_p2p_wait(self->owner->p2p, &self->message, until, &hooks);
         if (status == AH_OK && !self->message.is_queued)
-            let_go(self);
+            release_reference(self);
         Py_DECREF(self);
         if (status == AH_INTERRUPTED)
             return NULL;
@@ -629,7 +629,7 @@ static PyObject *message_cancel(MessageObject *self, PyObject *unused)
     if (self->owner->generation == generation && ah_message_outcome(&self->message) == AH_RUNNING) {
         Py_INCREF(self);
         Py_BEGIN_ALLOW_THREADS
-        ah_p2p_end(self->owner->mail, &self->message, AH_CANCELLED);
+        ah_p2p_end(self->owner->p2p, &self->message, AH_CANCELLED);
         Py_END_ALLOW_THREADS
         Py_DECREF(self);
     }
@@ -659,14 +659,14 @@ static PyObject *message_way(MessageObject *self, void *unused)
 static PyObject *message_told(MessageObject *self, void *unused)
 {
     (void)unused;
-    const char *told = self->message.expected_text;
-    return told == NULL ? Py_NewRef(Py_None)
-                        : PyUnicode_DecodeUTF8(told, (Py_ssize_t)strlen(told), "replace");
+    const char *expected = self->message.expected_text;
+    return expected == NULL ? Py_NewRef(Py_None)
+                        : PyUnicode_DecodeUTF8(expected, (Py_ssize_t)strlen(expected), "replace");
 }
 
 static int message_traverse(MessageObject *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->exchange);
+    Py_VISIT(self->context);
     Py_VISIT((PyObject *)self->owner);
     Py_VISIT(Py_TYPE(self));
     return 0;
@@ -674,7 +674,7 @@ static int message_traverse(MessageObject *self, visitproc visit, void *arg)
 
 static int message_clear(MessageObject *self)
 {
-    Py_CLEAR(self->exchange);
+    Py_CLEAR(self->context);
     return 0;
 }
 
@@ -699,10 +699,10 @@ static PyMethodDef message_methods[] = {
 };
 
 static PyMemberDef message_members[] = {
-    {"exchange", T_OBJECT, offsetof(MessageObject, exchange), READONLY, NULL},
+    {"context", T_OBJECT, offsetof(MessageObject, context), READONLY, NULL},
     {"source", T_INT, offsetof(MessageObject, message.source), READONLY, NULL},
     {"touched", T_BOOL, offsetof(MessageObject, message.touched), READONLY, NULL},
-    {"unlike", T_ULONGLONG, offsetof(MessageObject, message.sent_nbytes), READONLY, NULL},
+    {"sent_nbytes", T_ULONGLONG, offsetof(MessageObject, message.sent_nbytes), READONLY, NULL},
     {"sent_signature", T_ULONGLONG, offsetof(MessageObject, message.sent_signature), READONLY,
      NULL},
     {NULL, 0, 0, 0, NULL},
@@ -711,7 +711,7 @@ static PyMemberDef message_members[] = {
 static PyGetSetDef message_getset[] = {
     {"outcome", (getter)message_outcome, NULL, NULL, NULL},
     {"way", (getter)message_way, NULL, NULL, NULL},
-    {"told", (getter)message_told, NULL, NULL, NULL},
+    {"expected", (getter)message_told, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -733,13 +733,13 @@ static PyType_Spec message_spec = {
     .slots = message_slots,
 };
 
-int add_mail_types(PyObject *module)
+int add_p2p_types(PyObject *module)
 {
-    Mail_Type = (PyTypeObject *)PyType_FromSpec(&mail_spec);
+    P2P_Type = (PyTypeObject *)PyType_FromSpec(&p2p_spec);
     Message_Type = (PyTypeObject *)PyType_FromSpec(&message_spec);
-    if (Mail_Type == NULL || Message_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0)
+    if (P2P_Type == NULL || Message_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0)
         return -1;
     if (PyModule_AddObjectRef(module, "Message", (PyObject *)Message_Type) < 0)
         return -1;
-    return PyModule_AddObjectRef(module, "Mail", (PyObject *)Mail_Type);
+    return PyModule_AddObjectRef(module, "ShmP2P", (PyObject *)P2P_Type);
 }

@@ -5,6 +5,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-int add_mail_types(PyObject *module);
+int add_p2p_types(PyObject *module);
 
 #endif

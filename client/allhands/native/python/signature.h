@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint64_t mixed(uint64_t value)
+static inline uint64_t mix(uint64_t value)
 {
     value += 0x9e3779b97f4a7c15u; /* splitmix64 (Steele, Lea & Flood 2014) */
     value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
@@ -14,7 +14,7 @@ static inline uint64_t mixed(uint64_t value)
     return value ^ value >> 31;
 }
 
-static inline uint64_t mixed_in(uint64_t hash, uint64_t more)
+static inline uint64_t mix_in(uint64_t hash, uint64_t more)
 {
     hash = (hash ^ more) * UINT64_C(0x9e3779b97f4a7c15);
     return hash ^ hash >> 32;
@@ -24,7 +24,7 @@ static inline uint64_t mixed_in(uint64_t hash, uint64_t more)
 static inline uint64_t shape_begun(size_t ndim) { return ndim + 1; }
 static inline uint64_t shape_with(uint64_t hash, ptrdiff_t dim)
 {
-    return mixed_in(hash, (uint64_t)dim + 1);
+    return mix_in(hash, (uint64_t)dim + 1);
 }
 
 /* Of a label of some bytes; of none it is 0. */
@@ -32,14 +32,14 @@ static inline uint64_t label_signature(const char *text, size_t nbytes)
 {
     if (nbytes == 0)
         return 0;
-    uint64_t hash = mixed(nbytes), word = 0;
+    uint64_t hash = mix(nbytes), word = 0;
     for (; nbytes > 8; nbytes -= 8, text += 8) {
         memcpy(&word, text, 8);
-        hash = mixed_in(hash, word);
+        hash = mix_in(hash, word);
     }
     word = 0;
     memcpy(&word, text, nbytes);
-    return mixed(mixed_in(hash, word));
+    return mix(mix_in(hash, word));
 }
 
 #endif

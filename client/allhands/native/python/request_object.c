@@ -6,41 +6,41 @@
 typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
 
 /* An all_reduce whose arguments were looked at once; or one call of it that was posted. */
-typedef struct Persistent {
+typedef struct AllReduceRequest {
     PyObject_HEAD
     PyObject *order; /* has the lane, sooner or later; NULL of one that was posted, as fallback */
     PyObject *x, *op, *fallback, *label;
     PyObject *shape; /* that x had before it was made flat; NULL: it was not */
-    LaneObject *lane;
+    CommObject *comm;
     PyObject *work;  /* of a call that went the other way */
     PyObject *error; /* of one that was finished on the way of another call */
     PyObject *dtype; /* of x, when it was looked at */
-    PyThread_type_lock over; /* held while it is posted: who finishes it may go on in another call */
+    PyThread_type_lock ended_lock; /* held while it is posted: who finishes it may go on in another call */
     int64_t timeout;
     State state;
     Plan plan;
     size_t nbytes;
-    Running running;
-} PersistentObject;
+    RunningCall running;
+} RequestObject;
 
-static PyTypeObject *Persistent_Type;
+static PyTypeObject *Request_Type;
 
-static int finish(PersistentObject *self)
+static int finish_all_reduce(RequestObject *self)
 {
-    LaneObject *lane = self->lane;
-    lane->pending = NULL;
-    lane->plan.kind = self->plan.kind; /* for the hooks; the rest stays where it is */
-    lane->plan.dtype = self->plan.dtype;
-    lane->plan.count = self->plan.count;
-    lane->plan.op = self->plan.op;
-    lane->plan.root = self->plan.root;
-    ah_status status = ah_all_reduce_finish(lane->lane, self->plan.op, self->plan.type,
+    CommObject *comm = self->comm;
+    comm->pending = NULL;
+    comm->plan.kind = self->plan.kind; /* for the hooks; the rest stays where it is */
+    comm->plan.dtype = self->plan.dtype;
+    comm->plan.count = self->plan.count;
+    comm->plan.op = self->plan.op;
+    comm->plan.root = self->plan.root;
+    ah_status status = ah_all_reduce_finish(comm->comm, self->plan.op, self->plan.type,
                                             self->plan.out[0], self->plan.count);
-    return lane_end(lane, &self->running, status, self->label == Py_None ? NULL : self->label);
+    return call_end(comm, &self->running, status, self->label == Py_None ? NULL : self->label);
 }
 
 /* Keep the exception that is set for who waits. */
-static void keep_error(PersistentObject *self)
+static void keep_error(RequestObject *self)
 {
     PyObject *type, *traceback;
     PyErr_Fetch(&type, &self->error, &traceback);
@@ -49,23 +49,23 @@ static void keep_error(PersistentObject *self)
     Py_XDECREF(traceback);
 }
 
-int lane_finish_pending(LaneObject *lane)
+int comm_finish_pending(CommObject *comm)
 {
-    PersistentObject *pending = lane->pending;
+    RequestObject *pending = comm->pending;
     PyObject *type = NULL, *value = NULL, *traceback = NULL;
-    Plan kept = lane->plan;
-    bool failed = finish(pending) < 0;
+    Plan kept = comm->plan;
+    bool failed = finish_all_reduce(pending) < 0;
     if (failed) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             PyErr_Fetch(&type, &value, &traceback);
-            lane_complain(lane, &pending->running, AH_INTERRUPTED,
+            call_raise(comm, &pending->running, AH_INTERRUPTED,
                      pending->label == Py_None ? NULL : pending->label);
         }
         keep_error(pending);
     }
     pending->state = failed ? FAILED : ENDED; /* not before: who waits looks at it */
-    PyThread_release_lock(pending->over);
-    lane->plan = kept;
+    PyThread_release_lock(pending->ended_lock);
+    comm->plan = kept;
     Py_DECREF(pending);
     if (type == NULL)
         return 0;
@@ -74,10 +74,10 @@ int lane_finish_pending(LaneObject *lane)
 }
 
 /* Look at the arguments; `plan.out[0]` stays NULL where they are not plain, or not for this. */
-static void prepare(PersistentObject *self)
+static void look_at_arguments(RequestObject *self)
 {
     PyArrayObject *x = plain_array(self->x, true);
-    self->plan.op = lane_op_index(self->lane, self->op);
+    self->plan.op = comm_op_index(self->comm, self->op);
     if (x == NULL || self->plan.op < 0)
         return;
     plan_type(&self->plan, x);
@@ -90,33 +90,33 @@ static void prepare(PersistentObject *self)
     self->plan.out[0] = PyArray_DATA(x);
     self->nbytes = (size_t)PyArray_NBYTES(x);
     if (!ah_supports(self->plan.op, self->plan.type) ||
-        !ah_all_reduce_splits(self->lane->lane, self->plan.type, self->plan.count))
+        !ah_all_reduce_splits(self->comm->comm, self->plan.type, self->plan.count))
         self->plan.out[0] = NULL;
 }
 
-static bool bind(PersistentObject *self)
+static bool find_comm(RequestObject *self)
 {
-    if (self->lane != NULL)
+    if (self->comm != NULL)
         return true;
-    PyObject *lane = PyObject_GetAttrString(self->order, "lane");
-    if (lane == NULL) {
+    PyObject *comm = PyObject_GetAttrString(self->order, "comm");
+    if (comm == NULL) {
         PyErr_Clear();
         return false;
     }
-    if (!PyObject_TypeCheck(lane, Lane_Type)) {
-        Py_DECREF(lane);
+    if (!PyObject_TypeCheck(comm, Comm_Type)) {
+        Py_DECREF(comm);
         return false;
     }
-    self->lane = (LaneObject *)lane;
-    prepare(self);
+    self->comm = (CommObject *)comm;
+    look_at_arguments(self);
     return true;
 }
 
 /* Give this rank's part, by who has the turn, which is given back; -1 with an exception set. */
-static int begin(PersistentObject *self, int64_t timeout)
+static int start_all_reduce(RequestObject *self, int64_t timeout)
 {
-    LaneObject *lane = self->lane;
-    Plan *plan = &lane->plan;
+    CommObject *comm = self->comm;
+    Plan *plan = &comm->plan;
     PyObject *label = self->label == Py_None ? NULL : self->label;
     plan->kind = ALL_REDUCE;
     plan->op = self->plan.op;
@@ -124,44 +124,44 @@ static int begin(PersistentObject *self, int64_t timeout)
     plan->count = self->plan.count;
     plan_type(plan, (PyArrayObject *)self->x); /* its shape may have been set anew */
     if (self->shape != NULL && !plan_shape(plan, self->shape)) {
-        PyThread_release_lock(lane->turn);
+        PyThread_release_lock(comm->turn);
         return -1;
     }
     plan->labelsig = self->plan.labelsig;
-    lane_begin(lane, &self->running, ++lane->taken, timeout, 0, label);
-    lane->inside = PyThread_get_thread_ident();
-    ah_status status = ah_all_reduce_start(lane->lane, &self->running.call, plan->op, plan->type,
+    call_begin(comm, &self->running, ++comm->last_number, timeout, 0, label);
+    comm->inline_thread = PyThread_get_thread_ident();
+    ah_status status = ah_all_reduce_start(comm->comm, &self->running.call, plan->op, plan->type,
                                            self->plan.out[0], plan->count);
-    lane->inside = 0;
+    comm->inline_thread = 0;
     int failed = 0;
     if (status == AH_OK) {
         self->state = POSTED;
-        PyThread_acquire_lock(self->over, NOWAIT_LOCK);
-        lane->pending = (PersistentObject *)Py_NewRef((PyObject *)self);
+        PyThread_acquire_lock(self->ended_lock, NOWAIT_LOCK);
+        comm->pending = (RequestObject *)Py_NewRef((PyObject *)self);
     } else
-        failed = lane_end(lane, &self->running, status, label);
-    PyThread_release_lock(lane->turn);
+        failed = call_end(comm, &self->running, status, label);
+    PyThread_release_lock(comm->turn);
     return failed;
 }
 
-static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
+static PyObject *request_start(RequestObject *self, PyObject *unused)
 {
     (void)unused;
     if (self->state != RESTING)
         return PyErr_Format(PyExc_RuntimeError, "started already: wait() for it first");
     PyArrayObject *x = (PyArrayObject *)self->x;
-    bool same = bind(self) && self->plan.out[0] != NULL && PyArray_NDIM(x) <= SHAPE_DIMS &&
+    bool same = find_comm(self) && self->plan.out[0] != NULL && PyArray_NDIM(x) <= SHAPE_DIMS &&
                 self->plan.out[0] == PyArray_DATA(x) && self->dtype == (PyObject *)PyArray_DESCR(x) &&
                 self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
     int64_t timeout = 0;
     if (same)
-        timeout = within_deadlines(self->timeout ? self->timeout : self->lane->timeout_ns);
+        timeout = limit_by_deadlines(self->timeout ? self->timeout : self->comm->timeout_ns);
     int entered =
-        same && timeout > 0 ? lane_enter(self->lane, lane_kind_names[ALL_REDUCE], self->label) : 0;
+        same && timeout > 0 ? comm_try_enter(self->comm, kind_names[ALL_REDUCE], self->label) : 0;
     if (entered < 0)
         return NULL;
     if (entered) {
-        if (begin(self, timeout) < 0)
+        if (start_all_reduce(self, timeout) < 0)
             return NULL;
         Py_RETURN_NONE;
     }
@@ -172,15 +172,15 @@ static PyObject *persistent_start(PersistentObject *self, PyObject *unused)
 }
 
 /* Wait until another thread has finished it; -1 with an exception: of a signal handler. */
-static int await_over(PersistentObject *self)
+static int await_end(RequestObject *self)
 {
     for (;;) {
         PyLockStatus got;
         Py_BEGIN_ALLOW_THREADS
-        got = PyThread_acquire_lock_timed(self->over, -1, 1);
+        got = PyThread_acquire_lock_timed(self->ended_lock, -1, 1);
         Py_END_ALLOW_THREADS
         if (got == PY_LOCK_ACQUIRED) {
-            PyThread_release_lock(self->over);
+            PyThread_release_lock(self->ended_lock);
             return 0;
         }
         if (Py_MakePendingCalls() < 0)
@@ -188,28 +188,28 @@ static int await_over(PersistentObject *self)
     }
 }
 
-static PyObject *persistent_wait(PersistentObject *self, PyObject *unused)
+static PyObject *request_wait(RequestObject *self, PyObject *unused)
 {
     (void)unused;
-    if (self->state == POSTED && !lane_is_own(self->lane))
+    if (self->state == POSTED && !comm_is_own(self->comm))
         return NULL;
     if (self->state == POSTED) {
-        PyThread_type_lock turn = self->lane->turn;
+        PyThread_type_lock turn = self->comm->turn;
         if (!PyThread_acquire_lock(turn, NOWAIT_LOCK)) {
             /* Whoever has the turn finishes this first. */
-            if (await_over(self) < 0)
+            if (await_end(self) < 0)
                 return NULL;
         } else if (self->state != POSTED)
             PyThread_release_lock(turn);
         else if (self->order == NULL) {
-            int failed = lane_finish_pending(self->lane);
+            int failed = comm_finish_pending(self->comm);
             PyThread_release_lock(turn);
             if (failed)
                 return NULL;
         } else {
             self->state = RESTING;
-            int failed = finish(self);
-            PyThread_release_lock(self->over);
+            int failed = finish_all_reduce(self);
+            PyThread_release_lock(self->ended_lock);
             PyThread_release_lock(turn);
             Py_DECREF(self); /* the lane's */
             if (failed)
@@ -241,39 +241,39 @@ static PyObject *persistent_wait(PersistentObject *self, PyObject *unused)
     }
 }
 
-PyObject *lane_post(PyObject *lane, PyObject *const *args, Py_ssize_t nargs)
+PyObject *comm_start_all_reduce(PyObject *comm, PyObject *const *args, Py_ssize_t nargs)
 {
-    LaneObject *on = (LaneObject *)lane;
+    CommObject *on = (CommObject *)comm;
     if (nargs != 5 || !PyArray_Check(args[0]))
-        return PyErr_Format(PyExc_TypeError, "post(x, op, timeout, label, shape)");
+        return PyErr_Format(PyExc_TypeError, "start_all_reduce(x, op, timeout, label, shape)");
     double timeout = PyFloat_AsDouble(args[2]);
     if (PyErr_Occurred())
         return NULL;
     if (on->pending != NULL || !(timeout > 0) || !(timeout < 1e9))
         Py_RETURN_NONE;
-    PersistentObject *self = (PersistentObject *)Persistent_Type->tp_alloc(Persistent_Type, 0);
+    RequestObject *self = (RequestObject *)Request_Type->tp_alloc(Request_Type, 0);
     if (self == NULL)
         return NULL;
-    self->lane = (LaneObject *)Py_NewRef(lane);
+    self->comm = (CommObject *)Py_NewRef(comm);
     self->x = Py_NewRef(args[0]);
     self->op = Py_NewRef(args[1]);
     self->label = Py_NewRef(args[3]);
     self->shape = Py_NewRef(args[4]);
-    self->over = PyThread_allocate_lock();
-    if (self->over == NULL) {
+    self->ended_lock = PyThread_allocate_lock();
+    if (self->ended_lock == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
-    prepare(self);
+    look_at_arguments(self);
     /* There is nothing pending, so this waits for nobody; nor does it where there is room. */
     int entered = self->plan.out[0] == NULL
                       ? 0
-                      : lane_enter(on, lane_kind_names[ALL_REDUCE], self->label);
+                      : comm_try_enter(on, kind_names[ALL_REDUCE], self->label);
     if (entered < 0) {
         Py_DECREF(self);
         return NULL;
     }
-    if (entered && !ah_slot_is_free(on->lane, on->taken + 1)) {
+    if (entered && !ah_slot_is_free(on->comm, on->last_number + 1)) {
         PyThread_release_lock(on->turn);
         entered = 0;
     }
@@ -281,7 +281,7 @@ PyObject *lane_post(PyObject *lane, PyObject *const *args, Py_ssize_t nargs)
         Py_DECREF(self);
         Py_RETURN_NONE;
     }
-    if (begin(self, (int64_t)(timeout * NANOSECONDS)) < 0) {
+    if (start_all_reduce(self, (int64_t)(timeout * NANOSECONDS)) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             Py_DECREF(self);
             return NULL;
@@ -292,7 +292,7 @@ PyObject *lane_post(PyObject *lane, PyObject *const *args, Py_ssize_t nargs)
     return (PyObject *)self;
 }
 
-static PyObject *persistent_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *order, *x, *op, *fallback, *label;
     double timeout;
@@ -301,7 +301,7 @@ static PyObject *persistent_new(PyTypeObject *type, PyObject *args, PyObject *kw
     if (!PyArg_ParseTuple(args, "OO!OOdO", &order, &PyArray_Type, &x, &op, &fallback, &timeout,
                           &label))
         return NULL;
-    PersistentObject *self = (PersistentObject *)type->tp_alloc(type, 0);
+    RequestObject *self = (RequestObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->order = Py_NewRef(order);
@@ -310,28 +310,28 @@ static PyObject *persistent_new(PyTypeObject *type, PyObject *args, PyObject *kw
     self->fallback = Py_NewRef(fallback);
     self->label = Py_NewRef(label);
     self->timeout = (int64_t)(timeout * NANOSECONDS);
-    self->over = PyThread_allocate_lock();
-    if (self->over == NULL) {
+    self->ended_lock = PyThread_allocate_lock();
+    if (self->ended_lock == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
     return (PyObject *)self;
 }
 
-static int persistent_traverse(PersistentObject *self, visitproc visit, void *arg)
+static int request_traverse(RequestObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->order);
     Py_VISIT(self->x);
     Py_VISIT(self->op);
     Py_VISIT(self->fallback);
-    Py_VISIT(self->lane);
+    Py_VISIT(self->comm);
     Py_VISIT(self->work);
     Py_VISIT(self->error);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
 
-static int persistent_clear(PersistentObject *self)
+static int request_clear(RequestObject *self)
 {
     Py_CLEAR(self->fallback);
     Py_CLEAR(self->work);
@@ -339,57 +339,57 @@ static int persistent_clear(PersistentObject *self)
     return 0;
 }
 
-static void persistent_dealloc(PersistentObject *self)
+static void request_dealloc(RequestObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    persistent_clear(self);
+    request_clear(self);
     Py_XDECREF(self->order);
     Py_XDECREF(self->x);
     Py_XDECREF(self->op);
     Py_XDECREF(self->label);
     Py_XDECREF(self->shape);
     Py_XDECREF(self->dtype);
-    Py_XDECREF(self->lane);
-    if (self->over != NULL)
-        PyThread_free_lock(self->over);
+    Py_XDECREF(self->comm);
+    if (self->ended_lock != NULL)
+        PyThread_free_lock(self->ended_lock);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
-static PyMethodDef persistent_methods[] = {
-    {"start", (PyCFunction)persistent_start, METH_NOARGS, NULL},
-    {"wait", (PyCFunction)persistent_wait, METH_NOARGS, NULL},
+static PyMethodDef request_methods[] = {
+    {"start", (PyCFunction)request_start, METH_NOARGS, NULL},
+    {"wait", (PyCFunction)request_wait, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef persistent_members[] = {
-    {"sequence", T_ULONGLONG, offsetof(PersistentObject, running.call.sequence), READONLY, NULL},
+static PyMemberDef request_members[] = {
+    {"sequence", T_ULONGLONG, offsetof(RequestObject, running.call.sequence), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyType_Slot persistent_slots[] = {
-    {Py_tp_members, persistent_members},
+static PyType_Slot request_slots[] = {
+    {Py_tp_members, request_members},
     {Py_tp_doc, "A call whose arguments were looked at once; described in _native.pyi."},
-    {Py_tp_new, persistent_new},
-    {Py_tp_dealloc, persistent_dealloc},
-    {Py_tp_traverse, persistent_traverse},
-    {Py_tp_clear, persistent_clear},
-    {Py_tp_methods, persistent_methods},
+    {Py_tp_new, request_new},
+    {Py_tp_dealloc, request_dealloc},
+    {Py_tp_traverse, request_traverse},
+    {Py_tp_clear, request_clear},
+    {Py_tp_methods, request_methods},
     {0, NULL},
 };
 
-static PyType_Spec persistent_spec = {
-    .name = "allhands._native.Persistent",
-    .basicsize = sizeof(PersistentObject),
+static PyType_Spec request_spec = {
+    .name = "allhands._native.AllReduceRequest",
+    .basicsize = sizeof(RequestObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = persistent_slots,
+    .slots = request_slots,
 };
 
-int add_persistent_type(PyObject *module)
+int add_request_type(PyObject *module)
 {
-    Persistent_Type = (PyTypeObject *)PyType_FromSpec(&persistent_spec);
-    if (Persistent_Type == NULL)
+    Request_Type = (PyTypeObject *)PyType_FromSpec(&request_spec);
+    if (Request_Type == NULL)
         return -1;
-    return PyModule_AddObjectRef(module, "Persistent", (PyObject *)Persistent_Type);
+    return PyModule_AddObjectRef(module, "AllReduceRequest", (PyObject *)Request_Type);
 }
