@@ -75,8 +75,8 @@ sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also und
 
 # ---------------------------------------------------------------- lint
 
-.PHONY: lint lint-style lint-types lint-imports lint-wire lint-container
-lint: lint-style lint-types lint-imports lint-wire lint-container ## Check all but behaviour
+.PHONY: lint lint-style lint-types lint-imports lint-c lint-wire lint-container
+lint: lint-style lint-types lint-imports lint-c lint-wire lint-container ## Check all but behaviour
 
 lint-style: $(VENV)/.has-dev
 	$(BIN)/ruff check --quiet
@@ -88,6 +88,21 @@ lint-types: $(VENV)/.has-dev
 
 lint-imports: $(VENV)/.has-dev
 	$(BIN)/lint-imports
+
+C_SOURCES := $(wildcard client/allhands/native/*/*.[ch] tests/native/*.c)
+C_WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
+	-Wundef -Wvla -Wpointer-arith -Wduplicated-cond -Wlogical-op -Werror
+HEADERS = import sysconfig, numpy; \
+	print("-isystem", sysconfig.get_path("include"), "-isystem", numpy.get_include())
+
+lint-c: $(VENV)/.has-dev
+	@$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
+	@gcc -fsyntax-only -std=c11 -pthread $(C_WARNINGS) -Iclient/allhands/native \
+		$$($(BIN)/python -c '$(HEADERS)') $(wildcard client/allhands/native/*/*.c)
+
+.PHONY: format-c
+format-c: $(VENV)/.has-dev ## Format the C of the native core and of its tests
+	$(BIN)/clang-format -i $(C_SOURCES)
 
 lint-wire: $(VENV)/.has-dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python proto/generate.py --check

@@ -38,8 +38,8 @@ static int64_t now(void) {
 }
 
 static void *map(size_t nbytes, int flags) {
-    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS | MAP_NORESERVE,
-                    -1, 0);
+    void *at =
+        mmap(NULL, nbytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) abort();
     if (options.huge) madvise(at, nbytes, MADV_HUGEPAGE);
     return at;
@@ -67,8 +67,11 @@ static ah_variant variant;
 static void nothing(void *owner) { (void)owner; }
 
 static void call(const job *j, int rank, char *x, char *y) {
-    ah_call c = {.sequence = ++sequence, .signature = 1, .deadline = INT64_MAX,
-                 .pause = nothing, .resume = nothing};
+    ah_call c = {.sequence = ++sequence,
+                 .signature = 1,
+                 .deadline = INT64_MAX,
+                 .pause = nothing,
+                 .resume = nothing};
     const size_t n = j->nbytes, each = n / (size_t)j->size / 8 * 8, size = (size_t)j->size;
     const void *in[AH_MAX_RANKS];
     void *out[AH_MAX_RANKS];
@@ -131,7 +134,8 @@ static void measure(const job *j, int rank) {
     pid_t pids[AH_MAX_RANKS];
     atomic_store(&j->pids[rank], (int)getpid());
     for (int r = 0; r < j->size; r++)
-        while (!(pids[r] = atomic_load(&j->pids[r]))) {}
+        while (!(pids[r] = atomic_load(&j->pids[r]))) {
+        }
     sequence = 0;
     comm = ah_comm_new(rank, j->size, j->area, pids, options.heap ? j->heap : NULL, j->heap_bytes,
                        &j->limits);
@@ -219,19 +223,32 @@ static void limit(int which, size_t *limit, const char *value) {
 static void option(const char *text) {
     const char *value = strchr(text, '=');
     if (!value++) exit(2);
-    if (!strncmp(text, "heap", 4)) options.heap = atoi(value);
-    else if (!strncmp(text, "slot_max", 8)) limit(0, &options.limits.slot_max, value);
-    else if (!strncmp(text, "chunk", 5)) limit(1, &options.limits.chunk, value);
-    else if (!strncmp(text, "attach_min", 10)) limit(2, &options.limits.attach_min, value);
-    else if (!strncmp(text, "attach", 6)) options.attach = atoi(value);
-    else if (!strncmp(text, "huge", 4)) options.huge = atoi(value);
-    else if (!strncmp(text, "pin", 3)) options.pin = atoi(value);
-    else if (!strncmp(text, "seconds", 7)) options.seconds = atof(value);
-    else if (!strcmp(text, "type=f16")) options.type = AH_FLOAT16;
-    else if (!strcmp(text, "type=bf16")) options.type = AH_BFLOAT16;
-    else if (!strcmp(text, "type=f64")) options.type = AH_FLOAT64;
-    else if (!strcmp(text, "type=i32")) options.type = AH_INT32;
-    else if (strcmp(text, "type=f32")) exit(2);
+    if (!strncmp(text, "heap", 4))
+        options.heap = atoi(value);
+    else if (!strncmp(text, "slot_max", 8))
+        limit(0, &options.limits.slot_max, value);
+    else if (!strncmp(text, "chunk", 5))
+        limit(1, &options.limits.chunk, value);
+    else if (!strncmp(text, "attach_min", 10))
+        limit(2, &options.limits.attach_min, value);
+    else if (!strncmp(text, "attach", 6))
+        options.attach = atoi(value);
+    else if (!strncmp(text, "huge", 4))
+        options.huge = atoi(value);
+    else if (!strncmp(text, "pin", 3))
+        options.pin = atoi(value);
+    else if (!strncmp(text, "seconds", 7))
+        options.seconds = atof(value);
+    else if (!strcmp(text, "type=f16"))
+        options.type = AH_FLOAT16;
+    else if (!strcmp(text, "type=bf16"))
+        options.type = AH_BFLOAT16;
+    else if (!strcmp(text, "type=f64"))
+        options.type = AH_FLOAT64;
+    else if (!strcmp(text, "type=i32"))
+        options.type = AH_INT32;
+    else if (strcmp(text, "type=f32"))
+        exit(2);
 }
 
 int main(int argc, char **argv) {

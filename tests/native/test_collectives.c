@@ -70,9 +70,9 @@ static void fail(const rank_state *me, const char *format, ...) {
     abort();
 }
 
-#define CHECK(me, condition) \
-    do { \
-        if (!(condition)) fail(me, "line %d: %s", __LINE__, #condition); \
+#define CHECK(me, condition)                                                                       \
+    do {                                                                                           \
+        if (!(condition)) fail(me, "line %d: %s", __LINE__, #condition);                           \
     } while (0)
 
 static int64_t now(void) {
@@ -244,8 +244,10 @@ static void fill(void *at, ah_type type, size_t nbytes, uint64_t seed) {
         case AH_FLOAT8_E4M3FN: from = &e4m3fn; break;
         case AH_FLOAT8_E5M2: from = &e5m2; break;
         case AH_BFLOAT16: from = &brain; break;
-        case AH_FLOAT32: case AH_COMPLEX64: from = narrow; break;
-        case AH_FLOAT64: case AH_COMPLEX128: from = wide; break;
+        case AH_FLOAT32:
+        case AH_COMPLEX64: from = narrow; break;
+        case AH_FLOAT64:
+        case AH_COMPLEX128: from = wide; break;
         default: break;
         }
         memcpy(bytes + i, from, each);
@@ -300,8 +302,18 @@ static void release_all(rank_state *me, buffers *all) {
 
 /* ---- one random call, the same on all ranks, checked */
 
-enum { BARRIER, ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, GATHER, SCATTER, ALL_GATHER,
-       ALL_TO_ALL, OPERATIONS };
+enum {
+    BARRIER,
+    ALL_REDUCE,
+    REDUCE,
+    REDUCE_SCATTER,
+    BROADCAST,
+    GATHER,
+    SCATTER,
+    ALL_GATHER,
+    ALL_TO_ALL,
+    OPERATIONS
+};
 
 typedef struct {
     int operation, root;
@@ -309,16 +321,25 @@ typedef struct {
     ah_type type;
     size_t nbytes; /* of the unit of this operation */
     bool in_place;
-    uint64_t heap;  /* which ranks have their arrays there */
-    uint64_t data;  /* seed of all inputs */
+    uint64_t heap; /* which ranks have their arrays there */
+    uint64_t data; /* seed of all inputs */
     size_t shift[AH_MAX_RANKS];
     size_t pairs[AH_MAX_RANKS][AH_MAX_RANKS]; /* all_to_all */
 } plan;
 
 static size_t some_size(uint64_t *common, const ah_limits *limits, int size) {
-    size_t marks[] = {0, 8, 40, 48, 64, limits->slot_max / (size_t)size, limits->slot_max,
-                      limits->chunk / (size_t)size, limits->chunk, 2 * limits->chunk,
-                      3 * limits->chunk, limits->attach_min == SIZE_MAX ? 0 : limits->attach_min};
+    size_t marks[] = {0,
+                      8,
+                      40,
+                      48,
+                      64,
+                      limits->slot_max / (size_t)size,
+                      limits->slot_max,
+                      limits->chunk / (size_t)size,
+                      limits->chunk,
+                      2 * limits->chunk,
+                      3 * limits->chunk,
+                      limits->attach_min == SIZE_MAX ? 0 : limits->attach_min};
     size_t mark = marks[draw(common) % (sizeof marks / sizeof *marks)];
     size_t change = draw(common) % 4 ? draw(common) % 40 : draw(common) % (limits->chunk + 1);
     return draw(common) % 2 || change > mark ? mark + change : mark - change;
@@ -344,9 +365,9 @@ static void make_plan(plan *p, const rank_state *me, uint64_t *common) {
     for (int a = 0; a < w->size; a++) {
         p->shift[a] = draw(common) % 2 ? 0 : draw(common) % 8 * each;
         for (int b = 0; b < w->size; b++)
-            p->pairs[a][b] = even             ? p->nbytes
+            p->pairs[a][b] = even               ? p->nbytes
                              : draw(common) % 3 ? draw(common) % 50
-                                              : some_size(common, &w->limits, w->size);
+                                                : some_size(common, &w->limits, w->size);
     }
 }
 
@@ -403,9 +424,7 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
 #define GOOD (good = status == AH_OK)
 #define BEFORE (given = all.count, before = digest(&all, given))
     switch (p->operation) {
-    case BARRIER:
-        status = ah_barrier(me->comm, call);
-        break;
+    case BARRIER: status = ah_barrier(me->comm, call); break;
     case ALL_REDUCE:
         in = input(me, &all, p, rank, 0, nbytes, in_heap);
         BEFORE;
@@ -427,8 +446,8 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
         for (int r = 0; r < size; r++) ins[r] = input(me, &all, p, rank, r, nbytes, in_heap);
         out = p->in_place ? ins[rank] : obtain(me, &all, nbytes, p->shift[rank], in_heap);
         BEFORE;
-        status = ah_reduce_scatter(me->comm, call, p->op, p->type, (const void *const *)ins, out,
-                                   count);
+        status =
+            ah_reduce_scatter(me->comm, call, p->op, p->type, (const void *const *)ins, out, count);
         if (GOOD) expect(me, p, out, folded(me, &all, p, rank), nbytes, "reduce_scatter");
         for (int r = 0; r < size; r++)
             if (ins[r] != out)
@@ -445,8 +464,8 @@ static ah_status perform(rank_state *me, const plan *p, ah_call *call) {
     case ALL_GATHER:
         in = input(me, &all, p, rank, 0, nbytes, in_heap);
         for (int r = 0; r < size; r++)
-            outs[r] = r == rank && p->in_place ? in
-                                               : obtain(me, &all, nbytes, p->shift[r], in_heap);
+            outs[r] =
+                r == rank && p->in_place ? in : obtain(me, &all, nbytes, p->shift[r], in_heap);
         BEFORE;
         if (p->operation == GATHER)
             status = ah_gather(me->comm, call, in, rank == p->root ? outs : NULL, nbytes, p->root);
@@ -504,15 +523,12 @@ static void skip_some(rank_state *me, uint64_t *common) {
 /* That nothing which this world is for was left out. */
 static void check_variants(rank_state *me) {
     const world *w = me->world;
-    const bool expected[] = {[AH_SLOTS] = true,
-                             [AH_STAGED] = !w->attach && !w->heaps,
-                             [AH_SWAP] = !w->heaps,
-                             [AH_MAILBOXES] = w->size > 2 && !w->heaps,
-                             [AH_DIRECT] = w->heaps,
-                             [AH_ATTACH] = w->attach};
+    const bool expected[] = {[AH_SLOTS] = true,      [AH_STAGED] = !w->attach && !w->heaps,
+                             [AH_SWAP] = !w->heaps,  [AH_MAILBOXES] = w->size > 2 && !w->heaps,
+                             [AH_DIRECT] = w->heaps, [AH_ATTACH] = w->attach};
     for (int v = 0; v <= AH_ATTACH && w->size > 1 && w->rounds >= 60; v++)
-        if (!(w->staged && (v == AH_SLOTS)) && v < (int)(sizeof expected / sizeof *expected) && expected[v] &&
-            !atomic_load(&w->board[800 + v]))
+        if (!(w->staged && (v == AH_SLOTS)) && v < (int)(sizeof expected / sizeof *expected) &&
+            expected[v] && !atomic_load(&w->board[800 + v]))
             fail(me, "variant %d never occurred", v);
 }
 
@@ -539,7 +555,7 @@ static void random_calls(rank_state *me) {
 /* ---- calls that are given up: what ends in AH_OK is right, and afterwards all is well */
 
 typedef struct {
-    ah_comm *comm; /* to interrupt; NULL: to kill the process */
+    ah_comm *comm;     /* to interrupt; NULL: to kill the process */
     uint64_t sequence; /* up to which */
     struct timespec delay;
     pid_t process;
@@ -613,8 +629,7 @@ static void late_rank(rank_state *me) {
         fill_floats(x, 2);
         if (me->rank == 1) hear(me, 10 + large);
         ah_call call = next_call(me, me->rank == 0 ? MILLISECONDS : LONG_TIME);
-        ah_status status =
-            ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, (size_t)count);
+        ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, (size_t)count);
         if (me->rank == 0) {
             CHECK(me, status == AH_TIMEOUT && call.waiting == 2);
             fill_floats(x, 77); /* ours again */
@@ -640,7 +655,8 @@ static void far_ahead(rank_state *me) {
         if (me->rank == 0) CHECK(me, status == AH_TIMEOUT);
         if (me->rank == 1 && i < AH_SLOTS_PER_RANK) /* its slots are still there */
             CHECK(me, status == AH_OK && all_are(x, 20, 2 * (float)i));
-        if (me->rank == 1 && i >= AH_SLOTS_PER_RANK) CHECK(me, status == AH_ABANDONED && call.offenders == 1);
+        if (me->rank == 1 && i >= AH_SLOTS_PER_RANK)
+            CHECK(me, status == AH_ABANDONED && call.offenders == 1);
     }
     if (me->rank == 0) tell(me, 20);
     next_is_right(me, x, 20);
@@ -726,9 +742,7 @@ static void mismatches(rank_state *me) {
             call.signature += odd;
             status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x, 3);
             break;
-        case 5:
-            status = ah_broadcast(me->comm, &call, x, sizeof x, odd ? 1 : 0);
-            break;
+        case 5: status = ah_broadcast(me->comm, &call, x, sizeof x, odd ? 1 : 0); break;
         default: { /* rank 1 expects less of rank 0 than that sends */
             const void *in[] = {x, x, x};
             void *out[] = {y, y, y};
@@ -758,7 +772,8 @@ static void mismatch_without_all(rank_state *me) {
         ah_status status = ah_all_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, x,
                                          (large ? MANY : 4) - (me->rank == 1));
         const uint64_t others[] = {2, 1, 2}; /* or 5 of the one in the middle */
-        CHECK(me, status == AH_MISMATCH && (call.offenders & others[me->rank]) && !call.all_arrived);
+        CHECK(me,
+              status == AH_MISMATCH && (call.offenders & others[me->rank]) && !call.all_arrived);
         CHECK(me, all_are(x, MANY, 3));
         if (me->rank < 2) tell(me, 60 + large + 2 * me->rank);
         next_is_right(me, x, 3);
@@ -777,11 +792,11 @@ static void rooted_mismatches(rank_state *me) {
         dawdle(me, 3, 20000);
         ah_call call = next_call(me, LONG_TIME);
         call.signature += (uint64_t)i;
-        ah_status status =
-            kind == 0   ? ah_broadcast(me->comm, &call, &x, sizeof x, root)
-            : kind == 1 ? ah_gather(me->comm, &call, &x, out, sizeof x, root)
-            : kind == 2 ? ah_scatter(me->comm, &call, in, &y[0], sizeof x, root)
-                        : ah_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, &x, &y[0], 1, root);
+        ah_status status = kind == 0   ? ah_broadcast(me->comm, &call, &x, sizeof x, root)
+                           : kind == 1 ? ah_gather(me->comm, &call, &x, out, sizeof x, root)
+                           : kind == 2
+                               ? ah_scatter(me->comm, &call, in, &y[0], sizeof x, root)
+                               : ah_reduce(me->comm, &call, AH_SUM, AH_FLOAT32, &x, &y[0], 1, root);
         CHECK(me, status == AH_MISMATCH && call.offenders && !call.all_arrived);
         CHECK(me, x == 3 && all_are(y, 3, 3));
         next_is_right(me, &(float[MANY]){0}[0], 3);
@@ -923,8 +938,10 @@ static void killed_peer(rank_state *me) {
         if (me->rank == 1 && i == 20 && pthread_create(&thread, NULL, attacker, &what)) abort();
         ah_call call = next_call(me, me->rank == 1 || i < 20 ? LONG_TIME : 50 * MILLISECONDS);
         status = perform(me, p, &call);
-        if (status == AH_TIMEOUT) CHECK(me, call.waiting);
-        else if (status != AH_OK) CHECK(me, status == AH_ABANDONED && call.offenders);
+        if (status == AH_TIMEOUT)
+            CHECK(me, call.waiting);
+        else if (status != AH_OK)
+            CHECK(me, status == AH_ABANDONED && call.offenders);
         CHECK(me, i >= 20 || status == AH_OK);
     }
     if (me->rank == 1) pthread_join(thread, NULL);
@@ -996,8 +1013,7 @@ static void stopped_reader(rank_state *me) {
         line_up(me, 100 + 2 * i);
         if (me->rank == 0 && pthread_create(&thread, NULL, stopper, &what)) abort();
         ah_call call = next_call(me, me->rank == 0 ? 30 * MILLISECONDS : LONG_TIME);
-        ah_status status = 
-            ah_reduce_scatter(me->comm, &call, AH_SUM, AH_FLOAT32, in, out, count);
+        ah_status status = ah_reduce_scatter(me->comm, &call, AH_SUM, AH_FLOAT32, in, out, count);
         if (me->rank == 0) {
             pthread_join(thread, NULL);
             CHECK(me, status == AH_OK || (status == AH_TIMEOUT && call.waiting == 2));

@@ -9,12 +9,12 @@
 
 #include "comm/cpu_balance.h"
 
-#define CHECK(what)                                                                     \
-    do {                                                                                \
-        if (!(what)) {                                                                  \
-            fprintf(stderr, "test_cpu_balance:%d: not so: %s\n", __LINE__, #what);           \
-            exit(1);                                                                    \
-        }                                                                               \
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            fprintf(stderr, "test_cpu_balance:%d: not so: %s\n", __LINE__, #what);                 \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 enum { RANKS = 4 };
@@ -30,7 +30,8 @@ static ah_comm *lane_of(int rank, const int cpus[RANKS]) {
     for (int r = 0; r < RANKS; r++) {
         size_t nbytes = ah_area_bytes(RANKS, &limits);
         if (!areas[r])
-            areas[r] = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+            areas[r] =
+                mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (areas[r] == MAP_FAILED) abort();
         memset(areas[r], 0, sizeof *areas[r]);
         atomic_store(&areas[r]->cpu, cpus[r] + 1);
@@ -81,7 +82,8 @@ static void moves(int here, int there) {
     moved = false;
     for (int i = 0; i < 100 && !moved; i++) moved = waits(3, here, four, now, 0, 0) != here;
     CHECK(moved);
-    CHECK(waits(2, here, three, now, 0, 0) == here); /* the highest rank there moves, not this one */
+    CHECK(waits(2, here, three, now, 0, 0) ==
+          here); /* the highest rank there moves, not this one */
     CHECK(waits(3, here, even, now, 0, 0) == here);
     CHECK(waits(2, here, unknown, now, 0, 0) == here);
     CHECK(waits(3, here, three, now, now - 1000, 1) == here); /* others need the processor there */

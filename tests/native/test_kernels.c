@@ -1,5 +1,5 @@
-/* What the tests in Python cannot see: that no byte outside is touched (under a sanitizer), that the
- * loops for every processor give the same bits, and copies past the caches. */
+/* What the tests in Python cannot see: that no byte outside is touched (under a sanitizer), that
+ * the loops for every processor give the same bits, and copies past the caches. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -67,9 +67,9 @@ static void fail(const rank_state *me, const char *format, ...) {
     abort();
 }
 
-#define CHECK(me, condition) \
-    do { \
-        if (!(condition)) fail(me, "line %d: %s", __LINE__, #condition); \
+#define CHECK(me, condition)                                                                       \
+    do {                                                                                           \
+        if (!(condition)) fail(me, "line %d: %s", __LINE__, #condition);                           \
     } while (0)
 
 static int64_t now(void) {
@@ -146,7 +146,7 @@ static void live(const start *begin) {
         pids[r] = pid;
     }
     me.p2p = ah_p2p_new(me.rank, w->size, w->region, pids, w->heaps ? w->heap : NULL,
-                          w->heaps ? HEAP_BYTES : 0, &w->limits);
+                        w->heaps ? HEAP_BYTES : 0, &w->limits);
     CHECK(&me, me.p2p);
     line_up(&me, 0, w->size);
     pthread_t server, threads[8];
@@ -193,8 +193,10 @@ static void run_world(const char *name, world *w, program run) {
     }
     for (int r = 0; r < w->size; r++) {
         int status = 0;
-        if (!w->forks) pthread_join(threads[r], NULL);
-        else if (waitpid(children[r], &status, 0) < 0) abort();
+        if (!w->forks)
+            pthread_join(threads[r], NULL);
+        else if (waitpid(children[r], &status, 0) < 0)
+            abort();
         bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
         if (status && !(killed && atomic_load(&w->board[900]))) {
             fprintf(stderr, "test_p2p: %s: rank %d ended with %#x\n", name, r, status);
@@ -215,9 +217,17 @@ static void run_world(const char *name, world *w, program run) {
 static size_t size_of(const world *w, int from, int to, int tag, int number) {
     uint64_t state = w->seed + (uint64_t)(((from * 64 + to) * 64 + tag) * 100000 + number);
     size_t direct = w->limits.direct_min, attach = w->limits.attach_min;
-    size_t marks[] = {0, 1, AH_INLINE, AH_CACHE_LINE, w->limits.eager_max,
-                      direct == SIZE_MAX ? 100 : direct, attach == SIZE_MAX ? 200 : attach,
-                      64 << 10, AH_RING_BYTES / 4, AH_RING_BYTES, (size_t)1 << 20};
+    size_t marks[] = {0,
+                      1,
+                      AH_INLINE,
+                      AH_CACHE_LINE,
+                      w->limits.eager_max,
+                      direct == SIZE_MAX ? 100 : direct,
+                      attach == SIZE_MAX ? 200 : attach,
+                      64 << 10,
+                      AH_RING_BYTES / 4,
+                      AH_RING_BYTES,
+                      (size_t)1 << 20};
     size_t mark = marks[draw(&state) % (draw(&state) % 8 ? 7 : sizeof marks / sizeof *marks)];
     size_t change = draw(&state) % 40;
     return draw(&state) % 2 || change > mark ? mark + change : mark - change;
@@ -331,8 +341,10 @@ static void random_traffic(rank_state *me, int thread) {
                     size_t nbytes = size_of(w, from, to, label, *begun);
                     give(me, one, nbytes, draw(&state) % 2);
                     one->number = (*begun)++;
-                    if (receives) memset(one->buffer, 0xee, nbytes);
-                    else fill(one->buffer, nbytes, seed_of(from, label, one->number));
+                    if (receives)
+                        memset(one->buffer, 0xee, nbytes);
+                    else
+                        fill(one->buffer, nbytes, seed_of(from, label, one->number));
                     begin(me, one, receives, peer, label, nbytes, w->serves && draw(&state) % 2,
                           LONG_TIME);
                 }
@@ -346,8 +358,10 @@ static void random_traffic(rank_state *me, int thread) {
                     if (!is(one->buffer, one->message.nbytes, seed_of(from, label, one->number)))
                         fail(me, "wrong: peer %d tag %d number %d of %zu bytes (way %d)", peer,
                              label, one->number, one->message.nbytes, one->message.way);
-                    if (receives) CHECK(me, one->message.source == peer);
-                    else memset(one->buffer, 0xdd, one->message.nbytes); /* it is ours again */
+                    if (receives)
+                        CHECK(me, one->message.source == peer);
+                    else
+                        memset(one->buffer, 0xdd, one->message.nbytes); /* it is ours again */
                     (*over)++;
                 }
             }
@@ -448,7 +462,9 @@ static void unlike(rank_state *me, int thread) {
         bool offered = sizes[i][0] > me->world->limits.eager_max;
         if (me->rank == 0) {
             CHECK(me, outcome == (offered ? AH_MISMATCHED : AH_DELIVERED));
-            if (offered) CHECK(me, one.message.expected_text && strstr(one.message.expected_text, "message(octets["));
+            if (offered)
+                CHECK(me, one.message.expected_text &&
+                              strstr(one.message.expected_text, "message(octets["));
             free(one.message.expected_text);
         } else {
             CHECK(me, outcome == AH_MISMATCHED && one.message.sent_nbytes == sizes[i][0]);

@@ -14,7 +14,6 @@ typedef struct {
     char *const *out;
 } pieces;
 
-
 /* Bytes that rank a says it sends to b, or receives from it. */
 static size_t declared(const ah_comm *comm, int a, int which, int b) {
     const ah_call_header *header = &comm->header[a];
@@ -62,7 +61,7 @@ static void post(ah_comm *comm, ah_slot *slot, uint64_t signature, const ah_swap
     } else {
         ah_pause(comm);
         header->flags |= ah_locate_buffers(comm, (const void *const *)what->in, send, 0,
-                                      ah_slot_table(slot, WHERE));
+                                           ah_slot_table(slot, WHERE));
     }
     ah_swap_open(comm, swap, false, header);
     ah_post_header(comm, slot, signature, *header);
@@ -145,7 +144,8 @@ static ah_status all_to_all(ah_comm *comm, uint64_t signature, const pieces *wha
         large |= AH_BIT(r);
         if (r == comm->rank) ah_copy_small(what->out[r], what->in[r], send[r]);
         for (int p = 0; p < comm->size; p++)
-            if (p != r && declared(comm, r, SENT, p) > longest) longest = declared(comm, r, SENT, p);
+            if (p != r && declared(comm, r, SENT, p) > longest)
+                longest = declared(comm, r, SENT, p);
     }
     comm->call->variant = AH_SLOTS;
     if (!large) return AH_OK;

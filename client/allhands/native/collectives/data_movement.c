@@ -1,8 +1,8 @@
 /* barrier, broadcast, gather, scatter, all_gather: which variant, and the small one. */
 #include "collectives/calls.h"
 #include "collectives/pairwise_swap.h"
-#include "collectives/staged_copy.h"
 #include "collectives/remote_read.h"
+#include "collectives/staged_copy.h"
 
 /* From so many bytes on, nothing of what is copied is still in a cache when it is used. */
 #define FAR ((size_t)8 << 20)
@@ -41,7 +41,8 @@ static void produce_copies(const ah_comm *comm, const void *given, uint64_t step
     size_t part = ah_part(what->nbytes, comm->box_bytes, step);
     for (int k = 1; k < comm->size; k++) {
         int peer = (comm->rank + k) % comm->size;
-        ah_copy(ah_staging_box(comm, comm->rank, peer, step & 1), what->in + step * comm->box_bytes, part, false);
+        ah_copy(ah_staging_box(comm, comm->rank, peer, step & 1), what->in + step * comm->box_bytes,
+                part, false);
     }
 }
 
@@ -50,8 +51,8 @@ static void produce_parts(const ah_comm *comm, const void *given, uint64_t step)
     size_t part = ah_part(what->nbytes, comm->box_bytes, step);
     for (int k = 1; k < comm->size; k++) {
         int peer = (comm->rank + k) % comm->size;
-        ah_copy(ah_staging_box(comm, comm->rank, peer, step & 1), what->ins[peer] + step * comm->box_bytes, part,
-                false);
+        ah_copy(ah_staging_box(comm, comm->rank, peer, step & 1),
+                what->ins[peer] + step * comm->box_bytes, part, false);
     }
 }
 
@@ -88,8 +89,12 @@ static ah_status broadcast_large(ah_comm *comm, uint64_t signature, void *x, siz
     if (status != AH_OK) return status;
     if (!ah_can_read_remote(comm, source, nbytes)) {
         transfer what = {.in = x, .out = x, .nbytes = nbytes};
-        ah_staged_copy staged = {ah_steps(nbytes, comm->box_bytes), source, readers, &what,
-                            produce_copies, consume_part};
+        ah_staged_copy staged = {ah_steps(nbytes, comm->box_bytes),
+                                 source,
+                                 readers,
+                                 &what,
+                                 produce_copies,
+                                 consume_part};
         return ah_staged_copy_run(comm, &staged);
     }
     if (comm->rank != root) {
@@ -126,8 +131,8 @@ static void consume_block(const ah_comm *comm, const void *given, uint64_t step,
     ah_dirty_lines(box, part);
 }
 
-static ah_status gather_slots(ah_comm *comm, uint64_t signature, const void *in,
-                              char *const out[], size_t nbytes, int root) {
+static ah_status gather_slots(ah_comm *comm, uint64_t signature, const void *in, char *const out[],
+                              size_t nbytes, int root) {
     ah_slot *slot;
     ah_status status = ah_acquire_slot(comm, &slot);
     if (status != AH_OK) return status;
@@ -161,8 +166,12 @@ static ah_status gather_large(ah_comm *comm, uint64_t signature, const void *in,
     if (comm->rank == root) ah_copy_small(out[root], in, nbytes);
     if (!reads_remote) {
         transfer what = {.in = in, .outs = out, .nbytes = nbytes};
-        ah_staged_copy staged = {ah_steps(nbytes, comm->limits.chunk), sources, readers, &what,
-                            produce_block, consume_block};
+        ah_staged_copy staged = {ah_steps(nbytes, comm->limits.chunk),
+                                 sources,
+                                 readers,
+                                 &what,
+                                 produce_block,
+                                 consume_block};
         return ah_staged_copy_run(comm, &staged);
     }
     if (comm->rank == root) {
@@ -173,8 +182,8 @@ static ah_status gather_large(ah_comm *comm, uint64_t signature, const void *in,
     return ah_remote_read_end(comm, 0, readers);
 }
 
-ah_status ah_gather(ah_comm *comm, ah_call *call, const void *in, void *const out[],
-                    size_t nbytes, int root) {
+ah_status ah_gather(ah_comm *comm, ah_call *call, const void *in, void *const out[], size_t nbytes,
+                    int root) {
     uint64_t signature = ah_sign_call(call, CALL_GATHER, nbytes, (uint64_t)root, 0);
     char *const *outs = (char *const *)out;
     ah_status status = ah_call_start(comm, call);
@@ -217,8 +226,8 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
     ah_status status = ah_acquire_slot(comm, &slot);
     if (status != AH_OK) return status;
     if (comm->rank == root) {
-        header.flags = ah_locate_buffers(comm, (const void *const *)in, NULL, nbytes,
-                                    ah_slot_table(slot, 0));
+        header.flags =
+            ah_locate_buffers(comm, (const void *const *)in, NULL, nbytes, ah_slot_table(slot, 0));
     }
     ah_post_header(comm, slot, signature, header);
     status = ah_await_headers(comm, signature);
@@ -226,8 +235,8 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
     if (comm->rank == root) ah_copy_small(out, in[root], nbytes);
     if (!ah_can_read_remote(comm, source, nbytes)) {
         transfer what = {.ins = in, .out = out, .nbytes = nbytes};
-        ah_staged_copy staged = {ah_steps(nbytes, comm->box_bytes), source, readers, &what,
-                            produce_parts, consume_part};
+        ah_staged_copy staged = {
+            ah_steps(nbytes, comm->box_bytes), source, readers, &what, produce_parts, consume_part};
         return ah_staged_copy_run(comm, &staged);
     }
     if (comm->rank != root) {
@@ -238,8 +247,8 @@ static ah_status scatter_large(ah_comm *comm, uint64_t signature, const char *co
     return status == AH_OK ? ah_remote_read_end(comm, source, readers) : status;
 }
 
-ah_status ah_scatter(ah_comm *comm, ah_call *call, const void *const in[], void *out,
-                     size_t nbytes, int root) {
+ah_status ah_scatter(ah_comm *comm, ah_call *call, const void *const in[], void *out, size_t nbytes,
+                     int root) {
     uint64_t signature = ah_sign_call(call, CALL_SCATTER, nbytes, (uint64_t)root, 0);
     const char *const *ins = (const char *const *)in;
     ah_status status = ah_call_start(comm, call);
@@ -256,13 +265,16 @@ ah_status ah_scatter(ah_comm *comm, ah_call *call, const void *const in[], void 
 
 /* ---- all_gather */
 
-static void produce_same(const ah_comm *comm, const void *given, int peer, uint64_t step, char *box) {
+static void produce_same(const ah_comm *comm, const void *given, int peer, uint64_t step,
+                         char *box) {
     const transfer *what = given;
     (void)peer;
-    ah_copy(box, what->in + step * comm->box_bytes, ah_part(what->nbytes, comm->box_bytes, step), false);
+    ah_copy(box, what->in + step * comm->box_bytes, ah_part(what->nbytes, comm->box_bytes, step),
+            false);
 }
 
-static void consume_all(const ah_comm *comm, const void *given, uint64_t step, char *const boxes[]) {
+static void consume_all(const ah_comm *comm, const void *given, uint64_t step,
+                        char *const boxes[]) {
     const transfer *what = given;
     size_t part = ah_part(what->nbytes, comm->box_bytes, step);
     for (int r = 0; r < comm->size; r++)
@@ -296,8 +308,8 @@ static ah_status all_gather_large(ah_comm *comm, uint64_t signature, const void 
     ah_status status = ah_acquire_slot(comm, &slot);
     if (status != AH_OK) return status;
     header.flags = ah_locate_buffer(comm, in, nbytes, &header.where);
-    bool early = !(header.flags & AH_IN_HEAP) &&
-                 !(comm->can_attach && nbytes >= comm->limits.attach_min);
+    bool early =
+        !(header.flags & AH_IN_HEAP) && !(comm->can_attach && nbytes >= comm->limits.attach_min);
     ah_swap_open(comm, &swap, early, &header);
     ah_post_header(comm, slot, signature, header);
     status = ah_await_headers(comm, signature);

@@ -1,8 +1,8 @@
 #include "collectives/in_place_reduce.h"
 
 #include "collectives/calls.h"
-#include "comm/heap_access.h"
 #include "collectives/partition.h"
+#include "comm/heap_access.h"
 
 /* Small enough to be found in the nearest cache when it is copied on. */
 #define CHUNK ((size_t)16 << 10)
@@ -34,7 +34,7 @@ static ah_status await_consumers(ah_comm *comm, uint64_t steps) {
 /* ---- all_reduce: without a word in between, since a slice is one rank's alone */
 
 static ah_status reduce_range(ah_comm *comm, ah_op op, ah_type type, char *const x[],
-                                ah_slice part) {
+                              ah_slice part) {
     ah_status status = ah_access_begin(comm, comm->others);
     if (status != AH_OK) return status;
     for (size_t done = 0; done < part.nbytes; done += CHUNK) {
@@ -50,7 +50,7 @@ static ah_status reduce_range(ah_comm *comm, ah_op op, ah_type type, char *const
 }
 
 ah_status ah_in_place_all_reduce(ah_comm *comm, ah_op op, ah_type type, char *const x[],
-                               size_t nbytes) {
+                                 size_t nbytes) {
     ah_slice mine = ah_slice_in(0, nbytes, comm->size, comm->rank);
     ah_status status = AH_OK;
     comm->call->variant = AH_DIRECT;
@@ -109,7 +109,7 @@ static ah_status consume(ah_comm *comm, const reduction *what, uint64_t step) {
 }
 
 ah_status ah_in_place_reduce(ah_comm *comm, ah_op op, ah_type type, char *const in[], char *out,
-                           size_t nbytes, int root) {
+                             size_t nbytes, int root) {
     uint64_t steps = ah_steps(nbytes, ah_step_bytes(comm, nbytes));
     reduction what = {op, type, in, out, nbytes, steps, root};
     ah_status status = AH_OK;
@@ -117,7 +117,8 @@ ah_status ah_in_place_reduce(ah_comm *comm, ah_op op, ah_type type, char *const 
     ah_forget_phase(comm);
     for (uint64_t step = 0; step <= steps && status == AH_OK; step++) {
         if (step < steps) status = produce(comm, &what, step);
-        if (step > 0 && status == AH_OK && comm->rank == root) status = consume(comm, &what, step - 1);
+        if (step > 0 && status == AH_OK && comm->rank == root)
+            status = consume(comm, &what, step - 1);
         if (status == AH_OK) status = ah_poll_interrupt(comm);
     }
     return status == AH_OK ? await_consumers(comm, steps) : status;
@@ -125,8 +126,8 @@ ah_status ah_in_place_reduce(ah_comm *comm, ah_op op, ah_type type, char *const 
 
 /* ---- reduce_scatter */
 
-ah_status ah_in_place_reduce_scatter(ah_comm *comm, ah_op op, ah_type type, char *const in[], char *out,
-                         size_t nbytes) {
+ah_status ah_in_place_reduce_scatter(ah_comm *comm, ah_op op, ah_type type, char *const in[],
+                                     char *out, size_t nbytes) {
     comm->call->variant = AH_DIRECT;
     for (size_t at = 0; at < nbytes; at += POLL_EVERY) {
         ah_status status = ah_access_begin(comm, comm->others);

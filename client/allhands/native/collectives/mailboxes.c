@@ -13,7 +13,9 @@ typedef struct {
     int root;
 } reduction;
 
-static bool gets_result(const reduction *what, int rank) { return what->root < 0 || what->root == rank; }
+static bool gets_result(const reduction *what, int rank) {
+    return what->root < 0 || what->root == rank;
+}
 
 static ah_status produce(ah_comm *comm, const reduction *what, uint64_t step) {
     /* Who gets no result back must be told in another way that its boxes have been read. */
@@ -24,7 +26,8 @@ static ah_status produce(ah_comm *comm, const reduction *what, uint64_t step) {
     for (int k = 1; k < comm->size; k++) {
         int peer = (comm->rank + k) % comm->size;
         ah_slice part = ah_slice_of(comm, what->nbytes, step, peer);
-        ah_copy(ah_staging_box(comm, comm->rank, peer, step & 1), what->in + part.at, part.nbytes, false);
+        ah_copy(ah_staging_box(comm, comm->rank, peer, step & 1), what->in + part.at, part.nbytes,
+                false);
     }
     ah_publish_produced(comm, step + 1);
     return AH_OK;
@@ -36,9 +39,11 @@ static ah_status fold(ah_comm *comm, const reduction *what, uint64_t step) {
     ah_slice part = ah_slice_of(comm, what->nbytes, step, comm->rank);
     const void *in[AH_MAX_RANKS];
     for (int r = 0; r < comm->size; r++)
-        in[r] = r == comm->rank ? what->in + part.at : ah_staging_box(comm, r, comm->rank, step & 1);
-    char *result = gets_result(what, comm->rank) ? what->out + part.at
-                                            : ah_staging_box(comm, what->root, comm->rank, step & 1);
+        in[r] =
+            r == comm->rank ? what->in + part.at : ah_staging_box(comm, r, comm->rank, step & 1);
+    char *result = gets_result(what, comm->rank)
+                       ? what->out + part.at
+                       : ah_staging_box(comm, what->root, comm->rank, step & 1);
     ah_fold(what->op, what->type, result, in, comm->size, part.nbytes / ah_type_size(what->type),
             (size_t)comm->size);
     for (int k = 1; k < comm->size; k++) {
@@ -58,7 +63,8 @@ static ah_status consume(ah_comm *comm, const reduction *what, uint64_t step) {
         ah_status status = ah_await_consumed(comm, AH_BIT(peer), step + 1);
         if (status != AH_OK) return status;
         ah_slice part = ah_slice_of(comm, what->nbytes, step, peer);
-        ah_copy(what->out + part.at, ah_staging_box(comm, comm->rank, peer, step & 1), part.nbytes, false);
+        ah_copy(what->out + part.at, ah_staging_box(comm, comm->rank, peer, step & 1), part.nbytes,
+                false);
     }
     return AH_OK;
 }
@@ -71,7 +77,7 @@ void ah_mailbox_reduce_open(ah_comm *comm, const void *in, size_t nbytes) {
 }
 
 ah_status ah_mailbox_reduce(ah_comm *comm, ah_op op, ah_type type, const char *in, char *out,
-                       size_t nbytes, int root) {
+                            size_t nbytes, int root) {
     reduction what = {op, type, in, out, nbytes, root};
     uint64_t steps = ah_steps(nbytes, ah_step_bytes(comm, nbytes));
     bool early = comm->produced > comm->base; /* ah_mailbox_reduce_open has put the first step */

@@ -6,7 +6,8 @@
 static char *box(const ah_comm *comm, int writer, int reader, uint64_t step) {
     int low = writer < reader ? writer : reader, high = writer < reader ? reader : writer;
     int side = ((writer > reader) + (int)(step >> 1)) & 1;
-    return side ? ah_staging_box(comm, high, low, step & 1) : ah_staging_box(comm, low, high, step & 1);
+    return side ? ah_staging_box(comm, high, low, step & 1)
+                : ah_staging_box(comm, low, high, step & 1);
 }
 
 static void produce(const ah_comm *comm, const ah_swap *swap, uint64_t phase, uint64_t step) {

@@ -1,15 +1,15 @@
 /* Every rank has something for every other: boxes of pairs, whose reader is their next writer.
  *
  * A pair of ranks shares four boxes: two sides and two parities. In step u rank r writes the box of
- * side (r is the higher one) + u / 2, parity u: the one which it read in step u - 2. So the lines of
- * a box pass to and fro between the same two processors, which writes them at full speed even where
- * processors are far apart; and nobody ever waits for a box to be free, only for data.
+ * side (r is the higher one) + u / 2, parity u: the one which it read in step u - 2. So the lines
+ * of a box pass to and fro between the same two processors, which writes them at full speed even
+ * where processors are far apart; and nobody ever waits for a box to be free, only for data.
  *
  * For that reason the first step of the next call may be put before the other ranks have posted it,
  * if the steps are numbered on (`phase`) from an exchange that ended well here, with no other use
- * of staging since (`tidy`): the box is one that this rank has read, and its former writer leaves it
- * alone. Where the ranks turn out not to agree on the phase, all start again from step 0, after all
- * have posted: law 4 of comm_state.h.
+ * of staging since (`tidy`): the box is one that this rank has read, and its former writer leaves
+ * it alone. Where the ranks turn out not to agree on the phase, all start again from step 0, after
+ * all have posted: law 4 of comm_state.h.
  */
 #ifndef ALLHANDS_PAIRWISE_SWAP_H
 #define ALLHANDS_PAIRWISE_SWAP_H

@@ -5,13 +5,14 @@
  */
 #include "collectives/calls.h"
 #include "collectives/in_place_reduce.h"
+#include "collectives/mailboxes.h"
 #include "collectives/pairwise_swap.h"
 #include "comm/heap_access.h"
-#include "collectives/mailboxes.h"
 
 static uint64_t sign(const ah_call *call, int operation, ah_op op, ah_type type, size_t count,
                      int root) {
-    return ah_sign_call(call, operation, count, (uint64_t)op << 32 | (uint64_t)type, (uint64_t)root);
+    return ah_sign_call(call, operation, count, (uint64_t)op << 32 | (uint64_t)type,
+                        (uint64_t)root);
 }
 
 /* What a group of one makes of its own contribution. */
@@ -43,8 +44,7 @@ static ah_status fold_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_type
     ah_status status = ah_await_posted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
-    for (int r = 0; r < comm->size; r++)
-        in[r] = ah_posted_data(comm, r, nbytes);
+    for (int r = 0; r < comm->size; r++) in[r] = ah_posted_data(comm, r, nbytes);
     in[comm->rank] = x;
     comm->call->variant = AH_SLOTS;
     ah_fold(op, type, x, in, comm->size, count, (size_t)comm->size);
@@ -52,10 +52,12 @@ static ah_status fold_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_type
     return AH_OK;
 }
 
-static void produce_own(const ah_comm *comm, const void *given, int peer, uint64_t step, char *box) {
+static void produce_own(const ah_comm *comm, const void *given, int peer, uint64_t step,
+                        char *box) {
     const swapped *what = given;
     (void)peer;
-    ah_copy(box, what->out + step * comm->box_bytes, ah_part(what->nbytes, comm->box_bytes, step), false);
+    ah_copy(box, what->out + step * comm->box_bytes, ah_part(what->nbytes, comm->box_bytes, step),
+            false);
 }
 
 static void fold_own(const ah_comm *comm, const void *given, uint64_t step, char *const boxes[]) {
@@ -153,8 +155,7 @@ static ah_status reduce_slots(ah_comm *comm, uint64_t signature, ah_op op, ah_ty
     status = ah_await_posted_rooted(comm, comm->others, signature);
     if (status != AH_OK) return status;
     const void *in[AH_MAX_RANKS];
-    for (int r = 0; r < comm->size; r++)
-        in[r] = ah_posted_data(comm, r, nbytes);
+    for (int r = 0; r < comm->size; r++) in[r] = ah_posted_data(comm, r, nbytes);
     in[root] = mine;
     ah_fold(op, type, out, in, comm->size, count, (size_t)comm->size);
     for (int r = 0; r < comm->size; r++)
@@ -175,8 +176,8 @@ static ah_status reduce_large(ah_comm *comm, uint64_t signature, ah_op op, ah_ty
     return ah_mailbox_reduce(comm, op, type, in, out, nbytes, root);
 }
 
-ah_status ah_reduce(ah_comm *comm, ah_call *call, ah_op op, ah_type type, const void *in,
-                    void *out, size_t count, int root) {
+ah_status ah_reduce(ah_comm *comm, ah_call *call, ah_op op, ah_type type, const void *in, void *out,
+                    size_t count, int root) {
     size_t nbytes = count * ah_type_size(type);
     uint64_t signature = sign(call, CALL_REDUCE, op, type, count, root);
     ah_status status = ah_call_start(comm, call);
@@ -217,7 +218,7 @@ static ah_status reduce_scatter_slots(ah_comm *comm, uint64_t signature, ah_op o
 }
 
 static void produce_theirs(const ah_comm *comm, const void *given, int peer, uint64_t step,
-                       char *box) {
+                           char *box) {
     const swapped *what = given;
     size_t part = ah_part(what->nbytes, comm->box_bytes, step);
     ah_copy(box, (const char *)what->in[peer] + step * comm->box_bytes, part, false);
@@ -238,7 +239,8 @@ static ah_status reduce_scatter_direct(ah_comm *comm, ah_op op, ah_type type, co
     char *in[AH_MAX_RANKS];
     for (int r = 0; r < comm->size; r++) {
         uint64_t *where = ah_slot_table(ah_slot_of(comm, r, comm->call->sequence), 0);
-        in[r] = r == comm->rank ? (char *)mine : ah_heap_address(comm, r, where[comm->rank], nbytes);
+        in[r] =
+            r == comm->rank ? (char *)mine : ah_heap_address(comm, r, where[comm->rank], nbytes);
         if (!in[r]) return ah_await_call_end(comm, AH_BIT(r)); /* no rank of ours posts that */
     }
     return ah_in_place_reduce_scatter(comm, op, type, in, out, nbytes);

@@ -20,7 +20,8 @@ bool ah_can_read_remote(const ah_comm *comm, uint64_t sources, size_t nbytes) {
 ah_status ah_remote_read(ah_comm *comm, int from, uint64_t where, void *to, size_t nbytes) {
     bool heap = comm->header[from].flags & AH_IN_HEAP;
     const char *source = heap ? ah_heap_address(comm, from, where, nbytes) : NULL;
-    if (heap && !source) return ah_await_call_end(comm, AH_BIT(from)); /* no rank of ours posts that */
+    if (heap && !source)
+        return ah_await_call_end(comm, AH_BIT(from)); /* no rank of ours posts that */
     if (comm->call->variant != AH_ATTACH) comm->call->variant = heap ? AH_DIRECT : AH_ATTACH;
     for (size_t at = 0; at < nbytes; at += CHUNK) {
         size_t part = ah_min(CHUNK, nbytes - at);
@@ -38,8 +39,7 @@ ah_status ah_remote_read(ah_comm *comm, int from, uint64_t where, void *to, size
 
 ah_status ah_remote_read_end(ah_comm *comm, uint64_t sources, uint64_t readers) {
     if (comm->call->variant == AH_NONE)
-        comm->call->variant =
-            comm->header[comm->rank].flags & AH_IN_HEAP ? AH_DIRECT : AH_ATTACH;
+        comm->call->variant = comm->header[comm->rank].flags & AH_IN_HEAP ? AH_DIRECT : AH_ATTACH;
     if (ah_abandoning(comm, sources & comm->others)) return AH_ABANDONED;
     ah_publish_consumed(comm, 1);
     return ah_await_consumed_or_left(comm, readers & comm->others, 1);

@@ -1,8 +1,9 @@
 /* One-way movement through staging: each source has an outbox of two parities.
  *
- * For what flows in one direction and cannot be read where it lies (remote_read.h). A writer gets its own
- * lines back here, so each part of an outbox has one reader, who hands the lines back dirty: even
- * where all get the same, one copy for each is three times as fast as one that all read.
+ * For what flows in one direction and cannot be read where it lies (remote_read.h). A writer gets
+ * its own lines back here, so each part of an outbox has one reader, who hands the lines back
+ * dirty: even where all get the same, one copy for each is three times as fast as one that all
+ * read.
  */
 #ifndef ALLHANDS_STAGED_COPY_H
 #define ALLHANDS_STAGED_COPY_H
@@ -20,8 +21,8 @@ typedef struct {
 
 ah_status ah_staged_copy_run(ah_comm *comm, const ah_staged_copy *staged);
 
-/* The whole outbox, of limits.chunk bytes at least; ah_staging_box(lane, rank, peer, parity) is its part
- * for one peer. */
+/* The whole outbox, of limits.chunk bytes at least; ah_staging_box(lane, rank, peer, parity) is its
+ * part for one peer. */
 static inline char *ah_staging_of(const ah_comm *comm, int rank, uint64_t step) {
     return ah_staging_box(comm, rank, 0, step & 1);
 }

@@ -11,8 +11,8 @@ bool ah_cma_read_process(pid_t process, uint64_t address, void *to, size_t nbyte
 }
 
 /* Read the lane's nonce after the data: a process that took over the number of one that died does
- * not have it, and what lies at that address there is nothing of ours. In a call of its own, because
- * together they take a tenth longer. */
+ * not have it, and what lies at that address there is nothing of ours. In a call of its own,
+ * because together they take a tenth longer. */
 static bool read_from(const ah_comm *comm, int rank, uint64_t address, void *to, size_t nbytes) {
     uint64_t at = atomic_load(&comm->area[rank]->nonce_at), nonce = 0;
     return at && (!nbytes || ah_cma_read_process(comm->pid[rank], address, to, nbytes)) &&
@@ -22,8 +22,7 @@ static bool read_from(const ah_comm *comm, int rank, uint64_t address, void *to,
 
 bool ah_comm_probe_attach(ah_comm *comm) {
     bool works = true;
-    for (int r = 0; r < comm->size; r++)
-        works &= r == comm->rank || read_from(comm, r, 0, NULL, 0);
+    for (int r = 0; r < comm->size; r++) works &= r == comm->rank || read_from(comm, r, 0, NULL, 0);
     return comm->can_attach = works;
 }
 

@@ -98,7 +98,8 @@ void ah_comm_skip(ah_comm *comm, uint64_t sequence) {
 }
 
 void ah_comm_unshare(ah_comm *comm, const void *at, size_t nbytes) {
-    int last = comm->unshared_count < AH_MAX_UNSHARED ? comm->unshared_count++ : AH_MAX_UNSHARED - 1;
+    int last =
+        comm->unshared_count < AH_MAX_UNSHARED ? comm->unshared_count++ : AH_MAX_UNSHARED - 1;
     uintptr_t from = (uintptr_t)at, to = from + nbytes;
     if (comm->unshared[last].to) { /* the last place is taken: let it cover both */
         if (comm->unshared[last].from < from) from = comm->unshared[last].from;
@@ -145,7 +146,8 @@ ah_status ah_call_finish(ah_comm *comm, ah_status status) {
         ah_wake(comm, comm->others);
         ah_await_no_access(comm);
         /* Others write into what was lent when all have come, seen by us or not. */
-        if (comm->exposed && ranks_posted(comm) == comm->others && status != AH_MISMATCH) call->all_arrived = true;
+        if (comm->exposed && ranks_posted(comm) == comm->others && status != AH_MISMATCH)
+            call->all_arrived = true;
     }
     ah_unpause(comm);
     comm->call = NULL;
@@ -233,7 +235,8 @@ ah_status ah_await_posted(ah_comm *comm, uint64_t ranks, uint64_t signature) {
 }
 
 ah_status ah_await_posted_rooted(ah_comm *comm, uint64_t ranks, uint64_t signature) {
-    uint64_t *known_signatures = &comm->known_signatures[signature >> 32 & (AH_KNOWN_SIGNATURES - 1)];
+    uint64_t *known_signatures =
+        &comm->known_signatures[signature >> 32 & (AH_KNOWN_SIGNATURES - 1)];
     if (*known_signatures == signature) {
         ah_status status = ranks ? ah_await_posted(comm, ranks, signature) : AH_OK;
         return status == AH_OK ? ah_check_posted(comm, signature) : status;
@@ -305,10 +308,11 @@ uint64_t ah_locate_buffer(const ah_comm *comm, const void *at, size_t nbytes, ui
 }
 
 uint64_t ah_locate_buffers(const ah_comm *comm, const void *const at[], const size_t each[],
-                       size_t nbytes, uint64_t where[]) {
+                           size_t nbytes, uint64_t where[]) {
     uint64_t flags = AH_IN_HEAP;
     for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank) flags &= ah_locate_buffer(comm, at[r], each ? each[r] : nbytes, &where[r]);
+        if (r != comm->rank)
+            flags &= ah_locate_buffer(comm, at[r], each ? each[r] : nbytes, &where[r]);
     for (int r = 0; r < comm->size && !flags; r++) where[r] = (uint64_t)(uintptr_t)at[r];
     return flags;
 }

@@ -24,11 +24,20 @@ typedef enum {
     AH_TIMEOUT,     /* the deadline passed; `waiting` says for whom */
     AH_INTERRUPTED, /* ah_comm_interrupt was called, or the tick hook said so */
     AH_MISMATCH,    /* `offenders` made another call under this number; no output was touched */
-    AH_ABANDONED    /* `offenders` gave this very call up (timeout, interrupt) while it was under way */
+    AH_ABANDONED /* `offenders` gave this very call up (timeout, interrupt) while it was under way
+                  */
 } ah_status;
 
 /* How a call was carried out; what Work.explain() tells. */
-typedef enum { AH_NONE, AH_SLOTS, AH_STAGED, AH_SWAP, AH_MAILBOXES, AH_DIRECT, AH_ATTACH } ah_variant;
+typedef enum {
+    AH_NONE,
+    AH_SLOTS,
+    AH_STAGED,
+    AH_SWAP,
+    AH_MAILBOXES,
+    AH_DIRECT,
+    AH_ATTACH
+} ah_variant;
 
 /* Limits that choose the variant; all ranks of a group must have the same. Bytes. */
 typedef struct {
@@ -45,7 +54,8 @@ typedef struct {
     uint64_t sequence;
     uint64_t signature;
     int64_t deadline; /* nanoseconds on CLOCK_MONOTONIC */
-    size_t nbytes;    /* about what each rank brings: who waits stays awake for as long as that takes */
+    size_t
+        nbytes; /* about what each rank brings: who waits stays awake for as long as that takes */
 
     /* Called at most once, before the call sleeps or moves much memory, and undone at its end by
      * `resume` (if it was called). The shell lets the GIL go in it. May be NULL. */
@@ -57,9 +67,9 @@ typedef struct {
     void *owner;
 
     /* Out. */
-    uint64_t waiting;  /* ranks that had not come */
+    uint64_t waiting;   /* ranks that had not come */
     uint64_t offenders; /* of a mismatch or an abandoned call */
-    bool all_arrived;          /* all ranks are in this very call: outputs may be touched from here on */
+    bool all_arrived;   /* all ranks are in this very call: outputs may be touched from here on */
     ah_variant variant;
     void *unshared; /* a peer hangs where it could write to these pages: see ah_comm_unshare */
     size_t unshared_bytes;
@@ -101,9 +111,9 @@ bool ah_comm_probe_attach(ah_comm *comm);
  * like all ranks have made here before may end on ranks that wait for nobody. */
 ah_status ah_barrier(ah_comm *, ah_call *);
 ah_status ah_all_reduce(ah_comm *, ah_call *, ah_op, ah_type, void *x, size_t count);
-/* The same in two steps, where ah_all_reduce_splits says so: `start` gives this rank's part and does
- * not wait for the others' (but for ranks that are several calls behind). Unless it ends in AH_OK
- * there is nothing to finish. No other call of the lane comes between the two. */
+/* The same in two steps, where ah_all_reduce_splits says so: `start` gives this rank's part and
+ * does not wait for the others' (but for ranks that are several calls behind). Unless it ends in
+ * AH_OK there is nothing to finish. No other call of the lane comes between the two. */
 bool ah_all_reduce_splits(const ah_comm *, ah_type, size_t count);
 /* Whether a call with that number can start without waiting for ranks that are far behind. */
 bool ah_slot_is_free(const ah_comm *, uint64_t sequence);
@@ -114,8 +124,10 @@ ah_status ah_reduce(ah_comm *, ah_call *, ah_op, ah_type, const void *in, void *
 ah_status ah_reduce_scatter(ah_comm *, ah_call *, ah_op, ah_type, const void *const in[], void *out,
                             size_t count); /* in[r]: count elements for rank r */
 ah_status ah_broadcast(ah_comm *, ah_call *, void *x, size_t nbytes, int root);
-ah_status ah_gather(ah_comm *, ah_call *, const void *in, void *const out[], size_t nbytes, int root);
-ah_status ah_scatter(ah_comm *, ah_call *, const void *const in[], void *out, size_t nbytes, int root);
+ah_status ah_gather(ah_comm *, ah_call *, const void *in, void *const out[], size_t nbytes,
+                    int root);
+ah_status ah_scatter(ah_comm *, ah_call *, const void *const in[], void *out, size_t nbytes,
+                     int root);
 ah_status ah_all_gather(ah_comm *, ah_call *, const void *in, void *const out[], size_t nbytes);
 /* send[r] bytes at in[r] go to rank r, recv[r] bytes come to out[r] from it; what a rank sends to
  * another must be what that one expects, else AH_MISMATCH. in and out never overlap. */

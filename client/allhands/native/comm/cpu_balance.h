@@ -1,8 +1,8 @@
 /* On which processors the ranks of a lane wait, and keeping them apart where there are too few.
  *
- * Ranks that yield never leave their processor idle, so the system is slow to see that one has three
- * of them and another one: it looks every few ten milliseconds. Here each rank says where it waits,
- * and who finds itself on the fuller one moves over, to wherever it may run.
+ * Ranks that yield never leave their processor idle, so the system is slow to see that one has
+ * three of them and another one: it looks every few ten milliseconds. Here each rank says where it
+ * waits, and who finds itself on the fuller one moves over, to wherever it may run.
  */
 #ifndef ALLHANDS_CPU_BALANCE_H
 #define ALLHANDS_CPU_BALANCE_H
@@ -14,8 +14,8 @@
 
 /* This rank waits from `now` on. */
 void ah_balance_cpus(ah_comm *comm, int64_t now);
-/* Its yield has taken AH_LONG_DELAY or more. If that was not for other ranks, which have work to do as
- * well, the processor is shared with strangers: nobody moves there for a while. */
+/* Its yield has taken AH_LONG_DELAY or more. If that was not for other ranks, which have work to do
+ * as well, the processor is shared with strangers: nobody moves there for a while. */
 void ah_record_delay(ah_comm *comm, int64_t began, int64_t now);
 /* The other ranks that waited last where this one is. */
 uint64_t ah_ranks_on_my_cpu(const ah_comm *comm);

@@ -6,8 +6,8 @@
  * other's word, all seq_cst: nobody enters unnoticed, so after that nobody touches the array.
  *
  * A rank that is stopped, or killed, inside stays inside. Who may only read does no harm (nobody
- * believes it, see ah_access_end). Who may write could spoil the array much later, when it goes on: so
- * the array's owner exchanges the pages under it for private ones of the same content, and that
+ * believes it, see ah_access_end). Who may write could spoil the array much later, when it goes on:
+ * so the array's owner exchanges the pages under it for private ones of the same content, and that
  * part of the heap is ordinary memory from then on.
  */
 #ifndef ALLHANDS_HEAP_ACCESS_H

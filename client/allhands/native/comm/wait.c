@@ -23,9 +23,9 @@ enum { AWAKE, ASLEEP };
 #define SPINS 64
 #define SPIN_AGAIN_AFTER 64
 #define SOON_YIELDS 4 /* yields that show that the processor was what the other lacked */
-/* A yield that took AH_LONG_DELAY was for somebody with work to do. Who yields to that goes behind it
- * again and again, a slice of some milliseconds each time; who sleeps goes before it when woken. So
- * for this long afterwards nobody yields. */
+/* A yield that took AH_LONG_DELAY was for somebody with work to do. Who yields to that goes behind
+ * it again and again, a slice of some milliseconds each time; who sleeps goes before it when woken.
+ * So for this long afterwards nobody yields. */
 #define NO_YIELD_FOR (20 * 1000 * MICROSECONDS)
 /* A sleeper looks by itself as often, because who publishes may be killed before it rings. */
 #define POLL_INTERVAL (50 * 1000 * MICROSECONDS)
@@ -108,7 +108,8 @@ ah_status ah_poll_interrupt(ah_comm *comm) {
 }
 
 /* Sleep until rung, or `until`; not at all if there is something to see already. */
-static void sleep_until(ah_comm *comm, uint64_t left, ah_wait_goal goal, int64_t until, int64_t now) {
+static void sleep_until(ah_comm *comm, uint64_t left, ah_wait_goal goal, int64_t until,
+                        int64_t now) {
     _Atomic uint32_t *doorbell = &comm->area[comm->rank]->doorbell;
     atomic_store(doorbell, ASLEEP);
     if (missing(comm, left, goal) == left && !ah_abandoning(comm, left) &&
@@ -132,7 +133,8 @@ static bool any_mismatch(const ah_comm *comm, uint64_t ranks, ah_wait_goal goal)
 
 static ah_status block(ah_comm *comm, uint64_t ranks, uint64_t left, ah_wait_goal goal) {
     ah_call *call = comm->call;
-    bool spun = comm->oversubscribed || !comm->failed_spins || ++comm->failed_spins > SPIN_AGAIN_AFTER;
+    bool spun =
+        comm->oversubscribed || !comm->failed_spins || ++comm->failed_spins > SPIN_AGAIN_AFTER;
     uint64_t near = comm->oversubscribed ? ah_ranks_on_my_cpu(comm) : 0;
     for (int spin = 0; spun && spin < SPINS && !(left & near); spin++) {
         ah_cpu_relax();
@@ -153,7 +155,8 @@ static ah_status block(ah_comm *comm, uint64_t ranks, uint64_t left, ah_wait_goa
             if (spun && turn > 0 && turn <= SOON_YIELDS) comm->failed_spins = 1;
             return AH_OK;
         }
-        if (goal.is_slot && left != compared && any_mismatch(comm, ranks & ~left, goal)) return AH_MISMATCH;
+        if (goal.is_slot && left != compared && any_mismatch(comm, ranks & ~left, goal))
+            return AH_MISMATCH;
         compared = left;
         if (gone & left) return AH_ABANDONED;
         call->waiting = left;
@@ -204,5 +207,6 @@ ah_status ah_await_consumed_or_left(ah_comm *comm, uint64_t ranks, uint64_t step
 }
 
 ah_status ah_await_call_end(ah_comm *comm, uint64_t ranks) {
-    return ah_await(comm, ranks, (ah_wait_goal){.offset = offsetof(ah_area, produced), .least = UINT64_MAX});
+    return ah_await(comm, ranks,
+                    (ah_wait_goal){.offset = offsetof(ah_area, produced), .least = UINT64_MAX});
 }

@@ -24,7 +24,8 @@ INLINE_AVX2 void put_wide(void *to, size_t at, sixteen x) {
     _mm256_storeu_ps(out + 8, x.b);
 }
 
-/* Most vectors have no NaN, and one comparison tells of two: that, not the sum, is the dear part. */
+/* Most vectors have no NaN, and one comparison tells of two: that, not the sum, is the dear part.
+ */
 INLINE_AVX2 sixteen quieted(sixteen x) {
     if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(x.a, x.b, _CMP_UNORD_Q)), 0)) {
         const __m256 nan = _mm256_set1_ps(__builtin_nanf(""));

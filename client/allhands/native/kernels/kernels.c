@@ -45,6 +45,7 @@ typedef struct {
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
+#define INDEPENDENT_FOR(i, count) INDEPENDENT for (size_t i = 0; i < count; i++)
 
 /* ---- what is done to one element ---- */
 
@@ -105,7 +106,7 @@ typedef struct {
 } fold;
 
 typedef struct {
-    fold folds[AH_OPS][AH_TYPES]; /* none of AVG: it is SUM, then `divide` */
+    fold folds[AH_OPS][AH_TYPES];  /* none of AVG: it is SUM, then `divide` */
     divide_loop *divide[AH_TYPES]; /* from wide sums */
 } loops;
 
@@ -208,10 +209,10 @@ enum { BLOCK = 4096 }; /* bytes of an intermediate result: a fraction of any L1 
 
 size_t ah_type_size(ah_type type) {
     static const u8 sizes[AH_TYPES] = {
-        [AH_BOOL] = 1,    [AH_INT8] = 1,      [AH_INT16] = 2,    [AH_INT32] = 4,
-        [AH_INT64] = 8,   [AH_UINT8] = 1,     [AH_UINT16] = 2,   [AH_UINT32] = 4,
-        [AH_UINT64] = 8,  [AH_FLOAT16] = 2,   [AH_BFLOAT16] = 2, [AH_FLOAT32] = 4,
-        [AH_FLOAT64] = 8, [AH_COMPLEX64] = 8, [AH_COMPLEX128] = 16, [AH_FLOAT8_E4M3FN] = 1,
+        [AH_BOOL] = 1,        [AH_INT8] = 1,      [AH_INT16] = 2,       [AH_INT32] = 4,
+        [AH_INT64] = 8,       [AH_UINT8] = 1,     [AH_UINT16] = 2,      [AH_UINT32] = 4,
+        [AH_UINT64] = 8,      [AH_FLOAT16] = 2,   [AH_BFLOAT16] = 2,    [AH_FLOAT32] = 4,
+        [AH_FLOAT64] = 8,     [AH_COMPLEX64] = 8, [AH_COMPLEX128] = 16, [AH_FLOAT8_E4M3FN] = 1,
         [AH_FLOAT8_E5M2] = 1,
     };
     return sizes[type];
@@ -235,8 +236,8 @@ static bool is_complex(ah_type type) { return type == AH_COMPLEX64 || type == AH
 
 /* Fold `count` elements of every operand from byte `at` on; the result is wide if `wide` says so.
  * `scratch` holds `count` wide elements, and may be `out`. */
-static void fold_block(const fold *fold, void *out, bool wide, void *scratch,
-                       const void *const in[], int n, size_t at, size_t count) {
+static void fold_block(const fold *how, void *out, bool wide, void *scratch, const void *const in[],
+                       int n, size_t at, size_t count) {
     const void *group[4];
     bool begun = false;
     for (int taken = 0; taken < n;) {
@@ -245,7 +246,7 @@ static void fold_block(const fold *fold, void *out, bool wide, void *scratch,
         const int capacity = n - taken >= 4 - width ? 4 : 2;
         while (width < capacity) group[width++] = (const char *)in[taken++] + at;
         const bool last = taken == n;
-        fold->loop[begun][last ? wide : true][capacity == 4](last ? out : scratch, group, count);
+        how->loop[begun][last ? wide : true][capacity == 4](last ? out : scratch, group, count);
         begun = true;
     }
 }
@@ -265,27 +266,27 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
         if (out != in[0]) memcpy(out, in[0], count * size);
         return;
     }
-    const loops *loops = loops_of_this_processor;
-    const fold *fold = &loops->folds[op == AH_AVG ? AH_SUM : op][type];
+    const loops *set = loops_of_this_processor;
+    const fold *how = &set->folds[op == AH_AVG ? AH_SUM : op][type];
     /* Sums of complex numbers are sums of their parts. */
     const size_t lanes = is_complex(type) && op != AH_PRODUCT ? 2 : 1;
     const bool past = goes_past(out, in, n, size, count);
     if (op != AH_AVG && (n == 2 || n == 4) && !past) {
-        fold->loop[0][0][n == 4](out, in, count * lanes);
+        how->loop[0][0][n == 4](out, in, count * lanes);
         return;
     }
     /* Of one operand there is no sum; its maximum with itself is itself, but wide. It and itself
      * are as true as it is. */
     const void *const twice[] = {in[0], in[0]};
     if (n == 1 && is_logical(op)) {
-        loops->folds[AH_LAND][type].loop[0][0][0](out, twice, count);
+        set->folds[AH_LAND][type].loop[0][0][0](out, twice, count);
         return;
     }
     if (n == 1) {
         const ah_type part = type == AH_COMPLEX64    ? AH_FLOAT32
                              : type == AH_COMPLEX128 ? AH_FLOAT64
                                                      : type;
-        fold = &loops->folds[AH_MAX][part];
+        how = &set->folds[AH_MAX][part];
         in = twice;
         n = 2;
     }
@@ -296,9 +297,9 @@ void ah_fold(ah_op op, ah_type type, void *out, const void *const in[], int n, s
         if (some > count - done) some = count - done;
         u8 *const there = (u8 *)out + done * size;
         u8 *const result = past && some == block ? finished : there;
-        fold_block(fold, op == AH_AVG ? scratch : result, op == AH_AVG, scratch, in, n, done * size,
+        fold_block(how, op == AH_AVG ? scratch : result, op == AH_AVG, scratch, in, n, done * size,
                    some * lanes);
-        if (op == AH_AVG) loops->divide[type](result, scratch, some, divisor);
+        if (op == AH_AVG) set->divide[type](result, scratch, some, divisor);
         if (result == finished) store_past(there, finished, some * size);
     }
     if (past) publish_past();

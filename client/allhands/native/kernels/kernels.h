@@ -46,7 +46,8 @@ typedef enum {
 
 size_t ah_type_size(ah_type type);
 
-/* Whether `op` is defined for `type`: the same cells as allhands.collectives.reduction.check allows. */
+/* Whether `op` is defined for `type`: the same cells as allhands.collectives.reduction.check
+ * allows. */
 bool ah_supports(ah_op op, ah_type type);
 
 /* The instructions that folds are made of on this processor: "avx2" or "baseline". */
@@ -56,8 +57,8 @@ const char *ah_instructions(void);
  *
  * `out` may be one of `in`, exactly; otherwise nothing overlaps. Any alignment that the type has in
  * NumPy. AVG divides the sum by `divisor`, 1 or more, once; integers towards zero. Floats narrower
- * than float32 are folded in it and rounded once, to the nearest, ties to even. With n of 1 elements
- * are copied as they are, but for AVG and the logical operations.
+ * than float32 are folded in it and rounded once, to the nearest, ties to even. With n of 1
+ * elements are copied as they are, but for AVG and the logical operations.
  *
  * The bits of a result depend on the values and their order alone, never on count, alignment, the
  * processor, or how a caller cuts an array. They are NumPy's, with two exceptions: every NaN that

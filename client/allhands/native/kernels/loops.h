@@ -2,7 +2,7 @@
  * with TARGET (the attribute of its functions) and NAMED (the suffix of their names) defined.
  *
  * Plain loops that compilers turn into vector code. No iteration reads what another has written,
- * also where `out` is one of the operands: that is what INDEPENDENT tells the compiler.
+ * also where `out` is one of the operands: that is what INDEPENDENT_FOR tells the compiler.
  */
 
 /* NAME_2 and NAME_4: fold two or four operands, the first of which may be of another type. */
@@ -11,7 +11,7 @@
         OUT *out = out_;                                                                           \
         const FIRST *a = in[0];                                                                    \
         const REST *b = in[1];                                                                     \
-        INDEPENDENT for (size_t i = 0; i < count; i++) {                                           \
+        INDEPENDENT_FOR (i, count) {                                                               \
             const ACC ab = OP(ACC, GET_FIRST(a[i]), GET(b[i]));                                    \
             out[i] = PUT(ab);                                                                      \
         }                                                                                          \
@@ -20,7 +20,7 @@
         OUT *out = out_;                                                                           \
         const FIRST *a = in[0];                                                                    \
         const REST *b = in[1], *c = in[2], *d = in[3];                                             \
-        INDEPENDENT for (size_t i = 0; i < count; i++) {                                           \
+        INDEPENDENT_FOR (i, count) {                                                               \
             const ACC ab = OP(ACC, GET_FIRST(a[i]), GET(b[i]));                                    \
             const ACC abc = OP(ACC, ab, GET(c[i]));                                                \
             const ACC abcd = OP(ACC, abc, GET(d[i]));                                              \
@@ -54,7 +54,7 @@
         any_##TYPE *out = out_;                                                                    \
         const any_##TYPE *sum = sums;                                                              \
         const DIVISOR by = (DIVISOR)divisor;                                                       \
-        INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = (TYPE)(sum[i] / by);               \
+        INDEPENDENT_FOR (i, count) out[i] = (TYPE)(sum[i] / by);                                   \
     }
 
 INTEGER_DIVISION(u8, u32)
@@ -91,9 +91,9 @@ SAME_LOOP(xor_bool, u8, IS_TRUE_u8, XOR, AS_IS)
         const any_##TYPE *sum = sums;                                                              \
         const TYPE by = (TYPE)divisor, times = 1 / by;                                             \
         if (is_power_of_two(divisor)) /* the same bits, sooner */                                  \
-            INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = QUIET(sum[i] * times);         \
+            INDEPENDENT_FOR (i, count) out[i] = QUIET(sum[i] * times);                             \
         else                                                                                       \
-            INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = QUIET(sum[i] / by);            \
+            INDEPENDENT_FOR (i, count) out[i] = QUIET(sum[i] / by);                                \
     }
 
 FLOAT_LOOPS(f32)
@@ -108,7 +108,7 @@ FLOAT_LOOPS(f64)
         any_##TYPE *out = out_;                                                                    \
         const any_##TYPE *sum = sums;                                                              \
         const REAL zero = 0, times = 1 / (REAL)divisor;                                            \
-        INDEPENDENT for (size_t i = 0; i < count; i++) {                                           \
+        INDEPENDENT_FOR (i, count) {                                                               \
             const REAL re = sum[i].re, im = sum[i].im;                                             \
             out[i].re = QUIET((re + im * zero) * times);                                           \
             out[i].im = QUIET((im - re * zero) * times);                                           \
@@ -133,7 +133,7 @@ COMPLEX_LOOPS(c128, f64)
         any_##STORE *out = out_;                                                                   \
         const any_f32 *sum = sums;                                                                 \
         const f32 by = (f32)divisor;                                                               \
-        INDEPENDENT for (size_t i = 0; i < count; i++) out[i] = f32_to_##TYPE(sum[i] / by);        \
+        INDEPENDENT_FOR (i, count) out[i] = f32_to_##TYPE(sum[i] / by);                            \
     }
 #ifndef HALF_LOOPS
 #define HALF_LOOPS(TYPE) NARROW_LOOPS(TYPE, u16)
@@ -163,31 +163,42 @@ NARROW_LOOPS(e5m2, u8)
 
 #define BITS(OP, OF_BOOL)                                                                          \
     {                                                                                              \
-        [AH_BOOL] = PLAIN(OF_BOOL##_bool), [AH_INT8] = PLAIN(OP##_u8), [AH_INT16] = PLAIN(OP##_u16),    \
-        [AH_INT32] = PLAIN(OP##_u32), [AH_INT64] = PLAIN(OP##_u64), [AH_UINT8] = PLAIN(OP##_u8),   \
-        [AH_UINT16] = PLAIN(OP##_u16), [AH_UINT32] = PLAIN(OP##_u32),                              \
+        [AH_BOOL] = PLAIN(OF_BOOL##_bool), [AH_INT8] = PLAIN(OP##_u8),                             \
+        [AH_INT16] = PLAIN(OP##_u16),      [AH_INT32] = PLAIN(OP##_u32),                           \
+        [AH_INT64] = PLAIN(OP##_u64),      [AH_UINT8] = PLAIN(OP##_u8),                            \
+        [AH_UINT16] = PLAIN(OP##_u16),     [AH_UINT32] = PLAIN(OP##_u32),                          \
         [AH_UINT64] = PLAIN(OP##_u64),                                                             \
     }
 #define ORDER(OP, OF_BOOL)                                                                         \
     {                                                                                              \
-        [AH_BOOL] = PLAIN(OF_BOOL##_bool), [AH_INT8] = PLAIN(OP##_i8),                             \
-        [AH_INT16] = PLAIN(OP##_i16), [AH_INT32] = PLAIN(OP##_i32), [AH_INT64] = PLAIN(OP##_i64),  \
-        [AH_UINT8] = PLAIN(OP##_u8), [AH_UINT16] = PLAIN(OP##_u16),                                \
-        [AH_UINT32] = PLAIN(OP##_u32), [AH_UINT64] = PLAIN(OP##_u64),                              \
-        [AH_FLOAT16] = WIDENED(OP##_f16), [AH_BFLOAT16] = WIDENED(OP##_bf16),                      \
-        [AH_FLOAT8_E4M3FN] = WIDENED(OP##_e4m3fn), [AH_FLOAT8_E5M2] = WIDENED(OP##_e5m2),          \
-        [AH_FLOAT32] = PLAIN(OP##_f32), [AH_FLOAT64] = PLAIN(OP##_f64),                            \
+        [AH_BOOL] = PLAIN(OF_BOOL##_bool),     [AH_INT8] = PLAIN(OP##_i8),                         \
+        [AH_INT16] = PLAIN(OP##_i16),          [AH_INT32] = PLAIN(OP##_i32),                       \
+        [AH_INT64] = PLAIN(OP##_i64),          [AH_UINT8] = PLAIN(OP##_u8),                        \
+        [AH_UINT16] = PLAIN(OP##_u16),         [AH_UINT32] = PLAIN(OP##_u32),                      \
+        [AH_UINT64] = PLAIN(OP##_u64),         [AH_FLOAT16] = WIDENED(OP##_f16),                   \
+        [AH_BFLOAT16] = WIDENED(OP##_bf16),    [AH_FLOAT8_E4M3FN] = WIDENED(OP##_e4m3fn),          \
+        [AH_FLOAT8_E5M2] = WIDENED(OP##_e5m2), [AH_FLOAT32] = PLAIN(OP##_f32),                     \
+        [AH_FLOAT64] = PLAIN(OP##_f64),                                                            \
     }
 #define ARITHMETIC(OP, OF_BOOL, OF_C64, OF_C128)                                                   \
     {                                                                                              \
-        [AH_BOOL] = PLAIN(OF_BOOL##_bool), [AH_INT8] = PLAIN(OP##_u8),                             \
-        [AH_INT16] = PLAIN(OP##_u16), [AH_INT32] = PLAIN(OP##_u32), [AH_INT64] = PLAIN(OP##_u64),  \
-        [AH_UINT8] = PLAIN(OP##_u8), [AH_UINT16] = PLAIN(OP##_u16),                                \
-        [AH_UINT32] = PLAIN(OP##_u32), [AH_UINT64] = PLAIN(OP##_u64),                              \
-        [AH_FLOAT16] = WIDENED(OP##_f16), [AH_BFLOAT16] = WIDENED(OP##_bf16),                      \
-        [AH_FLOAT8_E4M3FN] = WIDENED(OP##_e4m3fn), [AH_FLOAT8_E5M2] = WIDENED(OP##_e5m2),          \
-        [AH_FLOAT32] = PLAIN(OP##_f32), [AH_FLOAT64] = PLAIN(OP##_f64),                            \
-        [AH_COMPLEX64] = PLAIN(OP##_##OF_C64), [AH_COMPLEX128] = PLAIN(OP##_##OF_C128),            \
+        [AH_BOOL] = PLAIN(OF_BOOL##_bool),                                                         \
+        [AH_INT8] = PLAIN(OP##_u8),                                                                \
+        [AH_INT16] = PLAIN(OP##_u16),                                                              \
+        [AH_INT32] = PLAIN(OP##_u32),                                                              \
+        [AH_INT64] = PLAIN(OP##_u64),                                                              \
+        [AH_UINT8] = PLAIN(OP##_u8),                                                               \
+        [AH_UINT16] = PLAIN(OP##_u16),                                                             \
+        [AH_UINT32] = PLAIN(OP##_u32),                                                             \
+        [AH_UINT64] = PLAIN(OP##_u64),                                                             \
+        [AH_FLOAT16] = WIDENED(OP##_f16),                                                          \
+        [AH_BFLOAT16] = WIDENED(OP##_bf16),                                                        \
+        [AH_FLOAT8_E4M3FN] = WIDENED(OP##_e4m3fn),                                                 \
+        [AH_FLOAT8_E5M2] = WIDENED(OP##_e5m2),                                                     \
+        [AH_FLOAT32] = PLAIN(OP##_f32),                                                            \
+        [AH_FLOAT64] = PLAIN(OP##_f64),                                                            \
+        [AH_COMPLEX64] = PLAIN(OP##_##OF_C64),                                                     \
+        [AH_COMPLEX128] = PLAIN(OP##_##OF_C128),                                                   \
     }
 
 static const loops NAMED(loops) = {

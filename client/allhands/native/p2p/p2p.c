@@ -61,7 +61,7 @@ struct ah_ctrl_msg {
     ah_ctrl_msg *next;
     ah_frame frame;
     ah_message *message; /* that goes on when it is out; NULL: none */
-    ah_unexpected *rts;   /* that it answers; freed with it */
+    ah_unexpected *rts;  /* that it answers; freed with it */
     bool queued;
 };
 
@@ -71,9 +71,9 @@ struct ah_unexpected {
     uint64_t order;
     int peer;
     ah_frame frame;
-    ah_ctrl_msg ctrl;  /* the answer to an offer */
-    char *text;    /* of a refusal */
-    char *payload; /* of an eager one */
+    ah_ctrl_msg ctrl; /* the answer to an offer */
+    char *text;       /* of a refusal */
+    char *payload;    /* of an eager one */
 };
 
 typedef struct {
@@ -84,9 +84,10 @@ typedef struct {
     ah_ring_end out, in;
     ah_ctrl_msg *first, **last; /* to be said, in order */
     msg_queue rts_sent, sending;
-    uint64_t eager_used, eager_credit;  /* of the budget: used here, and what may be before looking again */
-    uint64_t released;     /* of the peer's budget, here */
-    char attach;              /* 0: not tried, 1: works, -1: does not */
+    uint64_t eager_used,
+        eager_credit;  /* of the budget: used here, and what may be before looking again */
+    uint64_t released; /* of the peer's budget, here */
+    char attach;       /* 0: not tried, 1: works, -1: does not */
 } peer_state;
 
 struct ah_p2p {
@@ -115,7 +116,7 @@ struct ah_p2p {
     int64_t next_deadline; /* no watched message has an earlier deadline */
     int callers, waiters;
     bool caller_sleeps; /* a caller has the doorbell */
-    int server_state;    /* how the serving thread sleeps there */
+    int server_state;   /* how the serving thread sleeps there */
     int64_t server_until;
     int failed_spins;
     bool failed, closed;
@@ -123,8 +124,8 @@ struct ah_p2p {
 };
 
 /* Two copies through a ring that stays in the caches, on two cores at once, take 5 us for 64 KiB
- * and 40 us for 1 MiB; attach, on the receiver's core alone, 11 and 87. From about 3 MiB on it is the
- * other way round: memory is what counts then, and NumPy's arrays lie on huge pages. */
+ * and 40 us for 1 MiB; attach, on the receiver's core alone, 11 and 87. From about 3 MiB on it is
+ * the other way round: memory is what counts then, and NumPy's arrays lie on huge pages. */
 ah_p2p_limits ah_default_p2p_limits(void) {
     return (ah_p2p_limits){
         .eager_max = (size_t)64 << 10,
@@ -158,7 +159,9 @@ static void queue_insert(msg_queue *to, ah_message *msg) {
     *(msg->after ? &msg->after->before : &to->last) = msg;
 }
 
-static msg_queue *posted_queue(ah_p2p *p2p, uint32_t tag) { return &p2p->posted[tag % TAG_BUCKETS]; }
+static msg_queue *posted_queue(ah_p2p *p2p, uint32_t tag) {
+    return &p2p->posted[tag % TAG_BUCKETS];
+}
 
 static void queue_unexpected(ah_p2p *p2p, ah_unexpected *arrived) {
     unsigned at = arrived->frame.tag % TAG_BUCKETS;
@@ -276,11 +279,8 @@ static void ctrl_sent(ah_p2p *p2p, ah_ctrl_msg *ctrl) {
         free_unexpected(ctrl->rts);
         if (msg) msg->rts = NULL, end_and_wake(p2p, msg, msg->final_outcome);
         return;
-    case AH_CANCEL:
-        free(ctrl);
-        return;
-    default: /* CLEAR: the answer is pieces */
-        return;
+    case AH_CANCEL: free(ctrl); return;
+    default: /* CLEAR: the answer is pieces */ return;
     }
 }
 
@@ -472,7 +472,8 @@ static void read_some(ah_p2p *p2p, ah_message *msg) {
     queue_remove(&p2p->reading, msg);
     msg->touched = true;
     if (direct)
-        ah_copy(to, p2p->heap[rts->peer] + frame->where + msg->transferred, part, msg->nbytes > COPY_STEP);
+        ah_copy(to, p2p->heap[rts->peer] + frame->where + msg->transferred, part,
+                msg->nbytes > COPY_STEP);
     else if (!read_from(p2p, rts->peer, frame->where + msg->transferred, to, part) ||
              (msg->transferred + part == msg->nbytes && !is_peer(p2p, rts->peer))) {
         /* Dead, or not to be looked at any more: asking it does no harm. */
@@ -503,8 +504,10 @@ static bool handle_eager(ah_p2p *p2p, int peer, const ah_frame *frame) {
         msg->way = AH_WAY_EAGER;
         msg->sent_nbytes = frame->total;
         msg->sent_signature = frame->signature;
-        if (!sent_nbytes && frame->total > AH_INLINE) ah_ring_read(&state->in, msg->data, frame->total);
-        else if (!sent_nbytes) memcpy(msg->data, frame->small, frame->total);
+        if (!sent_nbytes && frame->total > AH_INLINE)
+            ah_ring_read(&state->in, msg->data, frame->total);
+        else if (!sent_nbytes)
+            memcpy(msg->data, frame->small, frame->total);
         state->released += AH_CACHE_LINE + frame->total;
         atomic_store_explicit(&state->in.consumed->released, state->released, memory_order_release);
         end_and_wake(p2p, msg, sent_nbytes ? AH_MISMATCHED : AH_DELIVERED);
@@ -572,7 +575,8 @@ static ah_message *find_receiving(ah_p2p *p2p, int peer, uint64_t id) {
 static void handle_data(ah_p2p *p2p, int peer, const ah_frame *frame) {
     ah_message *msg = find_receiving(p2p, peer, frame->id);
     if (!msg) return; /* of a receive that has ended early */
-    if (frame->where != msg->transferred || frame->total > msg->nbytes - msg->transferred) return; /* nonsense */
+    if (frame->where != msg->transferred || frame->total > msg->nbytes - msg->transferred)
+        return; /* nonsense */
     msg->touched = true;
     ah_ring_read(&p2p->peers[peer].in, (char *)msg->data + msg->transferred, frame->total);
     msg->transferred += frame->total;
@@ -705,9 +709,7 @@ static void cancel_receive(ah_p2p *p2p, ah_message *msg) {
     ah_unexpected *rts = msg->rts;
     msg->rts = NULL;
     switch (msg->stage) {
-    case POSTED:
-        queue_remove(posted_queue(p2p, msg->tag), msg);
-        break;
+    case POSTED: queue_remove(posted_queue(p2p, msg->tag), msg); break;
     case READING:
         queue_remove(&p2p->reading, msg);
         match_unexpected(p2p, rts);
@@ -720,17 +722,18 @@ static void cancel_receive(ah_p2p *p2p, ah_message *msg) {
         } else
             free_unexpected(rts); /* the pieces are on their way, for nobody */
         break;
-    case ANSWERING:
-        rts->ctrl.message = NULL;
-        break;
+    case ANSWERING: rts->ctrl.message = NULL; break;
     }
 }
 
 static void end_early(ah_p2p *p2p, ah_message *msg, int outcome) {
     if (msg->stage == ENDED) return;
-    if (msg->stage == ANSWERING) outcome = msg->final_outcome; /* it has ended, but for the last word */
-    if (msg->receives) cancel_receive(p2p, msg);
-    else cancel_send(p2p, msg);
+    if (msg->stage == ANSWERING)
+        outcome = msg->final_outcome; /* it has ended, but for the last word */
+    if (msg->receives)
+        cancel_receive(p2p, msg);
+    else
+        cancel_send(p2p, msg);
     end_and_wake(p2p, msg, outcome);
 }
 
@@ -741,7 +744,7 @@ static bool has_no_peer(const ah_p2p *p2p, const ah_message *msg) {
 
 /* End what cannot go on. A step may end others than its own: begin anew after each. */
 static void end_where(ah_p2p *p2p, bool (*applies)(const ah_p2p *, const ah_message *),
-                    int outcome) {
+                      int outcome) {
     ah_message *msg = p2p->oldest;
     while (msg) {
         if (!applies(p2p, msg)) {
@@ -797,7 +800,8 @@ static bool is_eager(ah_p2p *p2p, const ah_message *msg, bool direct) {
     if (eager_credit > AH_RING_BYTES / 4) eager_credit = AH_RING_BYTES / 4;
     if (msg->nbytes > eager_credit && msg->nbytes > AH_INLINE) return false;
     uint64_t used = state->eager_used + AH_CACHE_LINE + msg->nbytes;
-    if (used > state->eager_credit) state->eager_credit = atomic_load(&state->out.consumed->released) + EAGER_CREDIT;
+    if (used > state->eager_credit)
+        state->eager_credit = atomic_load(&state->out.consumed->released) + EAGER_CREDIT;
     if (used > state->eager_credit) return false;
     state->eager_used = used;
     return true;
@@ -936,7 +940,8 @@ int ah_p2p_start(ah_p2p *p2p, ah_message *msg) {
     reset_message(msg);
     bool begun = true;
     pthread_mutex_lock(&p2p->lock);
-    if (msg->receives) start_receive(p2p, msg);
+    if (msg->receives)
+        start_receive(p2p, msg);
     else if (p2p->failed || has_no_peer(p2p, msg)) {
         msg->stage = ENDED;
         atomic_store_explicit(&msg->outcome, p2p->failed ? AH_FAILED : AH_PEER_LEFT,
@@ -1020,8 +1025,10 @@ static ah_status block(wait_state *wait, int64_t until) {
             int64_t next = until < deadline ? until : deadline;
             if (wait->next_tick < next) next = wait->next_tick;
             if (next > now + p2p->limits.poll_interval) next = now + p2p->limits.poll_interval;
-            if (next > now && !p2p->caller_sleeps) wait_on_doorbell(wait, next - now);
-            else if (next > now) wait_on_condition(p2p, next);
+            if (next > now && !p2p->caller_sleeps)
+                wait_on_doorbell(wait, next - now);
+            else if (next > now)
+                wait_on_condition(p2p, next);
             now = ah_now();
         } else {
             pthread_mutex_unlock(&p2p->lock);
@@ -1087,7 +1094,8 @@ static void idle_wait(ah_p2p *p2p) {
     /* A caller may sleep there too. */
     uint32_t seen = set_doorbell(p2p, p2p->caller_sleeps ? ASLEEP : (uint32_t)p2p->server_state);
     if (p2p->callers || !progress(p2p)) {
-        int64_t now = ah_now(), until = now + p2p->limits.poll_interval * (wanted ? 1 : IDLE_INTERVALS);
+        int64_t now = ah_now(),
+                until = now + p2p->limits.poll_interval * (wanted ? 1 : IDLE_INTERVALS);
         if (p2p->next_deadline < until) until = p2p->next_deadline;
         p2p->server_until = until;
         if (!p2p->ended && !p2p->closed && until > now) sleep_on_doorbell(p2p, seen, until - now);
@@ -1162,8 +1170,10 @@ void ah_p2p_remove_peer(ah_p2p *p2p, int rank) {
         if (ctrl->message) end_early(p2p, ctrl->message, AH_PEER_LEFT);
         if (state->first != ctrl) continue; /* it went with the message */
         unsend_ctrl(p2p, rank, ctrl);
-        if (ctrl->rts) free_unexpected(ctrl->rts);
-        else free(ctrl);
+        if (ctrl->rts)
+            free_unexpected(ctrl->rts);
+        else
+            free(ctrl);
     }
     hand_to_server(p2p);
     pthread_mutex_unlock(&p2p->lock);
@@ -1181,7 +1191,7 @@ void ah_p2p_fail(ah_p2p *p2p) {
 /* ---- life */
 
 ah_p2p *ah_p2p_new(int rank, int size, void *const regions[], const pid_t pids[],
-                     void *const heaps[], size_t heap_bytes, const ah_p2p_limits *limits) {
+                   void *const heaps[], size_t heap_bytes, const ah_p2p_limits *limits) {
     ah_p2p *p2p = calloc(1, sizeof *p2p);
     pthread_condattr_t monotonic;
     if (!p2p) return NULL;

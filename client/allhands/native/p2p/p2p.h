@@ -20,19 +20,20 @@ typedef struct {
     size_t eager_max;  /* messages up to here are sent at once, if the receiver has few of them */
     size_t direct_min; /* from here on arrays in a heap are left where they are */
     size_t attach_min; /* from here on others are read by cross-memory attach; SIZE_MAX: never */
-    int64_t poll_interval; /* who sleeps looks by itself as often: others may be killed before they ring */
+    int64_t poll_interval; /* who sleeps looks by itself as often: others may be killed before they
+                              ring */
 } ah_p2p_limits;
 
 ah_p2p_limits ah_default_p2p_limits(void);
 
 typedef enum {
     AH_RUNNING,
-    AH_DELIVERED, /* received; of a send: its memory is free */
-    AH_TIMED_OUT,      /* the deadline passed */
-    AH_MISMATCHED,    /* what was sent is not what the receive is for */
+    AH_DELIVERED,  /* received; of a send: its memory is free */
+    AH_TIMED_OUT,  /* the deadline passed */
+    AH_MISMATCHED, /* what was sent is not what the receive is for */
     AH_CANCELLED,
-    AH_PEER_LEFT,  /* who could have been the other end has left */
-    AH_FAILED /* ah_p2p_fail was called */
+    AH_PEER_LEFT, /* who could have been the other end has left */
+    AH_FAILED     /* ah_p2p_fail was called */
 } ah_outcome;
 
 typedef enum { AH_WAY_NONE, AH_WAY_EAGER, AH_WAY_PIECES, AH_WAY_DIRECT, AH_WAY_ATTACH } ah_way;
@@ -44,9 +45,9 @@ typedef struct ah_ctrl_msg ah_ctrl_msg;
 /* One send or receive; the caller's memory, at one place from start to end. */
 typedef struct ah_message {
     bool receives;
-    bool is_async; /* its end is for ah_p2p_serve, unless somebody waits for it */
+    bool is_async;   /* its end is for ah_p2p_serve, unless somebody waits for it */
     bool is_private; /* of a send: its pages in the heap are not shared (any more) */
-    int peer;     /* -1: a receive from anybody */
+    int peer;        /* -1: a receive from anybody */
     uint32_t tag;
     uint64_t signature;
     size_t nbytes;
@@ -61,10 +62,10 @@ typedef struct ah_message {
     _Atomic int outcome;
     int source;
     ah_way way;
-    bool touched; /* of a receive: some of a message, whole or not, lies in its memory */
+    bool touched;         /* of a receive: some of a message, whole or not, lies in its memory */
     uint64_t sent_nbytes; /* bytes of what was sent in place of this receive */
     uint64_t sent_signature;
-    char *expected_text;      /* of an unlike send: the receiver's text, malloc'd */
+    char *expected_text; /* of an unlike send: the receiver's text, malloc'd */
 
     /* Inside. */
     int stage;
@@ -88,9 +89,10 @@ typedef struct {
     void *owner;
 } ah_wait_hooks;
 
-/* `offices[r]`: rank r's part, ah_p2p_region_bytes(size), all zero at first. NULL: out of memory. */
+/* `offices[r]`: rank r's part, ah_p2p_region_bytes(size), all zero at first. NULL: out of memory.
+ */
 ah_p2p *ah_p2p_new(int rank, int size, void *const regions[], const pid_t pids[],
-                     void *const heaps[], size_t heap_bytes, const ah_p2p_limits *limits);
+                   void *const heaps[], size_t heap_bytes, const ah_p2p_limits *limits);
 /* After ah_p2p_close, with no message under way and no thread inside. */
 void ah_p2p_free(ah_p2p *p2p);
 

@@ -19,7 +19,8 @@ size_t ah_ring_room(ah_ring_end *out) {
 
 bool ah_ring_put(ah_ring_end *out, const ah_frame *frame, const void *data) {
     size_t trailing = ah_trailing_bytes(frame), consumed = ah_round_up(trailing, AH_CACHE_LINE);
-    if (out->frames == out->room_frames || out->room_bytes - out->bytes < consumed) refresh_room(out);
+    if (out->frames == out->room_frames || out->room_bytes - out->bytes < consumed)
+        refresh_room(out);
     if (out->frames == out->room_frames || out->room_bytes - out->bytes < consumed) return false;
     if (trailing) {
         size_t at = out->bytes & (AH_RING_BYTES - 1), first = ah_min(trailing, AH_RING_BYTES - at);

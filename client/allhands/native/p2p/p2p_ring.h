@@ -21,12 +21,12 @@
 
 typedef enum {
     AH_EAGER = 1, /* a whole message, here */
-    AH_RTS,     /* a message that waits at its sender */
-    AH_CTS,     /* the receiver of an offer wants it in pieces */
-    AH_DATA,     /* `total` bytes of it, from `where` on */
-    AH_ACK,     /* the receiver of an offer has fetched it */
-    AH_NACK,   /* it has another receive in that place; `total` bytes of text follow */
-    AH_CANCEL, /* the offer holds no more */
+    AH_RTS,       /* a message that waits at its sender */
+    AH_CTS,       /* the receiver of an offer wants it in pieces */
+    AH_DATA,      /* `total` bytes of it, from `where` on */
+    AH_ACK,       /* the receiver of an offer has fetched it */
+    AH_NACK,      /* it has another receive in that place; `total` bytes of text follow */
+    AH_CANCEL,    /* the offer holds no more */
 } ah_frame_kind;
 
 enum { AH_RTS_IN_HEAP = 1 };
@@ -65,16 +65,17 @@ typedef struct {
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint32_t doorbell; /* see p2p.c */
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t nonce;
     _Atomic uint64_t nonce_at; /* the one lies at the other, in the right process */
-    _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t rts_table[AH_RTS_SLOTS]; /* ids of those that hold; 0: none */
-    ah_ring_consumed consumed[AH_MAX_RANKS];                             /* by sender */
-    ah_p2p_ring ring[];                                           /* by receiver */
+    _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t
+        rts_table[AH_RTS_SLOTS];             /* ids of those that hold; 0: none */
+    ah_ring_consumed consumed[AH_MAX_RANKS]; /* by sender */
+    ah_p2p_ring ring[];                      /* by receiver */
 } ah_p2p_region;
 
 /* One end of a wire, as its sender or its receiver has it in mind. */
 typedef struct {
     ah_p2p_ring *ring;
     ah_ring_consumed *consumed;
-    uint64_t frames, bytes; /* put, or taken */
+    uint64_t frames, bytes;           /* put, or taken */
     uint64_t room_frames, room_bytes; /* the sender's: what it may put before it looks again */
 } ah_ring_end;
 

@@ -5,8 +5,7 @@
 #include <string.h>
 
 /* A type that a library has added to NumPy is known by its name alone. */
-static ah_type added_type(int number)
-{
+static ah_type added_type(int number) {
     static struct {
         const char *name;
         ah_type type;
@@ -18,8 +17,7 @@ static ah_type added_type(int number)
     };
     enum { ADDED = sizeof added / sizeof *added };
     for (int at = 0; at < ADDED; at++)
-        if (added[at].number == number)
-            return added[at].type;
+        if (added[at].number == number) return added[at].type;
     PyArray_Descr *descr = PyArray_DescrFromType(number);
     if (descr == NULL) {
         PyErr_Clear();
@@ -38,10 +36,8 @@ static ah_type added_type(int number)
     return found;
 }
 
-ah_type type_of_number(int number)
-{
-    if (number >= NPY_USERDEF)
-        return added_type(number);
+ah_type type_of_number(int number) {
+    if (number >= NPY_USERDEF) return added_type(number);
     switch (number) {
     case NPY_BOOL: return AH_BOOL;
     case NPY_INT8: return AH_INT8;
@@ -67,10 +63,8 @@ ah_type type_of_number(int number)
     }
 }
 
-PyArrayObject *plain_array(PyObject *given, bool written)
-{
-    if (!PyArray_CheckExact(given))
-        return NULL;
+PyArrayObject *plain_array(PyObject *given, bool written) {
+    if (!PyArray_CheckExact(given)) return NULL;
     PyArrayObject *array = (PyArrayObject *)given;
     int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (written ? NPY_ARRAY_WRITEABLE : 0);
     if (!PyArray_CHKFLAGS(array, wanted) || !PyArray_ISNOTSWAPPED(array) ||
@@ -79,30 +73,25 @@ PyArrayObject *plain_array(PyObject *given, bool written)
     return type_of_number(PyArray_TYPE(array)) == AH_TYPES ? NULL : array;
 }
 
-static inline void sign_shape(Plan *plan)
-{
+static inline void sign_shape(Plan *plan) {
     plan->shapesig = shape_begun((size_t)plan->ndim);
     for (int at = 0; at < plan->ndim; at++)
         plan->shapesig = shape_with(plan->shapesig, plan->dims[at]);
 }
 
-void plan_type(Plan *plan, PyArrayObject *array)
-{
+void plan_type(Plan *plan, PyArrayObject *array) {
     plan->type = type_of_number(PyArray_TYPE(array));
     plan->typesig = plan->type + 1;
     plan->itemsize = (size_t)PyArray_ITEMSIZE(array);
     plan->dtype = (PyObject *)PyArray_DESCR(array);
     plan->ndim = PyArray_NDIM(array);
     plan->shape = NULL;
-    for (int at = 0; at < plan->ndim; at++)
-        plan->dims[at] = PyArray_DIM(array, at);
+    for (int at = 0; at < plan->ndim; at++) plan->dims[at] = PyArray_DIM(array, at);
     sign_shape(plan);
 }
 
-void plan_block(Plan *plan, int size)
-{
-    if (plan->ndim == 0 || plan->dims[0] % size)
-        return;
+void plan_block(Plan *plan, int size) {
+    if (plan->ndim == 0 || plan->dims[0] % size) return;
     plan->dims[0] /= size;
     sign_shape(plan);
 }

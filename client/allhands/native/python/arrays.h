@@ -16,7 +16,8 @@ PyArrayObject *plain_array(PyObject *given, bool written);
 /* Write the dtype and the shape of an array into a plan. */
 void plan_type(Plan *plan, PyArrayObject *array);
 
-/* Let the shape of a plan be that of a block: dimension 0 is cut for so many ranks, if it can be. */
+/* Let the shape of a plan be that of a block: dimension 0 is cut for so many ranks, if it can be.
+ */
 void plan_block(Plan *plan, int size);
 
 #endif

@@ -6,11 +6,9 @@
 
 #include "python/call_site.h"
 
-bool records_new(CommObject *self, size_t wanted)
-{
+bool records_new(CommObject *self, size_t wanted) {
     size_t count = RECORDS_LEAST;
-    while (count < wanted)
-        count *= 2;
+    while (count < wanted) count *= 2;
     self->records = aligned_alloc(_Alignof(Record), count * sizeof(Record));
     self->shapes = calloc(count, sizeof(Shape)); /* untouched pages cost nothing */
     if (self->records == NULL || self->shapes == NULL) {
@@ -25,11 +23,9 @@ bool records_new(CommObject *self, size_t wanted)
     return true;
 }
 
-void records_free(CommObject *self)
-{
+void records_free(CommObject *self) {
     for (size_t at = 0; self->records != NULL && at <= self->mask; at++) {
-        if (self->records[at].ndim == SHAPE_LONG)
-            Py_DECREF(self->shapes[at].tuple);
+        if (self->records[at].ndim == SHAPE_LONG) Py_DECREF(self->shapes[at].tuple);
         Py_XDECREF(self->records[at].dtype);
         Py_XDECREF(self->records[at].code);
         Py_XDECREF(self->records[at].label);
@@ -38,15 +34,11 @@ void records_free(CommObject *self)
     free(self->shapes);
 }
 
-PyObject *record_shape(const CommObject *self, const Record *record)
-{
+PyObject *record_shape(const CommObject *self, const Record *record) {
     const Shape *kept = &self->shapes[record - self->records];
-    if (record->ndim == SHAPE_NONE)
-        Py_RETURN_NONE;
-    if (record->ndim == SHAPE_LONG)
-        return Py_NewRef(kept->tuple);
-    if (record->ndim == 1)
-        return Py_BuildValue("(n)", (Py_ssize_t)record->amount);
+    if (record->ndim == SHAPE_NONE) Py_RETURN_NONE;
+    if (record->ndim == SHAPE_LONG) return Py_NewRef(kept->tuple);
+    if (record->ndim == 1) return Py_BuildValue("(n)", (Py_ssize_t)record->amount);
     PyObject *shape = PyTuple_New(record->ndim);
     for (int at = 0; shape != NULL && at < record->ndim; at++) {
         PyObject *one = PyLong_FromSsize_t(kept->dims[at]);
@@ -58,46 +50,36 @@ PyObject *record_shape(const CommObject *self, const Record *record)
     return shape;
 }
 
-static bool is_exchange(const Record *record)
-{
+static bool is_exchange(const Record *record) {
     return record->kind == ALL_TO_ALL || record->kind == ALL_TO_ALL_SINGLE;
 }
 
-size_t record_bytes(const Record *record)
-{
-    if (is_exchange(record))
-        return record->amount;
+size_t record_bytes(const Record *record) {
+    if (is_exchange(record)) return record->amount;
     PyArray_Descr *dtype = (PyArray_Descr *)record->dtype;
     return dtype == NULL ? 0 : record->amount * (size_t)PyDataType_ELSIZE(dtype);
 }
 
-static size_t record_count(const Record *record)
-{
+static size_t record_count(const Record *record) {
     return is_exchange(record) ? 0 : record->amount;
 }
 
 /* The record of a number given; NULL: there is none any more, or with an exception. */
-static const Record *find_record(CommObject *self, PyObject *given)
-{
+static const Record *find_record(CommObject *self, PyObject *given) {
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred() || sequence == 0)
-        return NULL;
+    if (PyErr_Occurred() || sequence == 0) return NULL;
     const Record *record = record_of(self, sequence);
     return record->sequence == sequence ? record : NULL;
 }
 
-static PyObject *none_or_error(void)
-{
-    if (PyErr_Occurred())
-        return NULL;
+static PyObject *none_or_error(void) {
+    if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
-PyObject *comm_describe(CommObject *self, PyObject *given)
-{
+PyObject *comm_describe(CommObject *self, PyObject *given) {
     const Record *record = find_record(self, given);
-    if (record == NULL)
-        return none_or_error();
+    if (record == NULL) return none_or_error();
     PyObject *ragged = record->sequence == self->begun ? call_splits(self, (Kind)record->kind)
                                                        : Py_NewRef(Py_None);
     PyObject *shape = ragged == NULL ? NULL : record_shape(self, record);
@@ -111,21 +93,17 @@ PyObject *comm_describe(CommObject *self, PyObject *given)
                          record->label ? record->label : Py_None);
 }
 
-static PyObject *site_of(const Record *record)
-{
-    if (record->code == NULL)
-        Py_RETURN_NONE;
+static PyObject *site_of(const Record *record) {
+    if (record->code == NULL) Py_RETURN_NONE;
     return call_site_tuple(record->code, record->instruction);
 }
 
-PyObject *comm_call_site(CommObject *self, PyObject *given)
-{
+PyObject *comm_call_site(CommObject *self, PyObject *given) {
     const Record *record = find_record(self, given);
     return record == NULL ? none_or_error() : site_of(record);
 }
 
-static PyObject *row(CommObject *self, const Record *one)
-{
+static PyObject *row(CommObject *self, const Record *one) {
     /* What follows may let another thread go on with the ring: with references of its own. */
     Record record = *one;
     Py_XINCREF(record.dtype);
@@ -152,14 +130,11 @@ static PyObject *row(CommObject *self, const Record *one)
     return made;
 }
 
-PyObject *comm_records(CommObject *self, PyObject *given)
-{
+PyObject *comm_records(CommObject *self, PyObject *given) {
     size_t last = PyLong_AsSize_t(given);
-    if (PyErr_Occurred())
-        return NULL;
+    if (PyErr_Occurred()) return NULL;
     PyObject *list = PyList_New(0);
-    if (!self->records_all || list == NULL)
-        return list;
+    if (!self->records_all || list == NULL) return list;
     uint64_t begun = self->begun;
     uint64_t count = last <= self->mask ? last : self->mask + 1;
     for (uint64_t sequence = begun > count ? begun - count + 1 : 1; sequence <= begun; sequence++) {
@@ -177,12 +152,10 @@ PyObject *comm_records(CommObject *self, PyObject *given)
     return list;
 }
 
-PyObject *comm_set_outcome(CommObject *self, PyObject *args)
-{
+PyObject *comm_set_outcome(CommObject *self, PyObject *args) {
     unsigned long long sequence;
     int outcome;
-    if (!PyArg_ParseTuple(args, "Ki", &sequence, &outcome))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "Ki", &sequence, &outcome)) return NULL;
     if (outcome <= OUTCOME_RUNNING || outcome >= OUTCOMES)
         return PyErr_Format(PyExc_ValueError, "no such outcome: %d", outcome);
     Record *record = record_of(self, sequence);
@@ -191,8 +164,7 @@ PyObject *comm_set_outcome(CommObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyObject *comm_start_times(CommObject *self, PyObject *unused)
-{
+PyObject *comm_start_times(CommObject *self, PyObject *unused) {
     StartTimes *begun = &self->start_times;
     (void)unused;
     int count = begun->count;
@@ -206,8 +178,7 @@ PyObject *comm_start_times(CommObject *self, PyObject *unused)
             PyList_SET_ITEM(list, at, pair);
     }
     /* Sparse because an earlier period had more: closer again. */
-    if (count < STARTS_KEPT / 4 && begun->stride > 1)
-        begun->stride /= 2;
+    if (count < STARTS_KEPT / 4 && begun->stride > 1) begun->stride /= 2;
     begun->count = 0;
     return list;
 }

@@ -1,36 +1,36 @@
 #define _GNU_SOURCE
 #include "python/comm_object_state.h"
 
+#include "python/call_site.h"
 #include "python/clock.h"
 #include "python/signature.h"
-#include "python/call_site.h"
 
 #include <time.h>
 
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
-#define SLOW_NS NANOSECONDS /* being blocked so long is worth the coordinator's attention */
+#define SLOW_NS NANOSECONDS      /* being blocked so long is worth the coordinator's attention */
 
 const char *const kind_names[KINDS] = {
-    "barrier",        "all_reduce",            "reduce",     "broadcast",
-    "gather",         "scatter",               "all_gather", "all_gather_into_tensor",
-    "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+    "barrier",        "all_reduce",
+    "reduce",         "broadcast",
+    "gather",         "scatter",
+    "all_gather",     "all_gather_into_tensor",
+    "reduce_scatter", "reduce_scatter_tensor",
+    "all_to_all",     "all_to_all_single",
 };
 
-int64_t now_ns(void)
-{
+int64_t now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * NANOSECONDS + now.tv_nsec;
 }
 
-static void pause_python(void *owner)
-{
+static void pause_python(void *owner) {
     RunningCall *running = owner;
     running->saved = PyEval_SaveThread();
 }
 
-static void resume_python(void *owner)
-{
+static void resume_python(void *owner) {
     RunningCall *running = owner;
     CommObject *self = running->self;
     PyEval_RestoreThread(running->saved);
@@ -38,8 +38,7 @@ static void resume_python(void *owner)
     self->waits[running->call.sequence % WAITS] = now_ns() - self->since_ns;
 }
 
-static bool tick_python(void *owner, uint64_t waiting)
-{
+static bool tick_python(void *owner, uint64_t waiting) {
     RunningCall *running = owner;
     CommObject *self = running->self;
     PyEval_RestoreThread(running->saved);
@@ -59,39 +58,31 @@ static bool tick_python(void *owner, uint64_t waiting)
     return interrupted;
 }
 
-static uint64_t signature(const Plan *plan)
-{
+static uint64_t signature(const Plan *plan) {
 #ifdef AH_UNSIGNED
     return (void)plan, 0;
 #endif
-    uint64_t names = (uint64_t)plan->kind | (uint64_t)(plan->op + 1) << 8 |
-                     (uint64_t)(plan->root + 1) << 16;
-    return mix(mix(names ^ plan->typesig << 24) + plan->count + plan->shapesig +
-                 plan->labelsig);
+    uint64_t names =
+        (uint64_t)plan->kind | (uint64_t)(plan->op + 1) << 8 | (uint64_t)(plan->root + 1) << 16;
+    return mix(mix(names ^ plan->typesig << 24) + plan->count + plan->shapesig + plan->labelsig);
 }
 
-static ah_status run_plan(CommObject *self, ah_call *call)
-{
+static ah_status run_plan(CommObject *self, ah_call *call) {
     Plan *plan = &self->plan;
     ah_comm *comm = self->comm;
     size_t nbytes = plan->count * plan->itemsize;
     switch (plan->kind) {
-    case BARRIER:
-        return ah_barrier(comm, call);
+    case BARRIER: return ah_barrier(comm, call);
     case ALL_REDUCE:
         return ah_all_reduce(comm, call, plan->op, plan->type, plan->out[0], plan->count);
     case REDUCE:
         return ah_reduce(comm, call, plan->op, plan->type, plan->in[0], plan->out[0], plan->count,
                          plan->root);
-    case BROADCAST:
-        return ah_broadcast(comm, call, plan->out[0], nbytes, plan->root);
-    case GATHER:
-        return ah_gather(comm, call, plan->in[0], plan->out, nbytes, plan->root);
-    case SCATTER:
-        return ah_scatter(comm, call, plan->in, plan->out[0], nbytes, plan->root);
+    case BROADCAST: return ah_broadcast(comm, call, plan->out[0], nbytes, plan->root);
+    case GATHER: return ah_gather(comm, call, plan->in[0], plan->out, nbytes, plan->root);
+    case SCATTER: return ah_scatter(comm, call, plan->in, plan->out[0], nbytes, plan->root);
     case ALL_GATHER:
-    case ALL_GATHER_INTO_TENSOR:
-        return ah_all_gather(comm, call, plan->in[0], plan->out, nbytes);
+    case ALL_GATHER_INTO_TENSOR: return ah_all_gather(comm, call, plan->in[0], plan->out, nbytes);
     case REDUCE_SCATTER:
     case REDUCE_SCATTER_TENSOR:
         return ah_reduce_scatter(comm, call, plan->op, plan->type, plan->in, plan->out[0],
@@ -99,47 +90,40 @@ static ah_status run_plan(CommObject *self, ah_call *call)
     case ALL_TO_ALL:
     case ALL_TO_ALL_SINGLE:
         return ah_all_to_all(comm, call, plan->in, plan->send, plan->out, plan->recv);
-    case KINDS:
-        break;
+    case KINDS: break;
     }
     Py_UNREACHABLE();
 }
 
 /* What this rank brings to the call that runs: its array, or its block, or all that it sends. */
-static size_t own_bytes(const CommObject *self)
-{
+static size_t own_bytes(const CommObject *self) {
     const Plan *plan = &self->plan;
     size_t nbytes = plan->count * plan->itemsize;
     if (plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE)
-        for (int rank = 0; rank < self->size; rank++)
-            nbytes += plan->send[rank];
+        for (int rank = 0; rank < self->size; rank++) nbytes += plan->send[rank];
     return nbytes;
 }
 
-static SegmentObject *own_segment(const CommObject *self)
-{
+static SegmentObject *own_segment(const CommObject *self) {
     return (SegmentObject *)PyTuple_GET_ITEM(self->segments, self->rank);
 }
 
 /* Learn from a call whether pages of the own heap have become ordinary memory, through it or
  * meanwhile through another lane's call: then what peers wrote to this call's array may be lost. */
-static ah_status note_unshared(CommObject *self, RunningCall *running, ah_status status)
-{
+static ah_status note_unshared(CommObject *self, RunningCall *running, ah_status status) {
     SegmentObject *own = own_segment(self);
     ah_call *call = &running->call;
     if (call->unshared != NULL) {
         if (!segment_unshare(own, call->unshared, call->unshared_bytes))
             Py_FatalError("allhands: out of memory where a peer could write to wrong memory");
-        if (self->unshared_seen == own->unshared_count - 1)
-            self->unshared_seen++;
+        if (self->unshared_seen == own->unshared_count - 1) self->unshared_seen++;
     } else if (status == AH_OK && self->plan.kind == ALL_REDUCE &&
                segment_is_unshared(own, self->unshared_seen, self->plan.out[0], own_bytes(self)))
         return AH_INTERRUPTED;
     return status;
 }
 
-static void record_start(StartTimes *begun, uint64_t sequence, int64_t at)
-{
+static void record_start(StartTimes *begun, uint64_t sequence, int64_t at) {
     if (begun->count == STARTS_KEPT) {
         begun->stride *= 2;
         begun->count = 0;
@@ -148,21 +132,17 @@ static void record_start(StartTimes *begun, uint64_t sequence, int64_t at)
                 begun->sequence[begun->count] = begun->sequence[old];
                 begun->at[begun->count++] = begun->at[old];
             }
-        if (sequence & (begun->stride - 1))
-            return;
+        if (sequence & (begun->stride - 1)) return;
     }
     begun->sequence[begun->count] = sequence;
     begun->at[begun->count++] = at;
 }
 
-static inline void set_reference(PyObject **place, PyObject *value)
-{
-    if (*place != value)
-        Py_XSETREF(*place, Py_XNewRef(value));
+static inline void set_reference(PyObject **place, PyObject *value) {
+    if (*place != value) Py_XSETREF(*place, Py_XNewRef(value));
 }
 
-static inline void record_set_shape(CommObject *self, Record *record)
-{
+static inline void record_set_shape(CommObject *self, Record *record) {
     const Plan *plan = &self->plan;
     Shape *place = &self->shapes[record - self->records];
     PyObject *before = record->ndim == SHAPE_LONG ? place->tuple : NULL;
@@ -178,8 +158,8 @@ static inline void record_set_shape(CommObject *self, Record *record)
 }
 
 /* Write down what begins. */
-static void record(CommObject *self, uint64_t sequence, size_t nbytes, int64_t now, PyObject *label)
-{
+static void record(CommObject *self, uint64_t sequence, size_t nbytes, int64_t now,
+                   PyObject *label) {
     const Plan *plan = &self->plan;
     Record *record = record_of(self, sequence);
     record->sequence = sequence;
@@ -192,8 +172,7 @@ static void record(CommObject *self, uint64_t sequence, size_t nbytes, int64_t n
     set_reference(&record->dtype, plan->dtype);
     set_reference(&record->label, label);
     record_set_shape(self, record);
-    if (!self->records_all)
-        return;
+    if (!self->records_all) return;
     record->started = now;
     record->finished = 0;
     if (self->from_queue) {
@@ -208,8 +187,7 @@ static void record(CommObject *self, uint64_t sequence, size_t nbytes, int64_t n
 }
 
 /* Write down how it ended, and whether it is known why. */
-static inline void record_end(CommObject *self, uint64_t sequence, ah_status status)
-{
+static inline void record_end(CommObject *self, uint64_t sequence, ah_status status) {
     static const uint8_t outcomes[] = {
         [AH_OK] = OUTCOME_OK,
         [AH_TIMEOUT] = OUTCOME_TIMEOUT,
@@ -219,15 +197,12 @@ static inline void record_end(CommObject *self, uint64_t sequence, ah_status sta
     };
     Record *record = record_of(self, sequence);
     record->outcome_bits |= (uint8_t)(self->variant << 4);
-    if (!(record->outcome_bits & 15))
-        record->outcome_bits |= outcomes[status];
-    if (self->records_all)
-        record->finished = clock_now();
+    if (!(record->outcome_bits & 15)) record->outcome_bits |= outcomes[status];
+    if (self->records_all) record->finished = clock_now();
 }
 
 void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64_t timeout,
-                  int64_t deadline, PyObject *label)
-{
+                int64_t deadline, PyObject *label) {
     Plan *plan = &self->plan;
     int64_t now = self->records_all ? clock_now() : now_ns();
     int64_t ask = timeout / 2 < SLOW_NS ? timeout / 2 : SLOW_NS;
@@ -259,29 +234,24 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
     record(self, sequence, running->call.nbytes, now, label);
 }
 
-PyObject *call_splits(const CommObject *self, Kind kind)
-{
-    if (kind != ALL_TO_ALL && kind != ALL_TO_ALL_SINGLE)
-        Py_RETURN_NONE;
+PyObject *call_splits(const CommObject *self, Kind kind) {
+    if (kind != ALL_TO_ALL && kind != ALL_TO_ALL_SINGLE) Py_RETURN_NONE;
     PyObject *both = PyList_New(0);
     for (int at = 0; both != NULL && at < 2 * self->size; at++) {
         const size_t *nbytes = at < self->size ? self->plan.send : self->plan.recv;
         PyObject *one = PyLong_FromSize_t(nbytes[at % self->size]);
-        if (one == NULL || PyList_Append(both, one) < 0)
-            Py_CLEAR(both);
+        if (one == NULL || PyList_Append(both, one) < 0) Py_CLEAR(both);
         Py_XDECREF(one);
     }
     return both;
 }
 
-void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label)
-{
+void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label) {
     /* The description is taken before others may have the turn, and with it the plan. */
     static const char *const names[] = {"ok", "timeout", "interrupted", "mismatch", "abandoned"};
     const Plan *plan = &self->plan;
     PyObject *ragged = call_splits(self, plan->kind);
-    if (ragged == NULL)
-        return;
+    if (ragged == NULL) return;
     PyObject *shape = record_shape(self, record_of(self, running->call.sequence));
     if (shape == NULL) {
         Py_DECREF(ragged);
@@ -293,7 +263,8 @@ void call_raise(CommObject *self, const RunningCall *running, ah_status status, 
         plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count, plan->op, plan->root, ragged,
         shape, (unsigned long long)running->call.waiting,
         (unsigned long long)running->call.offenders, (double)running->timeout / NANOSECONDS,
-        label ? label : Py_None, running->call.all_arrived && status != AH_MISMATCH ? Py_True : Py_False);
+        label ? label : Py_None,
+        running->call.all_arrived && status != AH_MISMATCH ? Py_True : Py_False);
     if (done != NULL) {
         Py_DECREF(done);
         PyErr_SetString(PyExc_SystemError, "a call that failed must raise");
@@ -301,20 +272,17 @@ void call_raise(CommObject *self, const RunningCall *running, ah_status status, 
 }
 
 /* Tell why the others find the call given up: an exception of a signal handler broke into it. */
-static void report_interruption(CommObject *self, unsigned long long sequence)
-{
+static void report_interruption(CommObject *self, unsigned long long sequence) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *done = PyObject_CallFunction(self->on_slow, "Ksid", sequence,
                                            ((PyTypeObject *)type)->tp_name, 0, -1.0);
-    if (done == NULL)
-        PyErr_Clear(); /* what broke into the call matters more */
+    if (done == NULL) PyErr_Clear(); /* what broke into the call matters more */
     Py_XDECREF(done);
     PyErr_Restore(type, value, traceback);
 }
 
-int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject *label)
-{
+int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject *label) {
     Plan *plan = &self->plan;
     unsigned long long sequence = running->call.sequence;
     self->variant = running->call.variant;
@@ -333,14 +301,12 @@ int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject 
     record_end(self, sequence, status);
     self->ended = sequence;
     self->current = "";
-    if (status != AH_OK)
-        self->since_ns = now_ns();
+    if (status != AH_OK) self->since_ns = now_ns();
     return PyErr_Occurred() ? -1 : 0;
 }
 
 int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
-               PyObject *label)
-{
+             PyObject *label) {
     RunningCall running;
     call_begin(self, &running, sequence, timeout, deadline, label);
     return call_end(self, &running, run_plan(self, &running.call), label);

@@ -27,19 +27,15 @@ static struct {
 static int next_file;
 static PyObject *package, *exempt, *others[OTHERS]; /* what names of files begin with */
 
-static bool has_prefix(PyObject *name, PyObject *with)
-{
+static bool has_prefix(PyObject *name, PyObject *with) {
     return with != NULL && PyUnicode_Tailmatch(name, with, 0, PY_SSIZE_T_MAX, -1) == 1;
 }
 
-static bool is_skipped(PyObject *name)
-{
+static bool is_skipped(PyObject *name) {
     for (int at = 0; at < FILES; at++)
-        if (files[at].name == name)
-            return files[at].skipped;
+        if (files[at].name == name) return files[at].skipped;
     bool skipped = has_prefix(name, package) && !has_prefix(name, exempt);
-    for (int at = 0; at < OTHERS && !skipped; at++)
-        skipped = has_prefix(name, others[at]);
+    for (int at = 0; at < OTHERS && !skipped; at++) skipped = has_prefix(name, others[at]);
     PyErr_Clear();
     int at = next_file++ % FILES;
     Py_XSETREF(files[at].name, Py_NewRef(name));
@@ -49,8 +45,7 @@ static bool is_skipped(PyObject *name)
 
 #ifdef WALKS_FRAMES
 
-static inline _PyInterpreterFrame *current(void)
-{
+static inline _PyInterpreterFrame *current(void) {
 #if PY_VERSION_HEX < 0x030D0000
     return PyThreadState_Get()->cframe->current_frame;
 #else
@@ -58,17 +53,14 @@ static inline _PyInterpreterFrame *current(void)
 #endif
 }
 
-static inline bool is_of_code(_PyInterpreterFrame *frame)
-{
+static inline bool is_of_code(_PyInterpreterFrame *frame) {
 #if PY_VERSION_HEX >= 0x030C0000
-    if (frame->owner == FRAME_OWNED_BY_CSTACK)
-        return false;
+    if (frame->owner == FRAME_OWNED_BY_CSTACK) return false;
 #endif
     return !_PyFrame_IsIncomplete(frame);
 }
 
-static inline PyCodeObject *code_of(_PyInterpreterFrame *frame)
-{
+static inline PyCodeObject *code_of(_PyInterpreterFrame *frame) {
 #if PY_VERSION_HEX < 0x030D0000
     return frame->f_code;
 #else
@@ -76,12 +68,10 @@ static inline PyCodeObject *code_of(_PyInterpreterFrame *frame)
 #endif
 }
 
-PyObject *call_site_here(int32_t *instruction)
-{
+PyObject *call_site_here(int32_t *instruction) {
     _PyInterpreterFrame *frame = current();
     for (int seen = 0; frame != NULL && seen < MOST_FRAMES; frame = frame->previous, seen++) {
-        if (!is_of_code(frame) || is_skipped(code_of(frame)->co_filename))
-            continue;
+        if (!is_of_code(frame) || is_skipped(code_of(frame)->co_filename)) continue;
         *instruction = _PyInterpreterFrame_LASTI(frame) * (int)sizeof(_Py_CODEUNIT);
         return Py_NewRef(code_of(frame));
     }
@@ -90,8 +80,7 @@ PyObject *call_site_here(int32_t *instruction)
 
 #else
 
-PyObject *call_site_here(int32_t *instruction)
-{
+PyObject *call_site_here(int32_t *instruction) {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
     PyObject *found = NULL;
     for (int seen = 0; frame != NULL && found == NULL && seen < MOST_FRAMES; seen++) {
@@ -112,51 +101,42 @@ PyObject *call_site_here(int32_t *instruction)
 
 #endif
 
-PyObject *call_site_tuple(PyObject *given, int32_t instruction)
-{
+PyObject *call_site_tuple(PyObject *given, int32_t instruction) {
     PyCodeObject *code = (PyCodeObject *)given;
     int line = PyCode_Addr2Line(code, instruction);
     return Py_BuildValue("OiO", code->co_filename, line < 0 ? 0 : line, code->co_name);
 }
 
-static void forget_files(void)
-{
-    for (int at = 0; at < FILES; at++)
-        Py_CLEAR(files[at].name);
+static void forget_files(void) {
+    for (int at = 0; at < FILES; at++) Py_CLEAR(files[at].name);
 }
 
-static PyObject *skip_frames_of(PyObject *unused, PyObject *args)
-{
+static PyObject *skip_frames_of(PyObject *unused, PyObject *args) {
     PyObject *skipped, *but;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "UU", &skipped, &but))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "UU", &skipped, &but)) return NULL;
     Py_XSETREF(package, Py_NewRef(skipped));
     Py_XSETREF(exempt, Py_NewRef(but));
     forget_files();
     Py_RETURN_NONE;
 }
 
-static PyObject *also_skip_frames_of(PyObject *unused, PyObject *prefix)
-{
+static PyObject *also_skip_frames_of(PyObject *unused, PyObject *prefix) {
     (void)unused;
-    if (!PyUnicode_Check(prefix))
-        return PyErr_Format(PyExc_TypeError, "a str, not %R", prefix);
+    if (!PyUnicode_Check(prefix)) return PyErr_Format(PyExc_TypeError, "a str, not %R", prefix);
     for (int at = 0; at < OTHERS; at++) {
         if (others[at] == NULL) {
             others[at] = Py_NewRef(prefix);
             forget_files();
             Py_RETURN_NONE;
         }
-        if (PyUnicode_Compare(others[at], prefix) == 0)
-            Py_RETURN_NONE;
+        if (PyUnicode_Compare(others[at], prefix) == 0) Py_RETURN_NONE;
     }
     return PyErr_Format(PyExc_ValueError, "no more than %d others", OTHERS);
 }
 
 /* What call_site_here gives; None for the code: nothing. */
-static PyObject *find_caller(PyObject *unused, PyObject *none)
-{
+static PyObject *find_caller(PyObject *unused, PyObject *none) {
     (void)unused;
     (void)none;
     int32_t instruction = 0;

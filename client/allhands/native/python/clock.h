@@ -13,8 +13,7 @@
 #include <x86intrin.h>
 #define AH_TICKS() ((uint64_t)__rdtsc())
 #elif defined(__aarch64__)
-static inline uint64_t ah_counter(void)
-{
+static inline uint64_t ah_counter(void) {
     uint64_t ticks;
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
     return ticks;
@@ -34,12 +33,10 @@ extern ah_clock clock_rate;
 /* Ask the system, and learn from it what ticks are. */
 int64_t clock_calibrate(void);
 
-static inline int64_t clock_now(void)
-{
+static inline int64_t clock_now(void) {
 #ifdef AH_TICKS
     uint64_t past = AH_TICKS() - clock_rate.ticks;
-    if (past < clock_rate.valid)
-        return clock_rate.ns + (int64_t)(past * clock_rate.rate >> 32);
+    if (past < clock_rate.valid) return clock_rate.ns + (int64_t)(past * clock_rate.rate >> 32);
 #endif
     return clock_calibrate();
 }

@@ -8,8 +8,8 @@
 #define ATTACH_TRIES 8
 
 const char *const variant_names[] = {
-    [AH_NONE] = "nothing",       [AH_SLOTS] = "slots",   [AH_STAGED] = "staged",
-    [AH_SWAP] = "swap",          [AH_MAILBOXES] = "mailboxes", [AH_DIRECT] = "direct",
+    [AH_NONE] = "nothing",  [AH_SLOTS] = "slots",         [AH_STAGED] = "staged",
+    [AH_SWAP] = "swap",     [AH_MAILBOXES] = "mailboxes", [AH_DIRECT] = "direct",
     [AH_ATTACH] = "attach",
 };
 
@@ -20,15 +20,13 @@ static void in_child(void) { comm_generation++; }
 
 /* ---------------------------------------------------------------- calls from the queue */
 
-static PyObject *comm_take_number(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_take_number(CommObject *self, PyObject *unused) {
     (void)unused;
     self->queued++;
     return PyLong_FromUnsignedLongLong(++self->last_number);
 }
 
-static PyObject *comm_release(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_release(CommObject *self, PyObject *unused) {
     (void)unused;
     self->queued--;
     Py_RETURN_NONE;
@@ -36,18 +34,15 @@ static PyObject *comm_release(CommObject *self, PyObject *unused)
 
 /* Whether the latest number's call comes next once `before` calls have ended, which are all that
  * have numbers but it, and nothing is known that speaks against it. */
-static PyObject *comm_is_next(CommObject *self, PyObject *given)
-{
+static PyObject *comm_is_next(CommObject *self, PyObject *given) {
     Py_ssize_t before = PyLong_AsSsize_t(given);
-    if (before < 0 && PyErr_Occurred())
-        return NULL;
+    if (before < 0 && PyErr_Occurred()) return NULL;
     return PyBool_FromLong(!self->closed && self->queued == before + 1 &&
                            self->last_number <= self->limit && self->generation == comm_generation);
 }
 
-static bool set_buffers(PyObject *arrays, Plan *plan, void *places[], size_t share, const size_t *shares,
-                 int size, bool written)
-{
+static bool set_buffers(PyObject *arrays, Plan *plan, void *places[], size_t share,
+                        const size_t *shares, int size, bool written) {
     Py_ssize_t given = PyTuple_GET_SIZE(arrays);
     size_t total = 0;
     for (Py_ssize_t at = 0; at < given; at++) {
@@ -80,52 +75,41 @@ static bool set_buffers(PyObject *arrays, Plan *plan, void *places[], size_t sha
     return true;
 }
 
-static bool read_sizes(PyObject *given, size_t itemsize, size_t nbytes[], int size)
-{
+static bool read_sizes(PyObject *given, size_t itemsize, size_t nbytes[], int size) {
     if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != size) {
         PyErr_SetString(PyExc_ValueError, "one count for each rank is needed");
         return false;
     }
     for (int rank = 0; rank < size; rank++) {
         size_t count = PyLong_AsSize_t(PyTuple_GET_ITEM(given, rank));
-        if (PyErr_Occurred())
-            return false;
+        if (PyErr_Occurred()) return false;
         nbytes[rank] = count * itemsize;
     }
     return true;
 }
 
-bool comm_is_own(const CommObject *self)
-{
-    if (self->generation == comm_generation)
-        return true;
+bool comm_is_own(const CommObject *self) {
+    if (self->generation == comm_generation) return true;
     PyObject *errors = PyImport_ImportModule("allhands.errors");
     PyObject *error = errors ? PyObject_GetAttrString(errors, "ForkedProcess") : NULL;
     Py_XDECREF(errors);
-    if (error != NULL)
-        PyErr_SetNone(error);
+    if (error != NULL) PyErr_SetNone(error);
     Py_XDECREF(error);
     return false;
 }
 
 /* Wait for the turn, and for what was started before; -1 with an exception: without the turn. */
-static int acquire_turn(CommObject *self)
-{
-    if (!comm_is_own(self))
-        return -1;
-    Py_BEGIN_ALLOW_THREADS
-    PyThread_acquire_lock(self->turn, WAIT_LOCK);
-    Py_END_ALLOW_THREADS
-    if (self->pending == NULL || comm_finish_pending(self) == 0)
-        return 0;
+static int acquire_turn(CommObject *self) {
+    if (!comm_is_own(self)) return -1;
+    Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(self->turn, WAIT_LOCK);
+    Py_END_ALLOW_THREADS if (self->pending == NULL || comm_finish_pending(self) == 0) return 0;
     PyThread_release_lock(self->turn);
     return -1;
 }
 
-static PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"sequence", "kind",    "dtype",   "typesig", "op",      "root",
-                            "count",    "sources", "targets", "send",    "recv",    "timeout",
+static PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"sequence", "kind",    "dtype",   "typesig", "op",   "root",
+                            "count",    "sources", "targets", "send",    "recv", "timeout",
                             "deadline", "label",   "shape",   NULL};
     unsigned long long sequence, typesig;
     const char *kind;
@@ -141,10 +125,8 @@ static PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs)
     bool now = sequence == 0;
     if (now) {
         int entered = comm_try_enter(self, kind, label);
-        if (entered < 0)
-            return NULL;
-        if (!entered)
-            Py_RETURN_FALSE;
+        if (entered < 0) return NULL;
+        if (!entered) Py_RETURN_FALSE;
     } else if (acquire_turn(self) < 0)
         return NULL;
     else if (sequence > self->limit) /* it may have been said after this call took its number */
@@ -152,8 +134,7 @@ static PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs)
     Plan *plan = &self->plan;
     plan->kind = KINDS;
     for (int at = 0; at < KINDS; at++)
-        if (strcmp(kind_names[at], kind) == 0)
-            plan->kind = at;
+        if (strcmp(kind_names[at], kind) == 0) plan->kind = at;
     plan->type = AH_TYPES;
     plan->typesig = typesig;
     plan->itemsize = 0;
@@ -170,8 +151,7 @@ static PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs)
             plan->type = type_of_number(descr->type_num);
             plan->itemsize = (size_t)PyDataType_ELSIZE(descr);
             plan->dtype = dtype;
-            if (typesig == 0)
-                plan->typesig = plan->type + 1;
+            if (typesig == 0) plan->typesig = plan->type + 1;
         }
     }
     bool reduces = plan->op >= 0;
@@ -180,8 +160,7 @@ static PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "no such call over shared memory");
         goto refused;
     }
-    if (!plan_shape(plan, shape))
-        goto refused;
+    if (!plan_shape(plan, shape)) goto refused;
     if (!plan_label(plan, label)) {
         PyErr_SetString(PyExc_TypeError, "a label must be a str");
         goto refused;
@@ -190,30 +169,26 @@ static PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs)
     if (exchanges && (!read_sizes(send, plan->itemsize, plan->send, self->size) ||
                       !read_sizes(recv, plan->itemsize, plan->recv, self->size)))
         goto refused;
-    if (exchanges)
-        plan->count = 0;
+    if (exchanges) plan->count = 0;
     size_t share = (size_t)count * plan->itemsize;
     if (PyTuple_GET_SIZE(sources) > self->size || PyTuple_GET_SIZE(targets) > self->size ||
-        !set_buffers(sources, plan, (void **)plan->in, share, exchanges ? plan->send : NULL, self->size,
-              false) ||
-        !set_buffers(targets, plan, plan->out, share, exchanges ? plan->recv : NULL, self->size, true)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "more arrays than ranks");
+        !set_buffers(sources, plan, (void **)plan->in, share, exchanges ? plan->send : NULL,
+                     self->size, false) ||
+        !set_buffers(targets, plan, plan->out, share, exchanges ? plan->recv : NULL, self->size,
+                     true)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "more arrays than ranks");
         goto refused;
     }
-    if (PyTuple_GET_SIZE(targets) == 0)
-        plan->out[0] = NULL;
-    if (now)
-        sequence = ++self->last_number;
+    if (PyTuple_GET_SIZE(targets) == 0) plan->out[0] = NULL;
+    if (now) sequence = ++self->last_number;
     self->from_queue = !now;
     self->inline_thread = now ? PyThread_get_thread_ident() : 0;
     int failed = call_run(self, sequence, (int64_t)(timeout * NANOSECONDS),
-                     (int64_t)(deadline * NANOSECONDS), label == Py_None ? NULL : label);
+                          (int64_t)(deadline * NANOSECONDS), label == Py_None ? NULL : label);
     self->from_queue = false;
     self->inline_thread = 0;
     PyThread_release_lock(self->turn);
-    if (failed)
-        return NULL;
+    if (failed) return NULL;
     Py_RETURN_TRUE;
 refused:
     PyThread_release_lock(self->turn);
@@ -222,8 +197,7 @@ refused:
 
 /* ---------------------------------------------------------------- state */
 
-static PyObject *comm_progress(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_progress(CommObject *self, PyObject *unused) {
     (void)unused;
     int64_t since = self->since_ns;
     const Record *record = record_of(self, self->ended);
@@ -234,108 +208,87 @@ static PyObject *comm_progress(CommObject *self, PyObject *unused)
                          (double)since / NANOSECONDS);
 }
 
-static PyObject *comm_inline_call(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_inline_call(CommObject *self, PyObject *unused) {
     (void)unused;
-    if (self->inline_thread == 0)
-        Py_RETURN_NONE;
+    if (self->inline_thread == 0) Py_RETURN_NONE;
     PyObject *label = record_of(self, self->begun)->label;
     return Py_BuildValue("kKsO", self->inline_thread, (unsigned long long)self->begun,
                          kind_names[self->plan.kind], label ? label : Py_None);
 }
 
-static PyObject *comm_last_call(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_last_call(CommObject *self, PyObject *unused) {
     (void)unused;
     const Record *record = record_of(self, self->ended);
-    if (self->ended == 0)
-        Py_RETURN_NONE;
+    if (self->ended == 0) Py_RETURN_NONE;
     return Py_BuildValue("Ksns", (unsigned long long)record->sequence, kind_names[record->kind],
                          (Py_ssize_t)record_bytes(record), variant_names[self->variant]);
 }
 
-static PyObject *comm_wait_times(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_wait_times(CommObject *self, PyObject *unused) {
     (void)unused;
     PyObject *waits = PyList_New(0);
     uint64_t first = self->ended > WAITS ? self->ended - WAITS + 1 : 1;
     for (uint64_t sequence = first; waits != NULL && sequence <= self->ended; sequence++) {
-        PyObject *one =
-            PyFloat_FromDouble((double)self->waits[sequence % WAITS] / NANOSECONDS);
-        if (one == NULL || PyList_Append(waits, one) < 0)
-            Py_CLEAR(waits);
+        PyObject *one = PyFloat_FromDouble((double)self->waits[sequence % WAITS] / NANOSECONDS);
+        if (one == NULL || PyList_Append(waits, one) < 0) Py_CLEAR(waits);
         Py_XDECREF(one);
     }
     return waits;
 }
 
-static PyObject *comm_interrupt(CommObject *self, PyObject *given)
-{
+static PyObject *comm_interrupt(CommObject *self, PyObject *given) {
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred() || !comm_is_own(self))
-        return NULL;
+    if (PyErr_Occurred() || !comm_is_own(self)) return NULL;
     ah_comm_interrupt(self->comm, sequence);
     Py_RETURN_NONE;
 }
 
-static PyObject *comm_limit(CommObject *self, PyObject *given)
-{
+static PyObject *comm_limit(CommObject *self, PyObject *given) {
     unsigned long long limit = PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred())
-        return NULL;
-    if (limit < self->limit)
-        self->limit = limit;
+    if (PyErr_Occurred()) return NULL;
+    if (limit < self->limit) self->limit = limit;
     Py_RETURN_NONE;
 }
 
 /* End what runs and turn down all to come. */
-static PyObject *comm_close(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_close(CommObject *self, PyObject *unused) {
     (void)unused;
-    if (!comm_is_own(self))
-        return NULL;
+    if (!comm_is_own(self)) return NULL;
     self->closed = true;
     ah_comm_interrupt(self->comm, UINT64_MAX);
     Py_RETURN_NONE;
 }
 
 /* Say goodbye in the memory, which may be given back then: nothing runs, and nothing will. */
-static PyObject *comm_leave(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_leave(CommObject *self, PyObject *unused) {
     (void)unused;
-    if (!comm_is_own(self))
-        return NULL;
+    if (!comm_is_own(self)) return NULL;
     self->closed = true;
     ah_comm_leave(self->comm);
     Py_RETURN_NONE;
 }
 
-static PyObject *comm_wait_idle(CommObject *self, PyObject *unused)
-{
+static PyObject *comm_wait_idle(CommObject *self, PyObject *unused) {
     (void)unused;
-    if (acquire_turn(self) < 0)
-        return NULL;
+    if (acquire_turn(self) < 0) return NULL;
     PyThread_release_lock(self->turn);
     Py_RETURN_NONE;
 }
 
 /* Tell the others that they wait in vain for this rank in calls up to that number. */
-static PyObject *comm_skip(CommObject *self, PyObject *given)
-{
+static PyObject *comm_skip(CommObject *self, PyObject *given) {
     unsigned long long sequence = PyLong_AsUnsignedLongLong(given);
-    if (PyErr_Occurred() || acquire_turn(self) < 0)
-        return NULL;
+    if (PyErr_Occurred() || acquire_turn(self) < 0) return NULL;
     ah_comm_skip(self->comm, sequence);
     PyThread_release_lock(self->turn);
     Py_RETURN_NONE;
 }
 
-static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"rank",       "segments", "offsets", "pids",       "heap_offset",
-                            "heap_bytes", "limits",   "timeout", "ops",        "on_failure",
-                            "on_slow",    "last_number", "queued",  "records",    "on_clash",
-                            NULL};
+static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"rank",        "segments",   "offsets",  "pids",
+                            "heap_offset", "heap_bytes", "limits",   "timeout",
+                            "ops",         "on_failure", "on_slow",  "last_number",
+                            "queued",      "records",    "on_clash", NULL};
     unsigned long long last_number;
     Py_ssize_t queued;
     int rank;
@@ -344,12 +297,11 @@ static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_ssize_t records = 0;
     PyObject *on_clash = NULL;
     double timeout;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!nn(nnn)dO!OOKn|nO", names, &rank,
-                                     &PyTuple_Type, &segments, &PyTuple_Type, &offsets,
-                                     &PyTuple_Type, &pids, &heap_offset, &heap_bytes, &slot_max,
-                                     &chunk, &attach_min, &timeout, &PyTuple_Type, &ops,
-                                     &on_failure, &on_slow, &last_number, &queued, &records,
-                                     &on_clash))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "iO!O!O!nn(nnn)dO!OOKn|nO", names, &rank, &PyTuple_Type, &segments,
+            &PyTuple_Type, &offsets, &PyTuple_Type, &pids, &heap_offset, &heap_bytes, &slot_max,
+            &chunk, &attach_min, &timeout, &PyTuple_Type, &ops, &on_failure, &on_slow, &last_number,
+            &queued, &records, &on_clash))
         return NULL;
     Py_ssize_t size = PyTuple_GET_SIZE(segments);
     ah_limits limits = {(size_t)slot_max, (size_t)chunk,
@@ -366,8 +318,7 @@ static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                         areas, heaps, processes))
         return NULL;
     CommObject *self = (CommObject *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
+    if (self == NULL) return NULL;
     self->comm = ah_comm_new(rank, (int)size, areas, processes, heaps, (size_t)heap_bytes, &limits);
     self->turn = PyThread_allocate_lock();
     self->segments = Py_NewRef(segments);
@@ -393,8 +344,7 @@ static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int comm_traverse(CommObject *self, visitproc visit, void *arg)
-{
+static int comm_traverse(CommObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->segments);
     Py_VISIT(self->ops);
     Py_VISIT(self->on_failure);
@@ -405,8 +355,7 @@ static int comm_traverse(CommObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int comm_clear(CommObject *self)
-{
+static int comm_clear(CommObject *self) {
     PyObject *pending = (PyObject *)self->pending;
     self->pending = NULL;
     Py_XDECREF(pending);
@@ -416,16 +365,13 @@ static int comm_clear(CommObject *self)
     return 0;
 }
 
-static void comm_dealloc(CommObject *self)
-{
+static void comm_dealloc(CommObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     comm_clear(self);
     /* In a forked child the memory is still its parent's, who has not left. */
-    if (self->comm != NULL && self->generation == comm_generation)
-        ah_comm_free(self->comm);
-    if (self->turn != NULL)
-        PyThread_free_lock(self->turn);
+    if (self->comm != NULL && self->generation == comm_generation) ah_comm_free(self->comm);
+    if (self->turn != NULL) PyThread_free_lock(self->turn);
     Py_XDECREF(self->segments);
     Py_XDECREF(self->ops);
     records_free(self);
@@ -442,8 +388,7 @@ static PyMethodDef comm_methods[] = {
      METH_FASTCALL, NULL},
     {"reduce_scatter_tensor", (PyCFunction)(void (*)(void))comm_reduce_scatter_tensor,
      METH_FASTCALL, NULL},
-    {"all_to_all_single", (PyCFunction)(void (*)(void))comm_all_to_all_single, METH_FASTCALL,
-     NULL},
+    {"all_to_all_single", (PyCFunction)(void (*)(void))comm_all_to_all_single, METH_FASTCALL, NULL},
     {"start_all_reduce", (PyCFunction)(void (*)(void))comm_start_all_reduce, METH_FASTCALL, NULL},
     {"leave", (PyCFunction)comm_leave, METH_NOARGS, NULL},
     {"take_number", (PyCFunction)comm_take_number, METH_NOARGS, NULL},
@@ -467,14 +412,12 @@ static PyMethodDef comm_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *comm_timeout(CommObject *self, void *unused)
-{
+static PyObject *comm_timeout(CommObject *self, void *unused) {
     (void)unused;
     return PyFloat_FromDouble((double)self->timeout_ns / NANOSECONDS);
 }
 
-static int comm_set_timeout(CommObject *self, PyObject *value, void *unused)
-{
+static int comm_set_timeout(CommObject *self, PyObject *value, void *unused) {
     (void)unused;
     return read_timeout(value, &self->timeout_ns);
 }
@@ -508,13 +451,11 @@ static PyType_Spec comm_spec = {
     .slots = comm_slots,
 };
 
-static PyObject *area_bytes(PyObject *unused, PyObject *args)
-{
+static PyObject *area_bytes(PyObject *unused, PyObject *args) {
     int size;
     Py_ssize_t slot_max, chunk, attach_min;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "i(nnn)", &size, &slot_max, &chunk, &attach_min))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "i(nnn)", &size, &slot_max, &chunk, &attach_min)) return NULL;
     if (size < 1 || size > AH_MAX_RANKS || slot_max < 0 || chunk < 1)
         return PyErr_Format(PyExc_ValueError, "no such communicator");
     ah_limits limits = {(size_t)slot_max, (size_t)chunk,
@@ -522,12 +463,10 @@ static PyObject *area_bytes(PyObject *unused, PyObject *args)
     return PyLong_FromSize_t(segment_area_bytes(size, &limits));
 }
 
-static PyObject *default_limits(PyObject *unused, PyObject *given)
-{
+static PyObject *default_limits(PyObject *unused, PyObject *given) {
     (void)unused;
     long size = PyLong_AsLong(given);
-    if (PyErr_Occurred())
-        return NULL;
+    if (PyErr_Occurred()) return NULL;
     if (size < 1 || size > AH_MAX_RANKS)
         return PyErr_Format(PyExc_ValueError, "no group that shares memory has %ld ranks", size);
     ah_limits limits = ah_default_limits((int)size);
@@ -541,11 +480,9 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-int add_comm_type(PyObject *module)
-{
+int add_comm_type(PyObject *module) {
     Comm_Type = (PyTypeObject *)PyType_FromSpec(&comm_spec);
-    if (Comm_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0)
-        return -1;
+    if (Comm_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0) return -1;
     if (PyModule_AddIntConstant(module, "MAX_RANKS", AH_MAX_RANKS) < 0 ||
         PyModule_AddFunctions(module, functions) < 0 || add_request_type(module) < 0)
         return -1;

@@ -1,7 +1,7 @@
 /* What the files of Lane share: its state, a call's plan, and how a call is begun and ended.
  *
- * comm_object.c has the type, and calls from the queue; inline_calls.c those on the caller's thread;
- * call_run.c begins and ends either; request_object.c has those that were prepared.
+ * comm_object.c has the type, and calls from the queue; inline_calls.c those on the caller's
+ * thread; call_run.c begins and ends either; request_object.c has those that were prepared.
  */
 #ifndef ALLHANDS_COMM_OBJECT_STATE_H
 #define ALLHANDS_COMM_OBJECT_STATE_H
@@ -44,19 +44,19 @@ extern const char *const kind_names[KINDS];
 /* What one call does, checked: everything that the collectives of comm.h want to know. */
 typedef struct {
     Kind kind;
-    ah_type type;      /* of what is reduced */
-    uint64_t typesig;  /* equal on all ranks exactly when their dtypes are */
+    ah_type type;     /* of what is reduced */
+    uint64_t typesig; /* equal on all ranks exactly when their dtypes are */
     int op;
     int root;
-    size_t count;      /* elements of the array, or of each rank's block */
+    size_t count; /* elements of the array, or of each rank's block */
     size_t itemsize;
     const void *in[AH_MAX_RANKS];
     void *out[AH_MAX_RANKS];
     size_t send[AH_MAX_RANKS], recv[AH_MAX_RANKS]; /* bytes; only of all_to_all */
-    PyObject *dtype;   /* borrowed; NULL: none */
-    int ndim;          /* of what this rank brings; SHAPE_NONE: ranks may differ in its shape */
+    PyObject *dtype;                               /* borrowed; NULL: none */
+    int ndim; /* of what this rank brings; SHAPE_NONE: ranks may differ in its shape */
     Py_ssize_t dims[SHAPE_DIMS];
-    PyObject *shape;   /* borrowed; a shape that does not fit there, else NULL */
+    PyObject *shape;             /* borrowed; a shape that does not fit there, else NULL */
     uint64_t shapesig, labelsig; /* equal on all ranks exactly when their shapes, and labels, are */
 } Plan;
 
@@ -75,11 +75,11 @@ typedef enum {
  * written only by who holds the GIL. */
 typedef struct {
     _Alignas(64) uint64_t sequence;
-    int64_t started, finished; /* nanoseconds; 0: not yet */
+    int64_t started, finished;      /* nanoseconds; 0: not yet */
     PyObject *dtype, *code, *label; /* owned; NULL: none */
-    size_t amount; /* elements; of all_to_all the bytes that this rank sends */
-    int32_t instruction; /* in the code */
-    uint8_t kind : 4, ndim : 4; /* one dimension is `amount`, more are in the record's Shape */
+    size_t amount;                  /* elements; of all_to_all the bytes that this rank sends */
+    int32_t instruction;            /* in the code */
+    uint8_t kind : 4, ndim : 4;     /* one dimension is `amount`, more are in the record's Shape */
     int8_t op, root;
     uint8_t outcome_bits; /* Outcome, then 4 bits on: ah_variant; RECORD_QUEUED */
 } Record;
@@ -106,38 +106,38 @@ typedef struct {
 struct AllReduceRequest;
 
 typedef struct {
-    PyObject_HEAD
-    ah_comm *comm;
+    PyObject_HEAD ah_comm *comm;
     PyObject *segments; /* what keeps the areas mapped */
     PyObject *ops;
     PyObject *on_failure, *on_slow;
     PyThread_type_lock turn; /* held by the call that runs */
     int rank, size;
     int64_t timeout_ns;
-    uint64_t last_number;     /* number of the latest call that has one */
-    uint64_t limit;     /* calls above need a rank that has left */
-    Py_ssize_t queued;  /* calls that have a number and not ended, but for those of fast callers */
+    uint64_t last_number; /* number of the latest call that has one */
+    uint64_t limit;       /* calls above need a rank that has left */
+    Py_ssize_t queued; /* calls that have a number and not ended, but for those of fast callers */
     uint64_t begun, ended, completed;
     const char *current; /* the operation under way; "" between calls */
     int64_t since_ns;
     unsigned generation;
-    int unshared_seen;           /* of the own segment's unshared pages */
-    int attach_tries;          /* that are left of asking for cross-memory attach */
+    int unshared_seen; /* of the own segment's unshared pages */
+    int attach_tries;  /* that are left of asking for cross-memory attach */
     size_t attach_min;
     bool closed;
     struct AllReduceRequest *pending; /* a call that was started and not finished yet */
-    Plan plan; /* of the call that runs; too large for the stack of a fast call */
+    Plan plan;          /* of the call that runs; too large for the stack of a fast call */
     ah_variant variant; /* of the call that ended last */
-    bool records_all; /* else only what they are, not when and where */
-    bool from_queue; /* the call that runs */
-    unsigned long inline_thread; /* the thread that made the call that runs, and waits for it; 0: none */
-    PyObject *on_clash;   /* NULL: threads may do as they like */
-    size_t mask; /* of `records`, whose number is a power of two */
+    bool records_all;   /* else only what they are, not when and where */
+    bool from_queue;    /* the call that runs */
+    unsigned long
+        inline_thread;  /* the thread that made the call that runs, and waits for it; 0: none */
+    PyObject *on_clash; /* NULL: threads may do as they like */
+    size_t mask;        /* of `records`, whose number is a power of two */
     Record *records;
-    Shape *shapes; /* of the records, at their places */
+    Shape *shapes;        /* of the records, at their places */
     int64_t waits[WAITS]; /* of the latest calls: nanoseconds to the end of a wait that others could
                            * see; else 0 */
-    uint64_t waiting; /* ranks for which the call that runs was last seen to wait */
+    uint64_t waiting;     /* ranks for which the call that runs was last seen to wait */
     StartTimes start_times;
 } CommObject;
 
@@ -167,15 +167,16 @@ int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject 
 void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label);
 /* Carry the plan out, from its beginning to its end; as call_end. */
 int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
-                 PyObject *label);
-/* What a rank gives to and expects from each, in bytes, where ranks may differ in that; else None. */
+             PyObject *label);
+/* What a rank gives to and expects from each, in bytes, where ranks may differ in that; else None.
+ */
 PyObject *call_splits(const CommObject *self, Kind kind);
 
 /* ---- inline_calls.c */
 
 /* Take the turn at once, if nobody else has a call here and nothing speaks against it: 1. Else 0,
- * or -1 with an exception that is for whoever calls: such as that another thread is in a call of its
- * own under the same label. */
+ * or -1 with an exception that is for whoever calls: such as that another thread is in a call of
+ * its own under the same label. */
 int comm_try_enter(CommObject *self, const char *operation, PyObject *label);
 /* Whether this process made the lane; else false with an exception set: a forked child shares the
  * memory, where it must not write in its parent's name. */
@@ -210,8 +211,7 @@ PyObject *record_shape(const CommObject *self, const Record *record);
 size_t record_bytes(const Record *record);
 extern const char *const variant_names[];
 
-static inline Record *record_of(CommObject *self, uint64_t sequence)
-{
+static inline Record *record_of(CommObject *self, uint64_t sequence) {
     return &self->records[sequence & self->mask];
 }
 

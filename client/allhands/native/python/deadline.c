@@ -5,18 +5,15 @@
 
 static PyObject *until; /* a ContextVar: seconds on the monotonic clock, or None */
 
-int find_deadlines(void)
-{
+int find_deadlines(void) {
     PyObject *module = PyImport_ImportModule("allhands.deadlines");
-    if (module == NULL)
-        return -1;
+    if (module == NULL) return -1;
     until = PyObject_GetAttrString(module, "until");
     Py_DECREF(module);
     return until == NULL ? -1 : 0;
 }
 
-int64_t limit_by_deadlines(int64_t timeout)
-{
+int64_t limit_by_deadlines(int64_t timeout) {
     PyObject *value = NULL;
     if (PyContextVar_Get(until, NULL, &value) < 0) {
         PyErr_Clear();
@@ -27,22 +24,19 @@ int64_t limit_by_deadlines(int64_t timeout)
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
         double seconds = PyFloat_AS_DOUBLE(value) - (double)now.tv_sec - (double)now.tv_nsec / 1e9;
-        if (seconds < (double)timeout / 1e9)
-            left = (int64_t)(seconds * 1e9);
+        if (seconds < (double)timeout / 1e9) left = (int64_t)(seconds * 1e9);
     }
     Py_XDECREF(value);
     return left;
 }
 
-int read_timeout(PyObject *seconds, int64_t *nanoseconds)
-{
+int read_timeout(PyObject *seconds, int64_t *nanoseconds) {
     if (seconds == NULL) {
         PyErr_SetString(PyExc_TypeError, "a timeout cannot be deleted");
         return -1;
     }
     double length = PyFloat_AsDouble(seconds);
-    if (PyErr_Occurred())
-        return -1;
+    if (PyErr_Occurred()) return -1;
     if (!(length > 0)) {
         PyErr_SetString(PyExc_ValueError, "a timeout is a positive number of seconds");
         return -1;

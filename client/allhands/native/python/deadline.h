@@ -9,7 +9,8 @@
 
 /* Find the variable; -1 with an exception. */
 int find_deadlines(void);
-/* The least of a timeout and of what the blocks around leave, in nanoseconds; 0 or less: nothing. */
+/* The least of a timeout and of what the blocks around leave, in nanoseconds; 0 or less: nothing.
+ */
 int64_t limit_by_deadlines(int64_t timeout);
 
 /* Read seconds that a call may take; 0, or -1 with an exception. */

@@ -6,27 +6,24 @@
 #define PY_ARRAY_UNIQUE_SYMBOL allhands_array_api
 #include <numpy/arrayobject.h>
 
-#include "python/deadline.h"
 #include "kernels/kernels.h"
+#include "python/call_site.h"
 #include "python/comm_object.h"
+#include "python/deadline.h"
 #include "python/p2p_object.h"
 #include "python/segment_object.h"
-#include "python/call_site.h"
 
 #define MOST_OPERANDS 64
 
-static PyObject *supports(PyObject *unused, PyObject *args)
-{
+static PyObject *supports(PyObject *unused, PyObject *args) {
     int op, type;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "ii", &op, &type))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "ii", &op, &type)) return NULL;
     return PyBool_FromLong(op >= 0 && op < AH_OPS && type >= 0 && type < AH_TYPES &&
                            ah_supports(op, type));
 }
 
-static PyObject *fold(PyObject *unused, PyObject *args)
-{
+static PyObject *fold(PyObject *unused, PyObject *args) {
     int op, type;
     PyArrayObject *out;
     PyObject *ins;
@@ -48,18 +45,14 @@ static PyObject *fold(PyObject *unused, PyObject *args)
             PyArray_SIZE((PyArrayObject *)item) != PyArray_SIZE(out) ||
             (size_t)PyArray_ITEMSIZE((PyArrayObject *)item) != ah_type_size(type))
             return PyErr_Format(PyExc_TypeError, "operand %zd is not like the others", at);
-        if (at < n)
-            operands[at] = PyArray_DATA((PyArrayObject *)item);
+        if (at < n) operands[at] = PyArray_DATA((PyArrayObject *)item);
     }
-    Py_BEGIN_ALLOW_THREADS
-    ah_fold(op, type, PyArray_DATA(out), operands, (int)n, (size_t)PyArray_SIZE(out),
-            (size_t)divisor);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS ah_fold(op, type, PyArray_DATA(out), operands, (int)n,
+                                   (size_t)PyArray_SIZE(out), (size_t)divisor);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
-static PyObject *copy(PyObject *unused, PyObject *args)
-{
+static PyObject *copy(PyObject *unused, PyObject *args) {
     PyArrayObject *to, *from;
     int once;
     (void)unused;
@@ -69,10 +62,9 @@ static PyObject *copy(PyObject *unused, PyObject *args)
         !PyArray_CHKFLAGS(from, NPY_ARRAY_C_CONTIGUOUS) ||
         PyArray_NBYTES(to) != PyArray_NBYTES(from))
         return PyErr_Format(PyExc_ValueError, "arrays must be contiguous, and of one size");
-    Py_BEGIN_ALLOW_THREADS
-    ah_copy(PyArray_DATA(to), PyArray_DATA(from), (size_t)PyArray_NBYTES(to), once);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS ah_copy(PyArray_DATA(to), PyArray_DATA(from), (size_t)PyArray_NBYTES(to),
+                                   once);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
@@ -90,8 +82,9 @@ static struct PyModuleDef definition = {
     .m_methods = functions,
 };
 
-PyMODINIT_FUNC PyInit__native(void)
-{
+PyMODINIT_FUNC PyInit__native(void); /* the one name that is exported */
+
+PyMODINIT_FUNC PyInit__native(void) {
     import_array();
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || find_deadlines() < 0 || add_segment_types(module) < 0 ||

@@ -2,23 +2,19 @@
 
 #include <stdlib.h>
 
-#include "python/clock.h"
 #include "python/call_site.h"
+#include "python/clock.h"
 
-bool log_new(P2PLog *self, size_t wanted)
-{
-    if (wanted == 0)
-        return true;
+bool log_new(P2PLog *self, size_t wanted) {
+    if (wanted == 0) return true;
     size_t count = 64;
-    while (count < wanted)
-        count *= 2;
+    while (count < wanted) count *= 2;
     self->ring = calloc(count, sizeof(LogEntry));
     self->mask = count - 1;
     return self->ring != NULL;
 }
 
-void log_free(P2PLog *self)
-{
+void log_free(P2PLog *self) {
     for (size_t at = 0; self->ring != NULL && at <= self->mask; at++) {
         Py_XDECREF(self->ring[at].dtype);
         Py_XDECREF(self->ring[at].code);
@@ -28,16 +24,13 @@ void log_free(P2PLog *self)
     self->ring = NULL;
 }
 
-static LogEntry *entry_of(const P2PLog *self, uint64_t number)
-{
+static LogEntry *entry_of(const P2PLog *self, uint64_t number) {
     return &self->ring[number & self->mask];
 }
 
 uint64_t log_begin(P2PLog *self, const ah_message *message, PyObject *dtype, int64_t now,
-                       PyObject *label)
-{
-    if (self->ring == NULL)
-        return 0;
+                   PyObject *label) {
+    if (self->ring == NULL) return 0;
     uint64_t number = ++self->last_number;
     LogEntry *entry = entry_of(self, number);
     entry->number = number;
@@ -50,44 +43,38 @@ uint64_t log_begin(P2PLog *self, const ah_message *message, PyObject *dtype, int
     entry->receives = message->receives;
     entry->outcome = AH_RUNNING;
     entry->way = 0;
-    if (entry->dtype != dtype)
-        Py_XSETREF(entry->dtype, Py_NewRef(dtype));
+    if (entry->dtype != dtype) Py_XSETREF(entry->dtype, Py_NewRef(dtype));
     Py_XSETREF(entry->label, label == Py_None ? NULL : Py_NewRef(label));
     PyObject *code = call_site_here(&entry->instruction);
     Py_XSETREF(entry->code, code);
     return number;
 }
 
-void log_end(P2PLog *self, uint64_t number, const ah_message *message, int outcome)
-{
-    if (number == 0)
-        return;
+void log_end(P2PLog *self, uint64_t number, const ah_message *message, int outcome) {
+    if (number == 0) return;
     LogEntry *entry = entry_of(self, number);
-    if (entry->number != number)
-        return; /* very many others began meanwhile */
+    if (entry->number != number) return; /* very many others began meanwhile */
     entry->finished = clock_now();
     entry->outcome = (uint8_t)outcome;
     entry->way = (uint8_t)message->way;
-    if (entry->outcome == AH_DELIVERED && entry->receives)
-        entry->peer = (int16_t)message->source;
+    if (entry->outcome == AH_DELIVERED && entry->receives) entry->peer = (int16_t)message->source;
 }
 
-static PyObject *row(const LogEntry *one, const char *const outcomes[], const char *const ways[])
-{
+static PyObject *row(const LogEntry *one, const char *const outcomes[], const char *const ways[]) {
     /* What follows may let another thread go on with the ring: with references of its own. */
     LogEntry entry = *one;
     Py_XINCREF(entry.dtype);
     Py_XINCREF(entry.code);
     Py_XINCREF(entry.label);
-    PyObject *source = entry.code == NULL ? Py_NewRef(Py_None)
-                                           : call_site_tuple(entry.code, entry.instruction);
+    PyObject *source =
+        entry.code == NULL ? Py_NewRef(Py_None) : call_site_tuple(entry.code, entry.instruction);
     PyObject *made = NULL;
     if (source != NULL)
         made = Py_BuildValue("OOnniILLssNO", entry.receives ? Py_True : Py_False, entry.dtype,
                              (Py_ssize_t)entry.count, (Py_ssize_t)entry.nbytes, entry.peer,
                              (unsigned)entry.tag, (long long)entry.started,
-                             (long long)entry.finished, outcomes[entry.outcome],
-                             ways[entry.way], source, entry.label ? entry.label : Py_None);
+                             (long long)entry.finished, outcomes[entry.outcome], ways[entry.way],
+                             source, entry.label ? entry.label : Py_None);
     Py_XDECREF(entry.dtype);
     Py_XDECREF(entry.code);
     Py_XDECREF(entry.label);
@@ -95,16 +82,14 @@ static PyObject *row(const LogEntry *one, const char *const outcomes[], const ch
 }
 
 PyObject *log_rows(const P2PLog *self, size_t last, const char *const outcomes[],
-                       const char *const ways[])
-{
+                   const char *const ways[]) {
     PyObject *list = PyList_New(0);
-    if (self->ring == NULL || list == NULL)
-        return list;
+    if (self->ring == NULL || list == NULL) return list;
     uint64_t last_number = self->last_number, count = last <= self->mask ? last : self->mask + 1;
-    for (uint64_t number = last_number > count ? last_number - count + 1 : 1; number <= last_number; number++) {
+    for (uint64_t number = last_number > count ? last_number - count + 1 : 1; number <= last_number;
+         number++) {
         const LogEntry *entry = entry_of(self, number);
-        if (entry->number != number)
-            continue; /* overwritten meanwhile */
+        if (entry->number != number) continue; /* overwritten meanwhile */
         PyObject *one = row(entry, outcomes, ways);
         if (one == NULL || PyList_Append(list, one) < 0) {
             Py_XDECREF(one);

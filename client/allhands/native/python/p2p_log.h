@@ -13,8 +13,8 @@
 #define LOG_MAX (1 << 24)
 
 typedef struct {
-    uint64_t number; /* 0: none */
-    int64_t started, finished; /* nanoseconds; 0: not yet */
+    uint64_t number;                /* 0: none */
+    int64_t started, finished;      /* nanoseconds; 0: not yet */
     PyObject *dtype, *code, *label; /* owned; NULL: none */
     size_t count, nbytes;
     int32_t instruction; /* in the code */
@@ -36,12 +36,12 @@ void log_free(P2PLog *self);
 
 /* Write down what begins, with the GIL held, and return its number; 0: nothing is written down. */
 uint64_t log_begin(P2PLog *self, const ah_message *message, PyObject *dtype, int64_t now,
-                       PyObject *label);
+                   PyObject *label);
 /* Write down how it ended. */
 void log_end(P2PLog *self, uint64_t number, const ah_message *message, int outcome);
 
 /* The last so many, as a list of tuples. */
 PyObject *log_rows(const P2PLog *self, size_t last, const char *const outcomes[],
-                       const char *const ways[]);
+                   const char *const ways[]);
 
 #endif

@@ -7,15 +7,16 @@ typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
 
 /* An all_reduce whose arguments were looked at once; or one call of it that was posted. */
 typedef struct AllReduceRequest {
-    PyObject_HEAD
-    PyObject *order; /* has the lane, sooner or later; NULL of one that was posted, as fallback */
+    PyObject_HEAD PyObject
+        *order; /* has the lane, sooner or later; NULL of one that was posted, as fallback */
     PyObject *x, *op, *fallback, *label;
     PyObject *shape; /* that x had before it was made flat; NULL: it was not */
     CommObject *comm;
     PyObject *work;  /* of a call that went the other way */
     PyObject *error; /* of one that was finished on the way of another call */
     PyObject *dtype; /* of x, when it was looked at */
-    PyThread_type_lock ended_lock; /* held while it is posted: who finishes it may go on in another call */
+    PyThread_type_lock
+        ended_lock; /* held while it is posted: who finishes it may go on in another call */
     int64_t timeout;
     State state;
     Plan plan;
@@ -25,8 +26,7 @@ typedef struct AllReduceRequest {
 
 static PyTypeObject *Request_Type;
 
-static int finish_all_reduce(RequestObject *self)
-{
+static int finish_all_reduce(RequestObject *self) {
     CommObject *comm = self->comm;
     comm->pending = NULL;
     comm->plan.kind = self->plan.kind; /* for the hooks; the rest stays where it is */
@@ -40,8 +40,7 @@ static int finish_all_reduce(RequestObject *self)
 }
 
 /* Keep the exception that is set for who waits. */
-static void keep_error(RequestObject *self)
-{
+static void keep_error(RequestObject *self) {
     PyObject *type, *traceback;
     PyErr_Fetch(&type, &self->error, &traceback);
     PyErr_NormalizeException(&type, &self->error, &traceback);
@@ -49,8 +48,7 @@ static void keep_error(RequestObject *self)
     Py_XDECREF(traceback);
 }
 
-int comm_finish_pending(CommObject *comm)
-{
+int comm_finish_pending(CommObject *comm) {
     RequestObject *pending = comm->pending;
     PyObject *type = NULL, *value = NULL, *traceback = NULL;
     Plan kept = comm->plan;
@@ -59,7 +57,7 @@ int comm_finish_pending(CommObject *comm)
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             PyErr_Fetch(&type, &value, &traceback);
             call_raise(comm, &pending->running, AH_INTERRUPTED,
-                     pending->label == Py_None ? NULL : pending->label);
+                       pending->label == Py_None ? NULL : pending->label);
         }
         keep_error(pending);
     }
@@ -67,22 +65,18 @@ int comm_finish_pending(CommObject *comm)
     PyThread_release_lock(pending->ended_lock);
     comm->plan = kept;
     Py_DECREF(pending);
-    if (type == NULL)
-        return 0;
+    if (type == NULL) return 0;
     PyErr_Restore(type, value, traceback);
     return -1;
 }
 
 /* Look at the arguments; `plan.out[0]` stays NULL where they are not plain, or not for this. */
-static void look_at_arguments(RequestObject *self)
-{
+static void look_at_arguments(RequestObject *self) {
     PyArrayObject *x = plain_array(self->x, true);
     self->plan.op = comm_op_index(self->comm, self->op);
-    if (x == NULL || self->plan.op < 0)
-        return;
+    if (x == NULL || self->plan.op < 0) return;
     plan_type(&self->plan, x);
-    if (!plan_label(&self->plan, self->label))
-        return;
+    if (!plan_label(&self->plan, self->label)) return;
     self->dtype = Py_NewRef(self->plan.dtype);
     self->plan.kind = ALL_REDUCE;
     self->plan.root = -1;
@@ -94,10 +88,8 @@ static void look_at_arguments(RequestObject *self)
         self->plan.out[0] = NULL;
 }
 
-static bool find_comm(RequestObject *self)
-{
-    if (self->comm != NULL)
-        return true;
+static bool find_comm(RequestObject *self) {
+    if (self->comm != NULL) return true;
     PyObject *comm = PyObject_GetAttrString(self->order, "comm");
     if (comm == NULL) {
         PyErr_Clear();
@@ -113,8 +105,7 @@ static bool find_comm(RequestObject *self)
 }
 
 /* Give this rank's part, by who has the turn, which is given back; -1 with an exception set. */
-static int start_all_reduce(RequestObject *self, int64_t timeout)
-{
+static int start_all_reduce(RequestObject *self, int64_t timeout) {
     CommObject *comm = self->comm;
     Plan *plan = &comm->plan;
     PyObject *label = self->label == Py_None ? NULL : self->label;
@@ -144,89 +135,73 @@ static int start_all_reduce(RequestObject *self, int64_t timeout)
     return failed;
 }
 
-static PyObject *request_start(RequestObject *self, PyObject *unused)
-{
+static PyObject *request_start(RequestObject *self, PyObject *unused) {
     (void)unused;
     if (self->state != RESTING)
         return PyErr_Format(PyExc_RuntimeError, "started already: wait() for it first");
     PyArrayObject *x = (PyArrayObject *)self->x;
-    bool same = find_comm(self) && self->plan.out[0] != NULL && PyArray_NDIM(x) <= SHAPE_DIMS &&
-                self->plan.out[0] == PyArray_DATA(x) && self->dtype == (PyObject *)PyArray_DESCR(x) &&
-                self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
+    bool same =
+        find_comm(self) && self->plan.out[0] != NULL && PyArray_NDIM(x) <= SHAPE_DIMS &&
+        self->plan.out[0] == PyArray_DATA(x) && self->dtype == (PyObject *)PyArray_DESCR(x) &&
+        self->nbytes == (size_t)PyArray_NBYTES(x) && PyArray_CHKFLAGS(x, NPY_ARRAY_WRITEABLE);
     int64_t timeout = 0;
-    if (same)
-        timeout = limit_by_deadlines(self->timeout ? self->timeout : self->comm->timeout_ns);
+    if (same) timeout = limit_by_deadlines(self->timeout ? self->timeout : self->comm->timeout_ns);
     int entered =
         same && timeout > 0 ? comm_try_enter(self->comm, kind_names[ALL_REDUCE], self->label) : 0;
-    if (entered < 0)
-        return NULL;
+    if (entered < 0) return NULL;
     if (entered) {
-        if (start_all_reduce(self, timeout) < 0)
-            return NULL;
+        if (start_all_reduce(self, timeout) < 0) return NULL;
         Py_RETURN_NONE;
     }
-    if ((self->work = PyObject_CallNoArgs(self->fallback)) == NULL)
-        return NULL;
+    if ((self->work = PyObject_CallNoArgs(self->fallback)) == NULL) return NULL;
     self->state = QUEUED;
     Py_RETURN_NONE;
 }
 
 /* Wait until another thread has finished it; -1 with an exception: of a signal handler. */
-static int await_end(RequestObject *self)
-{
+static int await_end(RequestObject *self) {
     for (;;) {
         PyLockStatus got;
-        Py_BEGIN_ALLOW_THREADS
-        got = PyThread_acquire_lock_timed(self->ended_lock, -1, 1);
-        Py_END_ALLOW_THREADS
-        if (got == PY_LOCK_ACQUIRED) {
+        Py_BEGIN_ALLOW_THREADS got = PyThread_acquire_lock_timed(self->ended_lock, -1, 1);
+        Py_END_ALLOW_THREADS if (got == PY_LOCK_ACQUIRED) {
             PyThread_release_lock(self->ended_lock);
             return 0;
         }
-        if (Py_MakePendingCalls() < 0)
-            return -1;
+        if (Py_MakePendingCalls() < 0) return -1;
     }
 }
 
-static PyObject *request_wait(RequestObject *self, PyObject *unused)
-{
+static PyObject *request_wait(RequestObject *self, PyObject *unused) {
     (void)unused;
-    if (self->state == POSTED && !comm_is_own(self->comm))
-        return NULL;
+    if (self->state == POSTED && !comm_is_own(self->comm)) return NULL;
     if (self->state == POSTED) {
         PyThread_type_lock turn = self->comm->turn;
         if (!PyThread_acquire_lock(turn, NOWAIT_LOCK)) {
             /* Whoever has the turn finishes this first. */
-            if (await_end(self) < 0)
-                return NULL;
+            if (await_end(self) < 0) return NULL;
         } else if (self->state != POSTED)
             PyThread_release_lock(turn);
         else if (self->order == NULL) {
             int failed = comm_finish_pending(self->comm);
             PyThread_release_lock(turn);
-            if (failed)
-                return NULL;
+            if (failed) return NULL;
         } else {
             self->state = RESTING;
             int failed = finish_all_reduce(self);
             PyThread_release_lock(self->ended_lock);
             PyThread_release_lock(turn);
             Py_DECREF(self); /* the lane's */
-            if (failed)
-                return NULL;
+            if (failed) return NULL;
             Py_RETURN_TRUE;
         }
     }
     State state = self->state;
-    if (self->order != NULL)
-        self->state = RESTING;
+    if (self->order != NULL) self->state = RESTING;
     switch (state) {
-    case ENDED:
-        Py_RETURN_TRUE;
+    case ENDED: Py_RETURN_TRUE;
     case FAILED: {
         PyErr_SetObject((PyObject *)Py_TYPE(self->error), self->error);
-        if (self->order != NULL)
-            Py_CLEAR(self->error);
+        if (self->order != NULL) Py_CLEAR(self->error);
         return NULL;
     }
     case QUEUED: {
@@ -236,24 +211,19 @@ static PyObject *request_wait(RequestObject *self, PyObject *unused)
         Py_DECREF(work);
         return result;
     }
-    default:
-        return PyErr_Format(PyExc_RuntimeError, "not started: start() it first");
+    default: return PyErr_Format(PyExc_RuntimeError, "not started: start() it first");
     }
 }
 
-PyObject *comm_start_all_reduce(PyObject *comm, PyObject *const *args, Py_ssize_t nargs)
-{
+PyObject *comm_start_all_reduce(PyObject *comm, PyObject *const *args, Py_ssize_t nargs) {
     CommObject *on = (CommObject *)comm;
     if (nargs != 5 || !PyArray_Check(args[0]))
         return PyErr_Format(PyExc_TypeError, "start_all_reduce(x, op, timeout, label, shape)");
     double timeout = PyFloat_AsDouble(args[2]);
-    if (PyErr_Occurred())
-        return NULL;
-    if (on->pending != NULL || !(timeout > 0) || !(timeout < 1e9))
-        Py_RETURN_NONE;
+    if (PyErr_Occurred()) return NULL;
+    if (on->pending != NULL || !(timeout > 0) || !(timeout < 1e9)) Py_RETURN_NONE;
     RequestObject *self = (RequestObject *)Request_Type->tp_alloc(Request_Type, 0);
-    if (self == NULL)
-        return NULL;
+    if (self == NULL) return NULL;
     self->comm = (CommObject *)Py_NewRef(comm);
     self->x = Py_NewRef(args[0]);
     self->op = Py_NewRef(args[1]);
@@ -266,9 +236,8 @@ PyObject *comm_start_all_reduce(PyObject *comm, PyObject *const *args, Py_ssize_
     }
     look_at_arguments(self);
     /* There is nothing pending, so this waits for nobody; nor does it where there is room. */
-    int entered = self->plan.out[0] == NULL
-                      ? 0
-                      : comm_try_enter(on, kind_names[ALL_REDUCE], self->label);
+    int entered =
+        self->plan.out[0] == NULL ? 0 : comm_try_enter(on, kind_names[ALL_REDUCE], self->label);
     if (entered < 0) {
         Py_DECREF(self);
         return NULL;
@@ -292,8 +261,7 @@ PyObject *comm_start_all_reduce(PyObject *comm, PyObject *const *args, Py_ssize_
     return (PyObject *)self;
 }
 
-static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *order, *x, *op, *fallback, *label;
     double timeout;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)
@@ -302,8 +270,7 @@ static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
                           &label))
         return NULL;
     RequestObject *self = (RequestObject *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
+    if (self == NULL) return NULL;
     self->order = Py_NewRef(order);
     self->x = Py_NewRef(x);
     self->op = Py_NewRef(op);
@@ -318,8 +285,7 @@ static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return (PyObject *)self;
 }
 
-static int request_traverse(RequestObject *self, visitproc visit, void *arg)
-{
+static int request_traverse(RequestObject *self, visitproc visit, void *arg) {
     Py_VISIT(self->order);
     Py_VISIT(self->x);
     Py_VISIT(self->op);
@@ -331,16 +297,14 @@ static int request_traverse(RequestObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int request_clear(RequestObject *self)
-{
+static int request_clear(RequestObject *self) {
     Py_CLEAR(self->fallback);
     Py_CLEAR(self->work);
     Py_CLEAR(self->error);
     return 0;
 }
 
-static void request_dealloc(RequestObject *self)
-{
+static void request_dealloc(RequestObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     request_clear(self);
@@ -351,8 +315,7 @@ static void request_dealloc(RequestObject *self)
     Py_XDECREF(self->shape);
     Py_XDECREF(self->dtype);
     Py_XDECREF(self->comm);
-    if (self->ended_lock != NULL)
-        PyThread_free_lock(self->ended_lock);
+    if (self->ended_lock != NULL) PyThread_free_lock(self->ended_lock);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -386,10 +349,8 @@ static PyType_Spec request_spec = {
     .slots = request_slots,
 };
 
-int add_request_type(PyObject *module)
-{
+int add_request_type(PyObject *module) {
     Request_Type = (PyTypeObject *)PyType_FromSpec(&request_spec);
-    if (Request_Type == NULL)
-        return -1;
+    if (Request_Type == NULL) return -1;
     return PyModule_AddObjectRef(module, "AllReduceRequest", (PyObject *)Request_Type);
 }

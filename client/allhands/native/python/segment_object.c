@@ -41,27 +41,22 @@ PyTypeObject *Block_Type;
 
 static Head *head(SegmentObject *self) { return (Head *)self->base; }
 
-static Entry *find(SegmentObject *self, uint64_t group)
-{
+static Entry *find(SegmentObject *self, uint64_t group) {
     uint32_t count = atomic_load_explicit(&head(self)->entries, memory_order_acquire);
-    if (count > LARGEST_DIRECTORY)
-        count = LARGEST_DIRECTORY;
+    if (count > LARGEST_DIRECTORY) count = LARGEST_DIRECTORY;
     for (uint32_t at = count; at-- > 0;) /* the newest first */
         if (atomic_load_explicit(&head(self)->directory[at].group, memory_order_relaxed) == group)
             return &head(self)->directory[at];
     return NULL;
 }
 
-static bool is_open(SegmentObject *self)
-{
-    if (self->base != NULL)
-        return true;
+static bool is_open(SegmentObject *self) {
+    if (self->base != NULL) return true;
     PyErr_SetString(PyExc_ValueError, "the segment is closed");
     return false;
 }
 
-static PyObject *made(PyTypeObject *type, int fd, size_t nbytes, bool owned)
-{
+static PyObject *made(PyTypeObject *type, int fd, size_t nbytes, bool owned) {
     void *base = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (base == MAP_FAILED) {
         PyErr_SetFromErrno(PyExc_OSError);
@@ -79,51 +74,42 @@ static PyObject *made(PyTypeObject *type, int fd, size_t nbytes, bool owned)
     self->base = base;
     self->nbytes = nbytes;
     self->fd = owned ? fd : -1;
-    if (!owned)
-        close(fd);
+    if (!owned) close(fd);
     return (PyObject *)self;
 }
 
-static PyObject *segment_create(PyObject *type, PyObject *args)
-{
+static PyObject *segment_create(PyObject *type, PyObject *args) {
     const char *nonce;
     Py_ssize_t length, nbytes;
-    if (!PyArg_ParseTuple(args, "ny#", &nbytes, &nonce, &length))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "ny#", &nbytes, &nonce, &length)) return NULL;
     if (length != NONCE_BYTES || nbytes < (Py_ssize_t)sizeof(Head))
         return PyErr_Format(PyExc_ValueError, "a segment has a nonce of %d bytes and at least %zu",
                             NONCE_BYTES, sizeof(Head));
     int fd = memfd_create("allhands", MFD_CLOEXEC);
-    if (fd < 0)
-        return PyErr_SetFromErrno(PyExc_OSError);
+    if (fd < 0) return PyErr_SetFromErrno(PyExc_OSError);
     if (ftruncate(fd, nbytes) < 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         close(fd);
         return NULL;
     }
     PyObject *self = made((PyTypeObject *)type, fd, (size_t)nbytes, true);
-    if (self != NULL)
-        memcpy(head((SegmentObject *)self)->nonce, nonce, NONCE_BYTES);
+    if (self != NULL) memcpy(head((SegmentObject *)self)->nonce, nonce, NONCE_BYTES);
     return self;
 }
 
-static PyObject *segment_open(PyObject *type, PyObject *args)
-{
+static PyObject *segment_open(PyObject *type, PyObject *args) {
     const char *path, *nonce;
     Py_ssize_t length, nbytes;
-    if (!PyArg_ParseTuple(args, "sny#", &path, &nbytes, &nonce, &length))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "sny#", &path, &nbytes, &nonce, &length)) return NULL;
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    if (fd < 0) return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
     struct stat found;
     if (fstat(fd, &found) < 0 || !S_ISREG(found.st_mode) || found.st_size != nbytes) {
         close(fd);
         return PyErr_Format(PyExc_OSError, "%s is not the memory that was announced", path);
     }
     PyObject *self = made((PyTypeObject *)type, fd, (size_t)nbytes, false);
-    if (self == NULL)
-        return NULL;
+    if (self == NULL) return NULL;
     if (length != NONCE_BYTES || memcmp(head((SegmentObject *)self)->nonce, nonce, NONCE_BYTES)) {
         Py_DECREF(self);
         return PyErr_Format(PyExc_OSError, "%s is another process's memory", path);
@@ -131,14 +117,11 @@ static PyObject *segment_open(PyObject *type, PyObject *args)
     return self;
 }
 
-static PyObject *segment_publish(SegmentObject *self, PyObject *args)
-{
+static PyObject *segment_publish(SegmentObject *self, PyObject *args) {
     unsigned long long group, offset, terms;
-    if (!PyArg_ParseTuple(args, "KKK", &group, &offset, &terms) || !is_open(self))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "KKK", &group, &offset, &terms) || !is_open(self)) return NULL;
     uint32_t count = atomic_load_explicit(&head(self)->entries, memory_order_relaxed);
-    if (count >= LARGEST_DIRECTORY)
-        Py_RETURN_FALSE;
+    if (count >= LARGEST_DIRECTORY) Py_RETURN_FALSE;
     Entry *entry = &head(self)->directory[count];
     atomic_store_explicit(&entry->group, group, memory_order_relaxed);
     entry->offset = offset;
@@ -149,11 +132,9 @@ static PyObject *segment_publish(SegmentObject *self, PyObject *args)
 }
 
 /* None: not yet; (0, 0): never, the directory is full. */
-static PyObject *segment_find(SegmentObject *self, PyObject *args)
-{
+static PyObject *segment_find(SegmentObject *self, PyObject *args) {
     unsigned long long group;
-    if (!PyArg_ParseTuple(args, "K", &group) || !is_open(self))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "K", &group) || !is_open(self)) return NULL;
     Entry *entry = find(self, group);
     if (entry != NULL)
         return Py_BuildValue("KK", (unsigned long long)entry->offset,
@@ -163,50 +144,38 @@ static PyObject *segment_find(SegmentObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *segment_await(SegmentObject *self, PyObject *args)
-{
+static PyObject *segment_await(SegmentObject *self, PyObject *args) {
     unsigned long long group;
     double seconds;
-    if (!PyArg_ParseTuple(args, "Kd", &group, &seconds) || !is_open(self))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "Kd", &group, &seconds) || !is_open(self)) return NULL;
     uint32_t seen = atomic_load_explicit(&head(self)->entries, memory_order_acquire);
-    if (find(self, group) != NULL || seen >= LARGEST_DIRECTORY)
-        Py_RETURN_NONE;
-    if (seconds < 0)
-        seconds = 0;
+    if (find(self, group) != NULL || seen >= LARGEST_DIRECTORY) Py_RETURN_NONE;
+    if (seconds < 0) seconds = 0;
     struct timespec span = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
-    Py_BEGIN_ALLOW_THREADS
-    syscall(SYS_futex, &head(self)->entries, FUTEX_WAIT, seen, &span, NULL, 0);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS syscall(SYS_futex, &head(self)->entries, FUTEX_WAIT, seen, &span, NULL,
+                                   0);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
-static PyObject *segment_retire(SegmentObject *self, PyObject *args)
-{
+static PyObject *segment_retire(SegmentObject *self, PyObject *args) {
     unsigned long long group;
-    if (!PyArg_ParseTuple(args, "K", &group) || !is_open(self))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "K", &group) || !is_open(self)) return NULL;
     Entry *entry = find(self, group);
-    if (entry != NULL)
-        atomic_store(&entry->closed, 1);
+    if (entry != NULL) atomic_store(&entry->closed, 1);
     Py_RETURN_NONE;
 }
 
-static PyObject *segment_is_retired(SegmentObject *self, PyObject *args)
-{
+static PyObject *segment_is_retired(SegmentObject *self, PyObject *args) {
     unsigned long long group;
-    if (!PyArg_ParseTuple(args, "K", &group) || !is_open(self))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "K", &group) || !is_open(self)) return NULL;
     Entry *entry = find(self, group);
     return PyBool_FromLong(entry != NULL && atomic_load(&entry->closed) != 0);
 }
 
-bool segment_unshare(SegmentObject *self, void *from, size_t nbytes)
-{
-    void *grown = PyMem_Realloc(self->unshared,
-                                ((size_t)self->unshared_count + 1) * sizeof *self->unshared);
-    if (grown == NULL)
-        return false;
+bool segment_unshare(SegmentObject *self, void *from, size_t nbytes) {
+    void *grown =
+        PyMem_Realloc(self->unshared, ((size_t)self->unshared_count + 1) * sizeof *self->unshared);
+    if (grown == NULL) return false;
     self->unshared = grown;
     self->unshared[self->unshared_count].from = from;
     self->unshared[self->unshared_count].to = (char *)from + nbytes;
@@ -214,52 +183,42 @@ bool segment_unshare(SegmentObject *self, void *from, size_t nbytes)
     return true;
 }
 
-bool segment_is_unshared(const SegmentObject *self, int first, const void *at, size_t nbytes)
-{
+bool segment_is_unshared(const SegmentObject *self, int first, const void *at, size_t nbytes) {
     const char *from = at, *to = from + nbytes;
     for (int i = first; i < self->unshared_count; i++)
-        if (from < self->unshared[i].to && to > self->unshared[i].from)
-            return true;
+        if (from < self->unshared[i].to && to > self->unshared[i].from) return true;
     return false;
 }
 
 /* Give pages back; they read as zeros afterwards. */
-static PyObject *segment_clear(SegmentObject *self, PyObject *args)
-{
+static PyObject *segment_clear(SegmentObject *self, PyObject *args) {
     Py_ssize_t offset, nbytes;
-    if (!PyArg_ParseTuple(args, "nn", &offset, &nbytes) || !is_open(self))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "nn", &offset, &nbytes) || !is_open(self)) return NULL;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (offset < (Py_ssize_t)sizeof(Head) || nbytes < 0 || (size_t)offset % page ||
         (size_t)offset > self->nbytes || (size_t)nbytes > self->nbytes - (size_t)offset)
         return PyErr_Format(PyExc_ValueError, "no such part of the segment");
-    if (segment_is_unshared(self, 0, self->base + offset, (size_t)nbytes))
-        Py_RETURN_FALSE;
+    if (segment_is_unshared(self, 0, self->base + offset, (size_t)nbytes)) Py_RETURN_FALSE;
     if (madvise(self->base + offset, (size_t)nbytes, MADV_REMOVE) < 0)
         return PyErr_SetFromErrno(PyExc_OSError);
     Py_RETURN_TRUE;
 }
 
-static PyObject *segment_fd(SegmentObject *self, void *unused)
-{
+static PyObject *segment_fd(SegmentObject *self, void *unused) {
     (void)unused;
     return PyLong_FromLong(self->fd);
 }
 
-static PyObject *segment_nbytes(SegmentObject *self, void *unused)
-{
+static PyObject *segment_nbytes(SegmentObject *self, void *unused) {
     (void)unused;
     return PyLong_FromSize_t(self->nbytes);
 }
 
-static void segment_dealloc(SegmentObject *self)
-{
+static void segment_dealloc(SegmentObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyMem_Free(self->unshared);
-    if (self->base != NULL)
-        munmap(self->base, self->nbytes);
-    if (self->fd >= 0)
-        close(self->fd);
+    if (self->base != NULL) munmap(self->base, self->nbytes);
+    if (self->fd >= 0) close(self->fd);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -308,45 +267,38 @@ static PyType_Spec segment_spec = {
 /* ---------------------------------------------------------------- Block */
 
 typedef struct {
-    PyObject_HEAD
-    SegmentObject *segment;
+    PyObject_HEAD SegmentObject *segment;
     PyObject *weakrefs;
     size_t offset;
     size_t nbytes;
 } BlockObject;
 
-static PyObject *block_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *block_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *segment;
     Py_ssize_t offset, nbytes;
     (void)kwargs;
-    if (!PyArg_ParseTuple(args, "O!nn", Segment_Type, &segment, &offset, &nbytes))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "O!nn", Segment_Type, &segment, &offset, &nbytes)) return NULL;
     SegmentObject *owner = (SegmentObject *)segment;
     if (offset < (Py_ssize_t)sizeof(Head) || nbytes < 0 || (size_t)offset > owner->nbytes ||
         (size_t)nbytes > owner->nbytes - (size_t)offset)
         return PyErr_Format(PyExc_ValueError, "no such part of the segment");
     BlockObject *self = (BlockObject *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
+    if (self == NULL) return NULL;
     self->segment = (SegmentObject *)Py_NewRef(segment);
     self->offset = (size_t)offset;
     self->nbytes = (size_t)nbytes;
     return (PyObject *)self;
 }
 
-static void block_dealloc(BlockObject *self)
-{
+static void block_dealloc(BlockObject *self) {
     PyTypeObject *type = Py_TYPE(self);
-    if (self->weakrefs != NULL)
-        PyObject_ClearWeakRefs((PyObject *)self);
+    if (self->weakrefs != NULL) PyObject_ClearWeakRefs((PyObject *)self);
     Py_XDECREF(self->segment);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
-static int block_buffer(BlockObject *self, Py_buffer *view, int flags)
-{
+static int block_buffer(BlockObject *self, Py_buffer *view, int flags) {
     return PyBuffer_FillInfo(view, (PyObject *)self, self->segment->base + self->offset,
                              (Py_ssize_t)self->nbytes, 0, flags);
 }
@@ -372,25 +324,22 @@ static PyType_Spec block_spec = {
     .slots = block_slots,
 };
 
-size_t segment_area_bytes(int size, const ah_limits *limits)
-{
+size_t segment_area_bytes(int size, const ah_limits *limits) {
     return ah_area_bytes(size, limits) + ah_p2p_region_bytes(size);
 }
 
 bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_t needed,
                     size_t heap_offset, size_t heap_bytes, void *areas[], void *heaps[],
-                    pid_t processes[])
-{
+                    pid_t processes[]) {
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(segments); at++) {
         PyObject *item = PyTuple_GET_ITEM(segments, at);
         size_t offset = PyLong_AsSize_t(PyTuple_GET_ITEM(offsets, at));
         processes[at] = (pid_t)PyLong_AsLong(PyTuple_GET_ITEM(pids, at));
-        if (PyErr_Occurred())
-            return false;
+        if (PyErr_Occurred()) return false;
         SegmentObject *segment = (SegmentObject *)item;
-        if (!PyObject_TypeCheck(item, Segment_Type) || offset % 4096 ||
-            offset > segment->nbytes || needed > segment->nbytes - offset ||
-            heap_offset > segment->nbytes || heap_bytes > segment->nbytes - heap_offset) {
+        if (!PyObject_TypeCheck(item, Segment_Type) || offset % 4096 || offset > segment->nbytes ||
+            needed > segment->nbytes - offset || heap_offset > segment->nbytes ||
+            heap_bytes > segment->nbytes - heap_offset) {
             PyErr_SetString(PyExc_ValueError, "an area lies outside its segment");
             return false;
         }
@@ -400,15 +349,12 @@ bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_
     return true;
 }
 
-int add_segment_types(PyObject *module)
-{
+int add_segment_types(PyObject *module) {
     Segment_Type = (PyTypeObject *)PyType_FromSpec(&segment_spec);
     Block_Type = (PyTypeObject *)PyType_FromSpec(&block_spec);
-    if (Segment_Type == NULL || Block_Type == NULL)
-        return -1;
+    if (Segment_Type == NULL || Block_Type == NULL) return -1;
     if (PyModule_AddIntConstant(module, "HEAD_BYTES", (sizeof(Head) + 4095) / 4096 * 4096) < 0)
         return -1;
-    if (PyModule_AddObjectRef(module, "Block", (PyObject *)Block_Type) < 0)
-        return -1;
+    if (PyModule_AddObjectRef(module, "Block", (PyObject *)Block_Type) < 0) return -1;
     return PyModule_AddObjectRef(module, "Segment", (PyObject *)Segment_Type);
 }

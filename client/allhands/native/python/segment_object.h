@@ -10,8 +10,7 @@
 #include "comm/comm.h"
 
 typedef struct {
-    PyObject_HEAD
-    char *base;
+    PyObject_HEAD char *base;
     size_t nbytes;
     int fd; /* -1 when it is another process's */
     /* Pages that are ordinary memory now, because a peer hangs where it could write to them. They
@@ -27,10 +26,11 @@ bool segment_unshare(SegmentObject *self, void *from, size_t nbytes);
 /* Whether any of them, from number `first` on, are among these. */
 bool segment_is_unshared(const SegmentObject *self, int first, const void *at, size_t nbytes);
 
-/* What a group of `size` takes of each rank's segment: an area of a lane, then an office of mail. */
+/* What a group of `size` takes of each rank's segment: an area of a lane, then an office of mail.
+ */
 size_t segment_area_bytes(int size, const ah_limits *limits);
-/* Where `needed` bytes at `offsets` lie in the segments of all ranks, and their heaps; whose they are.
- * False, with an exception: not all in there. The tuples are of one length. */
+/* Where `needed` bytes at `offsets` lie in the segments of all ranks, and their heaps; whose they
+ * are. False, with an exception: not all in there. The tuples are of one length. */
 bool segment_places(PyObject *segments, PyObject *offsets, PyObject *pids, size_t needed,
                     size_t heap_offset, size_t heap_bytes, void *areas[], void *heaps[],
                     pid_t processes[]);
