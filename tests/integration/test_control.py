@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from allhands import errors
-from allhands.coordinator.client import Control, Swap, connect
+from allhands.coordinator.client import Control, connect
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.testing.daemon import Daemon
 from allhands.testing.raw_member import RawMember
 from allhands.testing.until import until
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.values import CompareSetResult
 
 # ---------------------------------------------------------------- keys
 
@@ -42,9 +43,9 @@ def test_a_timeout_of_zero_still_finds_what_is_wrong(control: Control) -> None:
 
 
 def test_compare_and_set_says_what_it_found(control: Control) -> None:
-    assert control.cas("key", b"old", b"new") == Swap(swapped=False, value=None)
-    assert control.cas("key", b"", b"first") == Swap(swapped=True, value=b"first")
-    assert control.cas("key", b"other", b"new") == Swap(swapped=False, value=b"first")
+    assert control.cas("key", b"old", b"new") == CompareSetResult(swapped=False, value=None)
+    assert control.cas("key", b"", b"first") == CompareSetResult(swapped=True, value=b"first")
+    assert control.cas("key", b"other", b"new") == CompareSetResult(swapped=False, value=b"first")
 
 
 def test_append_returns_the_new_length(control: Control) -> None:

@@ -23,7 +23,7 @@ from allhands.errors import (
 from allhands.group.group import Group
 from allhands.testing.inproc_world import InprocRank, InprocWorld, inproc_world, outcomes, results
 from allhands.transport.inproc import Switchboard
-from allhands.verdicts import Absence, GivenUp, Verdict
+from allhands.verdicts import AbsentRank, CallCancellation, Verdict
 from support.arrays.collective_cases import called
 
 pytestmark = pytest.mark.usefixtures("miniature")
@@ -369,7 +369,9 @@ async def test_late_messages_of_a_call_that_is_over_are_drained(three: InprocWor
 async def test_the_coordinators_verdict_is_what_a_timeout_says() -> None:
     asked: list[tuple[str, int, tuple[int, ...]]] = []
 
-    found = Verdict("world", 1, "barrier", (Absence(2, "busy", "so it is"),), "rank 2 is missing")
+    found = Verdict(
+        "world", 1, "barrier", (AbsentRank(2, "busy", "so it is"),), "rank 2 is missing"
+    )
 
     def verdict(group: str, sequence: int, waiting_on: Sequence[int]) -> Verdict:
         asked.append((group, sequence, tuple(waiting_on)))
@@ -640,7 +642,9 @@ async def test_an_error_says_truly_whether_outputs_were_touched(hosts: str) -> N
 # ---------------------------------------------------------------- given up
 
 
-ELSEWHERE = Verdict("world", 7, "barrier", (Absence(1, "elsewhere", "is elsewhere"),), "elsewhere")
+ELSEWHERE = Verdict(
+    "world", 7, "barrier", (AbsentRank(1, "elsewhere", "is elsewhere"),), "elsewhere"
+)
 
 
 async def told_why(*answers: Found) -> tuple[AllhandsError, int]:
@@ -656,7 +660,7 @@ async def told_why(*answers: Found) -> tuple[AllhandsError, int]:
 async def test_why_a_call_was_given_up_may_reach_the_coordinator_after_the_question(
     early: Found,
 ) -> None:
-    error, asked = await told_why(early, GivenUp(1, "rank 1 (host a, pid 17)", "Ctrl-C"))
+    error, asked = await told_why(early, CallCancellation(1, "rank 1 (host a, pid 17)", "Ctrl-C"))
     assert isinstance(error, GroupAborted)
     assert (error.by, error.reason, asked) == ("rank 1 (host a, pid 17)", "Ctrl-C", 2)
 
@@ -667,4 +671,4 @@ async def test_why_a_call_was_given_up_is_asked_twice_before_it_is_taken_for_unk
     assert error.missing_ranks == (1,)
     assert "elsewhere" in str(error)
     assert asked == 2
-    assert (await told_why(GivenUp(1, "rank 1", "Ctrl-C"), None))[1] == 1
+    assert (await told_why(CallCancellation(1, "rank 1", "Ctrl-C"), None))[1] == 1

@@ -2,6 +2,7 @@
 
 import pytest
 
+from allhands_proto.values import CallCancellation, Verdict
 from allhands_server.machine.effects import Aborted, CallCancelled, Probe
 from allhands_server.machine.events import (
     Abort,
@@ -13,7 +14,7 @@ from allhands_server.machine.events import (
     OpenGroup,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import CallCancellation, Progress, State, Verdict
+from allhands_server.machine.values import Progress
 from allhands_server.testing import Transcript
 
 
@@ -83,7 +84,7 @@ def test_a_call_that_is_given_up_is_told_to_the_others_and_to_who_asks_later() -
     assert t.read_pushed(first) == t.read_pushed(second) == told
     assert t.read_pushed(third) == []
     late = t.ask(AwaitVerdict("j", "member1", "world", 4, "barrier"), due=9.0)
-    assert t.outcomes[late] == CallCancellation("world", 4, 2, who, "Ctrl-C")
+    assert t.outcomes[late] == CallCancellation(2, who, "Ctrl-C")
     other = t.ask(AwaitVerdict("j", "member1", "world", 5, "barrier"), due=9.0)
     assert other not in t.outcomes
 
@@ -133,7 +134,7 @@ def test_the_verdict_of_a_monitored_barrier_goes_to_all_also_to_who_comes_late(
     verdict = t.outcomes[impatient]
     assert isinstance(verdict, Verdict)
     assert [(one.rank, one.state, one.stack) for one in verdict.absent] == [
-        (missing, State.BUSY, "at line 7")
+        (missing, "busy", "at line 7")
     ]
     assert t.outcomes[patient] == verdict
     t.advance_to(30.0)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from allhands_proto.values import GroupStatus
 from allhands_server.machine import jobs
 from allhands_server.machine.effects import Draining, Joined, WorldFormed
 from allhands_server.machine.events import (
@@ -24,7 +25,7 @@ from allhands_server.machine.events import (
     Set,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import Entry, GroupView, Progress
+from allhands_server.machine.values import Entry, Progress
 from allhands_server.testing import Transcript
 
 
@@ -148,13 +149,13 @@ def test_a_job_shows_its_groups_until_the_last_member_has_closed_them() -> None:
     t.send(second, OpenGroup("pair", (0, 1)))
     t.send(third, OpenGroup("all", (0, 1, 2)))
     assert t.ask_now(DescribeJob("j")).groups == (
-        GroupView("all", (0, 1, 2)),
-        GroupView("pair", (0, 1)),
+        GroupStatus("all", (0, 1, 2)),
+        GroupStatus("pair", (0, 1)),
     )
     t.send(first, CloseGroup("pair"))
     assert len(t.ask_now(DescribeJob("j")).groups) == 2
     t.send(second, CloseGroup("pair"))
-    assert t.ask_now(DescribeJob("j")).groups == (GroupView("all", (0, 1, 2)),)
+    assert t.ask_now(DescribeJob("j")).groups == (GroupStatus("all", (0, 1, 2)),)
 
 
 def test_a_job_that_is_not_there_is_refused_naming_those_that_are() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from allhands_proto.values import CompareSetResult
 from allhands_server.machine import limits
 from allhands_server.machine.events import (
     Add,
@@ -17,7 +18,7 @@ from allhands_server.machine.events import (
     Wait,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import CompareSetResult, Entry
+from allhands_server.machine.values import Entry
 from allhands_server.testing import Transcript
 
 
@@ -128,10 +129,10 @@ def test_add_beyond_64_bits_is_refused() -> None:
 
 def test_compare_set_swaps_what_is_expected_and_tells_what_is_there() -> None:
     t = Transcript()
-    assert t.ask_now(CompareSet("j", "k", b"x", b"y")) == CompareSetResult(False, False, b"")
-    assert t.ask_now(CompareSet("j", "k", b"", b"one")) == CompareSetResult(True, True, b"one")
-    assert t.ask_now(CompareSet("j", "k", b"x", b"two")) == CompareSetResult(False, True, b"one")
-    assert t.ask_now(CompareSet("j", "k", b"one", b"two")) == CompareSetResult(True, True, b"two")
+    assert t.ask_now(CompareSet("j", "k", b"x", b"y")) == CompareSetResult(False, None)
+    assert t.ask_now(CompareSet("j", "k", b"", b"one")) == CompareSetResult(True, b"one")
+    assert t.ask_now(CompareSet("j", "k", b"x", b"two")) == CompareSetResult(False, b"one")
+    assert t.ask_now(CompareSet("j", "k", b"one", b"two")) == CompareSetResult(True, b"two")
 
 
 def test_a_compare_set_that_swaps_wakes_who_waits() -> None:

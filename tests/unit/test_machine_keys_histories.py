@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from allhands_proto.values import CompareSetResult
 from allhands_server.machine.events import (
     Add,
     Append,
@@ -18,7 +19,7 @@ from allhands_server.machine.events import (
     Wait,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import CompareSetResult, Entry
+from allhands_server.machine.values import Entry
 from allhands_server.testing import Transcript
 
 KEYS = st.sampled_from(["a", "ab", "b", "c"])
@@ -82,7 +83,7 @@ class Model:
                 swapped = self.held.get(key, b"") == expected
                 if swapped:
                     self.held[key] = desired
-                return CompareSetResult(swapped, key in self.held, self.held.get(key, b""))
+                return CompareSetResult(swapped, self.held.get(key))
             case Delete(_, key):
                 return self.held.pop(key, None) is not None
         return None

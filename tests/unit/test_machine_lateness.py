@@ -2,6 +2,7 @@
 
 import pytest
 
+from allhands_proto.values import LatenessStatus
 from allhands_server.machine.effects import CollectReport
 from allhands_server.machine.events import (
     CloseGroup,
@@ -13,7 +14,7 @@ from allhands_server.machine.events import (
     ReportPart,
 )
 from allhands_server.machine.refusals import Refusal, Status
-from allhands_server.machine.values import CallStarts, Lateness, MemberReport
+from allhands_server.machine.values import CallStarts, MemberReport
 from allhands_server.machine.world.clock_sync import WINDOW, ClockSync
 from allhands_server.machine.world.lateness import CALLS, LatenessTracker
 from allhands_server.machine.world.report_collection import (
@@ -57,7 +58,7 @@ def test_ranks_of_one_host_share_a_clock_unless_it_cannot_be_one() -> None:
 
 def learned(
     *begun: dict[int, float], offsets: dict[int, float | None] | None = None
-) -> dict[int, Lateness]:
+) -> dict[int, LatenessStatus]:
     """Return how late ranks were; for each call, when each began it."""
     skew = LatenessTracker()
     for sequence, one in enumerate(begun, 1):
@@ -69,8 +70,8 @@ def learned(
 
 def test_lateness_is_against_the_earliest_of_each_call() -> None:
     found = learned({0: 1.0, 1: 1.05, 2: 1.01}, {0: 2.2, 1: 2.1, 2: 2.0}, {0: 3.0, 1: 3.05, 2: 3.0})
-    assert found[1] == Lateness("world", 3, pytest.approx(0.05), pytest.approx(0.1), 2)
-    assert found[0] == Lateness("world", 3, 0.0, pytest.approx(0.2), 1)
+    assert found[1] == LatenessStatus("world", 3, pytest.approx(0.05), pytest.approx(0.1), 2)
+    assert found[0] == LatenessStatus("world", 3, 0.0, pytest.approx(0.2), 1)
     assert (found[2].median, found[2].last) == (0.0, 0)
 
 
@@ -93,7 +94,7 @@ def test_only_the_latest_calls_count_and_are_kept() -> None:
     late = [{0: float(at), 1: at + 5.0, 2: float(at)} for at in range(1, 2000)]
     good = [dict.fromkeys(range(3), 5000.0 + at) for at in range(CALLS)]
     found = learned(*late, *good)
-    assert found[1] == Lateness("world", CALLS, 0.0, 0.0, 0)
+    assert found[1] == LatenessStatus("world", CALLS, 0.0, 0.0, 0)
 
 
 def test_times_that_are_none_are_left_out() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from allhands_proto.values import FailureStatus
 from allhands_server.machine import jobs
 from allhands_server.machine.events import (
     AbortJob,
@@ -15,7 +16,7 @@ from allhands_server.machine.events import (
     OpenGroup,
     ReportExit,
 )
-from allhands_server.machine.values import Failure, JobView, MemberReport, Progress, State
+from allhands_server.machine.values import JobView, MemberReport, Progress
 from allhands_server.machine.world import postmortem
 from allhands_server.machine.world.postmortem import LARGEST_REPORT, limit_report
 from allhands_server.testing import Transcript
@@ -85,9 +86,9 @@ def test_who_leaves_with_an_error_is_named_with_it() -> None:
     t.send(second, Leave((at(3, 3),), "ValueError: no", "Traceback ...", aborts=True))
     t.send(first, Leave((at(4, 3),), "GroupAborted: rank 1"))
     one, two = seen(t).failures
-    assert one == Failure(
+    assert one == FailureStatus(
         1,
-        State.LEFT,
+        "left",
         "rank 1 (host host2, pid 1002) left the job because of ValueError: no",
         0.0,
         "Traceback ...",

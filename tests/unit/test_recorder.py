@@ -18,7 +18,7 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.request import OPS
 from allhands.coordinator import report_codec
 from allhands.coordinator.diagnosis import RankReport, diagnose
-from allhands.coordinator.status import GroupStatus, JobStatus, MemberStatus, OperationStatus
+from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 from allhands.group.group import Group
 from allhands.recorder import source
@@ -31,6 +31,7 @@ from allhands.recorder.source import place
 from allhands.recorder.trace import trace
 from allhands.runtime.native_core import find
 from allhands.testing.inproc_world import inproc_world, outcomes
+from allhands_proto.values import GroupStatus, OperationStatus
 
 SECOND = 1_000_000_000
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.values import AbsentRank, Verdict
 from allhands_server.addresses import format_worker_address, get_local_host, parse_peer_host
 from allhands_server.config import FLAGS, VARIABLES, ServerConfig, SettingNames, read_token
-from allhands_server.machine.values import AbsentRank, Verdict
-from allhands_server.rpc.service import encode_verdict
+from allhands_server.rpc.service import encode_bounded_verdict
 
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
 
@@ -129,7 +129,7 @@ def test_what_is_no_peer_is_refused() -> None:
 @pytest.mark.parametrize("count", [1, 15, 100, 10_000])
 def test_a_verdict_fits_into_a_trailer(count: int) -> None:
     ranks = (AbsentRank(rank, "paused", "text " * 30, "host", 1) for rank in range(count))
-    serialised = encode_verdict(Verdict("group", 7, "all_reduce", tuple(ranks), "text"))
+    serialised = encode_bounded_verdict(Verdict("group", 7, "all_reduce", tuple(ranks), "text"))
     assert len(serialised) <= 3072
     absent = wire.Verdict.FromString(serialised).absent
     assert [one.rank for one in absent] == list(range(len(absent)))

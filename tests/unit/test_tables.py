@@ -6,14 +6,9 @@ from dataclasses import replace
 import pytest
 
 from allhands.cli.render import jobs_json
-from allhands.coordinator.status import (
-    GroupStatus,
-    JobStatus,
-    LatenessStatus,
-    MemberStatus,
-    OperationStatus,
-)
+from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.coordinator.tables import group_table, jobs_table, plain
+from allhands_proto.values import GroupStatus, LatenessStatus, OperationStatus
 
 
 def _member(rank: int, *operations: OperationStatus, label: str = "") -> MemberStatus:

@@ -19,18 +19,21 @@ from allhands.coordinator.kv import calls
 from allhands.coordinator.kv.blocking import Lines
 from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q
 from allhands.coordinator.kv.values import encode
-from allhands.coordinator.status import (
-    FailureStatus,
-    GroupStatus,
-    JobStatus,
-    LatenessStatus,
-    MemberStatus,
-    OperationStatus,
-)
+from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.deadlines import Timeout, effective_for, seconds
 from allhands_proto import forks
+from allhands_proto.codec import (
+    decode_compare_set,
+    decode_failure,
+    decode_group,
+    decode_lateness,
+    decode_operation,
+)
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
+from allhands_proto.values import (
+    CompareSetResult,
+)
 
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
@@ -57,15 +60,6 @@ class Reports:
     told: Mapping[int, RankReport]
     absences: Mapping[int, str]
     """Of ranks of which there is no report."""
-
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """What a compare-and-set found."""
-
-    swapped: bool
-    value: bytes | None
-    """What the key holds now; None: it does not exist."""
 
 
 def connect(
@@ -189,13 +183,13 @@ class Control:
         desired: bytes | str,
         *,
         timeout: Timeout | None = None,
-    ) -> Swap:
+    ) -> CompareSetResult:
         """Set the key if it holds `expected`, or if it does not exist and `expected` is empty."""
         request = wire.CompareSetRequest(
             job=self._named(), key=key, expected=encode(expected), desired=encode(desired)
         )
         reply = self._about_keys(calls.COMPARE_SET, request, timeout)
-        return Swap(reply.swapped, reply.value if reply.exists else None)
+        return decode_compare_set(reply)
 
     def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to what the key holds, nothing if it does not exist; return the new length."""
@@ -521,14 +515,11 @@ def _job(job: wire.Job) -> JobStatus:
         epoch=job.epoch,
         world_size=job.world_size,
         members=tuple(map(_member, job.members)),
-        groups=tuple(GroupStatus(group.group, tuple(group.ranks)) for group in job.groups),
+        groups=tuple(map(decode_group, job.groups)),
         heartbeat_window=job.heartbeat_window,
         keys=job.keys,
         incarnation=job.incarnation,
-        failures=tuple(
-            FailureStatus(one.rank, one.state, one.text, one.seconds, one.traceback)
-            for one in job.failures
-        ),
+        failures=tuple(map(decode_failure, job.failures)),
         ended=job.ended if job.HasField("ended") else None,
     )
 
@@ -544,15 +535,9 @@ def _member(member: wire.Member) -> MemberStatus:
         state=_STATES.get(member.state, "unknown"),
         reason=member.reason,
         last_heartbeat=member.last_heartbeat,
-        operations=tuple(
-            OperationStatus(one.group, one.operation, one.sequence, one.completed, one.elapsed)
-            for one in member.progress
-        ),
+        operations=tuple(map(decode_operation, member.progress)),
         clock_offset=member.clock_offset if member.has_clock_offset else None,
-        lateness=tuple(
-            LatenessStatus(one.group, one.calls, one.median, one.worst, one.last)
-            for one in member.lateness
-        ),
+        lateness=tuple(map(decode_lateness, member.lateness)),
         gone=member.gone if member.HasField("gone") else None,
         condition=member.condition.state,
         condition_text=member.condition.text,

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from allhands.coordinator.status import FailureStatus, JobStatus, MemberStatus, OperationStatus
+from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.recorder.record import OperationRecord
+from allhands_proto.values import FailureStatus, OperationStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from allhands.coordinator.diagnosis import RankReport
-from allhands.coordinator.status import OperationStatus
 from allhands.recorder.record import OperationRecord
+from allhands_proto.codec import decode_operation
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 PART_BYTES = 64 << 10
@@ -67,10 +67,7 @@ def decode(data: bytes, most: int | None = None) -> RankReport | None:
         return None
     return RankReport(
         now=report.now,
-        progress=tuple(
-            OperationStatus(one.group, one.operation, one.sequence, one.completed, one.elapsed)
-            for one in report.progress
-        ),
+        progress=tuple(map(decode_operation, report.progress)),
         operations=tuple(map(_record, _latest(report.operations, most))),
         stack=report.stack,
         is_cut=report.is_cut,

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -21,8 +21,9 @@ from allhands.errors import (
     JoinRefused,
     MembershipChanged,
 )
-from allhands.verdicts import Absence, GivenUp, State, Verdict
+from allhands.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_proto import forks, process, stack_channel
+from allhands_proto.codec import decode_absent_rank, decode_cancellation, decode_verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -116,13 +117,13 @@ class SessionListener(Protocol):
     def vouch(self, rank: int) -> None:
         """Find out whether a rank is heard over a link, and say so if it is."""
 
-    def condition(self, rank: int, found: Absence | None, seconds: float) -> None:
+    def condition(self, rank: int, found: AbsentRank | None, seconds: float) -> None:
         """A rank has been silent towards the coordinator for so long; None: not any more."""
 
     def relay(self, event: wire.SessionEvent) -> None:
         """Pass on what befell the world to ranks that the coordinator cannot tell."""
 
-    def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
+    def call_given_up(self, group: str, sequence: int, given: CallCancellation) -> None:
         """A rank gave a call up on purpose."""
 
     def expelled(self, reason: str) -> None:
@@ -226,7 +227,7 @@ class Session:
         except grpc.aio.AioRpcError as error:
             found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
             if isinstance(found, bytes):
-                return verdict_from(wire.Verdict.FromString(found))
+                return decode_verdict(wire.Verdict.FromString(found))
             doing = f"pass monitored_barrier #{sequence} of group {group!r}"
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise CoordinatorUnavailable(f"{doing}: the coordinator does not answer") from error
@@ -235,7 +236,7 @@ class Session:
 
     async def judge(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Verdict | GivenUp | None:
+    ) -> Verdict | CallCancellation | None:
         """Ask who is missing in a call; the answer comes when `timeout` has passed, or soon after.
 
         Returns None when there is no answer.
@@ -258,9 +259,9 @@ class Session:
             trailers = dict(error.trailing_metadata() or ())
             found, given = trailers.get(_VERDICT_KEY), trailers.get(_GIVEN_UP_KEY)
             if isinstance(given, bytes):
-                return given_up_from(wire.CallCancelled.FromString(given))
+                return decode_cancellation(wire.CallCancelled.FromString(given))
             if isinstance(found, bytes):
-                return verdict_from(wire.Verdict.FromString(found))
+                return decode_verdict(wire.Verdict.FromString(found))
             logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
         return None
 
@@ -449,7 +450,7 @@ class Session:
         if others:
             text += f"; other jobs at this coordinator: {', '.join(map(repr, others))}"
         absent = tuple(
-            Absence(rank, "never joined", f"rank {rank} never joined") for rank in missing
+            AbsentRank(rank, "never joined", f"rank {rank} never joined") for rank in missing
         )
         found = Verdict("", 0, "init_process_group", absent, text)
         return CollectiveTimeout(
@@ -502,7 +503,7 @@ class Session:
         match event.WhichOneof("event"):
             case "member_lost":
                 self.epoch = event.member_lost.epoch
-                found = verdict_from(event.member_lost.verdict)
+                found = decode_verdict(event.member_lost.verdict)
                 listener.member_lost(event.member_lost.rank, event.member_lost.reason, found)
             case "member_left":
                 self.epoch = event.member_left.epoch or self.epoch
@@ -516,22 +517,22 @@ class Session:
                 listener.vouch(event.indirect_probe.rank)
             case "condition":
                 told = event.condition
-                condition = absence_from(told.absent) if told.HasField("absent") else None
+                condition = decode_absent_rank(told.absent) if told.HasField("absent") else None
                 listener.condition(told.rank, condition, told.seconds)
             case "broken_links":
                 ranks = event.broken_links.ranks
                 pairs = list(zip(ranks[::2], ranks[1::2], strict=True))
-                listener.ruled(verdict_from(event.broken_links.verdict), pairs)
+                listener.ruled(decode_verdict(event.broken_links.verdict), pairs)
             case "silent_links":
                 silent = event.silent_links
                 between = list(zip(silent.ranks[::2], silent.ranks[1::2], strict=True))
-                listener.links_silent(verdict_from(silent.verdict), between, silent.is_over)
+                listener.links_silent(decode_verdict(silent.verdict), between, silent.is_over)
             case "aborted":
                 aborted = event.aborted
                 listener.aborted(aborted.group, aborted.by, aborted.reason)
             case "call_cancelled":
                 given = event.call_cancelled
-                listener.call_given_up(given.group, given.sequence, given_up_from(given))
+                listener.call_given_up(given.group, given.sequence, decode_cancellation(given))
             case "draining":
                 logger.warning("the coordinator is going down: %s", event.draining.reason)
             case "newcomers":
@@ -637,38 +638,6 @@ def _open(dial: Dial) -> grpc.aio.Channel:
     if dial.credentials is None:
         return grpc.aio.insecure_channel(dial.target, options=dial.options)
     return grpc.aio.secure_channel(dial.target, dial.credentials, options=dial.options)
-
-
-def verdict_from(message: wire.Verdict) -> Verdict:
-    """Read a verdict off the wire."""
-    return Verdict(
-        group=message.group,
-        sequence=message.sequence,
-        operation=message.operation,
-        absent=tuple(map(absence_from, message.absent)),
-        text=message.text,
-    )
-
-
-def given_up_from(message: wire.CallCancelled) -> GivenUp:
-    return GivenUp(message.rank, message.by, message.reason)
-
-
-def absence_from(one: wire.AbsentRank) -> Absence:
-    return Absence(
-        rank=one.rank,
-        state=cast(State, one.state),
-        text=one.text,
-        host=one.host,
-        pid=one.pid,
-        elapsed=one.elapsed,
-        operation=one.operation,
-        sequence=one.sequence,
-        group=one.group,
-        exit_status=one.exit_status if one.HasField("exit_status") else None,
-        signal=one.signal if one.HasField("signal") else None,
-        stack=one.stack,
-    )
 
 
 def _heartbeat(listener: SessionListener, probe: int = 0, stack: str = "") -> wire.SessionRequest:

@@ -2,34 +2,7 @@
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class OperationStatus:
-    """Where a member was in one group when it last beat."""
-
-    group: str
-    operation: str
-    """The call it is in; empty outside any."""
-    sequence: int
-    """Of the latest call that it has begun; 0: none yet."""
-    completed: int
-    """Of the latest call that ended there."""
-    elapsed: float
-    """Seconds in that operation, or since the last one ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatenessStatus:
-    """How late a member began the latest calls of a group, against the earliest of each call."""
-
-    group: str
-    calls: int
-    """How many calls are meant: the latest, of which all members have said when they began them."""
-    median: float
-    """Seconds."""
-    worst: float
-    last: int
-    """Of how many of these calls it was the last."""
+from allhands_proto.values import FailureStatus, GroupStatus, LatenessStatus, OperationStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +40,6 @@ class MemberStatus:
 
     def late_in(self, group: str) -> LatenessStatus | None:
         return next((one for one in self.lateness if one.group == group), None)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """A group of ranks; `ranks` are of the world, in the order of the group's own."""
-
-    group: str
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FailureStatus:
-    """Something that failed in a job."""
-
-    rank: int
-    """-1: somebody outside aborted the job."""
-    state: str
-    """`aborted`, or a state as verdicts have them: `dead`, `left`, `paused`, `unreachable`."""
-    text: str
-    """One sentence for people."""
-    seconds: float
-    """Ago."""
-    traceback: str = ""
-    """Of the error with which the rank left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from allhands.coordinator.diagnosis import Diagnosis, GroupDiagnosis, RankDiagnosis, Straggler
-from allhands.coordinator.status import (
-    FailureStatus,
-    GroupStatus,
-    JobStatus,
-    MemberStatus,
-    OperationStatus,
-)
+from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.escapes import one_line
+from allhands_proto.values import FailureStatus, GroupStatus, OperationStatus
 
 _FEW = 8
 _FAILURES = 4

@@ -46,7 +46,7 @@ from allhands.runtime.job_thread import Aside
 from allhands.shm.areas import Grounds
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
-from allhands.verdicts import GivenUp
+from allhands.verdicts import CallCancellation
 
 logger = logging.getLogger(__name__)
 
@@ -417,7 +417,7 @@ class GroupEngine:
     def _refuse(self, operation: str, thread: int, sequence: int, other: str) -> NoReturn:
         self.refuse_clash(operation, Clash(thread, sequence, other))
 
-    def given_up(self, sequence: int, given: GivenUp) -> None:
+    def given_up(self, sequence: int, given: CallCancellation) -> None:
         """Learn that a rank of the group gave a call up on purpose."""
         if sequence <= self.position.ended:
             return

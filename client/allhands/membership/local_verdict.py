@@ -6,7 +6,7 @@ Processes of its host it can look at; others may answer a ping with where they a
 from collections.abc import Collection, Mapping, Sequence
 
 from allhands.coordinator.session import Member
-from allhands.verdicts import Absence, State, Verdict
+from allhands.verdicts import AbsentRank, State, Verdict
 from allhands_proto import process
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -54,44 +54,44 @@ def of_broken_link(one: Member, reason: str, space: str) -> Verdict:
     told = _by_process(one, seen)
     if told is None:
         text = f"{one} is unreachable: {reason} ({_ALONE})"
-        told = Absence(one.rank, "unreachable", text, one.host, one.pid)
+        told = AbsentRank(one.rank, "unreachable", text, one.host, one.pid)
     return Verdict("", 0, "", (told,), told.text)
 
 
 def of_host(one: Member) -> Verdict:
     """Judge the member that hosted the coordinator, which went away."""
     text = f"{one} is dead: it went away, and the coordinator that it hosted with it"
-    told = Absence(one.rank, "dead", text, one.host, one.pid)
+    told = AbsentRank(one.rank, "dead", text, one.host, one.pid)
     return Verdict("", 0, "", (told,), text)
 
 
 def of_left(one: Member, error: str) -> Verdict:
     """Say that a member has left, as all others are told at once."""
     text = f"{one} left the job" + (f" because of {error}" if error else "")
-    return Verdict("", 0, "", (Absence(one.rank, "left", text, one.host, one.pid),), text)
+    return Verdict("", 0, "", (AbsentRank(one.rank, "left", text, one.host, one.pid),), text)
 
 
-def _by_process(one: Member, seen: str) -> Absence | None:
+def _by_process(one: Member, seen: str) -> AbsentRank | None:
     if seen in _OVER:
         text = f"{one} is dead: its process is gone, its exit status unknown"
-        return Absence(one.rank, "dead", text, one.host, one.pid)
+        return AbsentRank(one.rank, "dead", text, one.host, one.pid)
     if seen == "stopped":
         text = f"{one} is paused: its process is stopped (SIGSTOP, or a debugger)"
-        return Absence(one.rank, "paused", text, one.host, one.pid)
+        return AbsentRank(one.rank, "paused", text, one.host, one.pid)
     return None
 
 
-def _by_silence(one: Member, seen: str, is_linked: bool) -> Absence:
+def _by_silence(one: Member, seen: str, is_linked: bool) -> AbsentRank:
     state: State = "slow"
     text = f"{one} is slow: its part has not arrived"
     if seen == "running":
         state, text = "paused", f"{one} is paused: its process runs, but answers no ping"
     elif is_linked:
         state, text = "unreachable", f"{one} is unreachable: it answers no ping"
-    return Absence(one.rank, state, text, one.host, one.pid)
+    return AbsentRank(one.rank, state, text, one.host, one.pid)
 
 
-def _by_answer(one: Member, answer: wire.Heartbeat, group: str, sequence: int) -> Absence | None:
+def _by_answer(one: Member, answer: wire.Heartbeat, group: str, sequence: int) -> AbsentRank | None:
     state: State
     inside = [at for at in answer.progress if at.operation]
     here = next((at for at in answer.progress if at.group == group), None)
@@ -111,7 +111,7 @@ def _by_answer(one: Member, answer: wire.Heartbeat, group: str, sequence: int) -
         state, text = "busy", "is busy: alive, but in no call"
         if doing is not None and doing.sequence:
             text += f" for {doing.elapsed:.1f} s, since #{doing.sequence}"
-    return Absence(
+    return AbsentRank(
         rank=one.rank,
         state=state,
         text=f"{one} {text}",

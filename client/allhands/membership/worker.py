@@ -49,7 +49,7 @@ from allhands.transport.frame import FrameError, Key, Kind
 from allhands.transport.handshake import Identity
 from allhands.transport.mesh import Mesh
 from allhands.transport.ports import Ports
-from allhands.verdicts import Absence, GivenUp, Verdict
+from allhands.verdicts import AbsentRank, CallCancellation, Verdict
 from allhands_proto import forks, notice, process, stack_channel
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -115,7 +115,7 @@ class Worker:
         self._answered = asyncio.Event()
         self._ponged: dict[int, float] = {}  # when peers answered a ping last
         self._ruled: set[str] = set()
-        self._conditions: dict[int, Absence] = {}  # of ranks that are silent though they live
+        self._conditions: dict[int, AbsentRank] = {}  # of ranks that are silent though they live
         self._vouching: set[asyncio.Task[None]] = set()
         self._expelled: str | None = None
         self._opinions: dict[int, asyncio.Task[None]] = {}
@@ -431,7 +431,7 @@ class Worker:
 
     async def judge(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Verdict | GivenUp | None:
+    ) -> Verdict | CallCancellation | None:
         deadline = time.monotonic() + timeout
         found = None
         try:
@@ -495,7 +495,7 @@ class Worker:
         self.abort(group, reason)
         await self._session.flush()
 
-    def condition_of(self, rank: int) -> Absence | None:
+    def condition_of(self, rank: int) -> AbsentRank | None:
         return self._conditions.get(rank)
 
     def shares_memory(self, rank: int) -> bool:
@@ -561,7 +561,7 @@ class Worker:
             if event.WhichOneof("event") in OF_THE_WORLD:
                 self._session.take(event, self)
             return
-        given = GivenUp(peer, self.name(peer), payload.decode(errors="replace"))
+        given = CallCancellation(peer, self.name(peer), payload.decode(errors="replace"))
         self._tell_group(peer, key.group, lambda engine: engine.given_up(key.sequence, given))
 
     async def _second_opinion(self, peer: int, reason: str) -> None:
@@ -741,7 +741,7 @@ class Worker:
                     await self._answered.wait()
                 self._session.say(wire.SessionRequest(indirect_ack=wire.IndirectAck(rank=rank)))
 
-    def condition(self, rank: int, found: Absence | None, seconds: float) -> None:
+    def condition(self, rank: int, found: AbsentRank | None, seconds: float) -> None:
         known = self._conditions.pop(rank, None)
         if found is not None:
             self._conditions[rank] = found
@@ -760,7 +760,7 @@ class Worker:
         others = [rank for rank in cut_off if rank != self.rank and rank not in self._gone]
         self._mesh.tell(others, Kind.RELAY, Key(0, 0), payload, dial=False)
 
-    def call_given_up(self, group: str, sequence: int, given: GivenUp) -> None:
+    def call_given_up(self, group: str, sequence: int, given: CallCancellation) -> None:
         if (engine := self._engines.get(group)) is not None:
             engine.given_up(sequence, given)
 

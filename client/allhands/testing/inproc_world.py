@@ -20,13 +20,13 @@ from allhands.group.group import Group
 from allhands.transport.frame import Key, Kind
 from allhands.transport.inproc import InprocFabric, Switchboard
 from allhands.transport.mesh import Mesh
-from allhands.verdicts import Absence, GivenUp, State, Verdict
+from allhands.verdicts import AbsentRank, CallCancellation, State, Verdict
 
 WORLD = "world"
 _TURNS = 500
 """Turns of the loop in which a few ranks come to rest; a message takes about five."""
 
-Judge = Callable[[str, int, Sequence[int]], Verdict | GivenUp | None]
+Judge = Callable[[str, int, Sequence[int]], Verdict | CallCancellation | None]
 """Given group, sequence number and who is waited for, say who is absent; None: unknown."""
 
 
@@ -92,7 +92,7 @@ class InprocRank:
 
     async def judge(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Verdict | GivenUp | None:
+    ) -> Verdict | CallCancellation | None:
         await asyncio.sleep(timeout)
         return self._judge(group, sequence, waiting_on)
 
@@ -110,7 +110,7 @@ class InprocRank:
         engine.fail(partial(call_errors.aborted, by=self.name(self.rank), reason=reason))
         self.mesh.tell(others, Kind.ABORT, Key(engine.hash, 0), reason.encode(), dial=True)
 
-    def condition_of(self, rank: int) -> Absence | None:
+    def condition_of(self, rank: int) -> AbsentRank | None:
         return None
 
     def shares_memory(self, rank: int) -> bool:
@@ -152,7 +152,9 @@ class InprocRank:
                 failure = partial(call_errors.aborted, by=self.name(peer), reason=payload.decode())
                 engine.fail(failure)
             else:
-                engine.given_up(key.sequence, GivenUp(peer, self.name(peer), payload.decode()))
+                engine.given_up(
+                    key.sequence, CallCancellation(peer, self.name(peer), payload.decode())
+                )
 
     # ------------------------------------------------------------ what becomes of peers
 
@@ -172,7 +174,7 @@ class InprocRank:
 
     def _failure(self, peer: int, state: State, reason: str) -> Failure:
         text = f"{self.name(peer)} {reason}"
-        found = Verdict("", 0, "", (Absence(peer, state, text),), text)
+        found = Verdict("", 0, "", (AbsentRank(peer, state, text),), text)
         return partial(call_errors.peer_failed, found=found, ranks=found.ranks)
 
     async def aclose(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.values import CompareSetResult
 from allhands_server.machine import events, values
 from allhands_server.machine.events import Request
 
@@ -69,9 +70,11 @@ def _parse_compare_set(message: wire.CompareSetRequest) -> events.CompareSet:
     return events.CompareSet(message.job, message.key, message.expected, message.desired)
 
 
-def _fill_compare_set(reply: wire.CompareSetReply, found: values.CompareSetResult) -> int:
+def _fill_compare_set(reply: wire.CompareSetReply, found: CompareSetResult) -> int:
     reply.swapped = found.swapped
-    reply.exists = found.exists
+    if found.value is None:
+        return _SMALL
+    reply.exists = True
     reply.value = found.value
     return _SMALL + len(found.value)
 

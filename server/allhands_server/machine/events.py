@@ -5,17 +5,15 @@ A request names, as its parameter, the type of its answer: `Set(...)` is a `Requ
 
 from typing import Generic, TypeAlias, TypeVar
 
+from allhands_proto.values import CallCancellation, CompareSetResult, Verdict
 from allhands_server.machine.fast_dataclass import fast_dataclass
 from allhands_server.machine.values import (
-    CallCancellation,
     CallStarts,
-    CompareSetResult,
     Entry,
     GroupChange,
     JobView,
     MemberReport,
     Progress,
-    Verdict,
 )
 
 R = TypeVar("R")

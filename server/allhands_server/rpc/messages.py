@@ -1,6 +1,15 @@
 """Between the wire's messages and the machine's values; nothing is decided here."""
 
+from allhands_proto.codec import (
+    encode_absent_rank,
+    encode_cancellation,
+    encode_failure,
+    encode_group,
+    encode_lateness,
+    encode_verdict,
+)
 from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.values import CallCancellation
 from allhands_server.machine import effects, events, values
 
 _PRESENCE = {
@@ -124,7 +133,12 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             return wire.SessionEvent(newcomers=wire.Newcomers(count=count))
         case effects.MemberLost(rank, host, pid, reason, epoch, found):
             lost = wire.MemberLost(
-                rank=rank, host=host, pid=pid, reason=reason, epoch=epoch, verdict=verdict(found)
+                rank=rank,
+                host=host,
+                pid=pid,
+                reason=reason,
+                epoch=epoch,
+                verdict=encode_verdict(found),
             )
             return wire.SessionEvent(member_lost=lost)
         case effects.MemberLeft(rank, host, pid, final, error, epoch, traceback, aborts):
@@ -155,22 +169,24 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
         case effects.Condition(rank, condition, seconds):
             told = wire.Condition(rank=rank, seconds=seconds)
             if condition is not None:
-                told.absent.CopyFrom(absent_rank(condition))
+                told.absent.CopyFrom(encode_absent_rank(condition))
             return wire.SessionEvent(condition=told)
         case effects.BrokenLinks(found, pairs):
             ranks = [rank for both in pairs for rank in both]
             return wire.SessionEvent(
-                broken_links=wire.BrokenLinks(verdict=verdict(found), ranks=ranks)
+                broken_links=wire.BrokenLinks(verdict=encode_verdict(found), ranks=ranks)
             )
         case effects.SilentLinks(found, pairs, is_over):
             ranks = [rank for both in pairs for rank in both]
-            silent = wire.SilentLinks(verdict=verdict(found), ranks=ranks, is_over=is_over)
+            silent = wire.SilentLinks(verdict=encode_verdict(found), ranks=ranks, is_over=is_over)
             return wire.SessionEvent(silent_links=silent)
         case effects.Aborted(group, by, reason):
             return wire.SessionEvent(aborted=wire.Aborted(group=group, by=by, reason=reason))
         case effects.CallCancelled(group, sequence, rank, by, reason):
             return wire.SessionEvent(
-                call_cancelled=given_up(values.CallCancellation(group, sequence, rank, by, reason))
+                call_cancelled=encode_cancellation(
+                    group, sequence, CallCancellation(rank, by, reason)
+                )
             )
         case effects.CollectReport(number, operations, nbytes):
             collect = wire.CollectReport(id=number, operations=operations, nbytes=nbytes)
@@ -210,20 +226,14 @@ def member(view: values.MemberView) -> wire.Member:
         start_ticks=view.born,
         clock_offset=view.clock_offset or 0.0,
         has_clock_offset=view.clock_offset is not None,
-        lateness=map(_lateness, view.lateness),
+        lateness=map(encode_lateness, view.lateness),
         gone=view.gone,
-        condition=None if view.condition is None else absent_rank(view.condition),
-    )
-
-
-def _lateness(one: values.Lateness) -> wire.Lateness:
-    return wire.Lateness(
-        group=one.group, calls=one.calls, median=one.median, worst=one.worst, last=one.last
+        condition=None if view.condition is None else encode_absent_rank(view.condition),
     )
 
 
 def member_report(one: values.MemberReport) -> wire.MemberReport:
-    return wire.MemberReport(rank=one.rank, report=one.report, missing_reason=one.absence)
+    return wire.MemberReport(rank=one.rank, report=one.report, missing_reason=one.missing_reason)
 
 
 def job(view: values.JobView) -> wire.Job:
@@ -233,22 +243,12 @@ def job(view: values.JobView) -> wire.Job:
         epoch=view.epoch,
         world_size=view.world_size,
         members=map(member, view.members),
-        groups=[wire.Group(group=one.group, ranks=one.ranks) for one in view.groups],
+        groups=map(encode_group, view.groups),
         heartbeat_window=view.heartbeat_window,
         keys=view.keys,
         incarnation=view.incarnation,
-        failures=map(_failure, view.failures),
+        failures=map(encode_failure, view.failures),
         ended=view.ended,
-    )
-
-
-def _failure(one: values.Failure) -> wire.Failure:
-    return wire.Failure(
-        rank=one.rank,
-        state=one.state,
-        text=one.text,
-        seconds=one.seconds,
-        traceback=one.traceback,
     )
 
 
@@ -272,41 +272,4 @@ def reformed(found: values.GroupChange) -> wire.GroupChange:
         group=found.group,
         members=map(member, found.members),
         committed=found.committed,
-    )
-
-
-def verdict(found: values.Verdict) -> wire.Verdict:
-    return wire.Verdict(
-        group=found.group,
-        sequence=found.sequence,
-        operation=found.operation,
-        absent=map(absent_rank, found.absent),
-        text=found.text,
-    )
-
-
-def given_up(given: values.CallCancellation) -> wire.CallCancelled:
-    return wire.CallCancelled(
-        group=given.group,
-        sequence=given.sequence,
-        rank=given.rank,
-        by=given.by,
-        reason=given.reason,
-    )
-
-
-def absent_rank(one: values.AbsentRank) -> wire.AbsentRank:
-    return wire.AbsentRank(
-        rank=one.rank,
-        host=one.host,
-        pid=one.pid,
-        state=one.state,
-        text=one.text,
-        sequence=one.sequence,
-        operation=one.operation,
-        elapsed=one.elapsed,
-        group=one.group,
-        exit_status=one.exit_status,
-        signal=one.signal,
-        stack=one.stack,
     )

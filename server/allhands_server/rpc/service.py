@@ -9,8 +9,10 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 import grpc.aio
 
+from allhands_proto.codec import encode_cancellation, encode_verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1.coordinator_pb2_grpc import CoordinatorServicer
+from allhands_proto.values import AbsentRank, CallCancellation, Verdict
 from allhands_server.addresses import format_worker_address
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
@@ -30,7 +32,6 @@ from allhands_server.machine.effects import (
 from allhands_server.machine.events import R, Request
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.values import AbsentRank, CallCancellation, Verdict
 from allhands_server.refusal_status import bound_text
 from allhands_server.rpc import messages
 
@@ -256,8 +257,8 @@ class CoordinatorService(CoordinatorServicer):
         found = await self._ask_by(asked, remaining, context)
         if isinstance(found, CallCancellation):
             refusal = Refusal(Status.ABORTED, f"{found.by} gave the call up: {found.reason}")
-            content = messages.given_up(found).SerializeToString()
-            await _abort(context, refusal, (GIVEN_UP_KEY, content))
+            message = encode_cancellation(request.group, request.sequence, found)
+            await _abort(context, refusal, (GIVEN_UP_KEY, message.SerializeToString()))
         await _abort_with_verdict(found, request.max_nbytes, context)
 
     async def MonitoredBarrier(
@@ -312,7 +313,7 @@ def _get_worker_address(join: wire.Join, context: Context) -> str:
 async def _abort_with_verdict(verdict: Verdict, largest: int, context: Context) -> NoReturn:
     most = min(largest or _USUAL_VERDICT, _LARGEST_VERDICT)
     refusal = Refusal(Status.DEADLINE_EXCEEDED, verdict.text)
-    await _abort(context, refusal, (VERDICT_KEY, encode_verdict(verdict, most)))
+    await _abort(context, refusal, (VERDICT_KEY, encode_bounded_verdict(verdict, most)))
 
 
 async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes]) -> NoReturn:
@@ -320,13 +321,13 @@ async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes
     await context.abort(code, bound_text(refusal), trailers)
 
 
-def encode_verdict(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
+def encode_bounded_verdict(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
     """Serialise a verdict so that it fits into a trailer of so many bytes.
 
     Stacks go first. Where very many ranks are absent they are named without details, and at worst
     not all.
     """
-    message = messages.verdict(verdict)
+    message = encode_verdict(verdict)
     surplus = message.ByteSize() - most
     for one in reversed([one for one in message.absent if one.stack]):
         if surplus > 0:
@@ -334,7 +335,7 @@ def encode_verdict(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
             one.ClearField("stack")
     if message.ByteSize() > most:
         brief = (AbsentRank(one.rank, one.state, "") for one in verdict.absent)
-        message = messages.verdict(replace(verdict, absent=tuple(brief)))
+        message = encode_verdict(replace(verdict, absent=tuple(brief)))
     if message.ByteSize() > most:
         del message.absent[len(message.absent) * most // message.ByteSize() :]
     return message.SerializeToString()

@@ -12,7 +12,7 @@ from allhands.errors import (
     GroupAborted,
     PeerFailed,
 )
-from allhands.verdicts import Absence, GivenUp, Verdict
+from allhands.verdicts import AbsentRank, CallCancellation, Verdict
 
 _LATE_STATES = ("paused", "elsewhere", "busy")
 """What a rank can be in a verdict on a call that it makes after that."""
@@ -29,7 +29,7 @@ class Registry(Protocol):
 
     async def judge(
         self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Verdict | GivenUp | None:
+    ) -> Verdict | CallCancellation | None:
         """Wait until `timeout` has passed, then say who is missing in a call; None: unknown.
 
         That may take somewhat longer, and is known earlier of a call that a rank gave up.
@@ -53,7 +53,7 @@ class Registry(Protocol):
     def abort(self, group: str, reason: str) -> None:
         """Release all ranks of a group, this one too."""
 
-    def condition_of(self, rank: int) -> Absence | None:
+    def condition_of(self, rank: int) -> AbsentRank | None:
         """Return what a rank of the world is that is silent though it lives; None: it is heard."""
 
     def shares_memory(self, rank: int) -> bool:
@@ -162,7 +162,7 @@ def given_up(
     )
 
 
-def cancelled(what: str, given: GivenUp) -> GroupAborted:
+def cancelled(what: str, given: CallCancellation) -> GroupAborted:
     """Word a call that another rank gave up on purpose."""
     return GroupAborted(
         f"{what} cannot end: {given.reason} on {given.by}", by=given.by, reason=given.reason

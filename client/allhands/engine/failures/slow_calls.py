@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from allhands.verdicts import Absence, described
+from allhands.verdicts import AbsentRank, describe_absent_rank
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Stall:
         facts: dict[str, object],
         waiting_for: Callable[[], Sequence[int]],
         name: Callable[[int], str],
-        silent: Callable[[], Mapping[int, Absence]],
+        silent: Callable[[], Mapping[int, AbsentRank]],
         begun: float,
         after: float,
         deadline: float,
@@ -122,7 +122,7 @@ class Stall:
             now - self._begun,
             ", ".join(map(self._name, ranks)) or "nobody in particular",
             self._deadline - now,
-            "".join(f"; {described(one)}" for one in [*found.values()][:_SHOWN]),
+            "".join(f"; {describe_absent_rank(one)}" for one in [*found.values()][:_SHOWN]),
             extra={"allhands": facts},
         )
         self._has_warned = True

@@ -17,10 +17,10 @@ from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError
 from allhands.transport.frame import Key
 from allhands.transport.mesh import Mesh
-from allhands.verdicts import Absence, GivenUp, Verdict
+from allhands.verdicts import AbsentRank, CallCancellation, Verdict
 
 T = TypeVar("T")
-Found: TypeAlias = Verdict | GivenUp | None
+Found: TypeAlias = Verdict | CallCancellation | None
 
 ASK_AFTER = 1.0
 """Seconds of being blocked after which the coordinator is asked for a verdict at the deadline."""
@@ -98,7 +98,7 @@ class Endings:
         self._losses.leave(rank, completed, failure, is_fault=is_fault)
         self._heard.set()
 
-    def give_up(self, sequence: int, given: GivenUp) -> Failure:
+    def give_up(self, sequence: int, given: CallCancellation) -> Failure:
         """Take in that a rank has given a call up on purpose; return what ends it here."""
         return self._losses.give_up(sequence, partial(call_errors.cancelled, given=given))
 
@@ -219,7 +219,7 @@ class Endings:
                 await stop(asking)
             if (reason := self.reason(sequence)) is not None:
                 return reason(what)
-            if isinstance(answer, GivenUp):
+            if isinstance(answer, CallCancellation):
                 return call_errors.cancelled(what, answer)
             found = answer
             if not is_last:  # what they tell the coordinator may be on its way there
@@ -282,7 +282,7 @@ class Endings:
         for stall in list(self._stalls):
             stall.learn()
 
-    def _silent(self) -> dict[int, Absence]:
+    def _silent(self) -> dict[int, AbsentRank]:
         found = {place: self._registry.condition_of(at) for place, at in enumerate(self._ranks)}
         return {place: one for place, one in found.items() if one is not None}
 
@@ -309,7 +309,7 @@ class Endings:
     ) -> AllhandsError:
         """Return the error of a call whose deadline has passed; ranks are those of the group."""
         found = asking.result() if asking is not None and asking.done() else None
-        if isinstance(found, GivenUp):
+        if isinstance(found, CallCancellation):
             return call_errors.cancelled(self.named(operation, sequence, label), found)
         return call_errors.timed_out(
             what=self.named(operation, sequence, label),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from allhands_proto.values import CompareSetResult
 from allhands_server.machine.effects import Answer, Effect, Refuse
 from allhands_server.machine.events import (
     Add,
@@ -23,7 +24,7 @@ from allhands_server.machine.events import (
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_key, check_reply, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.values import CompareSetResult, Entry
+from allhands_server.machine.values import Entry
 
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)
 _LEAST, _MOST = -(2**63), 2**63 - 1
@@ -133,10 +134,10 @@ class Keys:
         check_value(key, len(desired))
         if self._get_value(key, b"") != request.expected:
             held = self._entries.get(key)
-            found = CompareSetResult(False, held is not None, held.value if held else b"")
+            found = CompareSetResult(False, held.value if held else None)
             return [Answer(ticket, found)]
         self._store(key, desired)
-        return self._answer_change(ticket, CompareSetResult(True, True, desired), (key,))
+        return self._answer_change(ticket, CompareSetResult(True, desired), (key,))
 
     def _handle_delete(self, ticket: int, request: Delete) -> list[Effect]:
         check_key(request.key)

@@ -4,8 +4,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
+from allhands_proto.values import AbsentRank, State, Verdict
 from allhands_server.machine.formatting import join_names, name_ranks, quote
-from allhands_server.machine.values import AbsentRank, Progress, State, Verdict
+from allhands_server.machine.values import Progress
 from allhands_server.machine.world.member import NEVER, Member
 
 _LISTED = 8
@@ -23,7 +24,7 @@ def explains_silence(sight: str) -> bool:
 
 
 def judge_never_joined(rank: int) -> AbsentRank:
-    return AbsentRank(rank, State.NEVER_JOINED, f"rank {rank} never joined")
+    return AbsentRank(rank, "never joined", f"rank {rank} never joined")
 
 
 def judge_lost(member: Member, reason: str, now: float) -> AbsentRank:
@@ -43,13 +44,13 @@ def judge_lost(member: Member, reason: str, now: float) -> AbsentRank:
             f"{member} is unreachable: {reason}, and nothing shows that it lives: its host "
             "acknowledges nothing, and nobody there could look at its process"
         )
-        return make_absent_rank(member, State.UNREACHABLE, text, elapsed=now - member.heard_at)
+        return make_absent_rank(member, "unreachable", text, elapsed=now - member.heard_at)
     if member.process_state:
         text = (
             f"{member} is unreachable from the coordinator: {reason}, though its process lives"
             + (" (it is stopped)" if member.process_state == "stopped" else "")
         )
-        return make_absent_rank(member, State.UNREACHABLE, text)
+        return make_absent_rank(member, "unreachable", text)
     return _judge_dead(member, f"{member} is dead: {reason}; exit status unknown")
 
 
@@ -67,7 +68,7 @@ def _judge_dead(member: Member, text: str) -> AbsentRank:
     status = member.exit_status
     return AbsentRank(
         rank=member.rank,
-        state=State.DEAD,
+        state="dead",
         text=text,
         host=member.join.host,
         pid=member.join.pid,
@@ -78,7 +79,7 @@ def _judge_dead(member: Member, text: str) -> AbsentRank:
 
 def judge_left(member: Member) -> AbsentRank:
     why = f" because of {quote(member.reason)}" if member.reason else ""
-    return make_absent_rank(member, State.LEFT, f"{member} has left the job{why}")
+    return make_absent_rank(member, "left", f"{member} has left the job{why}")
 
 
 def judge_silent(member: Member, now: float) -> AbsentRank:
@@ -86,21 +87,21 @@ def judge_silent(member: Member, now: float) -> AbsentRank:
     silence = now - member.heard_at
     doing = max(member.get_progress(now), key=lambda one: -one.elapsed, default=None)
     last = f"; it last said that it was {_describe_activity(doing)}" if doing is not None else ""
-    state = State.STALLED
+    state: State = "stalled"
     if member.process_state == "stopped":
-        state, why = State.PAUSED, "its process is stopped (SIGSTOP, or a debugger)"
+        state, why = "paused", "its process is stopped (SIGSTOP, or a debugger)"
     elif member.peer_heard_at > NEVER:
-        state, why = State.UNREACHABLE, "its peers hear it over links, the coordinator does not"
+        state, why = "unreachable", "its peers hear it over links, the coordinator does not"
     elif member.is_broken and member.process_state == "running":
-        state, why = State.UNREACHABLE, "its session broke, though its process runs"
+        state, why = "unreachable", "its session broke, though its process runs"
     elif member.process_state == "running":
         why = "its process runs, but something holds up its interpreter (or it is swapped out)"
     elif member.acknowledged_at > NEVER:
         why = "its host acknowledges what it is sent, but it does not answer: stopped, or held up"
     else:
-        state = State.PAUSED
+        state = "paused"
         why = "it does not answer, and nobody on its host could look at its process"
-    named = "unreachable from the coordinator" if state is State.UNREACHABLE else state.value
+    named = "unreachable from the coordinator" if state == "unreachable" else state
     text = f"{member} is {named}: {why}, its last heartbeat is {silence:.1f} s ago{last}"
     return make_absent_rank(member, state, text, doing, elapsed=silence, stack=member.stack)
 
@@ -111,17 +112,17 @@ def judge_occupied(member: Member, group: str, now: float) -> AbsentRank:
     inside = [one for one in progress if one.operation]
     if inside:
         text = f"{member} is elsewhere: {_describe_activity(inside[0], group)}"
-        return make_absent_rank(member, State.ELSEWHERE, text, inside[0], stack=member.stack)
+        return make_absent_rank(member, "elsewhere", text, inside[0], stack=member.stack)
     busy = f"{member} is busy: alive, but "
     doing = next((one for one in progress if one.group == group), None)
     if doing is None and progress:
         text = f"{busy}it has not made this group (a group's ranks all give the same ranks and tag)"
-        return make_absent_rank(member, State.BUSY, text, stack=member.stack)
+        return make_absent_rank(member, "busy", text, stack=member.stack)
     if doing is None or not doing.sequence:
         text = f"{busy}it has made no call yet"
-        return make_absent_rank(member, State.BUSY, text, doing, stack=member.stack)
+        return make_absent_rank(member, "busy", text, doing, stack=member.stack)
     return make_absent_rank(
-        member, State.BUSY, busy + _describe_activity(doing, group), doing, stack=member.stack
+        member, "busy", busy + _describe_activity(doing, group), doing, stack=member.stack
     )
 
 
@@ -133,7 +134,7 @@ def judge_unreachable(
         f"{member} is unreachable for {named}: {reason}, "
         f"though the coordinator hears {'both' if len(others) == 1 else 'all of them'}"
     )
-    return make_absent_rank(member, State.UNREACHABLE, text, doing, stack=member.stack)
+    return make_absent_rank(member, "unreachable", text, doing, stack=member.stack)
 
 
 def judge_slow(member: Member, call: str, waiting: Sequence[int]) -> AbsentRank:
@@ -141,7 +142,7 @@ def judge_slow(member: Member, call: str, waiting: Sequence[int]) -> AbsentRank:
         f"{member} is slow: it is in {call} and answers, but what "
         f"{name_ranks(waiting)} need{'s' if len(waiting) == 1 else ''} of it has not arrived"
     )
-    return make_absent_rank(member, State.SLOW, text, stack=member.stack)
+    return make_absent_rank(member, "slow", text, stack=member.stack)
 
 
 def make_verdict(group: str, sequence: int, operation: str, found: Sequence[AbsentRank]) -> Verdict:

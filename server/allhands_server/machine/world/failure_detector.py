@@ -219,11 +219,11 @@ class FailureDetector:
         found = judge_silent(member, now)
         known = member.condition
         if known is not None:
-            if known.state is found.state and (known.stack or not found.stack):
+            if known.state == found.state and (known.stack or not found.stack):
                 return []
             if (
                 member.peer_heard_at > NEVER
-                and known.state is not found.state
+                and known.state != found.state
                 and not member.was_peer_heard
             ):
                 return []  # an interpreter that is held up may come to its senses for an instant

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from allhands_server.machine.values import GroupView
+from allhands_proto.values import GroupStatus
 
 
 class Groups:
@@ -31,5 +31,5 @@ class Groups:
         """Return the groups that a rank of the world is in, with their ranks."""
         return [(group, ranks) for group, ranks in self._ranks.items() if rank in ranks]
 
-    def describe(self) -> tuple[GroupView, ...]:
-        return tuple(GroupView(group, ranks) for group, ranks in sorted(self._ranks.items()))
+    def describe(self) -> tuple[GroupStatus, ...]:
+        return tuple(GroupStatus(group, ranks) for group, ranks in sorted(self._ranks.items()))

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from allhands_proto.values import LatenessStatus
 from allhands_server.machine.limits import LATEST_CLOCK
-from allhands_server.machine.values import Lateness
 
 CALLS = 64
 """Of a group, the latest of which everybody has said when it began them."""
@@ -35,7 +35,7 @@ class LatenessTracker:
 
     def measure(
         self, group: str, ranks: Iterable[int], offset: Callable[[int], float | None]
-    ) -> dict[int, Lateness]:
+    ) -> dict[int, LatenessStatus]:
         """Return how late each of these ranks was; empty: of no call all have said so.
 
         `offset` says what to add to a rank's times.
@@ -58,6 +58,6 @@ class LatenessTracker:
                 late[rank].append(at - first)
             last[max(begun, key=lambda rank: begun[rank])] += 1
         return {
-            rank: Lateness(group, len(whole), median(times), max(times), last[rank])
+            rank: LatenessStatus(group, len(whole), median(times), max(times), last[rank])
             for rank, times in late.items()
         }

@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from allhands_proto.values import AbsentRank
 from allhands_server.machine.events import Join
 from allhands_server.machine.limits import check_name
 from allhands_server.machine.timers import Timer
-from allhands_server.machine.values import AbsentRank, MemberView, Presence, Progress
+from allhands_server.machine.values import MemberView, Presence, Progress
 
 NEVER = -math.inf
 """A time at which nothing has happened."""

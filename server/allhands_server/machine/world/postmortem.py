@@ -6,8 +6,9 @@ Members report when they hear of a failure and when they leave; reports are byte
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from allhands_proto.values import FailureStatus
 from allhands_server.machine.formatting import quote
-from allhands_server.machine.values import Failure, Presence, State
+from allhands_server.machine.values import Presence
 from allhands_server.machine.world.groups import Groups
 from allhands_server.machine.world.member import Member
 
@@ -85,21 +86,21 @@ class Postmortem:
             member.report = b""
         self.nbytes = 0
 
-    def list_failures(self, now: float) -> tuple[Failure, ...]:
+    def list_failures(self, now: float) -> tuple[FailureStatus, ...]:
         """Return what has failed, the first failure first."""
         return tuple(self._describe_failures(now))
 
-    def _describe_failures(self, now: float) -> Iterator[Failure]:
+    def _describe_failures(self, now: float) -> Iterator[FailureStatus]:
         for one in self._failures:
             seconds = max(0.0, now - one.at)
             if one.member is None:
-                yield Failure(-1, State.ABORTED, one.text, seconds)
+                yield FailureStatus(-1, "aborted", one.text, seconds)
                 continue
             fate = one.member.loss
             if one.member.presence is Presence.LOST and fate is not None and not one.text:
-                yield Failure(fate.rank, fate.state, fate.text, seconds)
+                yield FailureStatus(fate.rank, fate.state, fate.text, seconds)
             else:
-                yield Failure(one.member.rank, State.LEFT, one.text, seconds, one.traceback)
+                yield FailureStatus(one.member.rank, "left", one.text, seconds, one.traceback)
 
     def _note(self, one: _Event) -> None:
         if len(self._failures) < MOST_FAILURES:

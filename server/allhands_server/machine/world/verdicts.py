@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
+from allhands_proto.values import AbsentRank, CallCancellation, Verdict
 from allhands_server.machine.effects import Answer, Effect
 from allhands_server.machine.events import AwaitVerdict, MonitoredBarrier
 from allhands_server.machine.formatting import escape
 from allhands_server.machine.limits import LONGEST_ERROR, check_name
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.timers import Timer, TimerQueue
-from allhands_server.machine.values import AbsentRank, CallCancellation, Presence, State, Verdict
+from allhands_server.machine.values import Presence
 from allhands_server.machine.world.absent_ranks import (
     explains_silence,
     has_ended,
@@ -57,7 +58,7 @@ _LOOK_AFTER = 0.1
 """Seconds after a probe before processes that did not answer are looked at."""
 
 _Key: TypeAlias = tuple[str, int, bool]  # group, sequence, whether ranks meet here
-_MILD = (State.BUSY, State.ELSEWHERE)
+_MILD = ("busy", "elsewhere")
 """What being unreachable explains better."""
 
 
@@ -181,9 +182,9 @@ class Verdicts:
         if case.cancellation is not None:
             return []
         told = escape(reason)[:LONGEST_ERROR]
-        case.cancellation = CallCancellation(group, sequence, member.rank, str(member), told)
+        case.cancellation = CallCancellation(member.rank, str(member), told)
         self._timers.schedule(now + MEMORY_SECONDS, partial(self._forget, case))
-        return self._world.push_call_cancelled(case.cancellation)
+        return self._world.push_call_cancelled(group, sequence, case.cancellation)
 
     # ------------------------------------------------------------ cases
 

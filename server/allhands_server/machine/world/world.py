@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from allhands_proto.values import CallCancellation, LatenessStatus, Verdict
 from allhands_server.machine import limits
 from allhands_server.machine.effects import (
     Aborted,
@@ -46,14 +47,7 @@ from allhands_server.machine.events import Heartbeat, Join, Leave, Randomness, R
 from allhands_server.machine.formatting import escape, join_names, quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.timers import Timer, TimerQueue
-from allhands_server.machine.values import (
-    CallCancellation,
-    Lateness,
-    MemberView,
-    Presence,
-    State,
-    Verdict,
-)
+from allhands_server.machine.values import MemberView, Presence
 from allhands_server.machine.world import admission
 from allhands_server.machine.world.absent_ranks import (
     has_ended,
@@ -307,7 +301,7 @@ class World:
         effects: list[Effect] = []
         for one in verdict.absent:
             member = self.present.get(one.rank)
-            if member is None or one.state not in (State.PAUSED, State.STALLED):
+            if member is None or one.state not in ("paused", "stalled"):
                 continue
             if (
                 member.unanswered_since is not None
@@ -473,11 +467,13 @@ class World:
         report = OperatorLog(f"{what} was aborted by {by}: {quote(reason)}", of_failure=True)
         return [*self.push(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
 
-    def push_call_cancelled(self, given: CallCancellation) -> list[Effect]:
+    def push_call_cancelled(
+        self, group: str, sequence: int, given: CallCancellation
+    ) -> list[Effect]:
         """Release the members that may be in a call."""
-        ranks = self.groups.get_ranks(given.group) or ()
+        ranks = self.groups.get_ranks(group) or ()
         told = [self.present[rank] for rank in set(ranks) if rank in self.present]
-        notice = CallCancelled(given.group, given.sequence, given.rank, given.by, given.reason)
+        notice = CallCancelled(group, sequence, given.rank, given.by, given.reason)
         return self.push([one for one in told if one.rank != given.rank], notice)
 
     def dismiss(self, refusal: Refusal) -> list[Effect]:
@@ -598,7 +594,7 @@ class World:
 
     def describe_members(self, now: float) -> tuple[MemberView, ...]:
         """Describe all members, by rank."""
-        late: dict[int, list[Lateness]] = {}
+        late: dict[int, list[LatenessStatus]] = {}
         for group in self.groups.describe():
             ranks = [rank for rank in group.ranks if rank in self.present]
             for rank, lateness in self._lateness.measure(

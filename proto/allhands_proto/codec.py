@@ -1,0 +1,134 @@
+"""Conversion of the shared values to and from protobuf messages."""
+
+from typing import cast
+
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.values import (
+    AbsentRank,
+    CallCancellation,
+    CompareSetResult,
+    FailureStatus,
+    GroupStatus,
+    LatenessStatus,
+    OperationStatus,
+    State,
+    Verdict,
+)
+
+
+def encode_absent_rank(absent: AbsentRank) -> wire.AbsentRank:
+    return wire.AbsentRank(
+        rank=absent.rank,
+        host=absent.host,
+        pid=absent.pid,
+        state=absent.state,
+        text=absent.text,
+        sequence=absent.sequence,
+        operation=absent.operation,
+        elapsed=absent.elapsed,
+        group=absent.group,
+        exit_status=absent.exit_status,
+        signal=absent.signal,
+        stack=absent.stack,
+    )
+
+
+def decode_absent_rank(message: wire.AbsentRank) -> AbsentRank:
+    return AbsentRank(
+        rank=message.rank,
+        state=cast(State, message.state),
+        text=message.text,
+        host=message.host,
+        pid=message.pid,
+        elapsed=message.elapsed,
+        operation=message.operation,
+        sequence=message.sequence,
+        group=message.group,
+        exit_status=message.exit_status if message.HasField("exit_status") else None,
+        signal=message.signal if message.HasField("signal") else None,
+        stack=message.stack,
+    )
+
+
+def encode_verdict(verdict: Verdict) -> wire.Verdict:
+    return wire.Verdict(
+        group=verdict.group,
+        sequence=verdict.sequence,
+        operation=verdict.operation,
+        absent=map(encode_absent_rank, verdict.absent),
+        text=verdict.text,
+    )
+
+
+def decode_verdict(message: wire.Verdict) -> Verdict:
+    return Verdict(
+        group=message.group,
+        sequence=message.sequence,
+        operation=message.operation,
+        absent=tuple(map(decode_absent_rank, message.absent)),
+        text=message.text,
+    )
+
+
+def encode_cancellation(
+    group: str, sequence: int, cancellation: CallCancellation
+) -> wire.CallCancelled:
+    return wire.CallCancelled(
+        group=group,
+        sequence=sequence,
+        rank=cancellation.rank,
+        by=cancellation.by,
+        reason=cancellation.reason,
+    )
+
+
+def decode_cancellation(message: wire.CallCancelled) -> CallCancellation:
+    return CallCancellation(message.rank, message.by, message.reason)
+
+
+def decode_operation(message: wire.Progress) -> OperationStatus:
+    return OperationStatus(
+        message.group, message.operation, message.sequence, message.completed, message.elapsed
+    )
+
+
+def encode_lateness(lateness: LatenessStatus) -> wire.Lateness:
+    return wire.Lateness(
+        group=lateness.group,
+        calls=lateness.calls,
+        median=lateness.median,
+        worst=lateness.worst,
+        last=lateness.last,
+    )
+
+
+def decode_lateness(message: wire.Lateness) -> LatenessStatus:
+    return LatenessStatus(message.group, message.calls, message.median, message.worst, message.last)
+
+
+def encode_group(group: GroupStatus) -> wire.Group:
+    return wire.Group(group=group.group, ranks=group.ranks)
+
+
+def decode_group(message: wire.Group) -> GroupStatus:
+    return GroupStatus(message.group, tuple(message.ranks))
+
+
+def encode_failure(failure: FailureStatus) -> wire.Failure:
+    return wire.Failure(
+        rank=failure.rank,
+        state=failure.state,
+        text=failure.text,
+        seconds=failure.seconds,
+        traceback=failure.traceback,
+    )
+
+
+def decode_failure(message: wire.Failure) -> FailureStatus:
+    return FailureStatus(
+        message.rank, message.state, message.text, message.seconds, message.traceback
+    )
+
+
+def decode_compare_set(message: wire.CompareSetReply) -> CompareSetResult:
+    return CompareSetResult(message.swapped, message.value if message.exists else None)

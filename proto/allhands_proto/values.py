@@ -1,0 +1,155 @@
+"""Plain values that coordinator and workers exchange; `codec` has their form on the wire.
+
+State of an absent rank, the first of these that applies:
+
+    never joined   absent when the world should have been complete
+    left           has left the job
+    dead           process ended: `exit_status` or `signal` where known
+    paused         process stopped, or silent and out of sight of every neighbour
+    stalled        process runs, interpreter held up or swapped out
+    unreachable    alive, but out of reach of a peer or of the coordinator
+    elsewhere      in another call: `operation`, number `sequence` of `group`
+    busy           in no call for `elapsed` seconds, since number `sequence` of `group`
+    slow           none of these: in this very call, its part has not arrived
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+State: TypeAlias = Literal[
+    "never joined", "left", "dead", "paused", "stalled", "unreachable", "elsewhere", "busy", "slow"
+]
+
+_SHOWN_STACKS = 2
+_SHOWN_LINES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentRank:
+    """A rank that did not do its part in a call, with its state."""
+
+    rank: int
+    """Of the world."""
+    state: State
+    text: str
+    """One sentence for people."""
+    host: str = ""
+    pid: int = 0
+    elapsed: float = 0.0
+    """Seconds in this state, as far as `state` has a beginning."""
+    operation: str = ""
+    sequence: int = 0
+    group: str = ""
+    exit_status: int | None = None
+    signal: int | None = None
+    stack: str = ""
+    """Stack of the program's main thread, empty if unknown; the last 4 KiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The absent ranks of one call, the same for every rank of the call.
+
+    `operation` and `group` are empty where no call is meant, but the whole world.
+    """
+
+    group: str
+    sequence: int
+    operation: str
+    absent: tuple[AbsentRank, ...]
+    """By rank."""
+    text: str
+    """One paragraph for people."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The absent ranks."""
+        return tuple(one.rank for one in self.absent)
+
+    def __str__(self) -> str:
+        """Return the paragraph, followed by the stacks of the first late ranks."""
+        shown = [one for one in self.absent if one.stack][:_SHOWN_STACKS]
+        return "".join([self.text, *map(_describe_stack, shown)])
+
+
+def describe_absent_rank(absent: AbsentRank) -> str:
+    """Return the sentence on an absent rank, followed by its stack if known."""
+    return absent.text + (_describe_stack(absent) if absent.stack else "")
+
+
+def _describe_stack(absent: AbsentRank) -> str:
+    lines = absent.stack.rstrip("\n").split("\n")[-_SHOWN_LINES:]
+    return f"\nrank {absent.rank} is at\n" + "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class CallCancellation:
+    """Cancellation of a call by a rank on purpose, before its deadline."""
+
+    rank: int
+    by: str
+    """The rank with host and process id, for people."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStatus:
+    """Progress of a member in one group at its last heartbeat."""
+
+    group: str
+    operation: str
+    """The current call; empty outside any."""
+    sequence: int
+    """Number of the latest call begun; 0: none yet."""
+    completed: int
+    """Number of the latest call ended."""
+    elapsed: float
+    """Seconds in the operation, or since the last one ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatenessStatus:
+    """Lateness of a member in a group, against the earliest start of each call."""
+
+    group: str
+    calls: int
+    """Number of calls measured: the latest that every member has reported."""
+    median: float
+    """Seconds."""
+    worst: float
+    """Seconds."""
+    last: int
+    """Number of calls that this member began last of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group of ranks; `ranks` are of the world, in the group's order."""
+
+    group: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureStatus:
+    """A failure in a job."""
+
+    rank: int
+    """-1: aborted from outside the job."""
+    state: str
+    """`aborted`, or the `State` of a rank: `dead`, `left`, `paused`, `unreachable`."""
+    text: str
+    """One sentence for people."""
+    seconds: float
+    """Ago."""
+    traceback: str = ""
+    """Of the error with which the rank left."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSetResult:
+    """Result of a compare-and-set."""
+
+    swapped: bool
+    value: bytes | None
+    """Value of the key now; None: no such key."""
