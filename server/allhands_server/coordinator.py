@@ -26,19 +26,12 @@ from allhands_server.machine.effects import (
     Refuse,
 )
 from allhands_server.machine.events import (
-    AnyRequest,
     AuthenticationFailed,
-    AwaitVerdict,
     ConnectionAcknowledged,
     Drain,
     Event,
-    Join,
-    MemberMessage,
-    MonitoredBarrier,
     ProcessInspected,
-    R,
     Randomness,
-    Request,
     RequestCancelled,
     RequestReceived,
     SessionBroken,
@@ -47,7 +40,9 @@ from allhands_server.machine.events import (
     Tick,
 )
 from allhands_server.machine.formatting import escape_line
+from allhands_server.machine.member_messages import Join, MemberMessage
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.requests import AnyRequest, AwaitVerdict, MonitoredBarrier, R, Request
 
 logger = logging.getLogger(__name__)
 
@@ -278,7 +273,7 @@ class Coordinator:
                 self._drained.set()
 
     def _inspect(self, asked: InspectProcess) -> None:
-        found = process.look(asked.pid, asked.born)
+        found = process.look(asked.pid, asked.start_ticks)
         self._handle(ProcessInspected(asked.job, asked.member_id, found))
         if not asked.stack_channel or found != "running":
             return
@@ -288,8 +283,8 @@ class Coordinator:
 
     async def _inspect_stack(self, asked: InspectProcess) -> None:
         """Look at a process, and where its program is."""
-        stack = await stack_channel.read(asked.pid, asked.born, asked.stack_channel)
-        found = process.look(asked.pid, asked.born)
+        stack = await stack_channel.read(asked.pid, asked.start_ticks, asked.stack_channel)
+        found = process.look(asked.pid, asked.start_ticks)
         self._handle(ProcessInspected(asked.job, asked.member_id, found, stack))
 
     def _check_connections(self) -> None:

@@ -19,13 +19,8 @@ from allhands_server.machine.effects import (
     Refuse,
 )
 from allhands_server.machine.events import (
-    AnyRequest,
     Event,
-    Join,
-    MemberMessage,
-    R,
     Randomness,
-    Request,
     RequestCancelled,
     RequestReceived,
     SessionBroken,
@@ -33,7 +28,9 @@ from allhands_server.machine.events import (
     SessionOpened,
     Tick,
 )
+from allhands_server.machine.member_messages import Join, MemberMessage
 from allhands_server.machine.refusals import Refusal
+from allhands_server.machine.requests import AnyRequest, R, Request
 
 
 @dataclass
@@ -109,9 +106,9 @@ class Transcript:
         window: float = 0.0,
         label: str = "",
         elastic: bool = False,
-        most: int = 0,
-        space: str = "",
-        watched: bool = False,
+        max_members: int = 0,
+        pid_namespace: str = "",
+        exit_is_reported: bool = False,
     ) -> int:
         """Let a worker join, with a process id of its own; return its session's number."""
         session = next(self._sessions)
@@ -126,10 +123,10 @@ class Transcript:
             heartbeat_window=window,
             label=label,
             elastic=elastic,
-            most=most,
-            space=space,
-            born=f"born{session}" if space else "",
-            watched=watched,
+            max_members=max_members,
+            pid_namespace=pid_namespace,
+            start_ticks=f"born{session}" if pid_namespace else "",
+            exit_is_reported=exit_is_reported,
         )
         fresh = Randomness(f"member{session}", f"incarnation{session}", bytes([session % 256]) * 32)
         self.handle(SessionOpened(session, join, fresh))
@@ -142,9 +139,9 @@ class Transcript:
         job: str = "j",
         window: float = 0.0,
         elastic: bool = False,
-        most: int = 0,
-        space: str = "",
-        watched: bool = False,
+        max_members: int = 0,
+        pid_namespace: str = "",
+        exit_is_reported: bool = False,
     ) -> list[int]:
         """Form a world; return its sessions by rank, with nothing unread."""
         sessions = [
@@ -154,9 +151,9 @@ class Transcript:
                 job=job,
                 window=window,
                 elastic=elastic,
-                most=most,
-                space=space,
-                watched=watched,
+                max_members=max_members,
+                pid_namespace=pid_namespace,
+                exit_is_reported=exit_is_reported,
             )
             for rank in range(size)
         ]

@@ -13,7 +13,7 @@ from allhands.testing.daemon import Daemon
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.coordinator import Coordinator
 from allhands_server.machine.effects import Joined, MemberLeft, WorldFormed
-from allhands_server.machine.events import Join, Leave
+from allhands_server.machine.member_messages import Join, Leave
 
 # A worker in a process of its own: it joins, says so, and waits to be killed.
 _WORKER = """

@@ -13,13 +13,9 @@ from allhands_server.machine.effects import (
     MemberLost,
     Probe,
 )
-from allhands_server.machine.events import (
-    Heartbeat,
-    LinkBroken,
-    PeerInspected,
-    ProcessInspected,
-    ReportExit,
-)
+from allhands_server.machine.events import ProcessInspected
+from allhands_server.machine.member_messages import Heartbeat, LinkBroken, PeerInspected
+from allhands_server.machine.requests import ReportExit
 from allhands_server.testing import Transcript
 
 HERE = "here"
@@ -54,7 +50,7 @@ def test_an_exit_that_was_reported_makes_a_broken_session_a_death_at_once(
     status: int, known: tuple[int | None, int | None], words: str
 ) -> None:
     t = Transcript()
-    first, second, third = t.form_world(3, space=HERE, watched=True)
+    first, second, third = t.form_world(3, pid_namespace=HERE, exit_is_reported=True)
     t.break_session(third)
     t.advance_to(0.1)
     assert t.ask_now(exit_of(third, status)) is True
@@ -69,7 +65,7 @@ def test_an_exit_that_was_reported_makes_a_broken_session_a_death_at_once(
 
 def test_an_exit_that_is_reported_first_leaves_time_for_last_words() -> None:
     t = Transcript()
-    first, second = t.form_world(2, space=HERE, watched=True)
+    first, second = t.form_world(2, pid_namespace=HERE, exit_is_reported=True)
     t.ask_now(exit_of(second, 1))
     t.advance_to(0.19)
     assert fates(t, first) == []
@@ -79,7 +75,7 @@ def test_an_exit_that_is_reported_first_leaves_time_for_last_words() -> None:
 
 def test_an_exit_that_was_reported_first_counts_when_the_session_breaks() -> None:
     t = Transcript()
-    first, second = t.form_world(2, space=HERE, watched=True)
+    first, second = t.form_world(2, pid_namespace=HERE, exit_is_reported=True)
     t.ask_now(exit_of(second, -6))
     t.break_session(second)
     assert fates(t, first) == [(1, "dead", None, 6)]
@@ -95,7 +91,7 @@ def test_an_exit_that_was_reported_first_counts_when_the_session_breaks() -> Non
 )
 def test_the_exit_of_another_process_means_nothing(exit: ReportExit) -> None:
     t = Transcript()
-    first, _ = t.form_world(2, space=HERE)
+    first, _ = t.form_world(2, pid_namespace=HERE)
     assert t.ask_now(exit) is False
     t.advance_to(1.0)
     assert fates(t, first) == []
@@ -103,7 +99,7 @@ def test_the_exit_of_another_process_means_nothing(exit: ReportExit) -> None:
 
 def test_a_process_that_the_coordinator_sees_to_be_gone_is_dead_at_once() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.form_world(2, space=HERE)
+    first, second = t.form_world(2, pid_namespace=HERE)
     t.break_session(second)
     assert t.inspections == [InspectProcess("j", "member2", 1002, "born2")]
     t.handle(ProcessInspected("j", "member2", "gone"))
@@ -112,7 +108,7 @@ def test_a_process_that_the_coordinator_sees_to_be_gone_is_dead_at_once() -> Non
 
 def test_a_neighbour_is_asked_where_the_coordinator_cannot_look() -> None:
     t = Transcript()
-    first, second, third = t.form_world(3, space=HERE)
+    first, second, third = t.form_world(3, pid_namespace=HERE)
     t.break_session(third)
     assert t.inspections == []
     assert t.read_pushed(first) == [InspectPeer("member3", 1003, "born3")]
@@ -123,7 +119,7 @@ def test_a_neighbour_is_asked_where_the_coordinator_cannot_look() -> None:
 
 def test_who_is_watched_is_not_buried_before_its_exit_is_told_or_the_grace_is_over() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.form_world(2, space=HERE, watched=True)
+    first, second = t.form_world(2, pid_namespace=HERE, exit_is_reported=True)
     t.break_session(second)
     t.handle(ProcessInspected("j", "member2", "gone"))
     t.advance_to(0.49)
@@ -134,7 +130,7 @@ def test_who_is_watched_is_not_buried_before_its_exit_is_told_or_the_grace_is_ov
 
 def test_a_process_that_closes_its_sockets_before_it_ends_is_looked_at_twice() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.form_world(2, space=HERE)
+    first, second = t.form_world(2, pid_namespace=HERE)
     t.break_session(second)
     t.handle(ProcessInspected("j", "member2", "running"))
     t.advance_to(0.25)
@@ -145,7 +141,7 @@ def test_a_process_that_closes_its_sockets_before_it_ends_is_looked_at_twice() -
 
 def test_a_process_that_lives_on_without_its_session_is_unreachable_and_lost() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.form_world(2, space=HERE)
+    first, second = t.form_world(2, pid_namespace=HERE)
     t.break_session(second)
     for until in (0.25, 0.5):
         t.handle(ProcessInspected("j", "member2", "running"))
@@ -157,7 +153,7 @@ def test_a_process_that_lives_on_without_its_session_is_unreachable_and_lost() -
 
 def test_nobody_answers_for_who_is_heard_again_or_gone() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.form_world(2, space=HERE)
+    first, second = t.form_world(2, pid_namespace=HERE)
     t.handle(ProcessInspected("j", "member2", "stopped"))
     t.handle(ProcessInspected("j", "stranger", "gone"))
     t.handle(ProcessInspected("no job", "member2", "gone"))
@@ -169,7 +165,7 @@ def test_nobody_answers_for_who_is_heard_again_or_gone() -> None:
 
 def test_who_is_silent_and_gone_is_lost_when_that_is_seen() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.form_world(2, space=HERE)
+    first, second = t.form_world(2, pid_namespace=HERE)
     t.advance_to(2.5)
     t.send(first, Heartbeat())
     t.handle(ProcessInspected("j", "member2", "gone"))
@@ -276,7 +272,7 @@ def test_those_who_share_memory_can_do_without_a_link() -> None:
 
 def test_the_fate_is_kept_for_later_verdicts_and_amended_by_what_is_told_late() -> None:
     t = Transcript()
-    first, second = t.form_world(2, space=HERE)
+    first, second = t.form_world(2, pid_namespace=HERE)
     t.break_session(second)
     t.advance_to(0.5)
     assert fates(t, first) == [(1, "dead", None, None)]

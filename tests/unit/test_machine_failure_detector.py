@@ -13,15 +13,10 @@ from allhands_server.machine.effects import (
     MemberLost,
     Probe,
 )
-from allhands_server.machine.events import (
-    AwaitVerdict,
-    ConnectionAcknowledged,
-    DescribeJob,
-    Heartbeat,
-    IndirectAck,
-    ProcessInspected,
-)
+from allhands_server.machine.events import ConnectionAcknowledged, ProcessInspected
+from allhands_server.machine.member_messages import Heartbeat, IndirectAck
 from allhands_server.machine.refusals import Status
+from allhands_server.machine.requests import AwaitVerdict, DescribeJob
 from allhands_server.testing import Transcript
 
 HERE = "here"
@@ -33,7 +28,7 @@ class Ranks:
 
     def __init__(self, size: int, *, window: float = 0.0, here: bool = True) -> None:
         self.t = Transcript(machine=Machine(HERE if here else ""))
-        self.sessions = self.t.form_world(size, window=window, space=HERE if here else "")
+        self.sessions = self.t.form_world(size, window=window, pid_namespace=HERE if here else "")
         self.silent: Collection[int] = ()
         self.sights: Mapping[int, str] = {}
         """How the processes of silent ranks look, where somebody can see them."""
@@ -55,7 +50,7 @@ class Ranks:
     def conditions(self, rank: int) -> list[tuple[int, State | None]]:
         """Return what a rank was told of others that are silent, and of those that are not now."""
         found = [one for one in self.told[rank] if isinstance(one, Condition)]
-        return [(one.rank, one.found.state if one.found else None) for one in found]
+        return [(one.rank, one.absent.state if one.absent else None) for one in found]
 
     def lost(self, rank: int) -> list[MemberLost]:
         return [one for one in self.told[rank] if isinstance(one, MemberLost)]
@@ -107,9 +102,9 @@ def test_who_is_silent_and_seen_to_live_is_named_within_3_s_and_never_lost(
     ranks.at(4.0)
     assert ranks.conditions(0) == ranks.conditions(1) == [(2, state)]
     [condition] = [one for one in ranks.told[0] if isinstance(one, Condition)]
-    assert condition.found is not None
-    assert words in condition.found.text
-    assert condition.found.stack == "at f"
+    assert condition.absent is not None
+    assert words in condition.absent.text
+    assert condition.absent.stack == "at f"
     ranks.at(120.0)
     assert ranks.lost(0) == []
     assert ranks.conditions(0) == [(2, state)]
@@ -172,9 +167,9 @@ def test_whom_only_the_coordinator_does_not_hear_is_called_that_and_stays() -> N
     assert ranks.lost(0) == []
     assert ranks.conditions(0) == [(2, "unreachable")]
     [told] = [one for one in ranks.told[0] if isinstance(one, Condition)]
-    assert told.found is not None
-    assert "unreachable from the coordinator" in told.found.text
-    assert "paused" not in told.found.text
+    assert told.absent is not None
+    assert "unreachable from the coordinator" in told.absent.text
+    assert "paused" not in told.absent.text
 
 
 @pytest.mark.parametrize("window", [0.0, 5.0])
@@ -262,7 +257,7 @@ def test_probes_of_who_is_silent_for_long_become_rare() -> None:
 
 def test_the_stack_of_who_is_silent_is_asked_for_until_it_is_known() -> None:
     t = Transcript(machine=Machine(HERE))
-    first, second = t.form_world(2, space=HERE)
+    first, second = t.form_world(2, pid_namespace=HERE)
     t.advance_to(1.9)
     t.send(first, Heartbeat())
     t.advance_to(2.4)

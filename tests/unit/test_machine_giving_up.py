@@ -4,16 +4,9 @@ import pytest
 
 from allhands_proto.values import CallCancellation, Verdict
 from allhands_server.machine.effects import Aborted, CallCancelled, Probe
-from allhands_server.machine.events import (
-    Abort,
-    AbortJob,
-    AwaitVerdict,
-    CancelCall,
-    Heartbeat,
-    MonitoredBarrier,
-    OpenGroup,
-)
+from allhands_server.machine.member_messages import Abort, CancelCall, Heartbeat, OpenGroup
 from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.requests import AbortJob, AwaitVerdict, MonitoredBarrier
 from allhands_server.machine.values import Progress
 from allhands_server.testing import Transcript
 

@@ -1,8 +1,9 @@
 """What members of a world decide together: agreements, who goes on, newcomers."""
 
 from allhands_server.machine.effects import Joined, Newcomers, WorldFormed
-from allhands_server.machine.events import ChangeGroup, DescribeJob, Heartbeat, Leave, OpenGroup
+from allhands_server.machine.member_messages import Heartbeat, Leave, OpenGroup
 from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.requests import ChangeGroup, DescribeJob
 from allhands_server.machine.values import GroupChange
 from allhands_server.testing import Transcript
 
@@ -176,7 +177,7 @@ def test_replacements_take_the_places_of_who_is_gone() -> None:
 
 def test_a_world_grows_to_its_most_members_only() -> None:
     t = Transcript()
-    first, _ = t.form_world(2, most=3)
+    first, _ = t.form_world(2, max_members=3)
     refusal = t.ask_refused(reform(t, first, "grow", wanted=2))
     assert "max_size is 3" in refusal.text
 

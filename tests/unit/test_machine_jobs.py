@@ -5,26 +5,23 @@ import pytest
 from allhands_proto.values import GroupStatus
 from allhands_server.machine import jobs
 from allhands_server.machine.effects import Draining, Joined, WorldFormed
-from allhands_server.machine.events import (
+from allhands_server.machine.events import Drain
+from allhands_server.machine.member_messages import CloseGroup, Heartbeat, Leave, OpenGroup
+from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.requests import (
     Barrier,
     ChangeGroup,
-    CloseGroup,
     Count,
     Delete,
     DeleteJob,
     DescribeJob,
-    Drain,
     Get,
-    Heartbeat,
-    Leave,
     ListJobs,
-    OpenGroup,
     QueueLength,
     QueuePop,
     QueuePush,
     Set,
 )
-from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.values import Entry, Progress
 from allhands_server.testing import Transcript
 

@@ -10,8 +10,10 @@ from allhands_server.machine.effects import (
     Probe,
     WorldFormed,
 )
-from allhands_server.machine.events import AuthenticationFailed, DescribeJob, Heartbeat, Leave
+from allhands_server.machine.events import AuthenticationFailed
+from allhands_server.machine.member_messages import Heartbeat, Leave
 from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.requests import DescribeJob
 from allhands_server.testing import Transcript
 
 

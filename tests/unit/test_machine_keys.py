@@ -4,7 +4,8 @@ import pytest
 
 from allhands_proto.values import CompareSetResult
 from allhands_server.machine import limits
-from allhands_server.machine.events import (
+from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.requests import (
     Add,
     Append,
     CompareSet,
@@ -17,7 +18,6 @@ from allhands_server.machine.events import (
     Set,
     Wait,
 )
-from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.values import Entry
 from allhands_server.testing import Transcript
 

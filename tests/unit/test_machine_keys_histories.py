@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allhands_proto.values import CompareSetResult
-from allhands_server.machine.events import (
+from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.requests import (
     Add,
     Append,
     CompareSet,
@@ -18,7 +19,6 @@ from allhands_server.machine.events import (
     Set,
     Wait,
 )
-from allhands_server.machine.refusals import Refusal, Status
 from allhands_server.machine.values import Entry
 from allhands_server.testing import Transcript
 

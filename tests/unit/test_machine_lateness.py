@@ -4,16 +4,15 @@ import pytest
 
 from allhands_proto.values import LatenessStatus
 from allhands_server.machine.effects import CollectReport
-from allhands_server.machine.events import (
+from allhands_server.machine.member_messages import (
     CloseGroup,
-    CollectReports,
-    DescribeJob,
     Heartbeat,
     Leave,
     OpenGroup,
     ReportPart,
 )
 from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.machine.requests import CollectReports, DescribeJob
 from allhands_server.machine.values import CallStarts, MemberReport
 from allhands_server.machine.world.clock_sync import WINDOW, ClockSync
 from allhands_server.machine.world.lateness import CALLS, LatenessTracker
@@ -111,7 +110,9 @@ def test_a_member_that_is_late_is_shown_as_late() -> None:
         late = 0.05 if rank == 1 else 0.0
         calls = tuple((sequence, 10.0 * rank + sequence + late) for sequence in range(1, 21))
         t.now = 1021.0  # the clock of rank r is 10 r ahead of that of rank 0
-        t.send(session, Heartbeat(sent=21.0 + 10 * rank, begun=(CallStarts("world", calls),)))
+        t.send(
+            session, Heartbeat(sent_at=21.0 + 10 * rank, call_starts=(CallStarts("world", calls),))
+        )
     members = t.ask_now(DescribeJob("j")).members
     assert [one.clock_offset for one in members] == [1000.0, 990.0, 980.0]
     assert [one.lateness[0].median for one in members] == pytest.approx([0.0, 0.05, 0.0])
@@ -129,7 +130,7 @@ def test_calls_of_a_group_that_a_member_is_not_in_are_not_kept() -> None:
     first, second = t.form_world(2, window=60.0)
     t.send(first, OpenGroup("pair", (0, 1)))
     for session in (first, second):
-        t.send(session, Heartbeat(sent=1.0, begun=(CallStarts("other", ((1, 1.0),)),)))
+        t.send(session, Heartbeat(sent_at=1.0, call_starts=(CallStarts("other", ((1, 1.0),)),)))
     t.send(first, OpenGroup("other", (0, 1)))
     assert [one.lateness for one in t.ask_now(DescribeJob("j")).members] == [(), ()]
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from allhands_server.machine.effects import LeaveAccepted, MemberLeft, MemberLost, Probe
-from allhands_server.machine.events import DescribeJob, Heartbeat, Leave, LinkBroken
+from allhands_server.machine.member_messages import Heartbeat, Leave, LinkBroken
 from allhands_server.machine.refusals import Status
+from allhands_server.machine.requests import DescribeJob
 from allhands_server.machine.values import Presence, Progress
 from allhands_server.testing import Transcript
 

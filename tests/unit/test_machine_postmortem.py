@@ -4,16 +4,13 @@ import pytest
 
 from allhands_proto.values import FailureStatus
 from allhands_server.machine import jobs
-from allhands_server.machine.events import (
+from allhands_server.machine.member_messages import Heartbeat, LastReport, Leave, OpenGroup
+from allhands_server.machine.requests import (
     AbortJob,
     CollectReports,
     DeleteJob,
     DescribeJob,
-    Heartbeat,
-    LastReport,
-    Leave,
     ListJobs,
-    OpenGroup,
     ReportExit,
 )
 from allhands_server.machine.values import JobView, MemberReport, Progress
@@ -68,7 +65,7 @@ def test_the_first_loss_comes_first_and_says_how_its_process_ended_as_soon_as_th
     None
 ):
     t = Transcript()
-    first, second = t.form_world(2, space="s")
+    first, second = t.form_world(2, pid_namespace="s")
     t.break_session(second)
     t.advance_to(1.0)
     t.break_session(first)

@@ -3,8 +3,8 @@
 import pytest
 
 from allhands_server.machine import limits
-from allhands_server.machine.events import QueueLength, QueuePop, QueuePush
 from allhands_server.machine.refusals import Status
+from allhands_server.machine.requests import QueueLength, QueuePop, QueuePush
 from allhands_server.testing import Transcript
 
 

@@ -9,7 +9,7 @@ from allhands_server.machine.effects import (
     Probe,
     SilentLinks,
 )
-from allhands_server.machine.events import Heartbeat, Leave, LinkBroken, LinkSilent
+from allhands_server.machine.member_messages import Heartbeat, Leave, LinkBroken, LinkSilent
 from allhands_server.testing import Transcript
 
 

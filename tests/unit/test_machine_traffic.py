@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 
 from allhands_server.machine.effects import Effect, EndSession, MemberLeft, Push
-from allhands_server.machine.events import (
-    AwaitVerdict,
+from allhands_server.machine.member_messages import (
     CloseGroup,
     Heartbeat,
     Leave,
     LinkBroken,
     OpenGroup,
 )
+from allhands_server.machine.requests import AwaitVerdict
 from allhands_server.machine.values import Progress
 from allhands_server.testing import Transcript
 

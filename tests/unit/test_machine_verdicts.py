@@ -7,15 +7,10 @@ import pytest
 from allhands_proto.values import AbsentRank, Verdict
 from allhands_server.machine import Machine
 from allhands_server.machine.effects import Probe
-from allhands_server.machine.events import (
-    AwaitVerdict,
-    CloseGroup,
-    Heartbeat,
-    Leave,
-    OpenGroup,
-    ProcessInspected,
-)
+from allhands_server.machine.events import ProcessInspected
+from allhands_server.machine.member_messages import CloseGroup, Heartbeat, Leave, OpenGroup
 from allhands_server.machine.refusals import Status
+from allhands_server.machine.requests import AwaitVerdict
 from allhands_server.machine.values import Progress
 from allhands_server.testing import Transcript
 
@@ -352,7 +347,7 @@ def test_the_verdict_comes_when_the_last_has_answered_though_the_deadline_has_pa
 
 def test_a_process_that_does_not_answer_and_is_stopped_is_not_waited_for() -> None:
     t = Transcript(machine=Machine("here"))
-    first, second = t.form_world(2, space="here")
+    first, second = t.form_world(2, pid_namespace="here")
     ticket = ask(t, first)
     t.advance_to(1.7)
     answer_probes(t, first, inside())
@@ -371,8 +366,8 @@ def test_who_does_not_answer_pings_is_unreachable_though_it_answers_the_coordina
     first, second, third = t.form_world(3)
     tickets = [ask(t, session, waiting_on=(1,)) for session in (first, third)]
     t.advance_to(1.7)
-    answer_probes(t, first, replace(inside(), unanswered=(1,)))
-    answer_probes(t, second, replace(inside(), unanswered=(0,)))
+    answer_probes(t, first, replace(inside(), unanswered_pings=(1,)))
+    answer_probes(t, second, replace(inside(), unanswered_pings=(0,)))
     answer_probes(t, third, inside())
     t.advance_to(DUE)
     assert absent(t, tickets[0]) == [(1, "unreachable")]
@@ -391,8 +386,8 @@ def test_of_two_that_do_not_reach_each_other_who_has_not_come_is_named_not_who_i
     behind = 1 - ahead
     ticket = ask(t, sessions[ahead], waiting_on=(behind,))
     t.advance_to(1.7)
-    answer_probes(t, sessions[ahead], replace(inside(), unanswered=(behind,)))
-    answer_probes(t, sessions[behind], replace(inside(6, "broadcast"), unanswered=(ahead,)))
+    answer_probes(t, sessions[ahead], replace(inside(), unanswered_pings=(behind,)))
+    answer_probes(t, sessions[behind], replace(inside(6, "broadcast"), unanswered_pings=(ahead,)))
     answer_probes(t, sessions[2], inside())
     t.advance_to(DUE)
     assert absent(t, ticket) == [(behind, "unreachable")]
@@ -406,10 +401,10 @@ def test_of_two_that_do_not_reach_each_other_who_has_ended_the_call_is_named_to_
     t = Transcript()
     sessions = t.form_world(2)
     behind = 1 - ahead
-    t.send(sessions[ahead], Heartbeat(0, (replace(inside(8), unanswered=(behind,)),)))
+    t.send(sessions[ahead], Heartbeat(0, (replace(inside(8), unanswered_pings=(behind,)),)))
     ticket = ask(t, sessions[behind], waiting_on=(ahead,))
     t.advance_to(1.7)
-    answer_probes(t, sessions[behind], replace(inside(), unanswered=(ahead,)))
+    answer_probes(t, sessions[behind], replace(inside(), unanswered_pings=(ahead,)))
     t.advance_to(DUE)
     assert absent(t, ticket) == [(ahead, "unreachable")]
 
@@ -484,7 +479,7 @@ def test_who_is_paused_is_not_called_unreachable_for_the_pings_it_leaves_unanswe
     asker = sessions[1 - silent]
     ticket = ask(t, asker, waiting_on=(silent,))
     t.advance_to(1.7)
-    answer_probes(t, asker, replace(inside(), unanswered=(silent,)))
+    answer_probes(t, asker, replace(inside(), unanswered_pings=(silent,)))
     t.advance_to(LATEST)
     assert absent(t, ticket) == [(silent, "paused")]
     assert t.read_pushed(sessions[silent])
@@ -492,7 +487,7 @@ def test_who_is_paused_is_not_called_unreachable_for_the_pings_it_leaves_unanswe
 
 def test_what_was_seen_of_a_process_is_forgotten_when_it_is_heard_again() -> None:
     t = Transcript(machine=Machine("here"))
-    first, second = t.form_world(2, space="here", window=60.0)
+    first, second = t.form_world(2, pid_namespace="here", window=60.0)
     ask(t, first)
     t.advance_to(1.9)
     answer_probes(t, first, inside())

@@ -13,14 +13,8 @@ from allhands_server.machine.effects import (
     Notification,
     WorldFormed,
 )
-from allhands_server.machine.events import (
-    DescribeJob,
-    Heartbeat,
-    Leave,
-    LinkBroken,
-    LinkSilent,
-    ListJobs,
-)
+from allhands_server.machine.member_messages import Heartbeat, Leave, LinkBroken, LinkSilent
+from allhands_server.machine.requests import DescribeJob, ListJobs
 from allhands_server.machine.values import JobView, Presence
 from allhands_server.testing import Transcript
 

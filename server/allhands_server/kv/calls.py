@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.values import CompareSetResult
-from allhands_server.machine import events, values
-from allhands_server.machine.events import Request
+from allhands_server.machine import requests, values
+from allhands_server.machine.requests import Request
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -30,8 +30,8 @@ class KvCall(Generic[Q, A, P]):
 _SMALL = 16
 
 
-def _parse_set(message: wire.SetRequest) -> events.Set:
-    return events.Set(message.job, message.key, message.value)
+def _parse_set(message: wire.SetRequest) -> requests.Set:
+    return requests.Set(message.job, message.key, message.value)
 
 
 def _fill_set(reply: wire.SetReply, revision: int) -> int:
@@ -39,8 +39,8 @@ def _fill_set(reply: wire.SetReply, revision: int) -> int:
     return _SMALL
 
 
-def _parse_get(message: wire.GetRequest) -> events.Get:
-    return events.Get(message.job, message.key, message.wait)
+def _parse_get(message: wire.GetRequest) -> requests.Get:
+    return requests.Get(message.job, message.key, message.wait)
 
 
 def _fill_get(reply: wire.GetReply, found: values.Entry) -> int:
@@ -49,16 +49,16 @@ def _fill_get(reply: wire.GetReply, found: values.Entry) -> int:
     return _SMALL + len(found.value)
 
 
-def _parse_wait(message: wire.WaitRequest) -> events.Wait:
-    return events.Wait(message.job, tuple(message.keys))
+def _parse_wait(message: wire.WaitRequest) -> requests.Wait:
+    return requests.Wait(message.job, tuple(message.keys))
 
 
 def _fill_wait(reply: wire.WaitReply, _: None) -> int:
     return _SMALL
 
 
-def _parse_add(message: wire.AddRequest) -> events.Add:
-    return events.Add(message.job, message.key, message.amount)
+def _parse_add(message: wire.AddRequest) -> requests.Add:
+    return requests.Add(message.job, message.key, message.amount)
 
 
 def _fill_add(reply: wire.AddReply, total: int) -> int:
@@ -66,8 +66,8 @@ def _fill_add(reply: wire.AddReply, total: int) -> int:
     return _SMALL
 
 
-def _parse_compare_set(message: wire.CompareSetRequest) -> events.CompareSet:
-    return events.CompareSet(message.job, message.key, message.expected, message.desired)
+def _parse_compare_set(message: wire.CompareSetRequest) -> requests.CompareSet:
+    return requests.CompareSet(message.job, message.key, message.expected, message.desired)
 
 
 def _fill_compare_set(reply: wire.CompareSetReply, found: CompareSetResult) -> int:
@@ -79,8 +79,8 @@ def _fill_compare_set(reply: wire.CompareSetReply, found: CompareSetResult) -> i
     return _SMALL + len(found.value)
 
 
-def _parse_append(message: wire.AppendRequest) -> events.Append:
-    return events.Append(message.job, message.key, message.value)
+def _parse_append(message: wire.AppendRequest) -> requests.Append:
+    return requests.Append(message.job, message.key, message.value)
 
 
 def _fill_append(reply: wire.AppendReply, length: int) -> int:
@@ -88,8 +88,8 @@ def _fill_append(reply: wire.AppendReply, length: int) -> int:
     return _SMALL
 
 
-def _parse_multi_set(message: wire.MultiSetRequest) -> events.MultiSet:
-    return events.MultiSet(message.job, tuple((pair.key, pair.value) for pair in message.pairs))
+def _parse_multi_set(message: wire.MultiSetRequest) -> requests.MultiSet:
+    return requests.MultiSet(message.job, tuple((pair.key, pair.value) for pair in message.pairs))
 
 
 def _fill_multi_set(reply: wire.MultiSetReply, revision: int) -> int:
@@ -97,8 +97,8 @@ def _fill_multi_set(reply: wire.MultiSetReply, revision: int) -> int:
     return _SMALL
 
 
-def _parse_multi_get(message: wire.MultiGetRequest) -> events.MultiGet:
-    return events.MultiGet(message.job, tuple(message.keys), message.wait)
+def _parse_multi_get(message: wire.MultiGetRequest) -> requests.MultiGet:
+    return requests.MultiGet(message.job, tuple(message.keys), message.wait)
 
 
 def _fill_multi_get(reply: wire.MultiGetReply, found: tuple[bytes, ...]) -> int:
@@ -106,8 +106,8 @@ def _fill_multi_get(reply: wire.MultiGetReply, found: tuple[bytes, ...]) -> int:
     return sum(_SMALL + len(value) for value in found)
 
 
-def _parse_delete(message: wire.DeleteRequest) -> events.Delete:
-    return events.Delete(message.job, message.key)
+def _parse_delete(message: wire.DeleteRequest) -> requests.Delete:
+    return requests.Delete(message.job, message.key)
 
 
 def _fill_delete(reply: wire.DeleteReply, deleted: bool) -> int:
@@ -115,8 +115,8 @@ def _fill_delete(reply: wire.DeleteReply, deleted: bool) -> int:
     return _SMALL
 
 
-def _parse_list(message: wire.ListRequest) -> events.ListKeys:
-    return events.ListKeys(message.job, message.prefix)
+def _parse_list(message: wire.ListRequest) -> requests.ListKeys:
+    return requests.ListKeys(message.job, message.prefix)
 
 
 def _fill_list(reply: wire.ListReply, keys: tuple[str, ...]) -> int:
@@ -124,8 +124,8 @@ def _fill_list(reply: wire.ListReply, keys: tuple[str, ...]) -> int:
     return sum(_SMALL + len(key) for key in keys)
 
 
-def _parse_count(message: wire.CountRequest) -> events.Count:
-    return events.Count(message.job)
+def _parse_count(message: wire.CountRequest) -> requests.Count:
+    return requests.Count(message.job)
 
 
 def _fill_count(reply: wire.CountReply, count: int) -> int:
@@ -133,8 +133,8 @@ def _fill_count(reply: wire.CountReply, count: int) -> int:
     return _SMALL
 
 
-def _parse_queue_push(message: wire.QueuePushRequest) -> events.QueuePush:
-    return events.QueuePush(message.job, message.key, message.value)
+def _parse_queue_push(message: wire.QueuePushRequest) -> requests.QueuePush:
+    return requests.QueuePush(message.job, message.key, message.value)
 
 
 def _fill_queue_push(reply: wire.QueuePushReply, length: int) -> int:
@@ -142,8 +142,8 @@ def _fill_queue_push(reply: wire.QueuePushReply, length: int) -> int:
     return _SMALL
 
 
-def _parse_queue_pop(message: wire.QueuePopRequest) -> events.QueuePop:
-    return events.QueuePop(message.job, message.key, message.wait)
+def _parse_queue_pop(message: wire.QueuePopRequest) -> requests.QueuePop:
+    return requests.QueuePop(message.job, message.key, message.wait)
 
 
 def _fill_queue_pop(reply: wire.QueuePopReply, value: bytes) -> int:
@@ -151,8 +151,8 @@ def _fill_queue_pop(reply: wire.QueuePopReply, value: bytes) -> int:
     return _SMALL + len(value)
 
 
-def _parse_queue_length(message: wire.QueueLengthRequest) -> events.QueueLength:
-    return events.QueueLength(message.job, message.key)
+def _parse_queue_length(message: wire.QueueLengthRequest) -> requests.QueueLength:
+    return requests.QueueLength(message.job, message.key)
 
 
 def _fill_queue_length(reply: wire.QueueLengthReply, length: int) -> int:

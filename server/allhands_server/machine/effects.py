@@ -42,7 +42,7 @@ class CallerRefused:
     """To the members of a world that is not complete: one of those who are missing, perhaps."""
 
     address: str
-    why: str
+    reason: str
 
 
 @fast_dataclass
@@ -89,7 +89,7 @@ class InspectPeer:
 
     member_id: str
     pid: int
-    born: str
+    start_ticks: str
     stack_channel: str = ""
 
 
@@ -122,7 +122,7 @@ class Condition:
     """A member is silent though it is known to live, or, with `found` None, is heard again."""
 
     rank: int
-    found: AbsentRank | None
+    absent: AbsentRank | None
     seconds: float
     """For which it has been, or had been, silent."""
 
@@ -208,7 +208,7 @@ class InspectProcess:
     job: str
     member_id: str
     pid: int
-    born: str
+    start_ticks: str
     stack_channel: str = ""
 
 
@@ -226,7 +226,7 @@ class OperatorLog:
     """A line for the operator's log."""
 
     text: str
-    of_failure: bool = False
+    is_failure: bool = False
     """Whether something has failed that somebody may be looking for."""
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from allhands_server.machine import limits
 from allhands_server.machine.effects import Effect
-from allhands_server.machine.events import Join, Randomness
+from allhands_server.machine.events import Randomness
 from allhands_server.machine.formatting import join_names
+from allhands_server.machine.member_messages import Join
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.store.barriers import Barriers
 from allhands_server.machine.store.keys import Keys

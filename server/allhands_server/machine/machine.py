@@ -26,38 +26,11 @@ from allhands_server.machine.effects import (
     Refuse,
 )
 from allhands_server.machine.events import (
-    Abort,
-    AbortJob,
-    AnyRequest,
     AuthenticationFailed,
-    AwaitVerdict,
-    Barrier,
-    CancelCall,
-    ChangeGroup,
-    CloseGroup,
-    CollectReports,
     ConnectionAcknowledged,
-    DeleteJob,
-    DescribeJob,
     Drain,
     Event,
-    Heartbeat,
-    IndirectAck,
-    LastReport,
-    Leave,
-    LinkBroken,
-    LinkSilent,
-    ListJobs,
-    MemberMessage,
-    MonitoredBarrier,
-    OpenGroup,
-    PeerInspected,
     ProcessInspected,
-    QueueLength,
-    QueuePop,
-    QueuePush,
-    ReportExit,
-    ReportPart,
     RequestCancelled,
     RequestReceived,
     SessionBroken,
@@ -68,8 +41,39 @@ from allhands_server.machine.events import (
 from allhands_server.machine.formatting import escape, quote
 from allhands_server.machine.jobs import Job, Jobs
 from allhands_server.machine.limits import LONGEST_STACK, check_name
+from allhands_server.machine.member_messages import (
+    Abort,
+    CancelCall,
+    CloseGroup,
+    Heartbeat,
+    IndirectAck,
+    LastReport,
+    Leave,
+    LinkBroken,
+    LinkSilent,
+    MemberMessage,
+    OpenGroup,
+    PeerInspected,
+    ReportPart,
+)
 from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.refused_callers import RefusedCallers
+from allhands_server.machine.requests import (
+    AbortJob,
+    AnyRequest,
+    AwaitVerdict,
+    Barrier,
+    ChangeGroup,
+    CollectReports,
+    DeleteJob,
+    DescribeJob,
+    ListJobs,
+    MonitoredBarrier,
+    QueueLength,
+    QueuePop,
+    QueuePush,
+    ReportExit,
+)
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.world import admission, report_collection
 from allhands_server.machine.world.member import Member

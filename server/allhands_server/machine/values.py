@@ -16,7 +16,7 @@ class Progress:
     completed: int
     operation: str = ""
     elapsed: float = 0.0
-    unanswered: tuple[int, ...] = ()
+    unanswered_pings: tuple[int, ...] = ()
 
 
 @fast_dataclass
@@ -64,8 +64,8 @@ class MemberView:
     reason: str
     """Of the loss, or of leaving."""
     data_port: int
-    space: str = ""
-    born: str = ""
+    pid_namespace: str = ""
+    start_ticks: str = ""
     clock_offset: float | None = None
     """Seconds to add to the member's clock for the coordinator's; None: unknown."""
     lateness: tuple[LatenessStatus, ...] = ()

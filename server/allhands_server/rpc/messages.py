@@ -10,7 +10,7 @@ from allhands_proto.codec import (
 )
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.values import CallCancellation
-from allhands_server.machine import effects, events, values
+from allhands_server.machine import effects, member_messages, requests, values
 
 _PRESENCE = {
     values.Presence.JOINED: wire.MEMBER_STATE_JOINED,
@@ -19,8 +19,8 @@ _PRESENCE = {
 }
 
 
-def join_from(message: wire.Join, address: str) -> events.Join:
-    return events.Join(
+def join_from(message: wire.Join, address: str) -> member_messages.Join:
+    return member_messages.Join(
         job=message.job,
         rank=message.rank,
         world_size=message.world_size,
@@ -33,39 +33,41 @@ def join_from(message: wire.Join, address: str) -> events.Join:
         memory=message.memory,
         data_port=message.data_port,
         elastic=message.elastic,
-        most=message.max_members,
-        space=message.pid_namespace,
-        born=message.start_ticks,
-        watched=message.exit_is_reported,
+        max_members=message.max_members,
+        pid_namespace=message.pid_namespace,
+        start_ticks=message.start_ticks,
+        exit_is_reported=message.exit_is_reported,
         stack_channel=message.stack_channel,
     )
 
 
-def remark_from(message: wire.SessionRequest) -> events.MemberMessage | None:
+def remark_from(message: wire.SessionRequest) -> member_messages.MemberMessage | None:
     """Return None for what this version does not know, and for a second Join."""
     match message.WhichOneof("request"):
         case "heartbeat":
             beat = message.heartbeat
-            return events.Heartbeat(
+            return member_messages.Heartbeat(
                 probe=beat.probe,
                 progress=tuple(map(progress_from, beat.progress)),
                 stack=beat.stack,
-                sent=beat.sent_at,
-                begun=tuple(map(_begun_from, beat.call_starts)),
+                sent_at=beat.sent_at,
+                call_starts=tuple(map(_begun_from, beat.call_starts)),
             )
         case "open_group":
-            return events.OpenGroup(message.open_group.group, tuple(message.open_group.ranks))
+            return member_messages.OpenGroup(
+                message.open_group.group, tuple(message.open_group.ranks)
+            )
         case "close_group":
-            return events.CloseGroup(message.close_group.group)
+            return member_messages.CloseGroup(message.close_group.group)
         case "link_broken":
             broken = message.link_broken
-            return events.LinkBroken(broken.rank, broken.reason, broken.shares_memory)
+            return member_messages.LinkBroken(broken.rank, broken.reason, broken.shares_memory)
         case "link_silent":
             silent = message.link_silent
-            return events.LinkSilent(silent.rank, silent.seconds, silent.is_over)
+            return member_messages.LinkSilent(silent.rank, silent.seconds, silent.is_over)
         case "leave":
             leave = message.leave
-            return events.Leave(
+            return member_messages.Leave(
                 tuple(map(progress_from, leave.progress)),
                 leave.error,
                 leave.traceback,
@@ -74,19 +76,19 @@ def remark_from(message: wire.SessionRequest) -> events.MemberMessage | None:
             )
         case "peer_inspected":
             told = message.peer_inspected
-            return events.PeerInspected(told.member_id, told.process_state, told.stack)
+            return member_messages.PeerInspected(told.member_id, told.process_state, told.stack)
         case "indirect_ack":
-            return events.IndirectAck(message.indirect_ack.rank)
+            return member_messages.IndirectAck(message.indirect_ack.rank)
         case "abort":
-            return events.Abort(message.abort.group, message.abort.reason)
+            return member_messages.Abort(message.abort.group, message.abort.reason)
         case "cancel_call":
             given = message.cancel_call
-            return events.CancelCall(given.group, given.sequence, given.reason)
+            return member_messages.CancelCall(given.group, given.sequence, given.reason)
         case "last_report":
-            return events.LastReport(message.last_report.report)
+            return member_messages.LastReport(message.last_report.report)
         case "report_part":
             part = message.report_part
-            return events.ReportPart(part.id, part.data, part.is_last)
+            return member_messages.ReportPart(part.id, part.data, part.is_last)
         case _:
             return None
 
@@ -104,7 +106,7 @@ def progress_from(message: wire.Progress) -> values.Progress:
         completed=message.completed,
         operation=message.operation,
         elapsed=message.elapsed,
-        unanswered=tuple(message.unanswered_pings),
+        unanswered_pings=tuple(message.unanswered_pings),
     )
 
 
@@ -222,8 +224,8 @@ def member(view: values.MemberView) -> wire.Member:
         state=_PRESENCE[view.presence],
         reason=view.reason,
         data_port=view.data_port,
-        pid_namespace=view.space,
-        start_ticks=view.born,
+        pid_namespace=view.pid_namespace,
+        start_ticks=view.start_ticks,
         clock_offset=view.clock_offset or 0.0,
         has_clock_offset=view.clock_offset is not None,
         lateness=map(encode_lateness, view.lateness),
@@ -252,8 +254,8 @@ def job(view: values.JobView) -> wire.Job:
     )
 
 
-def reform_from(message: wire.GroupChangeRequest) -> events.ChangeGroup:
-    return events.ChangeGroup(
+def reform_from(message: wire.GroupChangeRequest) -> requests.ChangeGroup:
+    return requests.ChangeGroup(
         job=message.job,
         member_id=message.member_id,
         group=message.group,

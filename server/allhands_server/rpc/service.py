@@ -18,7 +18,7 @@ from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
 from allhands_server.kv import calls
 from allhands_server.kv.calls import A, KvCall, P, Q
-from allhands_server.machine import events
+from allhands_server.machine import requests
 from allhands_server.machine.effects import (
     Aborted,
     BrokenLinks,
@@ -29,9 +29,9 @@ from allhands_server.machine.effects import (
     Notification,
     WorldFormed,
 )
-from allhands_server.machine.events import R, Request
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.requests import R, Request
 from allhands_server.refusal_status import bound_text
 from allhands_server.rpc import messages
 
@@ -208,7 +208,7 @@ class CoordinatorService(CoordinatorServicer):
         return await self._serve_key_call(calls.QUEUE_LENGTH, request, context)
 
     async def Barrier(self, request: wire.BarrierRequest, context: Context) -> wire.BarrierReply:
-        asked = events.Barrier(
+        asked = requests.Barrier(
             request.job, request.name, request.participant, tuple(request.participants)
         )
         return wire.BarrierReply(generation=await self._ask(asked, context))
@@ -219,11 +219,11 @@ class CoordinatorService(CoordinatorServicer):
         return self._description
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
-        jobs = await self._ask(events.ListJobs(), context)
+        jobs = await self._ask(requests.ListJobs(), context)
         return wire.ListJobsReply(jobs=map(messages.job, jobs))
 
     async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
-        return messages.job(await self._ask(events.DescribeJob(request.job), context))
+        return messages.job(await self._ask(requests.DescribeJob(request.job), context))
 
     async def Reform(self, request: wire.GroupChangeRequest, context: Context) -> wire.GroupChange:
         return messages.reformed(await self._ask(messages.reform_from(request), context))
@@ -231,10 +231,10 @@ class CoordinatorService(CoordinatorServicer):
     async def CollectReports(
         self, request: wire.CollectReportsRequest, context: Context
     ) -> AsyncIterator[wire.CollectReportsReply]:
-        asked = events.CollectReports(request.job, request.operations)
+        asked = requests.CollectReports(request.job, request.operations)
         reports = await self._ask(asked, context)
         # Afterwards: with the answers came news of how late members are.
-        job = await self._ask(events.DescribeJob(request.job), context)
+        job = await self._ask(requests.DescribeJob(request.job), context)
         yield wire.CollectReportsReply(job=messages.job(job))
         for report in reports:
             yield wire.CollectReportsReply(report=messages.member_report(report))
@@ -243,7 +243,7 @@ class CoordinatorService(CoordinatorServicer):
         self, request: wire.AwaitVerdictRequest, context: Context
     ) -> wire.Verdict:
         """Never return: a verdict is the end of a call's time, and travels in the trailers."""
-        asked = events.AwaitVerdict(
+        asked = requests.AwaitVerdict(
             job=request.job,
             member_id=request.member_id,
             group=request.group,
@@ -264,7 +264,7 @@ class CoordinatorService(CoordinatorServicer):
     async def MonitoredBarrier(
         self, request: wire.MonitoredBarrierRequest, context: Context
     ) -> wire.MonitoredBarrierReply:
-        asked = events.MonitoredBarrier(
+        asked = requests.MonitoredBarrier(
             request.job, request.member_id, request.group, request.sequence
         )
         found = await self._ask_by(asked, request.remaining, context)
@@ -273,19 +273,19 @@ class CoordinatorService(CoordinatorServicer):
         return wire.MonitoredBarrierReply()
 
     async def AbortJob(self, request: wire.AbortJobRequest, context: Context) -> wire.AbortJobReply:
-        asked = events.AbortJob(request.job, request.by, request.reason)
+        asked = requests.AbortJob(request.job, request.by, request.reason)
         return wire.AbortJobReply(notified=await self._ask(asked, context))
 
     async def DeleteJob(
         self, request: wire.DeleteJobRequest, context: Context
     ) -> wire.DeleteJobReply:
-        asked = events.DeleteJob(request.job, request.by, request.force)
+        asked = requests.DeleteJob(request.job, request.by, request.force)
         return wire.DeleteJobReply(expelled=await self._ask(asked, context))
 
     async def ReportExit(
         self, request: wire.ReportExitRequest, context: Context
     ) -> wire.ReportExitReply:
-        asked = events.ReportExit(
+        asked = requests.ReportExit(
             request.job, request.pid_namespace, request.pid, request.start_ticks, request.status
         )
         return wire.ReportExitReply(known=await self._ask(asked, context))

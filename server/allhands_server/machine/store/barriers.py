@@ -4,10 +4,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from allhands_server.machine.effects import Answer, Effect, Refuse
-from allhands_server.machine.events import Barrier
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.requests import Barrier
 
 
 @dataclass(slots=True)

@@ -7,7 +7,10 @@ from typing import Any
 
 from allhands_proto.values import CompareSetResult
 from allhands_server.machine.effects import Answer, Effect, Refuse
-from allhands_server.machine.events import (
+from allhands_server.machine.formatting import join_names, quote
+from allhands_server.machine.limits import check_key, check_reply, check_value
+from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.requests import (
     Add,
     Append,
     CompareSet,
@@ -21,9 +24,6 @@ from allhands_server.machine.events import (
     Set,
     Wait,
 )
-from allhands_server.machine.formatting import join_names, quote
-from allhands_server.machine.limits import check_key, check_reply, check_value
-from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.values import Entry
 
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}", re.ASCII)

@@ -3,10 +3,10 @@
 from collections import deque
 
 from allhands_server.machine.effects import Answer, Effect, Refuse
-from allhands_server.machine.events import QueueLength, QueuePop, QueuePush, QueueRequest
 from allhands_server.machine.formatting import quote
 from allhands_server.machine.limits import check_key, check_value
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.requests import QueueLength, QueuePop, QueuePush, QueueRequest
 
 
 class Queues:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import count
 
 from allhands_server.machine import limits
-from allhands_server.machine.events import Join
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.limits import check_job, check_name
+from allhands_server.machine.member_messages import Join
 from allhands_server.machine.refusals import Refused, Status
 from allhands_server.machine.world.member import Member, describe_process
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from allhands_server.machine.effects import Answer, Effect, Refuse
-from allhands_server.machine.events import ChangeGroup
 from allhands_server.machine.formatting import join_names, quote
 from allhands_server.machine.limits import check_name
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.requests import ChangeGroup
 from allhands_server.machine.values import GroupChange
 from allhands_server.machine.world.world import World
 
@@ -68,13 +68,13 @@ class GroupChanges:
             )
         if asker.rank in case.requests:
             raise Refused(Status.ALREADY_EXISTS, f"{asker} has asked already")
-        if self._world.most and request.kind == "grow":
+        if self._world.max_members and request.kind == "grow":
             size = len(self._list_present(ranks)) + request.wanted
-            if size > self._world.most:
+            if size > self._world.max_members:
                 raise Refused(
                     Status.FAILED_PRECONDITION,
                     f"with {request.wanted} more, group {quote(request.group)} would have "
-                    f"{size} ranks: max_size is {self._world.most}",
+                    f"{size} ranks: max_size is {self._world.max_members}",
                 )
         self._proposals[request.group] = case
         case.requests[asker.rank] = (ticket, request)
@@ -142,7 +142,7 @@ class GroupChanges:
         if len(waiting) < needed:
             return effects
         if request.kind == "admit":
-            most = self._world.most
+            most = self._world.max_members
             needed = max(most - len(present), 0) if most else len(waiting)
         newcomers = waiting[:needed]
         if request.kind == "replace":

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from allhands_proto.values import AbsentRank
-from allhands_server.machine.events import Join
 from allhands_server.machine.limits import check_name
+from allhands_server.machine.member_messages import Join
 from allhands_server.machine.timers import Timer
 from allhands_server.machine.values import MemberView, Presence, Progress
 
@@ -106,7 +106,7 @@ class Member:
     def get_unanswered(self, group: str) -> tuple[int, ...]:
         """Ranks that do not answer its pings, of those that it waits for in a group."""
         found = self._progress.get(group)
-        return () if found is None or not found[0].operation else found[0].unanswered
+        return () if found is None or not found[0].operation else found[0].unanswered_pings
 
     def describe(self, now: float) -> MemberView:
         return MemberView(
@@ -123,8 +123,8 @@ class Member:
             presence=self.presence,
             reason=self.reason,
             data_port=self.join.data_port,
-            space=self.join.space,
-            born=self.join.born,
+            pid_namespace=self.join.pid_namespace,
+            start_ticks=self.join.start_ticks,
             gone=None if self.gone_at is None else max(0.0, now - self.gone_at),
             condition=self.condition,
         )

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allhands_server.machine.effects import Answer, CollectReport, Effect, Push
-from allhands_server.machine.events import CollectReports, ReportPart
+from allhands_server.machine.member_messages import ReportPart
 from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.requests import CollectReports
 from allhands_server.machine.values import MemberReport
 from allhands_server.machine.world.member import Member
 

@@ -16,10 +16,10 @@ from typing import TypeAlias
 
 from allhands_proto.values import AbsentRank, CallCancellation, Verdict
 from allhands_server.machine.effects import Answer, Effect
-from allhands_server.machine.events import AwaitVerdict, MonitoredBarrier
 from allhands_server.machine.formatting import escape
 from allhands_server.machine.limits import LONGEST_ERROR, check_name
 from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.requests import AwaitVerdict, MonitoredBarrier
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.values import Presence
 from allhands_server.machine.world.absent_ranks import (

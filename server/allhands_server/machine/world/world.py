@@ -43,9 +43,11 @@ from allhands_server.machine.effects import (
     Push,
     WorldFormed,
 )
-from allhands_server.machine.events import Heartbeat, Join, Leave, Randomness, ReportExit
+from allhands_server.machine.events import Randomness
 from allhands_server.machine.formatting import escape, join_names, quote
+from allhands_server.machine.member_messages import Heartbeat, Join, Leave
 from allhands_server.machine.refusals import Refusal, Refused, Status
+from allhands_server.machine.requests import ReportExit
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.values import MemberView, Presence
 from allhands_server.machine.world import admission
@@ -200,9 +202,9 @@ class World:
         return member, effects
 
     @property
-    def most(self) -> int:
+    def max_members(self) -> int:
         """How many members it may have; 0: no limit."""
-        return max((one.join.most for one in self.present.values()), default=0)
+        return max((one.join.max_members for one in self.present.values()), default=0)
 
     @property
     def _is_elastic(self) -> bool:
@@ -338,7 +340,7 @@ class World:
         )
         why = f" because of {quote(error)}" if error else ""
         report = OperatorLog(
-            f"job {self.job}: {member} left{why}; epoch {self.epoch}", of_failure=bool(why)
+            f"job {self.job}: {member} left{why}; epoch {self.epoch}", is_failure=bool(why)
         )
         told = self.push(others.values(), left)
         return [*effects, *told, report, *self.on_change(now), *self._end_if_empty(now)]
@@ -353,7 +355,7 @@ class World:
         if member.unanswered_since is not None and now - member.heard_at >= self.heartbeat_window:
             return self.failure_detector.on_session_broken(member, now)
         looking = self.inspect_process(member)
-        if member.rank in self._suspected and not (looking or member.join.watched):
+        if member.rank in self._suspected and not (looking or member.join.exit_is_reported):
             return self.lose(member, "its session broke, and a link to it", now)
         self.failure_detector.stop(member)
         # Twice: a process closes its sockets before it is gone.
@@ -374,7 +376,7 @@ class World:
             return []
         self._suspected.add(rank)
         if suspect.is_broken:
-            if suspect.join.space or suspect.join.watched:
+            if suspect.join.pid_namespace or suspect.join.exit_is_reported:
                 return []  # more will be known in a moment
             return self.lose(suspect, "its session broke, and a link to it", now)
         if not shares_memory:
@@ -435,7 +437,11 @@ class World:
         """Take in how a process ended; say whether it is one of the members."""
         for member in self.members.values():
             join = member.join
-            if (join.space, join.pid, join.born) == (exit.space, exit.pid, exit.born):
+            if (join.pid_namespace, join.pid, join.start_ticks) == (
+                exit.pid_namespace,
+                exit.pid,
+                exit.start_ticks,
+            ):
                 member.exit_status = exit.status
                 return True, self._judge_exit(member, now)
         return False, []
@@ -464,7 +470,7 @@ class World:
         ranks = set(self.groups.get_ranks(group) or ()) if group else self.members.keys()
         told = [one for rank, one in self.present.items() if rank in ranks and one is not but]
         what = f"group {quote(group)} of job {self.job}" if group else f"job {self.job}"
-        report = OperatorLog(f"{what} was aborted by {by}: {quote(reason)}", of_failure=True)
+        report = OperatorLog(f"{what} was aborted by {by}: {quote(reason)}", is_failure=True)
         return [*self.push(told, Aborted(group, by, reason[: limits.LONGEST_ERROR])), report]
 
     def push_call_cancelled(
@@ -525,7 +531,7 @@ class World:
             verdict=make_world_verdict([member.loss]),
         )
         report = OperatorLog(
-            f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", of_failure=True
+            f"job {self.job}: {member} is lost: {reason}; epoch {self.epoch}", is_failure=True
         )
         others = self.push(self.present.values(), lost)
         return [*effects, *others, report, *self.on_change(now), *self._end_if_empty(now)]
@@ -581,10 +587,10 @@ class World:
 
     def on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
         """Learn from a heartbeat how a member's clock goes, and when it began its calls."""
-        if not 0 < beat.sent < limits.LATEST_CLOCK:
+        if not 0 < beat.sent_at < limits.LATEST_CLOCK:
             return
-        self._clock_sync.add_sample(member.rank, member.join.host, beat.sent, now)
-        for one in beat.begun:
+        self._clock_sync.add_sample(member.rank, member.join.host, beat.sent_at, now)
+        for one in beat.call_starts:
             if member.rank in (self.groups.get_ranks(one.group) or ()):
                 self._lateness.add_starts(one.group, member.rank, one.calls)
 
@@ -623,15 +629,15 @@ class World:
         With `stack` it is to say where its program is, unless that is known.
         """
         join = member.join
-        if not (join.space and join.born):
+        if not (join.pid_namespace and join.start_ticks):
             return []
         channel = join.stack_channel if stack and not member.stack else ""
-        if join.space == self._space:
-            return [InspectProcess(self.job, member.member_id, join.pid, join.born, channel)]
+        if join.pid_namespace == self._space:
+            return [InspectProcess(self.job, member.member_id, join.pid, join.start_ticks, channel)]
         for one in self.present.values():
             answers = one.is_reachable and one.unanswered_since is None
-            if one is not member and answers and one.join.space == join.space:
-                asked = InspectPeer(member.member_id, join.pid, join.born, channel)
+            if one is not member and answers and one.join.pid_namespace == join.pid_namespace:
+                asked = InspectPeer(member.member_id, join.pid, join.start_ticks, channel)
                 return [Push(one.session, asked)]
         return []
 
@@ -647,7 +653,7 @@ class World:
         member.inspected_at = now
         if stack and is_silent:
             member.stack = stack[-limits.LONGEST_STACK :]
-        if not has_ended(member.process_state) or member.join.watched:
+        if not has_ended(member.process_state) or member.join.exit_is_reported:
             return self.failure_detector.on_inspected(member, now) if is_silent and stack else []
         return self.lose(member, "its session broke" if member.is_broken else "it is gone", now)
 

@@ -1,0 +1,135 @@
+"""Messages of a member on its session: the Join, and all that follow."""
+
+from typing import TypeAlias
+
+from allhands_server.machine.fast_dataclass import fast_dataclass
+from allhands_server.machine.values import CallStarts, Progress
+
+
+@fast_dataclass
+class Join:
+    """See coordinator.proto; `address` is where peers reach the worker: host:port."""
+
+    job: str
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    address: str
+    heartbeat_window: float = 0.0
+    label: str = ""
+    hosts_coordinator: bool = False
+    memory: str = ""
+    data_port: int = 0
+    elastic: bool = False
+    max_members: int = 0
+    pid_namespace: str = ""
+    start_ticks: str = ""
+    exit_is_reported: bool = False
+    stack_channel: str = ""
+
+
+@fast_dataclass
+class Heartbeat:
+    probe: int = 0
+    progress: tuple[Progress, ...] = ()
+    stack: str = ""
+    sent_at: float = 0.0
+    call_starts: tuple[CallStarts, ...] = ()
+
+
+@fast_dataclass
+class OpenGroup:
+    group: str
+    ranks: tuple[int, ...]
+
+
+@fast_dataclass
+class CloseGroup:
+    group: str
+
+
+@fast_dataclass
+class LinkBroken:
+    rank: int
+    reason: str
+    shares_memory: bool = False
+
+
+@fast_dataclass
+class LinkSilent:
+    """Nothing has come from `rank` for so long, though it was pinged; or something has again."""
+
+    rank: int
+    seconds: float = 0.0
+    is_over: bool = False
+
+
+@fast_dataclass
+class Leave:
+    progress: tuple[Progress, ...] = ()
+    error: str = ""
+    traceback: str = ""
+    aborts: bool = False
+    report: bytes = b""
+
+
+@fast_dataclass
+class PeerInspected:
+    """What a neighbour saw of the process of a member; see coordinator.proto."""
+
+    member_id: str
+    process_state: str
+    stack: str = ""
+
+
+@fast_dataclass
+class IndirectAck:
+    """A member's answer to a `Vouch`: it hears that rank over a link."""
+
+    rank: int
+
+
+@fast_dataclass
+class Abort:
+    group: str
+    reason: str
+
+
+@fast_dataclass
+class CancelCall:
+    group: str
+    sequence: int
+    reason: str
+
+
+@fast_dataclass
+class ReportPart:
+    """A piece of what a member was asked for by a `Collect`."""
+
+    number: int
+    data: bytes
+    is_last: bool
+
+
+@fast_dataclass
+class LastReport:
+    """What a member had recorded when it heard of a failure."""
+
+    report: bytes
+
+
+MemberMessage: TypeAlias = (
+    Heartbeat
+    | OpenGroup
+    | CloseGroup
+    | LinkBroken
+    | LinkSilent
+    | Leave
+    | PeerInspected
+    | IndirectAck
+    | Abort
+    | CancelCall
+    | ReportPart
+    | LastReport
+)

@@ -1,0 +1,254 @@
+"""Requests to the machine; the type parameter of each is the type of its answer."""
+
+from typing import Generic, TypeAlias, TypeVar
+
+from allhands_proto.values import CallCancellation, CompareSetResult, Verdict
+from allhands_server.machine.fast_dataclass import fast_dataclass
+from allhands_server.machine.values import Entry, GroupChange, JobView, MemberReport
+
+R = TypeVar("R")
+
+
+class Request(Generic[R]):
+    """A question that is answered once: with an R, or a refusal."""
+
+    __slots__ = ()
+
+
+# ---------------------------------------------------------------- key-value
+
+
+@fast_dataclass
+class Set(Request[int]):
+    """Answered with the revision."""
+
+    job: str
+    key: str
+    value: bytes
+
+
+@fast_dataclass
+class Get(Request[Entry]):
+    job: str
+    key: str
+    wait: bool = False
+
+
+@fast_dataclass
+class Wait(Request[None]):
+    """Answered when all keys exist at once."""
+
+    job: str
+    keys: tuple[str, ...]
+
+
+@fast_dataclass
+class Add(Request[int]):
+    """Answered with the sum."""
+
+    job: str
+    key: str
+    amount: int
+
+
+@fast_dataclass
+class CompareSet(Request[CompareSetResult]):
+    job: str
+    key: str
+    expected: bytes
+    desired: bytes
+
+
+@fast_dataclass
+class Append(Request[int]):
+    """Answered with the new length in bytes."""
+
+    job: str
+    key: str
+    value: bytes
+
+
+@fast_dataclass
+class MultiSet(Request[int]):
+    """Answered with the revision; of pairs with one key the last counts."""
+
+    job: str
+    pairs: tuple[tuple[str, bytes], ...]
+
+
+@fast_dataclass
+class MultiGet(Request[tuple[bytes, ...]]):
+    job: str
+    keys: tuple[str, ...]
+    wait: bool = False
+
+
+@fast_dataclass
+class Delete(Request[bool]):
+    """Answered with whether the key existed."""
+
+    job: str
+    key: str
+
+
+@fast_dataclass
+class ListKeys(Request[tuple[str, ...]]):
+    job: str
+    prefix: str = ""
+
+
+@fast_dataclass
+class Count(Request[int]):
+    job: str
+
+
+KeyRequest: TypeAlias = (
+    Set | Get | Wait | Add | CompareSet | Append | MultiSet | MultiGet | Delete | ListKeys | Count
+)
+
+# ---------------------------------------------------------------- queues
+
+
+@fast_dataclass
+class QueuePush(Request[int]):
+    """Answered with how many values wait in the queue now; 0: it has been popped already."""
+
+    job: str
+    key: str
+    value: bytes
+
+
+@fast_dataclass
+class QueuePop(Request[bytes]):
+    job: str
+    key: str
+    wait: bool = False
+
+
+@fast_dataclass
+class QueueLength(Request[int]):
+    job: str
+    key: str
+
+
+QueueRequest: TypeAlias = QueuePush | QueuePop | QueueLength
+
+# ---------------------------------------------------------------- jobs, calls, groups
+
+
+@fast_dataclass
+class Barrier(Request[int]):
+    """Arrive at a barrier; answered with its generation when all participants have."""
+
+    job: str
+    name: str
+    participant: str
+    participants: tuple[str, ...]
+
+
+@fast_dataclass
+class AwaitVerdict(Request[Verdict | CallCancellation]):
+    """Ask, until the call's deadline, who is missing in it; `waiting_on` are ranks of the world.
+
+    The answer comes when the call is due, and somewhat later where members are still being asked.
+    """
+
+    job: str
+    member_id: str
+    group: str
+    sequence: int
+    operation: str
+    waiting_on: tuple[int, ...] = ()
+
+
+@fast_dataclass
+class ChangeGroup(Request[GroupChange]):
+    """Decide with all present members of a group; see coordinator.proto."""
+
+    job: str
+    member_id: str
+    group: str
+    kind: str
+    flag: bool = False
+    wanted: int = 0
+    returned: int = 0
+    computed: int = 0
+
+
+@fast_dataclass
+class MonitoredBarrier(Request[Verdict | None]):
+    """Arrive at a monitored barrier: None when all members of the group have arrived.
+
+    The verdict of the first who runs out of time is everybody's, also of those who come later.
+    """
+
+    job: str
+    member_id: str
+    group: str
+    sequence: int
+
+
+@fast_dataclass
+class AbortJob(Request[int]):
+    """Release the members of a job; answered with how many were told."""
+
+    job: str
+    by: str
+    reason: str
+
+
+@fast_dataclass
+class DeleteJob(Request[int]):
+    """Forget a job; with `force` also one that has members, who are expelled.
+
+    Answered with how many these were.
+    """
+
+    job: str
+    by: str
+    force: bool = False
+
+
+@fast_dataclass
+class ReportExit(Request[bool]):
+    """Tell how a process ended (-n: by signal n); answered with whether it is a known member."""
+
+    job: str
+    pid_namespace: str
+    pid: int
+    start_ticks: str
+    status: int
+
+
+@fast_dataclass
+class ListJobs(Request[tuple[JobView, ...]]):
+    """Answered by name."""
+
+
+@fast_dataclass
+class DescribeJob(Request[JobView]):
+    job: str
+
+
+@fast_dataclass
+class CollectReports(Request[tuple[MemberReport, ...]]):
+    """Ask all members what they have recorded, `operations` of each group; answered by rank."""
+
+    job: str
+    operations: int
+
+
+AnyRequest: TypeAlias = (
+    KeyRequest
+    | QueueRequest
+    | Barrier
+    | AwaitVerdict
+    | MonitoredBarrier
+    | ChangeGroup
+    | AbortJob
+    | DeleteJob
+    | ReportExit
+    | ListJobs
+    | DescribeJob
+    | CollectReports
+)
