@@ -5,13 +5,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from allhands.runtime.loop_thread import is_wake_of_a_closed_loop
 from support.parity import rows
 from support.ranks.forking import ForkServer
-from support.ranks.processes import Cluster, Job, Process
+from support.ranks.processes import Cluster, Job, Process, Program
 from support.seeds.listing import ABSENT
 
 
@@ -80,11 +81,11 @@ def backend() -> str:
 
 @pytest.fixture
 def job(cluster: Cluster, backend: str) -> Job:
-    """Give a function that runs a script in a world of `size` ranks at a daemon."""
+    """Give a function that runs a program in a world of `size` ranks at a daemon."""
 
-    def start(size: int, script: str, **environment: str) -> list[Process]:
+    def start(size: int, program: Program, *arguments: Any, **environment: str) -> list[Process]:
         url = cluster.daemon() + "/job"
         given = {"ALLHANDS_URL": url, "ALLHANDS_BACKEND": backend, **environment}
-        return cluster.world(size, script, **given)
+        return cluster.world(size, program, *arguments, **given)
 
     return start

@@ -2,48 +2,14 @@
 
 import os
 import signal
-import textwrap
 
 import pytest
 
+from programs import broken_memory
 from support.ranks.processes import Job, Process
 
 LARGE = 16 << 20
 """Elements of float32 that are 64 MiB."""
-
-USE = """
-import asyncio
-from support.arrays.collective_cases import *
-ah.init_process_group(timeout=40)
-n, me = ah.get_world_size(), ah.get_rank()
-
-def shared(length, dtype):
-    return ah.empty(length, dtype)
-
-def variant():
-    said = ah.default_group().explain()
-    return said.partition("over shared memory, ")[2].partition(":")[0]
-
-def tell_when_called():
-    '''Tell "called" when the next call of this rank is under way.'''
-    group = ah.default_group()
-    before = group.sequence
-
-    def watch():
-        until(lambda: group.sequence > before)
-        tell("called")
-
-    threading.Thread(target=watch, daemon=True).start()
-
-def outcome(one, **more):
-    '''Make a call; return its error, or what is wrong with its result.'''
-    told = failure(lambda: one.run(ah, **more))
-    return {**told, "wrong": "" if told["error"] else one.wrong()}
-"""
-
-
-def script(text: str) -> str:
-    return USE + textwrap.dedent(text)
 
 
 def finished(ranks: list[Process]) -> None:
@@ -70,23 +36,7 @@ def finished(ranks: list[Process]) -> None:
 def test_a_rank_killed_within_a_call_is_named_by_all_and_nothing_is_left(
     job: Job, size: int, name: str, length: int, make: str, variant: str, victim: int
 ) -> None:
-    text = f"""
-    ah.all_reduce(np.ones(1))
-    one = case("{name}", me, n, {length}, make={make})
-    one.run(ah)
-    maps = [line.split(maxsplit=5) for line in open("/proc/self/maps")]
-    files = {{one[5].strip() for one in maps if "/dev/shm" in one[-1] or "memfd" in one[-1]}}
-    tell("running", pid=os.getpid(), variant=variant(), files=list(files))
-
-    def forever():
-        while True:
-            one.run(ah)
-
-    tell("failed", **failure(forever))
-    tell("next", **failure(ah.barrier))
-    ah.destroy_process_group()
-    """
-    ranks = job(size, script(text))
+    ranks = job(size, broken_memory.repeat_until_killed, name, length, make)
     running = [rank.expect("running") for rank in ranks]
     assert [one["variant"] for one in running] == [variant] * size
     # Memory without a name is gone with the last process that has it, whatever ends them.
@@ -118,29 +68,7 @@ def test_a_rank_killed_within_a_call_is_named_by_all_and_nothing_is_left(
 def test_a_stopped_rank_times_others_out_and_later_calls_are_right(
     job: Job, size: int, name: str, length: int, make: str
 ) -> None:
-    text = f"""
-    ah.all_reduce(np.ones(1))
-    store, over, step, last, errors = ah.store(), threading.Event(), 0, None, []
-    threading.Thread(target=lambda: (hear(), over.set()), daemon=True).start()
-    while last is None or step < last:
-        one = case("{name}", me, n, {length}, seed=step, make={make})
-        said = outcome(one, timeout=30 if step < 3 else 0.5)
-        assert not said["wrong"], (step, said)
-        if 1 in said["ranks"] and not errors:
-            tell("timeout", **said)
-            errors.append(said["error"])
-        step += 1
-        if me == 0 and step == 3:
-            tell("busy")
-        if me == 0 and last is None and over.is_set():
-            last = step + 50  # further than any rank is ahead of another
-            store.set("last", str(last))
-        elif last is None and store.check(["last"]):
-            last = int(store.get("last"))
-    tell("recovered", latest=said["error"], text=said["text"])
-    ah.destroy_process_group()
-    """
-    ranks = job(size, script(text))
+    ranks = job(size, broken_memory.recover_from_a_stop, name, length, make)
     ranks[0].expect("busy")
     os.kill(ranks[1].child.pid, signal.SIGSTOP)
     said = [rank.expect("timeout") for at, rank in enumerate(ranks) if at != 1]
@@ -162,26 +90,7 @@ def test_who_comes_late_is_told_at_once_again_and_again(
     job: Job, size: int, length: int, make: str
 ) -> None:
     # Rank 0 comes before, at, or after the moment when the others have had enough.
-    text = f"""
-    import random
-    delays = random.Random(1)
-    errors = []
-    for step in range(20):
-        delay = delays.choice([0, 0.02, 0.03, 0.04, 0.05, 0.08]) * 2 * delays.random()
-        one = case("all_reduce", me, n, {length}, seed=step, make={make})
-        if me == 0:
-            time.sleep(delay)
-        # Late ranks have time: that they are told so at once is why this test does not hang.
-        said = outcome(one, timeout=30 if me == 0 else 0.05)
-        assert not said["wrong"], said
-        errors.append((said["error"], "gave it up" in said["text"]))
-        one = case("all_reduce", me, n, {length}, seed=step + 1, make={make})
-        said = outcome(one)
-        assert not said["error"] and not said["wrong"], said
-    tell("done", errors=errors)
-    ah.destroy_process_group()
-    """
-    ranks = job(size, script(text))
+    ranks = job(size, broken_memory.call_late, length, make)
     told = [rank.expect("done")["errors"] for rank in ranks]
     for errors in told:
         assert {error for error, _ in errors} <= {None, "CollectiveTimeout"}, errors
@@ -191,23 +100,7 @@ def test_who_comes_late_is_told_at_once_again_and_again(
 
 
 def test_a_deadline_of_milliseconds_is_kept(job: Job) -> None:
-    text = """
-    x = np.ones(3)
-    if me == 0:
-        tell("early", **failure(lambda: ah.all_reduce(x, timeout=0.01)))
-        work = ah.all_reduce(x, async_op=True, timeout=0.01)
-        tell("later", **failure(work.wait))
-        tell("waiting")
-    hear()
-    if me == 1:
-        tell("late", **failure(lambda: ah.all_reduce(x)))
-        tell("later", **failure(lambda: ah.all_reduce(x)))
-    x = np.ones(3)
-    ah.all_reduce(x)
-    tell("done", x=x.tolist())
-    ah.destroy_process_group()
-    """
-    ranks = job(2, script(text))
+    ranks = job(2, broken_memory.keep_a_short_deadline)
     for what in ("early", "later"):
         told = ranks[0].expect(what)
         assert told["error"] == "CollectiveTimeout", told
@@ -249,26 +142,7 @@ DIFFERENT = [
 def test_different_calls_are_refused_with_one_table_and_nothing_is_written(
     job: Job, async_op: bool
 ) -> None:
-    text = f"""
-    x, y, big = np.full(6, 7.0), np.full(6, 7.0), np.full(120_000, 7.0)
-    for others, mine in {[pair[::-1] for pair in DIFFERENT]!r}:
-        call = mine if me == 1 else others
-        try:
-            if {async_op}:
-                eval(call[:-1] + (", " if call[-2] != "(" else "") + "async_op=True)").wait()
-            else:
-                eval(call)
-            tell("ended", call=call)
-        except ah.CollectiveMismatch as error:
-            table = {{str(rank): said for rank, said in error.table.items()}}
-            kept = all((one == 7.0).all() for one in (x, y, big))
-            tell("refused", call=call, table=table, kept=kept)
-        z = np.ones(3)
-        ah.all_reduce(z)
-        tell("next", z=z.tolist())
-    ah.destroy_process_group()
-    """
-    ranks = job(3, script(text))
+    ranks = job(3, broken_memory.call_differently, [pair[::-1] for pair in DIFFERENT], async_op)
     for pair in DIFFERENT:
         told = [rank.expect("refused") for rank in ranks]
         assert [one["call"] for one in told] == [pair[1], pair[0], pair[1]]
@@ -309,30 +183,7 @@ PAIRS = "[np.zeros(4, 'f4,f4') for _ in range(3)]"
 def test_who_went_on_from_another_call_is_in_the_table_of_those_who_come_later(
     job: Job, before: str, first: str, then: str
 ) -> None:
-    text = f"""
-    x = np.zeros(4)
-    {before}  # from now on it waits for nobody
-    ah.barrier()
-    x = np.full(4, float(me))
-    outs = [np.zeros(4) for _ in range(3)] if me == 0 else None
-    if me == 1:
-        {first}
-        tell("ended")
-        hear()
-    else:
-        hear()
-        try:
-            {then}
-        except ah.CollectiveMismatch as error:
-            kept = bool((x == me).all() and not (outs and any(map(np.any, outs))))
-            table = {{str(rank): said for rank, said in error.table.items()}}
-            tell("refused", table=table, kept=kept)
-    z = np.ones(3)
-    ah.all_reduce(z)
-    tell("next", z=z.tolist())
-    ah.destroy_process_group()
-    """
-    ranks = job(3, script(text))
+    ranks = job(3, broken_memory.go_on_from_another_call, before, first, then)
     ranks[1].expect("ended")
     ranks[0].say()
     ranks[2].say()
@@ -352,23 +203,7 @@ def test_who_went_on_from_another_call_is_in_the_table_of_those_who_come_later(
 
 @pytest.mark.parametrize("length", [3, 1_000_000])
 def test_others_learn_that_a_call_was_interrupted(job: Job, length: int) -> None:
-    text = f"""
-    ah.barrier()
-    one = case("all_reduce", me, n, {length})
-    if me == 0:
-        try:
-            tell_when_called()
-            one.run(ah)
-        except KeyboardInterrupt:
-            tell("interrupted")
-    hear()
-    if me:
-        tell("told", **failure(lambda: one.run(ah)))
-    one = case("all_reduce", me, n, {length})
-    tell("next", **outcome(one))
-    ah.destroy_process_group()
-    """
-    ranks = job(2, script(text))
+    ranks = job(2, broken_memory.interrupt_a_call, length)
     ranks[0].expect("called")
     os.kill(ranks[0].child.pid, signal.SIGINT)
     ranks[0].expect("interrupted")
@@ -386,30 +221,7 @@ def test_others_learn_that_a_call_was_interrupted(job: Job, length: int) -> None
 
 
 def test_an_interrupt_reaches_a_call_that_waits_for_one_started_before(job: Job) -> None:
-    text = """
-    ah.barrier()
-    x, y = np.ones(3), np.ones(3)
-    call = ah.all_reduce_init(x)
-    main = threading.main_thread().ident
-
-    def interrupt():
-        # Its own number it takes only when the one that was started has ended.
-        until(lambda: sys._current_frames()[main].f_code is ah.all_reduce.__code__)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    if me == 0:
-        call.start()
-        threading.Thread(target=interrupt).start()
-        try:
-            ah.all_reduce(y)
-        except KeyboardInterrupt:
-            tell("interrupted")
-        said = failure(call.wait)
-        tell("waited", **said)
-    hear()
-    ah.destroy_process_group()
-    """
-    ranks = job(2, script(text))
+    ranks = job(2, broken_memory.interrupt_a_queued_call)
     ranks[0].expect("interrupted")
     assert ranks[0].expect("waited")["error"] == "AllhandsError"
     for rank in ranks:
@@ -419,27 +231,7 @@ def test_an_interrupt_reaches_a_call_that_waits_for_one_started_before(job: Job)
 
 def test_cancelled_works_end_and_others_are_told_in_order(job: Job) -> None:
     # More of them than calls that a rank may be ahead of another.
-    text = """
-    ah.barrier()
-    if me == 0:
-        works = [ah.all_reduce(np.ones(100_000), async_op=True) for _ in range(24)]
-        for work in works[22::-1]:
-            work.cancel()
-            tell("ended", **failure(work.wait))
-        hear()
-        tell("last", **failure(works[23].wait), sum=works[23].result()[-3:].tolist())
-    else:
-        hear()
-        for _ in range(23):
-            tell("ended", **failure(lambda: ah.all_reduce(np.ones(100_000))))
-        x = np.ones(100_000)
-        tell("last", **failure(lambda: ah.all_reduce(x)), sum=x[-3:].tolist())
-    x = np.ones(3)
-    ah.all_reduce(x)
-    tell("next", sum=x.tolist())
-    ah.destroy_process_group()
-    """
-    ranks = job(2, script(text))
+    ranks = job(2, broken_memory.cancel_calls)
     for _ in range(23):
         told = ranks[0].expect("ended")
         assert told["error"] == "AllhandsError", told
@@ -459,35 +251,7 @@ def test_cancelled_works_end_and_others_are_told_in_order(job: Job) -> None:
 
 
 def test_a_cancelled_await_ends_the_call_before_it_returns(job: Job) -> None:
-    text = """
-    import asyncio
-    import allhands as ah
-
-    async def main():
-        async with ah.aio.connect(timeout=40) as world:
-            x = np.ones(1_000_000)
-            if world.rank == 0:
-                waiting = asyncio.create_task(world.all_reduce(x))
-                await asyncio.sleep(0)
-                waiting.cancel()
-                try:
-                    await waiting
-                except asyncio.CancelledError:
-                    x[:] = 5  # it is the caller's again
-                tell("cancelled", still=bool((x == 5).all()))
-            await asyncio.to_thread(hear)
-            if world.rank == 1:
-                try:
-                    await world.all_reduce(x)
-                except ah.GroupAborted as error:
-                    tell("told", text=str(error))
-            x = np.ones(100_000)
-            await world.all_reduce(x)
-            tell("next", right=bool((x == 2).all()))
-
-    asyncio.run(main())
-    """
-    ranks = job(2, textwrap.dedent(text))
+    ranks = job(2, broken_memory.cancel_an_await)
     assert ranks[0].expect("cancelled")["still"]
     for rank in ranks:
         rank.say()
@@ -502,34 +266,7 @@ def test_a_cancelled_await_ends_the_call_before_it_returns(job: Job) -> None:
 
 @pytest.mark.parametrize("how", ["destroys its group", "raises"])
 def test_what_a_rank_completed_before_it_left_ends_well_on_slower_ranks(job: Job, how: str) -> None:
-    text = f"""
-    def calls():
-        yield case("broadcast", me, n, 3, root=0)
-        yield case("gather", me, n, 2_000, root=2)
-        yield case("scatter", me, n, 300, root=0)
-
-    for one in calls():  # all know that all make such calls: from now on roots run ahead
-        one.run(ah)
-    if me == 2:
-        hear()
-    if me == 1:
-        tell("gone first")
-    steps = [outcome(one) for one in calls()] if me != 1 else []
-    if me == 1:
-        for one in calls():
-            one.run(ah)
-    if me != 0:
-        tell("steps", errors=[one["error"] for one in steps], wrong=[one["wrong"] for one in steps])
-        told = failure(lambda: ah.all_reduce(np.ones(3)))
-        tell("gone", **told)
-        hear()
-        os._exit(0)
-    tell("leaving")
-    if {how == "raises"}:
-        raise LookupError("enough")
-    ah.destroy_process_group()
-    """
-    ranks = job(3, script(text))
+    ranks = job(3, broken_memory.leave_after_calls, how == "raises")
     ranks[1].expect("gone first")
     ranks[0].expect("leaving")
     assert ranks[0].ended() == (1 if how == "raises" else 0)
@@ -550,22 +287,7 @@ def test_what_a_rank_completed_before_it_left_ends_well_on_slower_ranks(job: Job
 def test_what_a_rank_completed_in_a_group_that_it_closed_ends_well_on_slower_ranks(
     job: Job,
 ) -> None:
-    text = """
-    part = ah.new_group([0, 1])
-    for _ in range(2):  # all know that all make such calls: from now on the root runs ahead
-        ah.broadcast(np.ones(8), src=0, group=part)
-    if me == 1:
-        hear()
-        tell("gone", **failure(lambda: ah.all_reduce(np.ones(3))))
-    x = np.full(8, 7.0 + me)
-    tell("ended", **failure(lambda: ah.broadcast(x, src=0, group=part)))
-    if me == 1:
-        tell("got", right=bool((x == 7).all()))
-        tell("next", **failure(lambda: ah.broadcast(x, src=0, group=part)))
-    ah.destroy_process_group(part)
-    ah.destroy_process_group()
-    """
-    ranks = job(2, script(text))
+    ranks = job(2, broken_memory.close_a_group_after_calls)
     assert ranks[0].expect("ended")["error"] is None
     assert ranks[0].ended() == 0
     ranks[1].say()
@@ -578,18 +300,7 @@ def test_what_a_rank_completed_in_a_group_that_it_closed_ends_well_on_slower_ran
 
 @pytest.mark.parametrize("length", [3, 100_000])
 def test_who_is_blocked_in_a_call_learns_that_another_leaves(job: Job, length: int) -> None:
-    text = f"""
-    x = np.ones({length})
-    ah.all_reduce(x)
-    if me == 1:
-        hear()
-        ah.destroy_process_group()
-        sys.exit()
-    tell_when_called()
-    tell("told", **failure(lambda: ah.all_reduce(x)))
-    ah.destroy_process_group()
-    """
-    ranks = job(3, script(text))
+    ranks = job(3, broken_memory.leave_others_in_a_call, length)
     for rank in (ranks[0], ranks[2]):
         rank.expect("called")
     ranks[1].say()

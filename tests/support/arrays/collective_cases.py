@@ -155,12 +155,12 @@ def case(
             return Case(name, (out, x), [out], [np.concatenate([own(r) for r in ranks])], [x])
         case "reduce_scatter":
             out, ins = blank(), [placed(own(rank, r)) for r in ranks]
-            want = folded(op, [own(r, rank) for r in ranks])
-            return Case(name, (out, ins, op), [out], [want], ins)
+            total = folded(op, [own(r, rank) for r in ranks])
+            return Case(name, (out, ins, op), [out], [total], ins)
         case "reduce_scatter_tensor":
             out, x = blank(), placed(np.concatenate([own(rank, r) for r in ranks]))
-            want = folded(op, [own(r, rank) for r in ranks])
-            return Case(name, (out, x, op), [out], [want], [x])
+            total = folded(op, [own(r, rank) for r in ranks])
+            return Case(name, (out, x, op), [out], [total], [x])
         case "all_to_all":
             # Rank i gives rank j a bit more, the larger i + j: each pair has a size of its own.
             ins = [placed(values(rank, length + rank + r, found, seed + r)) for r in ranks]
@@ -169,8 +169,8 @@ def case(
             return Case(name, (outs, ins), outs, want, ins)
         case "all_to_all_single":
             out, x = blank(size * length), placed(np.concatenate([own(rank, r) for r in ranks]))
-            want = np.concatenate([own(r, rank) for r in ranks])
-            return Case(name, (out, x), [out], [want], [x])
+            whole = np.concatenate([own(r, rank) for r in ranks])
+            return Case(name, (out, x), [out], [whole], [x])
     raise ValueError(name)
 
 

@@ -6,6 +6,7 @@ environment and an end of its own, as if it had been started alone.
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import runpy
@@ -28,6 +29,8 @@ def _preload() -> None:
     import allhands.cli.serve
     import allhands.runtime.native_core
     import allhands_server.daemon  # noqa: F401
+    import programs.protocol  # noqa: F401
+    import support.arrays.collective_cases  # noqa: F401
 
     allhands.runtime.native_core.find()
 
@@ -91,6 +94,9 @@ if __name__ == "__main__":
         if "module" in _request:
             sys.argv = ["-m", *_request["arguments"]]
             runpy.run_module(_request["module"], run_name="__main__", alter_sys=True)
+        elif "program" in _request:
+            _module, _function = _request["program"]
+            getattr(importlib.import_module(_module), _function)(*_request["arguments"])
         else:
             # At this level: an exception that leaves the script ends the interpreter as usual.
             exec(compile(_request["script"], "<script>", "exec"), {"__name__": "__main__"})

@@ -61,7 +61,11 @@ class ForkServer:
         self._reader.start()
 
     def start(self, **request: Any) -> Child:
-        """Fork a process that runs a `script`, or a `module` with `arguments`, in `environment`."""
+        """Fork a process that does what the request says, in its `environment`.
+
+        It calls a `program`, given by module and function, or runs a `module`, with `arguments`;
+        or it runs a `script`.
+        """
         pipes = [os.pipe() for _ in range(3)]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
         socket.send_fds(self._door, [json.dumps(request).encode()], theirs)

@@ -17,7 +17,10 @@ import pytest
 
 from support.ranks.forking import PATIENCE, Child, ForkServer
 
+Program = str | Callable[..., None]
+"""A function of `programs`; or text, for what has to be a script."""
 Job = Callable[..., list["Process"]]
+"""Starts a program in each rank of a world: its size, the program, arguments, environment."""
 
 BACKENDS = ("auto", "socket", "grpc")
 """What carries the calls of ranks of one host; the first is shared memory."""
@@ -29,44 +32,7 @@ _PREAMBLE = """
 import dataclasses, json, os, signal, sys, threading, time
 import numpy as np
 import allhands as ah
-
-def tell(what, **more):
-    sys.stdout.write(json.dumps({"what": what, **more}) + "\\n")
-    sys.stdout.flush()
-
-def hear():
-    return sys.stdin.readline().strip()
-
-def until(claim):
-    '''Look again until a claim about another process is true: nothing tells of it.'''
-    deadline = time.monotonic() + 20
-    while not claim():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
-
-def as_json(verdict):
-    return None if verdict is None else dataclasses.asdict(verdict)
-
-def failure(call):
-    '''Run a call that must fail; return its error for `tell`.'''
-    begun = time.monotonic()
-    try:
-        call()
-    except Exception as error:
-        return {
-            "error": type(error).__name__,
-            "text": str(error),
-            "seconds": time.monotonic() - begun,
-            "ranks": list(getattr(error, "failed_ranks", getattr(error, "missing_ranks", ()))),
-            "seq": getattr(error, "seq", None),
-            "op": getattr(error, "op", None),
-            "label": getattr(error, "label", None),
-            "by": getattr(error, "by", None),
-            "reason": getattr(error, "reason", None),
-            "verdict": as_json(getattr(error, "verdict", None)),
-            "intact": getattr(error, "outputs_intact", None),
-        }
-    return {"error": None, "text": "", "ranks": []}
+from programs.protocol import as_json, failure, hear, tell, until
 """
 
 
@@ -139,20 +105,29 @@ class Cluster:
         }
         return {**kept, "XDG_RUNTIME_DIR": str(self.runtime), "OMP_NUM_THREADS": "1"}
 
-    def start(self, script: str, **environment: str) -> Process:
-        """Start a Python process that runs `script` after the preamble above."""
-        child = self.fork_server.start(
-            script=_PREAMBLE + textwrap.dedent(script),
-            environment={**self.environment, **environment},
-        )
+    def start(self, program: Program, *arguments: Any, **environment: str) -> Process:
+        """Start a process that calls a program of `programs` with these arguments.
+
+        They travel as JSON: lists, numbers, text.
+        """
+        if isinstance(program, str):
+            request: dict[str, Any] = {"script": _PREAMBLE + textwrap.dedent(program)}
+        else:
+            request = {
+                "program": [program.__module__, program.__name__],
+                "arguments": arguments,
+            }
+        child = self.fork_server.start(**request, environment={**self.environment, **environment})
         process = Process(child)
         self.started.append(process)
         return process
 
-    def world(self, size: int, script: str, **environment: str) -> list[Process]:
+    def world(
+        self, size: int, program: Program, *arguments: Any, **environment: str
+    ) -> list[Process]:
         """Start a rank process for each rank of a world."""
         return [
-            self.start(script, RANK=str(rank), WORLD_SIZE=str(size), **environment)
+            self.start(program, *arguments, RANK=str(rank), WORLD_SIZE=str(size), **environment)
             for rank in range(size)
         ]
 

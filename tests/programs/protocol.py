@@ -1,0 +1,57 @@
+"""What programs of ranks and their tests say to each other: lines of JSON out, lines of text in."""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import allhands as ah
+
+_PATIENCE = 20.0
+
+
+def tell(what: str, **more: Any) -> None:
+    """Tell the test something, which it expects by this name."""
+    sys.stdout.write(json.dumps({"what": what, **more}) + "\n")
+    sys.stdout.flush()
+
+
+def hear() -> str:
+    """Wait for what the test says."""
+    return sys.stdin.readline().strip()
+
+
+def until(claim: Callable[[], object]) -> None:
+    """Look again until a claim about another process is true: nothing tells of it."""
+    deadline = time.monotonic() + _PATIENCE
+    while not claim():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def as_json(verdict: ah.Verdict | None) -> dict[str, Any] | None:
+    return None if verdict is None else dataclasses.asdict(verdict)
+
+
+def failure(call: Callable[[], object]) -> dict[str, Any]:
+    """Run a call that must fail; return its error for `tell`."""
+    begun = time.monotonic()
+    try:
+        call()
+    except Exception as error:
+        return {
+            "error": type(error).__name__,
+            "text": str(error),
+            "seconds": time.monotonic() - begun,
+            "ranks": list(getattr(error, "failed_ranks", getattr(error, "missing_ranks", ()))),
+            "seq": getattr(error, "seq", None),
+            "op": getattr(error, "op", None),
+            "label": getattr(error, "label", None),
+            "by": getattr(error, "by", None),
+            "reason": getattr(error, "reason", None),
+            "verdict": as_json(getattr(error, "verdict", None)),
+            "intact": getattr(error, "outputs_intact", None),
+        }
+    return {"error": None, "text": "", "ranks": []}
