@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allhands.runtime.loop_thread import is_wake_of_a_closed_loop
+from allhands.runtime.loop_thread import is_closed_loop_wakeup
 from support.parity import rows
 from support.ranks.forking import ForkServer
 from support.ranks.processes import Cluster, Job, Process, Program
@@ -33,7 +33,7 @@ def _is_no_wake_of_a_closed_loop(record: logging.LogRecord) -> bool:
     A test that looks at what was logged would find it whenever another came before.
     """
     error = record.exc_info[1] if record.exc_info else None
-    return not is_wake_of_a_closed_loop(record.getMessage(), error)
+    return not is_closed_loop_wakeup(record.getMessage(), error)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

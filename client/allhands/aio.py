@@ -10,9 +10,9 @@ import os
 from collections.abc import AsyncIterator, Sequence
 
 from allhands import config
-from allhands.aio_composed import AsyncComposed, settled
-from allhands.api.sync import next_attempt, parent
-from allhands.api.world import GroupOptions, World
+from allhands.aio_composed import AsyncComposed, await_then_return
+from allhands.api.sync import count_attempt, identify_parent_process
+from allhands.api.world import NewGroupOptions, World
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.group.group import Group
@@ -46,7 +46,7 @@ async def connect(
 
     Left in order when the block ends well; when it raises, the others are told why.
     """
-    settled = config.settle(
+    settled = config.resolve_config(
         os.environ,
         init_method=url,
         rank=rank,
@@ -65,11 +65,11 @@ async def connect(
         abort_on_exception=abort_on_exception,
         verify=verify,
         allow_pickle=allow_pickle,
-        parent=parent(),
-        attempt=next_attempt(),
+        parent=identify_parent_process(),
+        attempt=count_attempt(),
     )
     world = await asyncio.to_thread(World.join, settled)
-    world.heed_termination()
+    world.install_termination_handler()
     try:
         yield AsyncWorld(world)
     except BaseException as error:
@@ -101,7 +101,9 @@ class AsyncGroup(AsyncComposed):
         self, x: AnyArray, src: int = 0, *, timeout: float | None = None, label: str | None = None
     ) -> AnyArray:
         """Overwrite `x` with that of rank `src`; return it."""
-        return await settled(self.group.broadcast(x, src, timeout=timeout, label=label), x)
+        return await await_then_return(
+            self.group.broadcast(x, src, timeout=timeout, label=label), x
+        )
 
     async def all_reduce(
         self,
@@ -112,7 +114,9 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> AnyArray:
         """Overwrite `x` with the combination of all ranks'; return it."""
-        return await settled(self.group.all_reduce(x, op, timeout=timeout, label=label), x)
+        return await await_then_return(
+            self.group.all_reduce(x, op, timeout=timeout, label=label), x
+        )
 
     async def reduce(
         self,
@@ -124,7 +128,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> AnyArray | None:
         """Overwrite `x` on rank `dst` with the combination of all; None elsewhere."""
-        return await settled(
+        return await await_then_return(
             self.group.reduce(x, dst, op, timeout=timeout, label=label),
             x if dst == self.rank else None,
         )
@@ -139,7 +143,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> list[AnyArray] | None:
         """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
-        return await settled(
+        return await await_then_return(
             self.group.gather(x, gather_list, dst, timeout=timeout, label=label), gather_list
         )
 
@@ -153,7 +157,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> AnyArray:
         """Overwrite `x` with this rank's array of the list on `src`; return it."""
-        return await settled(
+        return await await_then_return(
             self.group.scatter(x, scatter_list, src, timeout=timeout, label=label), x
         )
 
@@ -166,7 +170,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> list[AnyArray]:
         """Fill `outputs` with every rank's `x`; return it."""
-        return await settled(
+        return await await_then_return(
             self.group.all_gather(outputs, x, timeout=timeout, label=label), outputs
         )
 
@@ -179,7 +183,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> AnyArray:
         """Fill `output` with every rank's `x`, by rank; return it."""
-        return await settled(
+        return await await_then_return(
             self.group.all_gather_into_tensor(output, x, timeout=timeout, label=label), output
         )
 
@@ -193,7 +197,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> AnyArray:
         """Overwrite `output` with the combination of all `inputs[rank]`; return it."""
-        return await settled(
+        return await await_then_return(
             self.group.reduce_scatter(output, inputs, op, timeout=timeout, label=label), output
         )
 
@@ -207,7 +211,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> AnyArray:
         """Overwrite `output` with this rank's share of the combination; return it."""
-        return await settled(
+        return await await_then_return(
             self.group.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), output
         )
 
@@ -220,7 +224,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> list[AnyArray]:
         """Give `inputs[j]` to rank j, fill `outputs[j]` with what it gives; return it."""
-        return await settled(
+        return await await_then_return(
             self.group.all_to_all(outputs, inputs, timeout=timeout, label=label), outputs
         )
 
@@ -235,7 +239,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> AnyArray:
         """Give each rank its rows of `x`, fill `output` with theirs; return it."""
-        return await settled(
+        return await await_then_return(
             self.group.all_to_all_single(
                 output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
             ),
@@ -244,7 +248,7 @@ class AsyncGroup(AsyncComposed):
 
     async def barrier(self, *, timeout: float | None = None, label: str | None = None) -> None:
         """Return when every rank has called it."""
-        await settled(self.group.barrier(timeout=timeout, label=label), None)
+        await await_then_return(self.group.barrier(timeout=timeout, label=label), None)
 
     async def monitored_barrier(
         self,
@@ -254,7 +258,9 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> None:
         """Return when every rank has called it; else all are told which have not."""
-        await settled(self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None)
+        await await_then_return(
+            self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None
+        )
 
     def abort(self, reason: str) -> None:
         """End the group on all its ranks, soon: calls raise `GroupAborted`, also those to come."""
@@ -270,7 +276,7 @@ class AsyncGroup(AsyncComposed):
         label: str | None = None,
     ) -> None:
         """Send `x` to rank `dst`; return when its memory may be changed."""
-        await settled(self.group.send(x, dst, tag, timeout=timeout, label=label), None)
+        await await_then_return(self.group.send(x, dst, tag, timeout=timeout, label=label), None)
 
     async def recv(
         self,
@@ -283,7 +289,7 @@ class AsyncGroup(AsyncComposed):
     ) -> int:
         """Receive into `x` from `src`, or from whoever sends; return the rank that sent it."""
         work = self.group.recv(x, src, tag, timeout=timeout, label=label)
-        await settled(work, None)
+        await await_then_return(work, None)
         return work.source_rank()
 
     def revoke(self, reason: str = "it was revoked") -> None:
@@ -327,7 +333,7 @@ class AsyncWorld(AsyncGroup):
         Arguments and errors are those of `allhands.new_group`.
         """
         chosen = range(self.size) if ranks is None else ranks
-        options = GroupOptions(timeout, on_failure, retryable, verify, allow_pickle)
+        options = NewGroupOptions(timeout, on_failure, retryable, verify, allow_pickle)
         group = await asyncio.to_thread(
             self._world.new_group, chosen, tag, use_local_synchronization, options
         )

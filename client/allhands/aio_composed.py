@@ -8,7 +8,7 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.composite import BROADCAST_BYTES
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
-from allhands.futures import awaitable
+from allhands.futures import wrap_for_loop
 from allhands.group.group import Group
 
 T = TypeVar("T")
@@ -26,13 +26,13 @@ class AsyncComposed:
         self, x: AnyArray, *, timeout: float | None = None, label: str | None = None
     ) -> Any:
         """Return the arrays of all ranks, of any shapes and one dtype."""
-        return await given(self.group.all_gather_v(x, timeout=timeout, label=label))
+        return await await_result(self.group.all_gather_v(x, timeout=timeout, label=label))
 
     async def gather_v(
         self, x: AnyArray, dst: int = 0, *, timeout: float | None = None, label: str | None = None
     ) -> Any:
         """Return the arrays of all ranks on rank `dst`; None elsewhere."""
-        return await given(self.group.gather_v(x, dst, timeout=timeout, label=label))
+        return await await_result(self.group.gather_v(x, dst, timeout=timeout, label=label))
 
     async def scatter_v(
         self,
@@ -43,7 +43,9 @@ class AsyncComposed:
         label: str | None = None,
     ) -> Any:
         """Return this rank's array of the list on rank `src`; the others give None."""
-        return await given(self.group.scatter_v(scatter_list, src, timeout=timeout, label=label))
+        return await await_result(
+            self.group.scatter_v(scatter_list, src, timeout=timeout, label=label)
+        )
 
     async def all_to_all_v(
         self,
@@ -53,7 +55,7 @@ class AsyncComposed:
         label: str | None = None,
     ) -> Any:
         """Give `inputs[j]` to rank j; return a list of what all ranks give."""
-        return await given(self.group.all_to_all_v(inputs, timeout=timeout, label=label))
+        return await await_result(self.group.all_to_all_v(inputs, timeout=timeout, label=label))
 
     async def reduce_scatter_v(
         self,
@@ -64,7 +66,9 @@ class AsyncComposed:
         label: str | None = None,
     ) -> Any:
         """Return the combination of what all ranks have in `inputs[rank]`."""
-        return await given(self.group.reduce_scatter_v(inputs, op, timeout=timeout, label=label))
+        return await await_result(
+            self.group.reduce_scatter_v(inputs, op, timeout=timeout, label=label)
+        )
 
     async def scan(
         self,
@@ -75,7 +79,7 @@ class AsyncComposed:
         label: str | None = None,
     ) -> Any:
         """Overwrite `x` with the combination of ranks 0 to this one; return it."""
-        return await given(self.group.scan(x, op, timeout=timeout, label=label))
+        return await await_result(self.group.scan(x, op, timeout=timeout, label=label))
 
     async def exscan(
         self,
@@ -86,7 +90,7 @@ class AsyncComposed:
         label: str | None = None,
     ) -> Any:
         """Overwrite `x` with the combination of the ranks before this one; return it."""
-        return await given(self.group.exscan(x, op, timeout=timeout, label=label))
+        return await await_result(self.group.exscan(x, op, timeout=timeout, label=label))
 
     async def all_reduce_coalesced(
         self,
@@ -97,7 +101,7 @@ class AsyncComposed:
         label: str | None = None,
     ) -> Any:
         """Overwrite each of the arrays with the combination of all ranks'; return them."""
-        return await given(
+        return await await_result(
             self.group.all_reduce_coalesced(arrays, op, timeout=timeout, label=label)
         )
 
@@ -114,19 +118,21 @@ class AsyncComposed:
         work = self.group.broadcast_coalesced(
             arrays, src, buffer_size, timeout=timeout, label=label
         )
-        return await given(work)
+        return await await_result(work)
 
     async def all_gather_object(
         self, value: object, *, timeout: float | None = None, label: str | None = None
     ) -> Any:
         """Return every rank's object."""
-        return await given(self.group.all_gather_object(value, timeout=timeout, label=label))
+        return await await_result(self.group.all_gather_object(value, timeout=timeout, label=label))
 
     async def gather_object(
         self, value: object, dst: int = 0, *, timeout: float | None = None, label: str | None = None
     ) -> Any:
         """Return every rank's object on rank `dst`; None elsewhere."""
-        return await given(self.group.gather_object(value, dst, timeout=timeout, label=label))
+        return await await_result(
+            self.group.gather_object(value, dst, timeout=timeout, label=label)
+        )
 
     async def scatter_object(
         self,
@@ -137,7 +143,9 @@ class AsyncComposed:
         label: str | None = None,
     ) -> Any:
         """Return this rank's object of the list on rank `src`; the others give None."""
-        return await given(self.group.scatter_object(values, src, timeout=timeout, label=label))
+        return await await_result(
+            self.group.scatter_object(values, src, timeout=timeout, label=label)
+        )
 
     async def broadcast_object_list(
         self,
@@ -149,12 +157,12 @@ class AsyncComposed:
     ) -> Any:
         """Overwrite the items of the list with those of rank `src`; return it."""
         work = self.group.broadcast_object_list(values, src, timeout=timeout, label=label)
-        return await given(work)
+        return await await_result(work)
 
 
-async def given(work: Work) -> Any:
+async def await_result(work: Work) -> Any:
     """Return what a call gives; where the waiting is cancelled the call ends too, before this."""
-    future = awaitable(work.get_future())
+    future = wrap_for_loop(work.get_future())
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -165,7 +173,7 @@ async def given(work: Work) -> Any:
         raise
 
 
-async def settled(work: Work, result: T) -> T:
+async def await_then_return(work: Work, result: T) -> T:
     """Wait for a call in the same way; return a result that is known before."""
-    await given(work)
+    await await_result(work)
     return result

@@ -22,7 +22,7 @@ from allhands.runtime import slurm
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_JOB = "default"
 RECORDER_SIZE = 2048
-LARGEST_RECORDER = 1 << 20
+MAX_RECORDER_SIZE = 1 << 20
 BACKENDS = ("auto", "shm", "socket", "grpc", "threads", "fake")
 """auto: shared memory where all ranks of a group can have it, else links, which are raw sockets;
 shm: shared memory and nothing else; socket: links alone; grpc: links alone, over gRPC streams;
@@ -34,7 +34,7 @@ ON_FAILURE = ("raise", "shrink", "wait")
 wait: it goes on once others have come in their places."""
 
 
-Settled = tuple[int, int, int]
+ResolvedLimits = tuple[int, int, int]
 """slot_max, chunk and attach_min."""
 
 
@@ -53,14 +53,14 @@ class Limits:
     """From here on data that is only moved is read out of its owner's memory; -1: never."""
 
     def __post_init__(self) -> None:
-        slot_max, chunk, attach_min = self.settled((0, 1 << 12, -1))
+        slot_max, chunk, attach_min = self.resolve((0, 1 << 12, -1))
         if slot_max < 0 or chunk < 1 << 12 or attach_min < -1:
             raise ValueError(
                 f"no sensible limits of shared memory: {self}; slots take 0 bytes or more, chunks "
                 f"{1 << 12} or more, and -1 stands for no cross-memory attach"
             )
 
-    def settled(self, measured: Settled) -> Settled:
+    def resolve(self, measured: ResolvedLimits) -> ResolvedLimits:
         """Return the limits of a group, given what was measured for its size."""
         own = (self.slot_max, self.chunk, self.attach_min)
         slot_max, chunk, attach_min = (
@@ -69,7 +69,7 @@ class Limits:
         return slot_max, chunk, attach_min
 
 
-def terms(limits: Settled) -> int:
+def hash_limits(limits: ResolvedLimits) -> int:
     """Return 64 bits that are equal where the limits are."""
     text = "/".join(map(str, limits))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
@@ -82,11 +82,11 @@ class Daemon:
 
 
 @dataclass(frozen=True, slots=True)
-class Hosted:
+class HostedByRank0:
     host: str
     port: int
     """0: any free one, which `announce` tells."""
-    announce: Callable[[str, str], None] | None = field(default=None, compare=False)
+    on_listening: Callable[[str, str], None] | None = field(default=None, compare=False)
     """Called in rank 0 with `ah://host:port` once it listens there, or with "" and why not."""
     source: str = field(default="", compare=False)
     """What names host and port, in words, for errors."""
@@ -95,24 +95,24 @@ class Hosted:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
-    note: str
+class FileRendezvous:
+    notice_path: str
     """File name in the user's runtime directory, or an absolute path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SingleProcess:
     pass
 
 
-Place: TypeAlias = Daemon | Hosted | Gathering | Alone
+RendezvousMethod: TypeAlias = Daemon | HostedByRank0 | FileRendezvous | SingleProcess
 
 
 @dataclass(frozen=True, slots=True)
 class WorldConfig:
     """What one process needs to know to take part in a world."""
 
-    place: Place
+    rendezvous: RendezvousMethod
     job: str
     rank: int
     """-1: the coordinator assigns one."""
@@ -192,9 +192,9 @@ class WorldConfig:
             )
         if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout must be a positive number of seconds, not {self.timeout}")
-        if not 0 <= self.recorder_size <= LARGEST_RECORDER:
+        if not 0 <= self.recorder_size <= MAX_RECORDER_SIZE:
             raise ValueError(
-                f"ALLHANDS_RECORDER_SIZE must be from 0 to {LARGEST_RECORDER}, "
+                f"ALLHANDS_RECORDER_SIZE must be from 0 to {MAX_RECORDER_SIZE}, "
                 f"not {self.recorder_size}"
             )
 
@@ -209,7 +209,7 @@ _RANK_SOURCES = (
 )
 
 
-def settle(
+def resolve_config(
     environ: Mapping[str, str],
     *,
     init_method: str | None = None,
@@ -234,7 +234,7 @@ def settle(
     allow_pickle: bool = False,
     parent: str = "",
     attempt: int = 0,
-    place: Place | None = None,
+    rendezvous: RendezvousMethod | None = None,
 ) -> WorldConfig:
     """Turn arguments, then environment, into a `WorldConfig`.
 
@@ -247,34 +247,36 @@ def settle(
     """
     launcher = next((pair for pair in _RANK_SOURCES if pair[0] in environ), ("", "WORLD_SIZE"))
     if rank == -1 and launcher[0]:
-        rank = _number(environ, launcher[0])
+        rank = _read_number(environ, launcher[0])
     if world_size == -1 and launcher[1] in environ:
-        world_size = _number(environ, launcher[1])
+        world_size = _read_number(environ, launcher[1])
     if world_size == 0 or world_size < -1:
         raise ValueError(f"world_size must be positive, not {world_size}")
     backend = backend if backend != "auto" else environ.get("ALLHANDS_BACKEND") or "auto"
     if backend == "fake":
         if rank == -1 or world_size == -1:
             raise ValueError("backend='fake' wants rank and world_size: any rank of any world")
-        place = Alone()
-    elif place is None:
-        place = _place(environ, init_method, launcher[0], rank, world_size, parent, attempt)
-        if isinstance(place, Alone):
+        rendezvous = SingleProcess()
+    elif rendezvous is None:
+        rendezvous = _resolve_rendezvous(
+            environ, init_method, launcher[0], rank, world_size, parent, attempt
+        )
+        if isinstance(rendezvous, SingleProcess):
             rank, world_size = 0, 1
-    if isinstance(place, Hosted | Gathering) and (rank == -1 or world_size == -1):
+    if isinstance(rendezvous, HostedByRank0 | FileRendezvous) and (rank == -1 or world_size == -1):
         unsaid = [("RANK", rank), ("WORLD_SIZE", world_size)]
         missing = " and ".join(name for name, value in unsaid if value == -1)
         raise ValueError(
             "rank and world_size are needed where rank 0 hosts the coordinator: pass them, or set "
             f"{missing}; a running coordinator (ah://host:port/job) can assign ranks"
         )
-    named = urlsplit(place.url).path.strip("/") if isinstance(place, Daemon) else ""
+    named = urlsplit(rendezvous.url).path.strip("/") if isinstance(rendezvous, Daemon) else ""
     name = job or named or environ.get("ALLHANDS_JOB") or DEFAULT_JOB
-    if isinstance(place, Hosted) and attempt:
+    if isinstance(rendezvous, HostedByRank0) and attempt:
         # At that address rank 0 may still host the world before, which nobody may join any more.
         name = f"{name}.{attempt}"
     return WorldConfig(
-        place=place,
+        rendezvous=rendezvous,
         job=name,
         rank=rank,
         world_size=max(world_size, 0),
@@ -299,15 +301,15 @@ def settle(
         abort_on_exception=abort_on_exception,
         verify=verify,
         allow_pickle=allow_pickle,
-        limits=_limits(environ),
-        recorder_size=_number(environ, "ALLHANDS_RECORDER_SIZE")
+        limits=_read_limits(environ),
+        recorder_size=_read_number(environ, "ALLHANDS_RECORDER_SIZE")
         if "ALLHANDS_RECORDER_SIZE" in environ
         else RECORDER_SIZE,
         dump_on_failure=environ.get("ALLHANDS_DUMP_ON_FAILURE", ""),
     )
 
 
-def _place(
+def _resolve_rendezvous(
     environ: Mapping[str, str],
     init_method: str | None,
     launcher: str,
@@ -315,18 +317,18 @@ def _place(
     world_size: int,
     parent: str,
     attempt: int,
-) -> Place:
+) -> RendezvousMethod:
     method = init_method or "env://"
     if method.startswith("ah://"):
         return Daemon(method)
     if method.startswith("tcp://"):
-        return _hosted(method)
+        return _parse_tcp_url(method)
     if method.startswith("file://"):
         parts = urlsplit(method)
         path = Path(parts.path)
         if parts.netloc or not path.is_absolute() or not path.name:
             raise ValueError(f"file:// wants an absolute path, as file:///path, not {method!r}")
-        return Gathering(str(path.with_name(f"{path.name}.{attempt}")))
+        return FileRendezvous(str(path.with_name(f"{path.name}.{attempt}")))
     if method != "env://":
         raise ValueError(
             f"init_method {method!r} is not known; give ah://host:port/job, env://, "
@@ -335,27 +337,27 @@ def _place(
     if url := environ.get("ALLHANDS_URL"):
         return Daemon(url)
     if "TORCHELASTIC_RUN_ID" in environ:
-        _on_one_host(environ, "LOCAL_WORLD_SIZE", world_size, "torchrun")
+        _check_one_host(environ, "LOCAL_WORLD_SIZE", world_size, "torchrun")
         # The agent's own store listens on MASTER_PORT, so rank 0 cannot.
         names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
-        return _gathering(environ, names, parent, attempt)
+        return _make_file_rendezvous(environ, names, parent, attempt)
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
-        port = _number(environ, "MASTER_PORT")
+        port = _read_number(environ, "MASTER_PORT")
         if not 0 < port < 1 << 16:
             raise ValueError(f"MASTER_PORT must be from 1 to 65535, not {port}")
         local = environ.get("LOCAL_WORLD_SIZE", "")
         spans_hosts = local.isdecimal() and int(local) < world_size
         named = "MASTER_ADDR and MASTER_PORT"
-        return Hosted(environ["MASTER_ADDR"], port, source=named, spans_hosts=spans_hosts)
+        return HostedByRank0(environ["MASTER_ADDR"], port, source=named, spans_hosts=spans_hosts)
     match launcher:
         case "OMPI_COMM_WORLD_RANK":
-            _on_one_host(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size, "mpirun")
-            return _gathering(environ, ("PMIX_NAMESPACE",), parent, attempt)
+            _check_one_host(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", world_size, "mpirun")
+            return _make_file_rendezvous(environ, ("PMIX_NAMESPACE",), parent, attempt)
         case "PMI_RANK":
-            _on_one_host(environ, "MPI_LOCALNRANKS", world_size, "mpirun")
-            return _gathering(environ, (), parent, attempt)
+            _check_one_host(environ, "MPI_LOCALNRANKS", world_size, "mpirun")
+            return _make_file_rendezvous(environ, (), parent, attempt)
         case "SLURM_PROCID":
-            return _slurm(environ, world_size, attempt)
+            return _resolve_slurm(environ, world_size, attempt)
     # A rank without a world size is not alone either: an indexed job tells each pod its index only.
     if rank > 0 or world_size > 1 or (rank == 0 and world_size == -1):
         who = f"rank {rank}" if rank >= 0 else "this rank"
@@ -364,17 +366,17 @@ def _place(
             f"{who}{of} does not know where to meet the others: set ALLHANDS_URL "
             "(a running coordinator) or MASTER_ADDR and MASTER_PORT, or pass init_method"
         )
-    return Alone()
+    return SingleProcess()
 
 
-def _slurm(environ: Mapping[str, str], world_size: int, attempt: int) -> Place:
+def _resolve_slurm(environ: Mapping[str, str], world_size: int, attempt: int) -> RendezvousMethod:
     """Return where the ranks of a SLURM step meet: on its first node, if it has several."""
-    nodes = slurm.node_count(environ) if world_size > 1 else 1
-    variable, first = slurm.first_node(environ)
+    nodes = slurm.count_nodes(environ) if world_size > 1 else 1
+    variable, first = slurm.find_first_node(environ)
     if nodes > 1 and first:
         step = f"slurm/{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
         said = f"the first node of {variable}, and a port from SLURM_JOB_ID"
-        return Hosted(first, agreed_port(step), source=said, spans_hosts=True)
+        return HostedByRank0(first, derive_port(step), source=said, spans_hosts=True)
     if nodes > 1:
         raise ValueError(
             f"srun has spread {world_size} ranks over {nodes} nodes, and SLURM_JOB_NODELIST does "
@@ -382,8 +384,8 @@ def _slurm(environ: Mapping[str, str], world_size: int, attempt: int) -> Place:
             "coordinator with `allhands serve` and set ALLHANDS_URL=ah://host:port/job"
         )
     if nodes == 0:
-        _on_one_host(environ, "SLURM_NTASKS_PER_NODE", world_size, "srun")
-    return _gathering(environ, ("SLURM_JOB_ID", "SLURM_STEP_ID"), "", attempt)
+        _check_one_host(environ, "SLURM_NTASKS_PER_NODE", world_size, "srun")
+    return _make_file_rendezvous(environ, ("SLURM_JOB_ID", "SLURM_STEP_ID"), "", attempt)
 
 
 def read_port_range(text: str, name: str) -> range | None:
@@ -421,7 +423,7 @@ def read_host(text: str, name: str) -> str:
     return text
 
 
-def agreed_port(name: str) -> int:
+def derive_port(name: str) -> int:
     """Choose a port from a name that all nodes know, so that every node chooses the same one.
 
     Below 32768, where Linux begins to hand out ports by itself.
@@ -430,21 +432,21 @@ def agreed_port(name: str) -> int:
     return 20000 + int.from_bytes(digest[:4], "big") % 10000
 
 
-def _hosted(method: str) -> Hosted:
+def _parse_tcp_url(method: str) -> HostedByRank0:
     parts = urlsplit(method)
     if not parts.hostname or not parts.port:
         raise ValueError(f"tcp:// wants a host and a port, as tcp://host:29500, not {method!r}")
-    return Hosted(parts.hostname, parts.port, source=f"init_method {method!r}")
+    return HostedByRank0(parts.hostname, parts.port, source=f"init_method {method!r}")
 
 
-def _gathering(
+def _make_file_rendezvous(
     environ: Mapping[str, str], names: tuple[str, ...], parent: str, attempt: int
-) -> Gathering:
+) -> FileRendezvous:
     text = "/".join([*(environ.get(name, "") for name in names), parent, str(attempt)])
-    return Gathering(f"gathering-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json")
+    return FileRendezvous(f"gathering-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json")
 
 
-def _on_one_host(environ: Mapping[str, str], name: str, world_size: int, launcher: str) -> None:
+def _check_one_host(environ: Mapping[str, str], name: str, world_size: int, launcher: str) -> None:
     local = environ.get(name, "")
     if local.isdigit() and int(local) < world_size:
         raise ValueError(
@@ -453,16 +455,16 @@ def _on_one_host(environ: Mapping[str, str], name: str, world_size: int, launche
         )
 
 
-def _limits(environ: Mapping[str, str]) -> Limits:
+def _read_limits(environ: Mapping[str, str]) -> Limits:
     given = {
-        field.name: _number(environ, name)
+        field.name: _read_number(environ, name)
         for field in fields(Limits)
         if (name := f"ALLHANDS_ARENA_{field.name.upper()}") in environ
     }
     return Limits(**given)
 
 
-def _number(environ: Mapping[str, str], name: str) -> int:
+def _read_number(environ: Mapping[str, str], name: str) -> int:
     try:
         return int(environ[name])
     except ValueError:

@@ -23,11 +23,11 @@ Timeout: TypeAlias = float | timedelta
 """Seconds, or a timedelta; never endless."""
 F = TypeVar("F", bound=Callable[..., Any])
 
-until: ContextVar[float | None] = ContextVar("allhands_deadline", default=None)
+block_deadline: ContextVar[float | None] = ContextVar("allhands_deadline", default=None)
 """When the blocks around are over, on the monotonic clock; the native core reads it as well."""
 
 
-def seconds(timeout: Timeout) -> float:
+def to_seconds(timeout: Timeout) -> float:
     """Return the timeout in seconds.
 
     Raises:
@@ -59,8 +59,8 @@ class deadline:
         self._tokens: list[Token[float | None]] = []
 
     def __enter__(self) -> None:
-        mine, around = time.monotonic() + self._seconds, until.get()
-        self._tokens.append(until.set(mine if around is None else min(mine, around)))
+        mine, around = time.monotonic() + self._seconds, block_deadline.get()
+        self._tokens.append(block_deadline.set(mine if around is None else min(mine, around)))
 
     def __exit__(
         self,
@@ -68,43 +68,43 @@ class deadline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        until.reset(self._tokens.pop())
+        block_deadline.reset(self._tokens.pop())
 
     def __call__(self, function: F) -> F:
         seconds = self._seconds  # not this object: calls may run side by side
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def awaited(*arguments: Any, **named: Any) -> Any:
+            async def call_async(*arguments: Any, **keywords: Any) -> Any:
                 with deadline(seconds):
-                    return await function(*arguments, **named)
+                    return await function(*arguments, **keywords)
 
-            return cast(F, awaited)
+            return cast(F, call_async)
 
         @functools.wraps(function)
-        def called(*arguments: Any, **named: Any) -> Any:
+        def call_sync(*arguments: Any, **keywords: Any) -> Any:
             with deadline(seconds):
-                return function(*arguments, **named)
+                return function(*arguments, **keywords)
 
-        return cast(F, called)
+        return cast(F, call_sync)
 
 
-def effective(timeout: float) -> float:
+def clip_timeout(timeout: float) -> float:
     """Return the least of a timeout and what is left of the blocks around; it may be negative."""
-    end = until.get()
+    end = block_deadline.get()
     return timeout if end is None else min(timeout, end - time.monotonic())
 
 
-def effective_for(doing: Callable[[], str], timeout: float) -> float:
+def clip_or_raise(describe: Callable[[], str], timeout: float) -> float:
     """Return the same for a call to the coordinator, or a wait on a store; `doing` words it.
 
     Raises:
         StoreTimeout: a block around is over already; nothing was done.
     """
-    left = effective(timeout)
+    left = clip_timeout(timeout)
     if left <= 0 < timeout:
         raise StoreTimeout(
-            f"timeout: cannot {doing()}: the deadline of a block around it passed {-left:.3g} s "
+            f"timeout: cannot {describe()}: the deadline of a block around it passed {-left:.3g} s "
             "ago, so nothing was asked"
         )
     return left

@@ -49,7 +49,7 @@ class AllhandsError(RuntimeError):
     """
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (type(self), self.args, self.__dict__)
+        return _unpickle_error, (type(self), self.args, self.__dict__)
 
     def add_intact(self, are_intact: bool, say: bool) -> None:
         """Note what became of the outputs, if that is not known yet; `say` it in the text too."""
@@ -65,7 +65,7 @@ class AllhandsError(RuntimeError):
         self.args = (str(self).replace(_UNDEFINED, _UNTOUCHED), *self.args[1:])
 
 
-def _again(
+def _unpickle_error(
     kind: type[AllhandsError], arguments: tuple[object, ...], state: Mapping[str, object]
 ) -> AllhandsError:
     """Put an error together that was pickled."""

@@ -4,13 +4,13 @@ Keys, stacks and reasons may hold anything; they are escaped where they are show
 """
 
 
-def one_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """Return the text with whatever is not printable as Python writes it: `\\x1b`, `\\n`."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Do the same, but for the ends of lines."""
-    return "\n".join(map(one_line, text.split("\n")))
+    return "\n".join(map(escape_line, text.split("\n")))

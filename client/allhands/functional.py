@@ -13,16 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from allhands.api import sync
-from allhands.collectives.arguments import AnyArray, checked, splits
+from allhands.collectives.arguments import AnyArray, check_array, check_splits
 from allhands.collectives.reduction import ReduceOp
-from allhands.parallel.axes import cut, dimension, joined
+from allhands.parallel.axes import join_rows, normalize_dim, split_rows
 from allhands.parallel.coalesced import (
     all_gather_into_tensor_coalesced,
     all_reduce_coalesced,
     reduce_scatter_tensor_coalesced,
 )
 from allhands.parallel.expand import ExpandedGroup, GroupLike, expand_group, resolve
-from allhands.parallel.ops import named
+from allhands.parallel.ops import parse_op
 
 __all__ = [
     "ExpandedGroup",
@@ -51,7 +51,7 @@ def broadcast(
 ) -> AnyArray:
     """Return the `x` of rank `src` of the group; elsewhere `x` tells shape and dtype."""
     found, out = resolve(group, tag), _copy(x)
-    sync.finished(found.here.broadcast(out, src, timeout=timeout, label=label), False)
+    sync.wait_or_return(found.here.broadcast(out, src, timeout=timeout, label=label), False)
     return out
 
 
@@ -66,7 +66,7 @@ def all_reduce(
 ) -> AnyArray:
     """Return the combination of every rank's `x`, the same bits everywhere."""
     found, out = resolve(group, tag), _copy(x)
-    sync.all_reduce(out, named(op), found, timeout=timeout, label=label)
+    sync.all_reduce(out, parse_op(op), found, timeout=timeout, label=label)
     return out
 
 
@@ -80,12 +80,12 @@ def all_gather_tensor(
     label: str | None = None,
 ) -> AnyArray:
     """Return every rank's `x`, one after the other along dimension `gather_dim`."""
-    x = np.atleast_1d(checked(x, "x"))
-    dim = dimension(gather_dim, x, "gather_dim")
+    x = np.atleast_1d(check_array(x, "x"))
+    dim = normalize_dim(gather_dim, x, "gather_dim")
     found = resolve(group, tag)
     rows = np.empty((found.size, *x.shape), x.dtype)
     sync.all_gather_into_tensor(rows, x, found, timeout=timeout, label=label)
-    return joined(rows, dim)
+    return join_rows(rows, dim)
 
 
 def reduce_scatter_tensor(
@@ -104,9 +104,9 @@ def reduce_scatter_tensor(
         ValueError: the ranks cannot share that dimension equally.
     """
     found = resolve(group, tag)
-    rows = cut(checked(x, "x"), scatter_dim, "scatter_dim", found.size)
+    rows = split_rows(check_array(x, "x"), scatter_dim, "scatter_dim", found.size)
     out = np.empty(rows.shape[1:], rows.dtype)
-    sync.reduce_scatter_tensor(out, rows, named(op), found, timeout=timeout, label=label)
+    sync.reduce_scatter_tensor(out, rows, parse_op(op), found, timeout=timeout, label=label)
     return out
 
 
@@ -132,11 +132,11 @@ def all_to_all_single(
             "output_split_sizes and input_split_sizes must either be specified together or both "
             "set to None"
         )
-    x = np.ascontiguousarray(checked(x, "x"))  # it makes one dimension of none
+    x = np.ascontiguousarray(check_array(x, "x"))  # it makes one dimension of none
     found = resolve(group, tag)
     rows = len(x) if output_split_sizes is None else sum(map(int, output_split_sizes))
     if output_split_sizes is not None:  # before memory of that size is asked for
-        splits(output_split_sizes, "output_split_sizes", rows, found.size)
+        check_splits(output_split_sizes, "output_split_sizes", rows, found.size)
     out = np.empty((rows, *x.shape[1:]), x.dtype)
     sizes = output_split_sizes, input_split_sizes
     sync.all_to_all_single(out, x, *sizes, found, timeout=timeout, label=label)
@@ -157,7 +157,7 @@ def permute_tensor(
     Raises:
         ValueError: `src_dst` does not have each rank of the group once.
     """
-    x, found = checked(x, "x"), resolve(group, tag)
+    x, found = check_array(x, "x"), resolve(group, tag)
     goals = [int(rank) for rank in src_dst]
     if sorted(goals) != list(range(found.size)):
         raise ValueError(
@@ -173,5 +173,5 @@ def permute_tensor(
 
 def _copy(x: AnyArray) -> AnyArray:
     """Return a contiguous array of its own with what is in `x`."""
-    made: AnyArray = np.array(checked(x, "x"), order="C")
+    made: AnyArray = np.array(check_array(x, "x"), order="C")
     return made

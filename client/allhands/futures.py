@@ -139,7 +139,7 @@ def collect_all(futures: "Sequence[Future[T]]") -> "Future[list[Future[T]]]":
     left = len(listed)
     lock = threading.Lock()
 
-    def ended(_: object) -> None:
+    def count_ended(_: object) -> None:
         nonlocal left
         with lock:
             left -= 1
@@ -150,21 +150,21 @@ def collect_all(futures: "Sequence[Future[T]]") -> "Future[list[Future[T]]]":
     if not listed:
         collected.set_result(listed)
     for future in listed:
-        at_once(future, ended)
+        add_inline_callback(future, count_ended)
     return collected
 
 
-def at_once(future: "Future[T]", function: Callable[[Any], object]) -> None:
+def add_inline_callback(future: "Future[T]", function: Callable[[Any], object]) -> None:
     """Call a function that waits for nothing when the future is done, on the thread that did it."""
     concurrent.futures.Future.add_done_callback(future, function)
 
 
-def awaitable(future: "Future[T]") -> "asyncio.Future[T]":
+def wrap_for_loop(future: "Future[T]") -> "asyncio.Future[T]":
     """Return the future for the running loop, as `asyncio.wrap_future`, without another thread."""
     loop = asyncio.get_running_loop()
     mine: asyncio.Future[T] = loop.create_future()
 
-    def settle() -> None:
+    def complete() -> None:
         if mine.done():
             return
         if (error := future.exception()) is not None:
@@ -172,9 +172,9 @@ def awaitable(future: "Future[T]") -> "asyncio.Future[T]":
         else:
             mine.set_result(future.result())
 
-    def ended(_: Any) -> None:
+    def schedule_completion(_: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone
-            loop.call_soon_threadsafe(settle)
+            loop.call_soon_threadsafe(complete)
 
-    at_once(future, ended)
+    add_inline_callback(future, schedule_completion)
     return mine

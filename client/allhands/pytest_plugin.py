@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MARKER = "ranks"
 
 
-class _Rank:
+class _RankPlaceholder:
     """Stands for the rank of the thread that will run the test."""
 
 
@@ -56,18 +56,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
     def on_rank(rank: int) -> None:
-        body(**{name: rank if value is _Rank else value for name, value in given.items()})
+        body(
+            **{name: rank if value is _RankPlaceholder else value for name, value in given.items()}
+        )
 
     run_threads(*marker.args, **marker.kwargs)(on_rank)
     return True
 
 
 @pytest.fixture
-def rank(request: pytest.FixtureRequest) -> type[_Rank]:
+def rank(request: pytest.FixtureRequest) -> type[_RankPlaceholder]:
     """Give the rank of the thread on which a test marked with `ranks` runs."""
     if request.node.get_closest_marker(_MARKER) is None:
         pytest.fail(f"rank is for tests that are marked: @pytest.mark.{_MARKER}(4)", pytrace=False)
-    return _Rank
+    return _RankPlaceholder
 
 
 @pytest.fixture

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 import pytest
 
 from allhands.coordinator.client import Control
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 
 _jobs = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with running_daemon(tmp_path_factory.mktemp("runtime")) as running:
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with run_daemon(tmp_path_factory.mktemp("runtime")) as running:
         yield running
 
 
 @pytest.fixture(params=["line", "grpc"])
-def control(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Control]:
+def control(daemon: DaemonProcess, request: pytest.FixtureRequest) -> Iterator[Control]:
     """A client of the daemon, for a job of its own, whose calls take one way or the other."""
     job = f"conformance-{next(_jobs)}"
     is_line = request.param == "line"

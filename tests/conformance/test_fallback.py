@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from allhands.testing.link_suite import LinkSuite, Recorder, frame
+from allhands.testing.link_suite import LinkSuite, RecordingReceiver, make_frame
 from allhands.transport.grpc_stream import GrpcLink
 from allhands.transport.handshake import Identity
 from allhands.transport.link import Fabric, LinkBroken, Receiver
@@ -44,7 +44,7 @@ async def world(
         for rank in range(len(members))
     ]
     fabrics = [
-        one.fabric(me, members, receiver, name)
+        one.make_fabric(me, members, receiver, name)
         for one, me, receiver in zip(ports, identities, receivers, strict=True)
     ]
     yield fabrics
@@ -63,14 +63,14 @@ class TestOnlyTheSecond(LinkSuite):
 
 
 async def test_links_are_raw_sockets_where_these_reach(caplog: pytest.LogCaptureFixture) -> None:
-    async with world([Recorder(), Recorder()]) as fabrics:
+    async with world([RecordingReceiver(), RecordingReceiver()]) as fabrics:
         assert isinstance(await fabrics[0].dial(1), SocketLink)
         assert isinstance(await fabrics[1].dial(0), SocketLink)
     assert not caplog.records
 
 
 async def test_links_are_of_grpc_where_that_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
-    async with world([Recorder(), Recorder()], data_ports=False) as fabrics:
+    async with world([RecordingReceiver(), RecordingReceiver()], data_ports=False) as fabrics:
         assert isinstance(await fabrics[0].dial(1), GrpcLink)
     assert not caplog.records
 
@@ -79,14 +79,14 @@ async def test_links_are_of_grpc_where_that_is_wanted(caplog: pytest.LogCaptureF
 async def test_who_cannot_be_reached_by_raw_socket_is_linked_by_grpc_and_named_once(
     caplog: pytest.LogCaptureFixture, data_port: int
 ) -> None:
-    recorders = [Recorder(), Recorder()]
+    recorders = [RecordingReceiver(), RecordingReceiver()]
     with caplog.at_level(logging.WARNING):
         async with world(recorders, last=data_port) as fabrics:
             link = await fabrics[0].dial(1)
             assert isinstance(link, GrpcLink)
-            await link.send([frame(1)])
+            await link.send([make_frame(1)])
             await link.close()
-            assert recorders[1].frames == [(0, frame(1))]
+            assert recorders[1].frames == [(0, make_frame(1))]
             assert isinstance(await fabrics[1].dial(0), SocketLink)  # each way for itself
     (said,) = [one.getMessage() for one in caplog.records]
     assert said.startswith("the link to rank 1 (host h, pid 1) goes over gRPC: ")
@@ -95,7 +95,7 @@ async def test_who_cannot_be_reached_by_raw_socket_is_linked_by_grpc_and_named_o
 async def test_who_is_not_there_at_all_is_no_reason_for_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with world([Recorder(), Recorder()]) as fabrics:
+    async with world([RecordingReceiver(), RecordingReceiver()]) as fabrics:
         await fabrics[1].aclose()
         with pytest.raises(LinkBroken):
             await fabrics[0].dial(1)

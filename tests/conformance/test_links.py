@@ -11,15 +11,15 @@ import grpc.aio
 import pytest
 
 from allhands.testing.faults import faults
-from allhands.testing.faulty_link import FaultyBoard, FaultyFabric
-from allhands.testing.faulty_wire import Wires
-from allhands.testing.link_suite import LinkSuite, Recorder, frame
-from allhands.transport.frame import HEADER_BYTES, LARGEST_FRAME
-from allhands.transport.grpc_stream import GrpcFabric, Listening
+from allhands.testing.faulty_link import FaultyFabric, FaultyNetwork
+from allhands.testing.faulty_wire import FaultyChannels
+from allhands.testing.link_suite import LinkSuite, RecordingReceiver, make_frame
+from allhands.transport.frame import HEADER_BYTES, MAX_FRAME_BYTES
+from allhands.transport.grpc_stream import GrpcFabric, GrpcListener
 from allhands.transport.handshake import Identity
-from allhands.transport.inproc import InprocFabric, Switchboard
+from allhands.transport.inproc import InprocFabric, InprocNetwork
 from allhands.transport.link import Fabric, LinkBroken, Receiver
-from allhands.transport.socket_stream import SocketFabric, SocketListening
+from allhands.transport.socket_stream import SocketFabric, SocketListener
 
 
 def identity(rank: int, world_size: int = 2) -> Identity:
@@ -29,7 +29,7 @@ def identity(rank: int, world_size: int = 2) -> Identity:
 class TestInproc(LinkSuite):
     @asynccontextmanager
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
-        board = Switchboard()
+        board = InprocNetwork()
         made = [InprocFabric(board, rank, one) for rank, one in enumerate(receivers)]
         yield made
         for fabric in made:
@@ -39,7 +39,7 @@ class TestInproc(LinkSuite):
 class TestUnderAPlanWithoutFaults(LinkSuite):
     @asynccontextmanager
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
-        board = FaultyBoard(Wires(faults()))
+        board = FaultyNetwork(FaultyChannels(faults()))
         made = [FaultyFabric(board, rank, one) for rank, one in enumerate(receivers)]
         yield made
         for fabric in made:
@@ -49,7 +49,7 @@ class TestUnderAPlanWithoutFaults(LinkSuite):
 class TestGrpc(LinkSuite):
     @asynccontextmanager
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
-        ports = [Listening() for _ in receivers]
+        ports = [GrpcListener() for _ in receivers]
         for port in ports:
             await port.start("127.0.0.1")
         addresses = {rank: f"127.0.0.1:{port.port}" for rank, port in enumerate(ports)}
@@ -65,7 +65,7 @@ class TestGrpc(LinkSuite):
 class TestSocket(LinkSuite):
     @asynccontextmanager
     async def fabrics(self, receivers: Sequence[Receiver]) -> AsyncIterator[Sequence[Fabric]]:
-        ports = [SocketListening() for _ in receivers]
+        ports = [SocketListener() for _ in receivers]
         for port in ports:
             port.start("127.0.0.1")
         addresses = {rank: ("127.0.0.1", port.port) for rank, port in enumerate(ports)}
@@ -92,23 +92,23 @@ class Stranger:
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[tuple[Listening, Recorder]]:
+async def worker() -> AsyncIterator[tuple[GrpcListener, RecordingReceiver]]:
     """Rank 0 of 2 at its port."""
-    port, recorder = Listening(), Recorder()
+    port, recorder = GrpcListener(), RecordingReceiver()
     await port.start("127.0.0.1")
     fabric = GrpcFabric(port, identity(0), {1: "127.0.0.1:1"}, recorder)
     yield port, recorder
     await fabric.aclose()
 
 
-async def dial_as(me: Identity, port: Listening) -> None:
+async def dial_as(me: Identity, port: GrpcListener) -> None:
     """Dial rank 0 as somebody."""
-    own, recorder = Listening(), Recorder()
+    own, recorder = GrpcListener(), RecordingReceiver()
     await own.start("127.0.0.1")
     fabric = GrpcFabric(own, me, {0: f"127.0.0.1:{port.port}"}, recorder)
     try:
         link = await fabric.dial(0)
-        await link.send([frame(1)])
+        await link.send([make_frame(1)])
         await link.close()
     finally:
         await fabric.aclose()
@@ -124,7 +124,7 @@ async def dial_as(me: Identity, port: Listening) -> None:
     ],
 )
 async def test_who_does_not_belong_to_the_world_is_refused_and_the_world_goes_on(
-    worker: tuple[Listening, Recorder],
+    worker: tuple[GrpcListener, RecordingReceiver],
     caplog: pytest.LogCaptureFixture,
     change: dict[str, object],
     reason: str,
@@ -133,12 +133,12 @@ async def test_who_does_not_belong_to_the_world_is_refused_and_the_world_goes_on
     with pytest.raises(LinkBroken, match=reason):
         await dial_as(replace(identity(1), **change), port)  # type: ignore[arg-type]
     await dial_as(identity(1), port)
-    assert recorder.frames == [(1, frame(1))]
+    assert recorder.frames == [(1, make_frame(1))]
     assert recorder.breaks == []
 
 
 async def test_garbage_instead_of_a_greeting_is_dropped_with_one_log_line(
-    worker: tuple[Listening, Recorder], caplog: pytest.LogCaptureFixture
+    worker: tuple[GrpcListener, RecordingReceiver], caplog: pytest.LogCaptureFixture
 ) -> None:
     port, recorder = worker
     stranger = Stranger(port.port)
@@ -147,21 +147,23 @@ async def test_garbage_instead_of_a_greeting_is_dropped_with_one_log_line(
         assert "UNAUTHENTICATED" in await stranger.said()
     assert len([one for one in caplog.records if "refused a link" in one.message]) == 1
     await dial_as(identity(1), port)
-    assert recorder.frames == [(1, frame(1))]
+    assert recorder.frames == [(1, make_frame(1))]
 
 
 async def test_a_message_longer_than_any_frame_is_refused_before_it_is_taken_in(
-    worker: tuple[Listening, Recorder],
+    worker: tuple[GrpcListener, RecordingReceiver],
 ) -> None:
     port, recorder = worker
     stranger = Stranger(port.port)
-    await stranger.call.write(b"\0" * (LARGEST_FRAME + 1))
+    await stranger.call.write(b"\0" * (MAX_FRAME_BYTES + 1))
     assert "RESOURCE_EXHAUSTED" in await stranger.said()
     await dial_as(identity(1), port)
     assert recorder.breaks == []
 
 
-async def test_bytes_that_are_no_http2_harm_nobody(worker: tuple[Listening, Recorder]) -> None:
+async def test_bytes_that_are_no_http2_harm_nobody(
+    worker: tuple[GrpcListener, RecordingReceiver],
+) -> None:
     port, recorder = worker
     reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
     writer.write(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)) * HEADER_BYTES)
@@ -171,4 +173,4 @@ async def test_bytes_that_are_no_http2_harm_nobody(worker: tuple[Listening, Reco
             pass
     writer.close()
     await dial_as(identity(1), port)
-    assert recorder.frames == [(1, frame(1))]
+    assert recorder.frames == [(1, make_frame(1))]

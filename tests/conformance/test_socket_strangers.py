@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from allhands.testing.link_suite import Recorder, frame
+from allhands.testing.link_suite import RecordingReceiver, make_frame
 from allhands.transport import handshake, socket_greeting, socket_stream
-from allhands.transport.frame import CHUNK, HEADER_BYTES, Header, Key, Kind
+from allhands.transport.frame import HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameKind, Header, MessageKey
 from allhands.transport.handshake import Identity
 from allhands.transport.link import LinkBroken, Unreachable
-from allhands.transport.socket_stream import SocketFabric, SocketListening
+from allhands.transport.socket_stream import SocketFabric, SocketListener
 
 PREAMBLE = struct.Struct("<2sBBI")
 STEP = 0
@@ -29,7 +29,7 @@ class Worker:
     """Rank 0 of 2 at its port."""
 
     def __init__(self) -> None:
-        self.port, self.recorder = SocketListening(), Recorder()
+        self.port, self.recorder = SocketListener(), RecordingReceiver()
         self.port.start("127.0.0.1")
         self.fabric: SocketFabric | None = None
 
@@ -40,7 +40,7 @@ class Worker:
     async def is_well(self) -> None:
         """Check that a peer gets in, and its frame through."""
         await dial_as(identity(1), self.port)
-        assert self.recorder.frames == [(1, frame(1))]
+        assert self.recorder.frames == [(1, make_frame(1))]
         assert self.recorder.breaks == []
 
 
@@ -64,14 +64,14 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return said
 
 
-async def dial_as(me: Identity, port: SocketListening) -> None:
+async def dial_as(me: Identity, port: SocketListener) -> None:
     """Dial rank 0 as somebody."""
-    own, recorder = SocketListening(), Recorder()
+    own, recorder = SocketListener(), RecordingReceiver()
     own.start("127.0.0.1")
     fabric = SocketFabric(own, me, {0: ("127.0.0.1", port.port)}, recorder)
     try:
         link = await fabric.dial(0)
-        await link.send([frame(1)])
+        await link.send([make_frame(1)])
         await link.close()
     finally:
         await fabric.aclose()
@@ -84,7 +84,7 @@ class Stranger:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def at(cls, port: SocketListening) -> "Stranger":
+    async def at(cls, port: SocketListener) -> "Stranger":
         return cls(*await asyncio.open_connection("127.0.0.1", port.port))
 
     async def dropped(self) -> bytes:
@@ -111,13 +111,13 @@ class Stranger:
         greeting = hello()
         self.writer.write(packed(greeting.SerializeToString()))
         challenge = handshake.peer_pb2.Challenge.FromString(await self.step())
-        proof = handshake.prove(me.secret, "dial", greeting, challenge.nonce)
+        proof = handshake.make_proof(me.secret, "dial", greeting, challenge.nonce)
         self.writer.write(packed(handshake.peer_pb2.Proof(proof=proof).SerializeToString()))
         await self.step()
 
 
 def hello() -> handshake.peer_pb2.Hello:
-    return handshake.hello(
+    return handshake.make_hello(
         job="job", incarnation="incarnation", member="member-1", rank=1, to_rank=0
     )
 
@@ -206,7 +206,7 @@ async def test_who_hangs_up_within_its_greeting_is_named_in_one_line(
 async def test_many_strangers_do_not_keep_a_peer_out(
     worker: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_stream, "MOST_UNPROVEN", 4)
+    monkeypatch.setattr(socket_stream, "MAX_UNPROVEN", 4)
     strangers = [await Stranger.at(worker.port) for _ in range(20)]  # 8 of whom may stay
     for stranger in strangers[:12]:
         await stranger.dropped()
@@ -226,7 +226,7 @@ async def test_who_comes_before_the_worker_knows_its_world_gets_in_afterwards() 
     assert not dialling.done()
     early.admit()
     await dialling
-    assert early.recorder.frames == [(1, frame(1))]
+    assert early.recorder.frames == [(1, make_frame(1))]
     await early.port.aclose()
 
 
@@ -236,15 +236,21 @@ async def test_a_second_link_of_one_rank_is_refused(worker: Worker) -> None:
     with pytest.raises(LinkBroken, match="rank 1 has a link already"):
         await dial_as(identity(1), worker.port)
     first.writer.close()
-    await worker.recorder.until(breaks=1)
+    await worker.recorder.wait_counts(breaks=1)
 
 
 @pytest.mark.parametrize(
     ("head", "reason"),
     [
-        (Header(Kind.DATA, Key(1, 1), 0, 1 << 40, 0, CHUNK + 1).pack(), "1048576 are allowed"),
-        (Header(Kind.DATA, Key(1, 1), 0, 0, 0, 0xFFFFFFFF).pack(), "4294967295 bytes of payload"),
-        (Header(Kind.REFUSE, Key(1, 1), 0, 0, 0, 4097).pack(), "a frame that is no data"),
+        (
+            Header(FrameKind.DATA, MessageKey(1, 1), 0, 1 << 40, 0, MAX_PAYLOAD_BYTES + 1).pack(),
+            "1048576 are allowed",
+        ),
+        (
+            Header(FrameKind.DATA, MessageKey(1, 1), 0, 0, 0, 0xFFFFFFFF).pack(),
+            "4294967295 bytes of payload",
+        ),
+        (Header(FrameKind.NACK, MessageKey(1, 1), 0, 0, 0, 4097).pack(), "a frame that is no data"),
         (b"X" * HEADER_BYTES, "magic b'XX'"),
     ],
 )
@@ -264,24 +270,24 @@ async def test_a_frame_too_long_breaks_the_link_before_its_payload_comes(
 async def test_frames_that_come_in_bits_are_put_together(worker: Worker) -> None:
     stranger = await Stranger.at(worker.port)
     await stranger.prove()
-    sent = [frame(number, bytes([number]) * (number * 31)) for number in range(9)]
+    sent = [make_frame(number, bytes([number]) * (number * 31)) for number in range(9)]
     for byte in b"".join(sent):
         stranger.writer.write(bytes([byte]))
         await asyncio.sleep(0)
-    await worker.recorder.until(frames=len(sent))
+    await worker.recorder.wait_counts(frames=len(sent))
     assert worker.recorder.frames == [(1, one) for one in sent]
     stranger.writer.close()
-    await worker.recorder.until(breaks=1)
+    await worker.recorder.wait_counts(breaks=1)
 
 
 async def test_where_nobody_listens_is_told_from_who_refuses() -> None:
-    own = SocketListening()
+    own = SocketListener()
     own.start("127.0.0.1")
-    gone = SocketListening()
+    gone = SocketListener()
     gone.start("127.0.0.1")
     await gone.aclose()
     addresses = {1: ("127.0.0.1", gone.port)}
-    fabric = SocketFabric(own, identity(0, 3), addresses, Recorder())
+    fabric = SocketFabric(own, identity(0, 3), addresses, RecordingReceiver())
     for peer in (1, 2):
         with pytest.raises(Unreachable):
             await fabric.dial(peer)

@@ -19,7 +19,7 @@ from allhands.stores import (
     Store,
     TCPStore,
 )
-from allhands.testing.daemon import Daemon
+from allhands.testing.daemon import DaemonProcess
 from allhands.testing.store_suite import StoreSuite
 
 
@@ -147,7 +147,7 @@ _jobs = itertools.count(1)
 
 class TestAsyncCoordinatorStore(StoreSuite):
     @pytest.fixture
-    def store(self, daemon: Daemon) -> Iterator[Store]:
+    def store(self, daemon: DaemonProcess) -> Iterator[Store]:
         thread = LoopThread("store")
         made = _Blocking(thread, daemon.endpoint, f"async-{next(_jobs)}")
         yield made

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "elastic.py"
 PATIENCE = 60.0
 
 
-def launch(daemon: Daemon, count: int) -> "subprocess.Popen[str]":
+def launch(daemon: DaemonProcess, count: int) -> "subprocess.Popen[str]":
     """Run so many ranks of the example."""
     target = daemon.endpoint.address.target
     return subprocess.Popen(
@@ -44,7 +44,7 @@ def pids(launcher: "subprocess.Popen[str]", size: int, ranks: int) -> dict[int, 
 
 
 def test_the_example_learns_digits_while_ranks_are_killed_and_added(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon:
+    with run_daemon(tmp_path) as daemon:
         first = launch(daemon, 3)
         os.kill(pids(first, 3, 3)[1], signal.SIGKILL)
         pids(first, 2, 2)

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from allhands.bench import netns
-from allhands.bench.launches import Host
+from allhands.bench.launches import BenchHost
 from support.ranks.addresses import free_port
 from support.ranks.processes import Cluster, Process
 
@@ -21,16 +21,16 @@ Spread = Callable[..., list[Process]]
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[Host, Host]]:
+def hosts() -> Iterator[tuple[BenchHost, BenchHost]]:
     try:
-        with netns.two_hosts(None) as pair:
+        with netns.open_two_hosts(None) as pair:
             yield pair
     except netns.NoNamespaces as refusal:
         pytest.skip(str(refusal))
 
 
 @pytest.fixture
-def span(spread: Spread, hosts: tuple[Host, Host]) -> Span:
+def span(spread: Spread, hosts: tuple[BenchHost, BenchHost]) -> Span:
     """Give a function that runs a script in a world whose ranks are on the hosts named."""
 
     def start(places: str, script: str) -> list[Process]:
@@ -48,7 +48,7 @@ def span(spread: Spread, hosts: tuple[Host, Host]) -> Span:
 
 
 @pytest.fixture
-def spread(cluster: Cluster, hosts: tuple[Host, Host]) -> Spread:
+def spread(cluster: Cluster, hosts: tuple[BenchHost, BenchHost]) -> Spread:
     """Give a function that runs a script on the hosts named, with an environment for each."""
 
     def start(places: str, script: str, *environments: Mapping[str, str]) -> list[Process]:
@@ -63,9 +63,9 @@ def spread(cluster: Cluster, hosts: tuple[Host, Host]) -> Spread:
     return start
 
 
-def pid_of(host: Host) -> str:
+def pid_of(host: BenchHost) -> str:
     """Return the process that holds the namespaces of a host."""
-    return host.enter[host.enter.index("--target") + 1]
+    return host.command_prefix[host.command_prefix.index("--target") + 1]
 
 
 PORT = str(free_port())
@@ -478,14 +478,16 @@ def test_the_address_is_that_of_the_interface_or_as_it_is_given(spread: Spread) 
 
 
 def test_an_address_that_is_translated_on_the_way_is_advertised_all_the_same(
-    spread: Spread, hosts: tuple[Host, Host]
+    spread: Spread, hosts: tuple[BenchHost, BenchHost]
 ) -> None:
     """Behind 192.0.2.7 host b is reached, which does not know of it."""
-    enter_a = hosts[0].enter
+    enter_a = hosts[0].command_prefix
     subprocess.run([*enter_a, "ip", "route", "add", "192.0.2.7", "via", "10.77.0.2"], check=True)
     nat = ["iptables", "-t", "nat", "-A", "PREROUTING", "-d", "192.0.2.7", "-j", "DNAT"]
     done = subprocess.run(
-        [*hosts[1].enter, *nat, "--to-destination", "10.77.0.2"], capture_output=True, check=False
+        [*hosts[1].command_prefix, *nat, "--to-destination", "10.77.0.2"],
+        capture_output=True,
+        check=False,
     )
     if done.returncode != 0:
         pytest.skip("this kernel translates no addresses")

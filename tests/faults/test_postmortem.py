@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allhands.testing.until import until
+from allhands.testing.until import poll_until
 from support.ranks.forking import PATIENCE
 from support.ranks.processes import Cluster, Process
 
@@ -52,7 +52,7 @@ def status(cluster: Cluster) -> dict[str, Any]:
 
 def diagnosed(cluster: Cluster, exit_status: int) -> dict[str, Any]:
     """Diagnose the job once it has ended."""
-    until(lambda: status(cluster)["state"] == "ended", PATIENCE)
+    poll_until(lambda: status(cluster)["state"] == "ended", PATIENCE)
     done = allhands(cluster, "diagnose", "j", "-o", "json")
     assert done.returncode == exit_status, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -84,7 +84,7 @@ def test_a_killed_rank_is_the_first_failure_and_the_others_are_where_they_were(
     ranks = begin(cluster, 4, script, backend)
     for rank in ranks:
         rank.say()
-    until(lambda: waiting(cluster, {0, 1, 3}), PATIENCE)
+    poll_until(lambda: waiting(cluster, {0, 1, 3}), PATIENCE)
     ranks[2].child.send_signal(signal.SIGKILL)
     for rank in (0, 1, 3):
         assert ranks[rank].expect("told")["error"] == "PeerFailed"
@@ -113,7 +113,7 @@ def test_a_rank_that_raised_is_the_first_failure_with_its_error(cluster: Cluster
     ranks = begin(cluster, 4, "if me == 2:\n    raise LookupError('no such row')\nah.barrier()\n")
     for rank in (0, 1, 3):
         ranks[rank].say()
-    until(lambda: waiting(cluster, {0, 1, 3}), PATIENCE)
+    poll_until(lambda: waiting(cluster, {0, 1, 3}), PATIENCE)
     ranks[2].say()
     for rank in ranks:
         assert rank.ended() != 0
@@ -136,7 +136,7 @@ def test_a_rank_that_left_before_a_call_of_the_others_is_the_first_failure(
     ranks = begin(cluster, 3, "if me != 2:\n    ah.barrier()\nah.destroy_process_group()\n")
     for rank in (0, 1):
         ranks[rank].say()
-    until(lambda: waiting(cluster, {0, 1}), PATIENCE)
+    poll_until(lambda: waiting(cluster, {0, 1}), PATIENCE)
     ranks[2].say()
     assert ranks[2].ended() == 0
     for rank in (0, 1):
@@ -150,7 +150,7 @@ def test_a_rank_that_left_before_a_call_of_the_others_is_the_first_failure(
 def test_an_abort_from_outside_is_the_first_failure(cluster: Cluster) -> None:
     ranks = begin(cluster, 2, "ah.barrier() if me else hear()\n")
     ranks[1].say()
-    until(lambda: waiting(cluster, {1}), PATIENCE)
+    poll_until(lambda: waiting(cluster, {1}), PATIENCE)
     assert allhands(cluster, "abort", "j", "--reason", "tired").returncode == 0
     ranks[1].ended()
     ranks[0].child.send_signal(signal.SIGKILL)
@@ -190,7 +190,7 @@ def test_a_trace_of_nothing_is_refused_and_leaves_the_file(
         rank.ended()
     path = tmp_path / "trace.json"
     path.write_text("an earlier one")
-    until(lambda: status(cluster)["state"] == "ended", PATIENCE)
+    poll_until(lambda: status(cluster)["state"] == "ended", PATIENCE)
     for job in ("j", "k"):
         done = allhands(cluster, "trace", job, "-o", str(path))
         assert done.returncode == 1

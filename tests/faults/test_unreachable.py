@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from allhands.bench import netns
-from allhands.bench.launches import Host
+from allhands.bench.launches import BenchHost
 from support.ranks.addresses import free_port
 from support.ranks.processes import Cluster, Process
 
@@ -42,22 +42,24 @@ os._exit(0)
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[BenchHost]:
     if shutil.which("iptables") is None:
         pytest.skip("cutting a link needs iptables")
     try:
-        with netns.two_hosts(None) as (one, _):
+        with netns.open_two_hosts(None) as (one, _):
             yield one
     except netns.NoNamespaces as refusal:
         pytest.skip(str(refusal))
 
 
 @pytest.fixture
-def cut(host: Host) -> Iterator[object]:
+def cut(host: BenchHost) -> Iterator[object]:
     """Give a function that does away with what goes over connections."""
 
     def tables(*arguments: str) -> None:
-        subprocess.run([*host.enter, "iptables", *arguments], check=True, capture_output=True)
+        subprocess.run(
+            [*host.command_prefix, "iptables", *arguments], check=True, capture_output=True
+        )
 
     def act(ends: Sequence[Sequence[int]], how: Sequence[str]) -> None:
         for here, there in ends:
@@ -70,8 +72,8 @@ def cut(host: Host) -> Iterator[object]:
     tables("-F", "INPUT")
 
 
-def start(cluster: Cluster, host: Host, backend: str, timeout: float) -> list[Process]:
-    holder = host.enter[host.enter.index("--target") + 1]
+def start(cluster: Cluster, host: BenchHost, backend: str, timeout: float) -> list[Process]:
+    holder = host.command_prefix[host.command_prefix.index("--target") + 1]
     return cluster.world(
         3,
         textwrap.dedent(SCRIPT).format(holder=holder, timeout=timeout),
@@ -97,7 +99,13 @@ def between(ranks: Sequence[Process], one: int, other: int) -> list[tuple[int, i
     ids=["dropped", "reset"],
 )
 def test_a_link_that_is_cut_between_two_ranks_is_named_to_all_three(
-    cluster: Cluster, host: Host, cut: object, backend: str, how: list[str], error: str, words: str
+    cluster: Cluster,
+    host: BenchHost,
+    cut: object,
+    backend: str,
+    how: list[str],
+    error: str,
+    words: str,
 ) -> None:
     assert callable(cut)
     ranks = start(cluster, host, backend, 2.5 if error == "CollectiveTimeout" else 20)

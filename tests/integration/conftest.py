@@ -13,7 +13,7 @@ import pytest_asyncio
 from google.protobuf.message import Message
 
 from allhands.coordinator.client import Control
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.raw_member import RawMember
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
@@ -33,9 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     """A daemon that the tests share; each brings its own job."""
-    with running_daemon(tmp_path_factory.mktemp("runtime")) as running:
+    with run_daemon(tmp_path_factory.mktemp("runtime")) as running:
         yield running
 
 
@@ -46,14 +46,14 @@ def job_name() -> str:
 
 
 @pytest.fixture
-def control(daemon: Daemon, job_name: str) -> Iterator[Control]:
+def control(daemon: DaemonProcess, job_name: str) -> Iterator[Control]:
     """A client of the daemon, for the test's job."""
     with Control(daemon.endpoint, job=job_name, timeout=10) as made:
         yield made
 
 
 @pytest.fixture
-def join_job(daemon: Daemon, job_name: str) -> Iterator[Callable[[int, int], RawMember]]:
+def join_job(daemon: DaemonProcess, job_name: str) -> Iterator[Callable[[int, int], RawMember]]:
     """Give a function that joins the test's job with a rank and a world size."""
     made: list[RawMember] = []
 
@@ -69,7 +69,7 @@ def join_job(daemon: Daemon, job_name: str) -> Iterator[Callable[[int, int], Raw
             label=f"label-{rank}",
         )
         made.append(RawMember(daemon.endpoint, request))
-        made[-1].hear("joined")
+        made[-1].receive("joined")
         return made[-1]
 
     yield join
@@ -169,6 +169,6 @@ async def call_at() -> AsyncIterator[Callable[..., Caller]]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def caller(daemon: Daemon, call_at: Callable[..., Caller]) -> Caller:
+async def caller(daemon: DaemonProcess, call_at: Callable[..., Caller]) -> Caller:
     """A caller of the shared daemon."""
     return call_at(f"127.0.0.1:{daemon.notice.port}", daemon.notice.token)

@@ -14,10 +14,16 @@ import psutil
 import pytest
 
 from allhands.bench import netns, tcp
-from allhands.bench.cell import ASYNCHRONOUS, COLLECTIVES, Cell
-from allhands.bench.crew import Crew, CrewFailed
-from allhands.bench.driver import Bench, bench
-from allhands.bench.launches import Host, Missing, Process, Pythons, find
+from allhands.bench.cell import ASYNCHRONOUS, COLLECTIVES, BenchCase
+from allhands.bench.crew import RankPool, RankPoolFailed
+from allhands.bench.driver import Bench, start_bench
+from allhands.bench.launches import (
+    BenchHost,
+    ProcessSpec,
+    PythonPaths,
+    SystemMissing,
+    find_launcher,
+)
 from support.ranks.processes import Cluster
 
 BENCH = [sys.executable, "-m", "allhands.cli.main", "bench"]
@@ -84,18 +90,18 @@ def test_wrong_usage_is_told_before_anything_is_measured(
 def _peer(name: str) -> Any:
     python = os.environ.get(f"ALLHANDS_BENCH_{name.upper()}_PYTHON")
     try:
-        return find(name, Pythons({name: python} if python else {}))
-    except Missing as missing:
+        return find_launcher(name, PythonPaths({name: python} if python else {}))
+    except SystemMissing as missing:
         return pytest.skip(str(missing))
 
 
 @pytest.mark.parametrize("peer", ["gloo", "openmpi", "mpich", "allhands-torch"])
 def test_a_peer_takes_turns_with_allhands(peer: str) -> None:
-    launchers = [find("allhands", Pythons()), _peer(peer)]
-    with bench(launchers, 2) as running:
-        results = running.measure(Cell("all_gather", 2, 64 << 10), 0.0)
+    launchers = [find_launcher("allhands", PythonPaths()), _peer(peer)]
+    with start_bench(launchers, 2) as running:
+        results = running.measure(BenchCase("all_gather", 2, 64 << 10), 0.0)
         about = running.about
-    assert [one.contender for one in results] == ["allhands", peer]
+    assert [one.system for one in results] == ["allhands", peer]
     for one in results:
         assert one.failed is None
         assert one.summary is not None
@@ -105,18 +111,18 @@ def test_a_peer_takes_turns_with_allhands(peer: str) -> None:
 
 @pytest.mark.parametrize("operation", ASYNCHRONOUS)
 def test_calls_that_are_begun_first_are_measured_of_all_who_have_them(operation: str) -> None:
-    launchers = [find("allhands", Pythons()), _peer("allhands-torch"), _peer("gloo")]
-    with bench(launchers, 3) as running:
-        results = running.measure(Cell(operation, 3, 64), 0.0)
+    launchers = [find_launcher("allhands", PythonPaths()), _peer("allhands-torch"), _peer("gloo")]
+    with start_bench(launchers, 3) as running:
+        results = running.measure(BenchCase(operation, 3, 64), 0.0)
     for one in results:
         assert one.failed is None
         assert one.summary is not None
 
 
 def test_a_step_of_training_is_measured_with_both_backends_of_pytorch() -> None:
-    launchers = [_peer("allhands-torch"), _peer("gloo"), find("allhands", Pythons())]
-    with bench(launchers, 2) as running:
-        ours, gloos, without = running.measure(Cell("ddp_step", 2, 64 << 10), 0.0)
+    launchers = [_peer("allhands-torch"), _peer("gloo"), find_launcher("allhands", PythonPaths())]
+    with start_bench(launchers, 2) as running:
+        ours, gloos, without = running.measure(BenchCase("ddp_step", 2, 64 << 10), 0.0)
     for one in (ours, gloos):
         assert one.failed is None
         assert one.summary is not None
@@ -159,16 +165,16 @@ class Started:
         self._script = _ALONE % call
 
     def processes(
-        self, hosts: Sequence[Host], ranks: int, arguments: Sequence[str], port: int
-    ) -> list[Process]:
-        return [Process((sys.executable, "-c", self._script, *arguments), os.environ)]
+        self, hosts: Sequence[BenchHost], ranks: int, arguments: Sequence[str], port: int
+    ) -> list[ProcessSpec]:
+        return [ProcessSpec((sys.executable, "-c", self._script, *arguments), os.environ)]
 
 
 def measured(nbytes: int, **calls: str) -> tuple[dict[str, Any], Bench]:
     launchers = [Started(name, call) for name, call in calls.items()]
-    with bench(launchers, 1) as running:  # type: ignore[arg-type]
-        results = running.measure(Cell("all_reduce", 1, nbytes), 0.0)
-        return {one.contender: one for one in results}, running
+    with start_bench(launchers, 1) as running:  # type: ignore[arg-type]
+        results = running.measure(BenchCase("all_reduce", 1, nbytes), 0.0)
+        return {one.system: one for one in results}, running
 
 
 @pytest.mark.parametrize("nbytes", [8, 64 << 10])
@@ -188,17 +194,17 @@ def test_a_contender_that_gives_the_result_of_the_call_before_is_caught() -> Non
 
 def test_a_contender_that_does_not_take_the_arguments_refuses_the_cell_and_stays() -> None:
     refuse = "if x.size == 2: raise TypeError('cannot reduce this')"
-    with bench([Started("choosy", refuse)], 1) as running:  # type: ignore[list-item]
-        (first,) = running.measure(Cell("all_reduce", 1, 8), 0.0)
-        (second,) = running.measure(Cell("all_reduce", 1, 16), 0.0)
+    with start_bench([Started("choosy", refuse)], 1) as running:  # type: ignore[list-item]
+        (first,) = running.measure(BenchCase("all_reduce", 1, 8), 0.0)
+        (second,) = running.measure(BenchCase("all_reduce", 1, 16), 0.0)
     assert (first.refused, first.failed, first.summary) == ("cannot reduce this", None, None)
     assert second.summary is not None
 
 
 def test_a_failure_is_told_once_and_the_contender_is_out() -> None:
-    with bench([Started("mortal", "sys.exit('gone')")], 1) as running:  # type: ignore[list-item]
-        (first,) = running.measure(Cell("all_reduce", 1, 8), 0.0)
-        (second,) = running.measure(Cell("all_reduce", 1, 16), 0.0)
+    with start_bench([Started("mortal", "sys.exit('gone')")], 1) as running:  # type: ignore[list-item]
+        (first,) = running.measure(BenchCase("all_reduce", 1, 8), 0.0)
+        (second,) = running.measure(BenchCase("all_reduce", 1, 16), 0.0)
     assert "gone" in first.failed
     assert second.failed == "it failed in an earlier cell"
 
@@ -212,24 +218,24 @@ def test_a_contender_that_dies_is_out_with_its_last_words() -> None:
 
 
 def test_a_barrier_that_lets_ranks_through_early_is_caught(tmp_path: Path) -> None:
-    from allhands.bench.gate import Gate
+    from allhands.bench.gate import StartGate
 
     path = tmp_path / "gate"
-    path.write_bytes(bytes(Gate.nbytes(2)))
-    first, second = (Gate(path, rank, 2) for rank in range(2))
+    path.write_bytes(bytes(StartGate.count_bytes(2)))
+    first, second = (StartGate(path, rank, 2) for rank in range(2))
     number = first.announce()
-    assert first.missing(number) == [1]
+    assert first.find_missing(number) == [1]
     second.announce()
-    assert first.missing(number) == []
+    assert first.find_missing(number) == []
 
 
 def test_a_launcher_whose_ranks_do_not_know_each_other_is_told(tmp_path: Path) -> None:
     class Twice(Started):
-        def processes(self, *arguments: Any) -> list[Process]:
+        def processes(self, *arguments: Any) -> list[ProcessSpec]:
             return super().processes(*arguments) * 2
 
-    with pytest.raises(CrewFailed, match="see a world of 1, not 2"):
-        Crew(Twice("apart", "pass"), 2, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(RankPoolFailed, match="see a world of 1, not 2"):
+        RankPool(Twice("apart", "pass"), 2, tmp_path)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- nothing is left behind
@@ -274,32 +280,36 @@ def test_no_process_outlives_the_benchmark(
 
 
 @pytest.fixture
-def hosts() -> Iterator[tuple[Host, Host]]:
+def hosts() -> Iterator[tuple[BenchHost, BenchHost]]:
     try:
-        with netns.two_hosts("200mbit") as pair:
+        with netns.open_two_hosts("200mbit") as pair:
             yield pair
     except netns.NoNamespaces as refusal:
         pytest.skip(str(refusal))
 
 
-def test_two_hosts_have_names_and_a_cable_that_carries_its_rate(hosts: tuple[Host, Host]) -> None:
+def test_two_hosts_have_names_and_a_cable_that_carries_its_rate(
+    hosts: tuple[BenchHost, BenchHost],
+) -> None:
     first, second = hosts
     names = [
         subprocess.run(
-            [*host.enter, "cat", "/proc/sys/kernel/hostname"], capture_output=True, text=True
+            [*host.command_prefix, "cat", "/proc/sys/kernel/hostname"],
+            capture_output=True,
+            text=True,
         ).stdout.strip()
         for host in hosts
     ]
     assert names == [first.name, second.name]
     assert socket.gethostname() not in names
-    carried = tcp.measure(first.address, here=second.enter, there=first.enter)
+    carried = tcp.measure(first.address, here=second.command_prefix, there=first.command_prefix)
     assert carried.gbs < 0.2 / 8 * 1.1
 
 
 def test_the_hosts_are_gone_afterwards() -> None:
     try:
-        with netns.two_hosts(None) as (first, second):
-            holders = [int(host.enter[2]) for host in (first, second)]
+        with netns.open_two_hosts(None) as (first, second):
+            holders = [int(host.command_prefix[2]) for host in (first, second)]
             assert all(map(psutil.pid_exists, holders))
     except netns.NoNamespaces as refusal:
         pytest.skip(str(refusal))
@@ -333,9 +343,9 @@ def test_the_hosts_are_gone_also_when_their_maker_is_killed() -> None:
     assert alive == []
 
 
-def test_ranks_of_two_hosts_are_measured(hosts: tuple[Host, Host]) -> None:
-    with bench([find("allhands", Pythons())], 2, hosts) as running:
-        (result,) = running.measure(Cell("all_reduce", 2, 8), 0.0)
+def test_ranks_of_two_hosts_are_measured(hosts: tuple[BenchHost, BenchHost]) -> None:
+    with start_bench([find_launcher("allhands", PythonPaths())], 2, hosts) as running:
+        (result,) = running.measure(BenchCase("all_reduce", 2, 8), 0.0)
     assert result.failed is None
     assert result.summary is not None
 
@@ -351,5 +361,7 @@ def test_gloo_is_missing_where_torch_is_not_installed(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     python.chmod(0o755)
-    with pytest.raises(Missing, match=r"python -m pip install torch==2.13.0 numpy.*--gloo-python"):
-        find("gloo", Pythons({"gloo": str(python)}))
+    with pytest.raises(
+        SystemMissing, match=r"python -m pip install torch==2.13.0 numpy.*--gloo-python"
+    ):
+        find_launcher("gloo", PythonPaths({"gloo": str(python)}))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from allhands.coordinator.client import Control
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.raw_member import RawMember
-from allhands.testing.until import until
+from allhands.testing.until import poll_until
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 
@@ -22,20 +22,22 @@ def busy_job(control: Control, join_job: Callable[[int, int], RawMember]) -> str
     first, second = join_job(0, 2), join_job(1, 2)
     for group in groups:
         opened = wire.OpenGroup(group=group, ranks=[0, 1])
-        first.say(open_group=opened)
-        second.say(open_group=opened)
+        first.send(open_group=opened)
+        second.send(open_group=opened)
     doing = [
         wire.Progress(group=group, sequence=7, completed=6, operation="all_reduce", elapsed=1.5)
         for group in groups
     ]
-    first.say(heartbeat=wire.Heartbeat(progress=doing))
-    until(lambda: len(control.job().members[0].operations) == 2)
-    until(lambda: len(control.job().groups) == 2)
+    first.send(heartbeat=wire.Heartbeat(progress=doing))
+    poll_until(lambda: len(control.job().members[0].operations) == 2)
+    poll_until(lambda: len(control.job().groups) == 2)
     return control.job_name
 
 
-def test_status_finds_the_daemon_by_itself_and_shows_the_job(daemon: Daemon, busy_job: str) -> None:
-    done = daemon.command("status", busy_job)
+def test_status_finds_the_daemon_by_itself_and_shows_the_job(
+    daemon: DaemonProcess, busy_job: str
+) -> None:
+    done = daemon.run_command("status", busy_job)
     assert done.returncode == 0, done.stderr
     headline, _groups, columns, *rows = done.stdout.splitlines()
     assert headline.startswith(f"job {busy_job}: running, epoch 1, world size 2, 2 joined")
@@ -45,13 +47,13 @@ def test_status_finds_the_daemon_by_itself_and_shows_the_job(daemon: Daemon, bus
     assert "4000" in rows[0]
 
 
-def test_status_without_a_name_shows_every_job(daemon: Daemon, busy_job: str) -> None:
-    done = daemon.command("status")
+def test_status_without_a_name_shows_every_job(daemon: DaemonProcess, busy_job: str) -> None:
+    done = daemon.run_command("status")
     assert f"job {busy_job}: " in done.stdout
 
 
-def test_json_tells_each_members_operation(daemon: Daemon, busy_job: str) -> None:
-    done = daemon.command("status", busy_job, "-o", "json")
+def test_json_tells_each_members_operation(daemon: DaemonProcess, busy_job: str) -> None:
+    done = daemon.run_command("status", busy_job, "-o", "json")
     [job] = json.loads(done.stdout)["jobs"]
     first, second = job["members"]
     assert (job["job"], job["world_size"], job["state"]) == (busy_job, 2, "running")
@@ -63,8 +65,10 @@ def test_json_tells_each_members_operation(daemon: Daemon, busy_job: str) -> Non
     assert second["operations"] == [] or not second["operations"][0]["operation"]
 
 
-def test_an_unknown_job_fails_with_the_names_that_exist(daemon: Daemon, busy_job: str) -> None:
-    done = daemon.command("status", "no-such-job")
+def test_an_unknown_job_fails_with_the_names_that_exist(
+    daemon: DaemonProcess, busy_job: str
+) -> None:
+    done = daemon.run_command("status", "no-such-job")
     assert done.returncode == 1
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
@@ -72,13 +76,15 @@ def test_an_unknown_job_fails_with_the_names_that_exist(daemon: Daemon, busy_job
     assert busy_job in line
 
 
-def test_the_job_in_the_url_is_the_one_shown(daemon: Daemon, busy_job: str) -> None:
-    done = daemon.command("status", "--coordinator", f"{daemon.notice.url}/{busy_job}")
+def test_the_job_in_the_url_is_the_one_shown(daemon: DaemonProcess, busy_job: str) -> None:
+    done = daemon.run_command("status", "--coordinator", f"{daemon.notice.url}/{busy_job}")
     assert done.stdout.startswith(f"job {busy_job}: ")
     assert done.stdout.count("job ") == 1
 
 
-def test_watch_repeats_until_interrupted_and_then_succeeds(daemon: Daemon, busy_job: str) -> None:
+def test_watch_repeats_until_interrupted_and_then_succeeds(
+    daemon: DaemonProcess, busy_job: str
+) -> None:
     with daemon.start_command("status", busy_job, "--watch", "-o", "json") as watching:
         assert watching.stdout is not None
         seen = [json.loads(watching.stdout.readline()) for _ in range(2)]
@@ -87,8 +93,8 @@ def test_watch_repeats_until_interrupted_and_then_succeeds(daemon: Daemon, busy_
     assert [one["jobs"][0]["job"] for one in seen] == [busy_job, busy_job]
 
 
-def test_group_shows_each_rank_with_its_progress(daemon: Daemon, busy_job: str) -> None:
-    done = daemon.command("group", f"pair-of-{busy_job}")
+def test_group_shows_each_rank_with_its_progress(daemon: DaemonProcess, busy_job: str) -> None:
+    done = daemon.run_command("group", f"pair-of-{busy_job}")
     assert done.returncode == 0, done.stderr
     # Below: that the two are silent, if that is so by now.
     headline, _columns, first, second, *_ = done.stdout.splitlines()
@@ -98,58 +104,62 @@ def test_group_shows_each_rank_with_its_progress(daemon: Daemon, busy_job: str) 
     assert second.split()[:4] == ["1", "1", "node-a", "4001"]
 
 
-def test_group_looks_only_in_the_named_job(daemon: Daemon, busy_job: str) -> None:
-    done = daemon.command("group", "world", "--job", busy_job)
+def test_group_looks_only_in_the_named_job(daemon: DaemonProcess, busy_job: str) -> None:
+    done = daemon.run_command("group", "world", "--job", busy_job)
     assert done.stdout.startswith(f"group world of job {busy_job}: ")
     assert done.stdout.count("group ") == 1
 
 
-def test_an_unknown_group_fails_with_the_names_that_exist(daemon: Daemon, busy_job: str) -> None:
-    done = daemon.command("group", "no-such-group")
+def test_an_unknown_group_fails_with_the_names_that_exist(
+    daemon: DaemonProcess, busy_job: str
+) -> None:
+    done = daemon.run_command("group", "no-such-group")
     assert done.returncode == 1
     assert f"pair-of-{busy_job} ({busy_job})" in done.stderr
 
 
-def test_keys_are_put_read_listed_and_deleted(daemon: Daemon, job_name: str) -> None:
-    assert daemon.command("kv", "put", job_name, "a/1", "text").returncode == 0
-    assert daemon.command("kv", "put", job_name, "a/2", "-", stdin="from a pipe\n").returncode == 0
-    assert daemon.command("kv", "get", job_name, "a/1").stdout == "text"
-    assert daemon.command("kv", "get", job_name, "a/2").stdout == "from a pipe\n"
-    assert daemon.command("kv", "ls", job_name, "a/").stdout == "a/1\na/2\n"
-    assert daemon.command("kv", "del", job_name, "a/1", "a/2").returncode == 0
-    assert daemon.command("kv", "ls", job_name).stdout == ""
+def test_keys_are_put_read_listed_and_deleted(daemon: DaemonProcess, job_name: str) -> None:
+    assert daemon.run_command("kv", "put", job_name, "a/1", "text").returncode == 0
+    assert (
+        daemon.run_command("kv", "put", job_name, "a/2", "-", stdin="from a pipe\n").returncode == 0
+    )
+    assert daemon.run_command("kv", "get", job_name, "a/1").stdout == "text"
+    assert daemon.run_command("kv", "get", job_name, "a/2").stdout == "from a pipe\n"
+    assert daemon.run_command("kv", "ls", job_name, "a/").stdout == "a/1\na/2\n"
+    assert daemon.run_command("kv", "del", job_name, "a/1", "a/2").returncode == 0
+    assert daemon.run_command("kv", "ls", job_name).stdout == ""
 
 
-def test_a_key_that_does_not_exist_fails_in_one_line(daemon: Daemon, job_name: str) -> None:
+def test_a_key_that_does_not_exist_fails_in_one_line(daemon: DaemonProcess, job_name: str) -> None:
     for command in ("get", "del"):
-        done = daemon.command("kv", command, job_name, "missing")
+        done = daemon.run_command("kv", command, job_name, "missing")
         assert done.returncode == 1
         assert done.stderr.startswith("allhands: ")
         assert "'missing'" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_mistyped_job_is_gone_with_its_keys(daemon: Daemon, job_name: str) -> None:
-    assert daemon.command("kv", "put", job_name, "k", "v").returncode == 0
-    assert f"job {job_name}: empty" in daemon.command("status").stdout
-    assert daemon.command("kv", "del", job_name, "k").returncode == 0
-    assert job_name not in daemon.command("status").stdout
+def test_a_mistyped_job_is_gone_with_its_keys(daemon: DaemonProcess, job_name: str) -> None:
+    assert daemon.run_command("kv", "put", job_name, "k", "v").returncode == 0
+    assert f"job {job_name}: empty" in daemon.run_command("status").stdout
+    assert daemon.run_command("kv", "del", job_name, "k").returncode == 0
+    assert job_name not in daemon.run_command("status").stdout
 
 
 def test_jobs_are_deleted_unless_somebody_is_in_them(
-    daemon: Daemon, job_name: str, busy_job: str
+    daemon: DaemonProcess, job_name: str, busy_job: str
 ) -> None:
     other = f"{job_name}-other"
-    assert daemon.command("kv", "put", other, "k", "v").returncode == 0
-    done = daemon.command("delete", other, busy_job)
+    assert daemon.run_command("kv", "put", other, "k", "v").returncode == 0
+    done = daemon.run_command("delete", other, busy_job)
     assert done.returncode == 1
     assert done.stdout == f"deleted job {other}\n"
     assert f"2 members are in job {busy_job}" in done.stderr
     assert f"allhands abort {busy_job}" in done.stderr
-    done = daemon.command("delete", busy_job, "--force")
+    done = daemon.run_command("delete", busy_job, "--force")
     assert (done.returncode, done.stdout) == (0, f"deleted job {busy_job}, and expelled 2 ranks\n")
-    assert busy_job not in daemon.command("status").stdout
-    missing = daemon.command("delete", busy_job)
+    assert busy_job not in daemon.run_command("status").stdout
+    missing = daemon.run_command("delete", busy_job)
     assert missing.returncode == 1
     assert missing.stderr.startswith(f"allhands: delete job '{busy_job}': there is no job")
 
@@ -167,15 +177,15 @@ def test_jobs_are_deleted_unless_somebody_is_in_them(
     ],
 )
 def test_wrong_usage_has_status_2_and_no_traceback(
-    daemon: Daemon, arguments: tuple[str, ...]
+    daemon: DaemonProcess, arguments: tuple[str, ...]
 ) -> None:
-    done = daemon.command(*arguments)
+    done = daemon.run_command(*arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
-def test_help_lists_every_command(daemon: Daemon) -> None:
-    done = daemon.command("--help")
+def test_help_lists_every_command(daemon: DaemonProcess) -> None:
+    done = daemon.run_command("--help")
     assert done.returncode == 0
     for command in ("serve", "run", "status", "group", "kv"):
         assert f"\n  {command} " in done.stdout
@@ -185,32 +195,32 @@ def test_help_lists_every_command(daemon: Daemon) -> None:
 
 
 @pytest.fixture
-def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with running_daemon(tmp_path) as running:
+def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with run_daemon(tmp_path) as running:
         yield running
 
 
-def test_every_command_has_help(daemon: Daemon) -> None:
-    for command in daemon.command("--help").stdout.partition("Commands:")[2].splitlines()[1:]:
+def test_every_command_has_help(daemon: DaemonProcess) -> None:
+    for command in daemon.run_command("--help").stdout.partition("Commands:")[2].splitlines()[1:]:
         name = command.split()[0]
-        done = daemon.command(name, "--help")
+        done = daemon.run_command(name, "--help")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"Usage: allhands {name}")
 
 
-def test_no_jobs_is_said_in_words(own_daemon: Daemon) -> None:
-    done = own_daemon.command("status")
+def test_no_jobs_is_said_in_words(own_daemon: DaemonProcess) -> None:
+    done = own_daemon.run_command("status")
     assert (done.returncode, done.stdout) == (0, "no jobs\n")
-    assert json.loads(own_daemon.command("status", "-o", "json").stdout) == {"jobs": []}
+    assert json.loads(own_daemon.run_command("status", "-o", "json").stdout) == {"jobs": []}
 
 
 def test_without_a_coordinator_the_error_says_how_to_start_one(
-    own_daemon: Daemon, tmp_path: Path
+    own_daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     empty = tmp_path / "another"
     empty.mkdir()
     own_daemon.environ["XDG_RUNTIME_DIR"] = str(empty)
-    done = own_daemon.command("status")
+    done = own_daemon.run_command("status")
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith("allhands: ")
@@ -218,7 +228,7 @@ def test_without_a_coordinator_the_error_says_how_to_start_one(
 
 
 def test_a_daemon_that_is_told_to_end_takes_its_notice_with_it(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as running:
+    with run_daemon(tmp_path) as running:
         pass
     assert running.process.returncode == 0
     assert list((tmp_path / "allhands").glob("coordinator-*.json")) == []

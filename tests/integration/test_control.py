@@ -10,9 +10,9 @@ import pytest
 from allhands import errors
 from allhands.coordinator.client import Control, connect
 from allhands.coordinator.endpoint import Address, Endpoint
-from allhands.testing.daemon import Daemon
+from allhands.testing.daemon import DaemonProcess
 from allhands.testing.raw_member import RawMember
-from allhands.testing.until import until
+from allhands.testing.until import poll_until
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.values import CompareSetResult
 
@@ -59,7 +59,7 @@ def test_multi_get_without_waiting_wants_every_key(control: Control) -> None:
         control.multi_get(["a", "b"])
 
 
-def test_keys_of_one_job_are_not_seen_in_another(control: Control, daemon: Daemon) -> None:
+def test_keys_of_one_job_are_not_seen_in_another(control: Control, daemon: DaemonProcess) -> None:
     control.put("mine", b"")
     with Control(daemon.endpoint, job=f"{control.job_name}-other") as other:
         assert other.list() == ()
@@ -67,7 +67,7 @@ def test_keys_of_one_job_are_not_seen_in_another(control: Control, daemon: Daemo
     assert control.get("mine") == b""
 
 
-def test_what_the_coordinator_calls_nonsense_is_a_value_error(daemon: Daemon) -> None:
+def test_what_the_coordinator_calls_nonsense_is_a_value_error(daemon: DaemonProcess) -> None:
     with (
         Control(daemon.endpoint, job="no such name") as odd,
         pytest.raises(ValueError, match="job"),
@@ -75,7 +75,7 @@ def test_what_the_coordinator_calls_nonsense_is_a_value_error(daemon: Daemon) ->
         odd.put("key", b"")
 
 
-def test_keys_need_a_job(daemon: Daemon) -> None:
+def test_keys_need_a_job(daemon: DaemonProcess) -> None:
     with Control(daemon.endpoint, job=None) as control, pytest.raises(ValueError, match="no job"):
         control.put("key", b"")
 
@@ -136,12 +136,12 @@ def test_a_job_tells_its_members_and_what_they_do(
     control: Control, join_job: Callable[[int, int], RawMember]
 ) -> None:
     first, _second = join_job(0, 2), join_job(1, 2)
-    first.say(open_group=wire.OpenGroup(group="world", ranks=[0, 1]))
+    first.send(open_group=wire.OpenGroup(group="world", ranks=[0, 1]))
     doing = wire.Progress(
         group="world", sequence=7, completed=6, operation="all_reduce", elapsed=1.5
     )
-    first.say(heartbeat=wire.Heartbeat(progress=[doing]))
-    until(lambda: bool(control.job().members[0].operations))
+    first.send(heartbeat=wire.Heartbeat(progress=[doing]))
+    poll_until(lambda: bool(control.job().members[0].operations))
 
     found = control.job()
     assert (found.job, found.state, found.world_size) == (control.job_name, "running", 2)
@@ -174,13 +174,13 @@ def test_jobs_come_by_name(control: Control) -> None:
 # ---------------------------------------------------------------- reaching
 
 
-def test_a_wrong_token_is_refused(daemon: Daemon) -> None:
+def test_a_wrong_token_is_refused(daemon: DaemonProcess) -> None:
     stranger = Endpoint(daemon.endpoint.address, "wrong")
     with Control(stranger, job="j") as control, pytest.raises(errors.Unauthenticated):
         control.put("key", b"")
 
 
-def test_no_token_is_refused(daemon: Daemon) -> None:
+def test_no_token_is_refused(daemon: DaemonProcess) -> None:
     stranger = Endpoint(daemon.endpoint.address, None)
     with Control(stranger, job="j") as control, pytest.raises(errors.Unauthenticated):
         control.jobs()
@@ -195,7 +195,7 @@ def test_nobody_at_the_address_is_said_at_once() -> None:
             control.put("key", b"")
 
 
-def test_closing_wakes_who_waits(daemon: Daemon, job_name: str) -> None:
+def test_closing_wakes_who_waits(daemon: DaemonProcess, job_name: str) -> None:
     control = Control(daemon.endpoint, job=job_name)
     outcome: list[BaseException] = []
     control.put("ready", b"")
@@ -215,7 +215,7 @@ def test_closing_wakes_who_waits(daemon: Daemon, job_name: str) -> None:
 
 
 def test_connect_reads_the_environment(
-    daemon: Daemon, job_name: str, monkeypatch: pytest.MonkeyPatch
+    daemon: DaemonProcess, job_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert daemon.endpoint.token is not None
     monkeypatch.setenv("ALLHANDS_URL", f"{daemon.endpoint.address.url}/{job_name}")

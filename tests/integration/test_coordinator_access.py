@@ -14,12 +14,12 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 
 @pytest.fixture
-def target(daemon: Daemon) -> str:
+def target(daemon: DaemonProcess) -> str:
     return f"127.0.0.1:{daemon.notice.port}"
 
 
@@ -52,7 +52,9 @@ async def test_a_stranger_does_not_learn_which_methods_exist(
     assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_the_token_needs_its_scheme(call_at: Callable[..., Any], daemon: Daemon) -> None:
+async def test_the_token_needs_its_scheme(
+    call_at: Callable[..., Any], daemon: DaemonProcess
+) -> None:
     stub = call_at(f"127.0.0.1:{daemon.notice.port}", None).stub
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stub.ListJobs(
@@ -83,7 +85,7 @@ async def test_reflection_lists_the_services_to_who_has_the_token(
 
 
 def test_the_notice_is_for_its_user_only(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon:
+    with run_daemon(tmp_path) as daemon:
         [path] = (tmp_path / "allhands").iterdir()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         said = json.loads(path.read_text())
@@ -96,11 +98,11 @@ def test_the_notice_is_for_its_user_only(tmp_path: Path) -> None:
 async def test_the_log_names_who_was_refused_and_never_the_token(
     tmp_path: Path, call_at: Callable[..., Any]
 ) -> None:
-    with running_daemon(tmp_path) as daemon:
+    with run_daemon(tmp_path) as daemon:
         target = f"127.0.0.1:{daemon.notice.port}"
         await call_at(target, "guess-guess").refused("ListJobs", wire.ListJobsRequest())
         await call_at(target, daemon.notice.token).call("ListJobs", wire.ListJobsRequest())
-    log = "".join(daemon.said)
+    log = "".join(daemon.log_lines)
     assert log.count("ListJobs' from ipv4:127.0.0.1:") == 1
     assert "guess" not in log
     assert daemon.notice.token not in log
@@ -116,7 +118,7 @@ async def test_tls_and_the_token_let_in_together(
     certificate.private_key_pem.write_to_path(key)
     files = ("--tls-cert", str(cert), "--tls-key", str(key))
     (tmp_path / "runtime").mkdir(mode=0o700)
-    with running_daemon(tmp_path / "runtime", *files) as daemon:
+    with run_daemon(tmp_path / "runtime", *files) as daemon:
         target = f"127.0.0.1:{daemon.notice.port}"
         ca = authority.cert_pem.bytes()
         member = call_at(target, daemon.notice.token, ca)

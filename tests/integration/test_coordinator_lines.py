@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from allhands.coordinator.client import Control
-from allhands.testing.daemon import Daemon, running_daemon
-from allhands.testing.until import until
+from allhands.testing.daemon import DaemonProcess, run_daemon
+from allhands.testing.until import poll_until
 from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameCutter, framed
 from allhands_proto.line_proof import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2
@@ -32,10 +32,11 @@ _UNAUTHENTICATED, _INVALID, _TOO_LATE, _UNAVAILABLE = 16, 3, 4, 14
 class RawLine:
     """A line that says only what it is told to say."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: DaemonProcess) -> None:
         with Control(daemon.endpoint, job=None) as control:
             found = control._stub.DescribeCoordinator(
-                coordinator_pb2.DescribeCoordinatorRequest(), metadata=control._dial.metadata
+                coordinator_pb2.DescribeCoordinatorRequest(),
+                metadata=control._channel_config.metadata,
             )
         self.secret = found.kv_secret
         self.socket = socket.create_connection(("127.0.0.1", found.kv_port), timeout=20)
@@ -83,7 +84,7 @@ class RawLine:
 
 
 @pytest.fixture
-def stranger(daemon: Daemon) -> Iterator[RawLine]:
+def stranger(daemon: DaemonProcess) -> Iterator[RawLine]:
     """A line on which nothing has been said."""
     made = RawLine(daemon)
     yield made
@@ -105,10 +106,12 @@ def put(id: int, job: str, key: str, value: bytes = b"") -> wire.Call:
     return wire.Call(id=id, set=SetRequest(job=job, key=key, value=value))
 
 
-def refusals(daemon: Daemon, line: RawLine) -> list[str]:
+def refusals(daemon: DaemonProcess, line: RawLine) -> list[str]:
     """Wait for the log's word on a line; return all it says."""
-    until(lambda: any(f"refused a line from {line.name}: " in said for said in daemon.said))
-    return [said for said in daemon.said if line.name in said]
+    poll_until(
+        lambda: any(f"refused a line from {line.name}: " in said for said in daemon.log_lines)
+    )
+    return [said for said in daemon.log_lines if line.name in said]
 
 
 # ---------------------------------------------------------------- who is let in
@@ -116,7 +119,7 @@ def refusals(daemon: Daemon, line: RawLine) -> list[str]:
 
 @pytest.mark.parametrize("proof", ["nothing", "noise", "the other side's own", "another secret's"])
 def test_who_does_not_know_the_secret_is_refused(
-    daemon: Daemon, stranger: RawLine, proof: str
+    daemon: DaemonProcess, stranger: RawLine, proof: str
 ) -> None:
     challenge = stranger.challenge()
     refused = stranger.prove(
@@ -133,7 +136,7 @@ def test_who_does_not_know_the_secret_is_refused(
     assert refused.text in said
 
 
-def test_a_proof_cannot_be_used_again(daemon: Daemon, stranger: RawLine) -> None:
+def test_a_proof_cannot_be_used_again(daemon: DaemonProcess, stranger: RawLine) -> None:
     proof = prove(stranger.secret, "caller", _NONCE, stranger.challenge().nonce)
     another = RawLine(daemon)
     another.challenge()
@@ -171,7 +174,7 @@ def test_calls_in_the_wake_of_a_wrong_proof_are_not_carried_out(
     ids=["http", "noise", "huge frame", "long hello", "no message", "short nonce"],
 )
 def test_garbage_is_refused_with_one_line_in_the_log(
-    daemon: Daemon, stranger: RawLine, garbage: bytes, why: str
+    daemon: DaemonProcess, stranger: RawLine, garbage: bytes, why: str
 ) -> None:
     stranger.socket.sendall(garbage)
     assert stranger.is_closed()
@@ -181,14 +184,16 @@ def test_garbage_is_refused_with_one_line_in_the_log(
     assert "no hello within" not in said
 
 
-def test_a_frame_that_is_too_large_is_refused_by_its_length(daemon: Daemon, line: RawLine) -> None:
+def test_a_frame_that_is_too_large_is_refused_by_its_length(
+    daemon: DaemonProcess, line: RawLine
+) -> None:
     line.socket.sendall((LARGEST_FRAME + 1).to_bytes(4, "big"))
     assert line.is_closed()
     [said] = refusals(daemon, line)
     assert "8,388,609 bytes" in said
 
 
-def test_who_connects_and_says_nothing_is_dropped(daemon: Daemon, stranger: RawLine) -> None:
+def test_who_connects_and_says_nothing_is_dropped(daemon: DaemonProcess, stranger: RawLine) -> None:
     stranger.socket.sendall(PREFACE[:5])
     assert stranger.is_closed()
     [said] = refusals(daemon, stranger)
@@ -272,9 +277,9 @@ def test_a_line_that_closes_withdraws_its_waits(
     def is_known() -> bool:
         return job_name in [job.job for job in control.jobs()]
 
-    until(is_known)
+    poll_until(is_known)
     line.socket.close()
-    until(lambda: not is_known())  # a job in which nobody waits, and that holds nothing
+    poll_until(lambda: not is_known())  # a job in which nobody waits, and that holds nothing
 
 
 @pytest.mark.parametrize(
@@ -311,7 +316,7 @@ def test_a_timeout_beyond_all_clocks_is_a_long_one(line: RawLine, job_name: str)
 
 
 def test_a_peer_that_takes_nothing_in_costs_no_more_than_its_keys(
-    daemon: Daemon, line: RawLine, control: Control, job_name: str
+    daemon: DaemonProcess, line: RawLine, control: Control, job_name: str
 ) -> None:
     value = b"x" * (1 << 20)
     control.put("large", value)
@@ -327,7 +332,7 @@ def test_a_peer_that_takes_nothing_in_costs_no_more_than_its_keys(
     assert all(reply.get.value == value for reply in replies)
 
 
-def _resident(daemon: Daemon) -> int:
+def _resident(daemon: DaemonProcess) -> int:
     pages = Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[1]
     return int(pages) * 4096
 
@@ -336,7 +341,7 @@ def _resident(daemon: Daemon) -> int:
 
 
 def test_who_waits_hears_that_the_coordinator_goes_down(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon:
+    with run_daemon(tmp_path) as daemon:
         line = RawLine(daemon)
         line.greet()
         line.say(get(1, "j", "never"), put(2, "j", "k"))
@@ -349,7 +354,7 @@ def test_who_waits_hears_that_the_coordinator_goes_down(tmp_path: Path) -> None:
 
 
 async def test_a_coordinator_tells_port_and_secret_only_to_who_has_the_token(
-    call_at: Callable[..., Any], daemon: Daemon
+    call_at: Callable[..., Any], daemon: DaemonProcess
 ) -> None:
     target = f"127.0.0.1:{daemon.notice.port}"
     request = coordinator_pb2.DescribeCoordinatorRequest()
@@ -361,7 +366,7 @@ async def test_a_coordinator_tells_port_and_secret_only_to_who_has_the_token(
 
 
 def test_a_call_that_cannot_be_decoded_is_refused_and_the_line_goes_on(
-    daemon: Daemon, line: RawLine, job_name: str
+    daemon: DaemonProcess, line: RawLine, job_name: str
 ) -> None:
     name = job_name.encode()
     request = b"\x0a" + bytes([len(name)]) + name + b"\x12\x02\xff\xfe"  # a key that is no UTF-8

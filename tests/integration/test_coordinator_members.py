@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from allhands.coordinator.endpoint import Address, Endpoint, dial
+from allhands.coordinator.endpoint import Address, Endpoint, configure_channel
 from allhands.coordinator.session import Session
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -15,10 +15,10 @@ TURNS = 12
 class Quiet:
     """A listener that has nothing to tell."""
 
-    def progress(self) -> Sequence[wire.Progress]:
+    def get_progress(self) -> Sequence[wire.Progress]:
         return ()
 
-    def begun(self) -> Sequence[wire.CallStarts]:
+    def take_started_calls(self) -> Sequence[wire.CallStarts]:
         return ()
 
 
@@ -27,7 +27,7 @@ async def test_a_session_outlives_whoever_was_about_to_say_something(
 ) -> None:
     request = wire.Join(job=job_name, rank=0, world_size=1, host="h", pid=1, port=1)
     endpoint = Endpoint(Address("127.0.0.1", daemon.notice.port), daemon.notice.token)
-    session = await Session.join(dial(endpoint), request, 10)
+    session = await Session.join(configure_channel(endpoint), request, 10)
     session.start(Quiet())  # type: ignore[arg-type]
     for turns in range(TURNS):
         saying = asyncio.create_task(session.open_group(f"group {turns}", [0]))

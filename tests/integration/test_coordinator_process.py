@@ -13,28 +13,28 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 @pytest.fixture
-def connect(call_at: Callable[..., Any]) -> Callable[[Daemon], Any]:
+def connect(call_at: Callable[..., Any]) -> Callable[[DaemonProcess], Any]:
     return lambda daemon: call_at(f"127.0.0.1:{daemon.notice.port}", daemon.notice.token)
 
 
 def test_without_worlds_the_first_signal_ends_it_well(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon:
+    with run_daemon(tmp_path) as daemon:
         daemon.process.send_signal(signal.SIGINT)
         assert daemon.process.wait(10) == 0
-    assert "SIGINT: draining" in "".join(daemon.said)
+    assert "SIGINT: draining" in "".join(daemon.log_lines)
 
 
 async def test_the_first_signal_waits_for_the_running_world(
-    tmp_path: Path, connect: Callable[[Daemon], Any]
+    tmp_path: Path, connect: Callable[[DaemonProcess], Any]
 ) -> None:
-    with running_daemon(tmp_path) as daemon:
+    with run_daemon(tmp_path) as daemon:
         caller = connect(daemon)
         member = await caller.join("j", 0, 1)
         health = health_pb2_grpc.HealthStub(caller.channel)
@@ -56,9 +56,9 @@ async def test_the_first_signal_waits_for_the_running_world(
 
 
 async def test_a_second_signal_ends_it_at_once(
-    tmp_path: Path, connect: Callable[[Daemon], Any]
+    tmp_path: Path, connect: Callable[[DaemonProcess], Any]
 ) -> None:
-    with running_daemon(tmp_path) as daemon:
+    with run_daemon(tmp_path) as daemon:
         caller = connect(daemon)
         member = await caller.join("j", 0, 1)
         waiting = caller.begin("Get", wire.GetRequest(job="j", key="k", wait=True), None)
@@ -72,16 +72,16 @@ async def test_a_second_signal_ends_it_at_once(
 
 
 async def test_a_drain_that_takes_too_long_cuts_the_world_off(
-    tmp_path: Path, connect: Callable[[Daemon], Any]
+    tmp_path: Path, connect: Callable[[DaemonProcess], Any]
 ) -> None:
-    with running_daemon(tmp_path, "--drain-timeout", "0.2") as daemon:
+    with run_daemon(tmp_path, "--drain-timeout", "0.2") as daemon:
         member = await connect(daemon).join("j", 0, 1)
         daemon.process.terminate()
         assert (await member.ending())[0] is grpc.StatusCode.UNAVAILABLE
         assert daemon.process.wait(10) == 1
 
 
-def test_a_port_that_is_taken_is_named_with_who_has_it(daemon: Daemon) -> None:
+def test_a_port_that_is_taken_is_named_with_who_has_it(daemon: DaemonProcess) -> None:
     serve = [sys.executable, "-m", "allhands.cli.main", "serve"]
     address = f"127.0.0.1:{daemon.notice.port}"
     second = subprocess.run(
@@ -110,7 +110,7 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(daemon: Daemon) -> None:
     ids=["noise", "http/1", "huge frame", "bad headers"],
 )
 async def test_garbage_is_dropped_and_the_job_goes_on(
-    caller: Any, daemon: Daemon, job_name: str, garbage: bytes
+    caller: Any, daemon: DaemonProcess, job_name: str, garbage: bytes
 ) -> None:
     member = await caller.join(job_name, 0, 1)
     with socket.create_connection(("127.0.0.1", daemon.notice.port), timeout=10) as stranger:
@@ -134,7 +134,7 @@ async def test_a_message_that_is_none_of_ours_is_refused_and_the_job_goes_on(
     assert (await member.ending())[0] is grpc.StatusCode.OK
 
 
-def test_who_connects_and_says_nothing_is_dropped(daemon: Daemon) -> None:
+def test_who_connects_and_says_nothing_is_dropped(daemon: DaemonProcess) -> None:
     with socket.create_connection(("127.0.0.1", daemon.notice.port), timeout=10) as stranger:
         while stranger.recv(4096):
             pass

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from allhands.testing.daemon import Daemon
+from allhands.testing.daemon import DaemonProcess
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_server.coordinator import Coordinator
 from allhands_server.machine.effects import Joined, MemberLeft, WorldFormed
@@ -91,7 +91,7 @@ async def test_who_is_silent_is_shown_out_with_aborted_and_lost_to_the_others(
 
 
 async def test_a_process_that_is_killed_is_lost_to_the_others_before_its_heartbeats_are_missed(
-    caller: Any, daemon: Daemon, job_name: str
+    caller: Any, daemon: DaemonProcess, job_name: str
 ) -> None:
     first = await caller.join(job_name, 0, 3)
     arguments = (str(daemon.notice.port), daemon.notice.token, job_name)

@@ -20,9 +20,9 @@ import trustme
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint
 from allhands.errors import CoordinatorUnavailable
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.raw_member import RawMember
-from allhands.testing.until import until
+from allhands.testing.until import poll_until
 from allhands_proto.framing import PREFACE, FrameCutter, framed
 from allhands_proto.line_proof import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2
@@ -47,30 +47,30 @@ def few_descriptors() -> Iterator[None]:
 
 
 @pytest.fixture
-def besieged(tmp_path: Path) -> Iterator[Daemon]:
+def besieged(tmp_path: Path) -> Iterator[DaemonProcess]:
     """A daemon with 1,024 descriptors."""
     with contextlib.ExitStack() as stack:
         with few_descriptors():
-            daemon = stack.enter_context(running_daemon(tmp_path))
+            daemon = stack.enter_context(run_daemon(tmp_path))
         yield daemon
 
 
 def described(endpoint: Endpoint) -> coordinator_pb2.CoordinatorDescription:
     with Control(endpoint, job=None) as control:
         return control._stub.DescribeCoordinator(
-            coordinator_pb2.DescribeCoordinatorRequest(), metadata=control._dial.metadata
+            coordinator_pb2.DescribeCoordinatorRequest(), metadata=control._channel_config.metadata
         )
 
 
-def port_of(daemon: Daemon, listener: str) -> int:
+def port_of(daemon: DaemonProcess, listener: str) -> int:
     return daemon.notice.port if listener == "gRPC" else described(daemon.endpoint).kv_port
 
 
-def descriptors(daemon: Daemon) -> int:
+def descriptors(daemon: DaemonProcess) -> int:
     return len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
 
 
-def resident(daemon: Daemon) -> int:
+def resident(daemon: DaemonProcess) -> int:
     pages = Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[1]
     return int(pages) * 4096
 
@@ -105,7 +105,7 @@ def greet(port: int, secret: bytes) -> socket.socket:
     return line
 
 
-def works(daemon: Daemon) -> None:
+def works(daemon: DaemonProcess) -> None:
     """Check that both ports serve who has the token."""
     with Control(daemon.endpoint, job="j", timeout=30) as control:
         control.put("key", b"value")
@@ -115,7 +115,7 @@ def works(daemon: Daemon) -> None:
     greet(known.kv_port, known.kv_secret).close()
 
 
-def works_again(daemon: Daemon) -> bool:
+def works_again(daemon: DaemonProcess) -> bool:
     """Say whether both ports serve who has the token, a moment after they had their hands full."""
     try:
         works(daemon)
@@ -129,14 +129,14 @@ def works_again(daemon: Daemon) -> bool:
 
 @pytest.mark.parametrize("listener", ["lines", "gRPC"])
 def test_connections_that_are_reset_at_once_leave_no_descriptor_open(
-    besieged: Daemon, listener: str
+    besieged: DaemonProcess, listener: str
 ) -> None:
     works(besieged)
     before = descriptors(besieged)
     reset(port_of(besieged, listener), _RESETS)
-    until(lambda: works_again(besieged))
-    until(lambda: descriptors(besieged) <= before + 2)
-    assert "Traceback" not in "".join(besieged.said)
+    poll_until(lambda: works_again(besieged))
+    poll_until(lambda: descriptors(besieged) <= before + 2)
+    assert "Traceback" not in "".join(besieged.log_lines)
 
 
 def test_connections_that_are_reset_before_tls_leave_no_descriptor_open(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_connections_that_are_reset_before_tls_leave_no_descriptor_open(tmp_path
     certificate.private_key_pem.write_to_path(key)
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
-    with running_daemon(runtime, "--tls-cert", cert, "--tls-key", key) as daemon:
+    with run_daemon(runtime, "--tls-cert", cert, "--tls-key", key) as daemon:
         endpoint = Endpoint(daemon.endpoint.address, daemon.notice.token, ca)
         port = described(endpoint).kv_port
         before = descriptors(daemon)
@@ -163,11 +163,11 @@ def test_connections_that_are_reset_before_tls_leave_no_descriptor_open(tmp_path
             one.close()
         with Control(endpoint, job="j", timeout=30) as control:
             control.put("key", b"value")
-        until(lambda: descriptors(daemon) <= before + 2)
-        assert "Traceback" not in "".join(daemon.said)
+        poll_until(lambda: descriptors(daemon) <= before + 2)
+        assert "Traceback" not in "".join(daemon.log_lines)
 
 
-def test_lines_without_a_proof_are_bounded_and_keep_nobody_out(besieged: Daemon) -> None:
+def test_lines_without_a_proof_are_bounded_and_keep_nobody_out(besieged: DaemonProcess) -> None:
     known = described(besieged.endpoint)
     before = descriptors(besieged)
     strangers = [socket.socket() for _ in range(4 * _UNPROVEN_LINES)]
@@ -178,22 +178,22 @@ def test_lines_without_a_proof_are_bounded_and_keep_nobody_out(besieged: Daemon)
     assert descriptors(besieged) < before + _UNPROVEN_LINES + 16
     for stranger in strangers:
         stranger.close()
-    until(lambda: descriptors(besieged) <= before + 2)
-    told = [line for line in besieged.said if "have shown no proof" in line]
+    poll_until(lambda: descriptors(besieged) <= before + 2)
+    told = [line for line in besieged.log_lines if "have shown no proof" in line]
     assert 0 < len(told) <= 50
 
 
-def test_lines_of_many_ranks_that_come_at_once_are_all_let_in(besieged: Daemon) -> None:
+def test_lines_of_many_ranks_that_come_at_once_are_all_let_in(besieged: DaemonProcess) -> None:
     known = described(besieged.endpoint)
     count = 3 * _UNPROVEN_LINES
     with ThreadPoolExecutor(count) as ranks:
         lines = list(ranks.map(lambda _: greet(known.kv_port, known.kv_secret), range(count)))
     for line in lines:
         line.close()
-    assert not [said for said in besieged.said if "refused a line" in said]
+    assert not [said for said in besieged.log_lines if "refused a line" in said]
 
 
-def test_lines_are_accepted_again_after_descriptors_ran_out(besieged: Daemon) -> None:
+def test_lines_are_accepted_again_after_descriptors_ran_out(besieged: DaemonProcess) -> None:
     known = described(besieged.endpoint)
     lines = [
         greet(known.kv_port, known.kv_secret)
@@ -201,14 +201,16 @@ def test_lines_are_accepted_again_after_descriptors_ran_out(besieged: Daemon) ->
     ]
     for _ in range(16):
         lines.append(socket.create_connection(("127.0.0.1", known.kv_port)))
-    until(lambda: any("Too many open files" in said for said in besieged.said))
+    poll_until(lambda: any("Too many open files" in said for said in besieged.log_lines))
     for line in lines:
         line.close()
     works(besieged)
-    assert "Traceback" not in "".join(besieged.said)
+    assert "Traceback" not in "".join(besieged.log_lines)
 
 
-def test_connections_without_a_token_are_bounded_and_keep_nobody_out(besieged: Daemon) -> None:
+def test_connections_without_a_token_are_bounded_and_keep_nobody_out(
+    besieged: DaemonProcess,
+) -> None:
     works(besieged)
     before = descriptors(besieged)
     hello = (  # of HTTP/2: so they are connections that gRPC keeps
@@ -219,35 +221,35 @@ def test_connections_without_a_token_are_bounded_and_keep_nobody_out(besieged: D
         with contextlib.suppress(OSError):
             strangers.append(socket.create_connection(("127.0.0.1", besieged.notice.port)))
             strangers[-1].send(hello)
-    until(lambda: descriptors(besieged) < before + _DESCRIPTORS // 4 + 16)
+    poll_until(lambda: descriptors(besieged) < before + _DESCRIPTORS // 4 + 16)
     works(besieged)
-    assert any("have shown no token" in said for said in besieged.said)
+    assert any("have shown no token" in said for said in besieged.log_lines)
     for stranger in strangers:
         stranger.close()
-    until(lambda: descriptors(besieged) <= before + 2)
-    assert "Traceback" not in "".join(besieged.said)
+    poll_until(lambda: descriptors(besieged) <= before + 2)
+    assert "Traceback" not in "".join(besieged.log_lines)
 
 
-def test_a_member_keeps_its_connection_while_strangers_are_dropped(besieged: Daemon) -> None:
+def test_a_member_keeps_its_connection_while_strangers_are_dropped(besieged: DaemonProcess) -> None:
     join = coordinator_pb2.Join(job="j", rank=0, world_size=1, host="h", pid=1, port=1)
     member = RawMember(besieged.endpoint, join)
-    member.hear("world_formed")
+    member.receive("world_formed")
     strangers = [
         socket.create_connection(("127.0.0.1", besieged.notice.port))
         for _ in range(_DESCRIPTORS // 2)
     ]
-    until(lambda: any("have shown no token" in said for said in besieged.said))
+    poll_until(lambda: any("have shown no token" in said for said in besieged.log_lines))
     for stranger in strangers:
         stranger.close()
-    member.say(leave=coordinator_pb2.Leave())
-    member.hear("leave_accepted")
+    member.send(leave=coordinator_pb2.Leave())
+    member.receive("leave_accepted")
     member.close()
 
 
 # ---------------------------------------------------------------- memory
 
 
-def test_large_messages_without_a_token_are_not_read(besieged: Daemon) -> None:
+def test_large_messages_without_a_token_are_not_read(besieged: DaemonProcess) -> None:
     before = resident(besieged)
     body = b"\0" * int(7.9 * 2**20)
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
@@ -273,7 +275,7 @@ def test_large_messages_without_a_token_are_not_read(besieged: Daemon) -> None:
 
 @pytest.mark.parametrize("nbytes", [0, 1000, 60_000, 1 << 20, 4 << 20])
 def test_unary_callers_learn_that_their_token_is_missing_whatever_they_send(
-    daemon: Daemon, nbytes: int
+    daemon: DaemonProcess, nbytes: int
 ) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{daemon.notice.port}") as channel:
         call = channel.unary_unary("/allhands.v1.Coordinator/Set")
@@ -285,7 +287,7 @@ def test_unary_callers_learn_that_their_token_is_missing_whatever_they_send(
 
 
 async def test_streams_learn_that_their_token_is_missing_while_they_write(
-    daemon: Daemon, call_at: Callable[..., Any]
+    daemon: DaemonProcess, call_at: Callable[..., Any]
 ) -> None:
     stub: CoordinatorStub = call_at(f"127.0.0.1:{daemon.notice.port}", None).stub
     join = coordinator_pb2.SessionRequest(
@@ -306,7 +308,7 @@ async def test_streams_learn_that_their_token_is_missing_while_they_write(
 # ---------------------------------------------------------------- the log
 
 
-def test_a_flood_of_refusals_is_logged_in_a_few_lines(besieged: Daemon) -> None:
+def test_a_flood_of_refusals_is_logged_in_a_few_lines(besieged: DaemonProcess) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{besieged.notice.port}") as channel:
         call = channel.unary_unary("/allhands.v1.Coordinator/Set")
         waiting = [call.future(b"") for _ in range(1000)]
@@ -320,8 +322,10 @@ def test_a_flood_of_refusals_is_logged_in_a_few_lines(besieged: Daemon) -> None:
                 while stranger.recv(4096):
                     pass
     works(besieged)
-    assert len([line for line in besieged.said if re.search(r"refused '/allhands", line)]) <= 50
-    assert len([line for line in besieged.said if "refused a line" in line]) <= 50
+    assert (
+        len([line for line in besieged.log_lines if re.search(r"refused '/allhands", line)]) <= 50
+    )
+    assert len([line for line in besieged.log_lines if "refused a line" in line]) <= 50
 
 
 # ---------------------------------------------------------------- requests that are none
@@ -339,7 +343,7 @@ def test_a_flood_of_refusals_is_logged_in_a_few_lines(besieged: Daemon) -> None:
     ],
 )
 async def test_a_request_that_cannot_be_decoded_is_an_invalid_argument(
-    caller: Any, daemon: Daemon, method: str, is_open: bool
+    caller: Any, daemon: DaemonProcess, method: str, is_open: bool
 ) -> None:
     channel: grpc.aio.Channel = caller.channel
     call = channel.stream_stream(f"/{method}")(metadata=() if is_open else caller.metadata)
@@ -348,11 +352,11 @@ async def test_a_request_that_cannot_be_decoded_is_an_invalid_argument(
         await call.done_writing()
     assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "cannot be decoded" in await call.details()
-    assert "Traceback" not in "".join(daemon.said)
+    assert "Traceback" not in "".join(daemon.log_lines)
 
 
 async def test_a_session_in_which_a_request_cannot_be_decoded_ends(
-    caller: Any, daemon: Daemon, job_name: str
+    caller: Any, daemon: DaemonProcess, job_name: str
 ) -> None:
     channel: grpc.aio.Channel = caller.channel
     stream = channel.stream_stream("/allhands.v1.Coordinator/Session")(metadata=caller.metadata)
@@ -365,17 +369,17 @@ async def test_a_session_in_which_a_request_cannot_be_decoded_ends(
             while await stream.read() is not grpc.aio.EOF:
                 pass
         assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "Traceback" not in "".join(daemon.said)
+    assert "Traceback" not in "".join(daemon.log_lines)
 
 
-def test_a_flood_of_garbage_is_logged_in_a_few_lines(besieged: Daemon) -> None:
+def test_a_flood_of_garbage_is_logged_in_a_few_lines(besieged: DaemonProcess) -> None:
     metadata = (("authorization", f"Bearer {besieged.notice.token}"),)
     with grpc.insecure_channel(f"127.0.0.1:{besieged.notice.port}") as channel:
         call = channel.unary_unary("/allhands.v1.Coordinator/Set")
         for one in [call.future(b"\xff" * 9, metadata=metadata) for _ in range(500)]:
             assert one.exception().code() is grpc.StatusCode.INVALID_ARGUMENT
     works(besieged)
-    assert len(besieged.said) < 60
+    assert len(besieged.log_lines) < 60
 
 
 # ---------------------------------------------------------------- what is shown
@@ -384,24 +388,24 @@ _HOSTILE = "a\x1b[2J\x1b]0;title\x07\r\nforged: line"
 
 
 def test_keys_are_listed_escaped_one_a_line(
-    daemon: Daemon, control: Control, job_name: str
+    daemon: DaemonProcess, control: Control, job_name: str
 ) -> None:
     control.put(_HOSTILE, b"\x1b[31m")
     control.put("schön", b"")
-    listed = daemon.command("kv", "ls", job_name)
+    listed = daemon.run_command("kv", "ls", job_name)
     assert listed.stdout.splitlines() == [
         r"a\x1b[2J\x1b]0;title\x07\r\nforged: line",
         "schön",
     ]
-    assert daemon.command("kv", "get", job_name, _HOSTILE).stdout == "\x1b[31m"  # as it is
-    absent = daemon.command("kv", "get", job_name, "no\x1b[2J\nsuch")
+    assert daemon.run_command("kv", "get", job_name, _HOSTILE).stdout == "\x1b[31m"  # as it is
+    absent = daemon.run_command("kv", "get", job_name, "no\x1b[2J\nsuch")
     assert absent.returncode == 1
     assert "\x1b" not in absent.stderr
     assert len(absent.stderr.splitlines()) == 1
 
 
 def test_what_members_say_reaches_others_the_log_and_status_escaped(
-    daemon: Daemon, join_job: Callable[[int, int], Any], control: Control, job_name: str
+    daemon: DaemonProcess, join_job: Callable[[int, int], Any], control: Control, job_name: str
 ) -> None:
     first, second = [join_job(rank, 2) for rank in range(2)]
     first.hear("world_formed")
@@ -410,18 +414,20 @@ def test_what_members_say_reaches_others_the_log_and_status_escaped(
     left = first.hear("member_left").member_left
     assert left.error == "a\\x1b[2J\\x1b]0;title\\x07\\r\nforged: line"
     assert "\x1b" not in left.traceback
-    shown = daemon.command("status", job_name).stdout
+    shown = daemon.run_command("status", job_name).stdout
     assert r"\x1b[2J" in shown
     assert "\x1b" not in shown
     assert not [line for line in shown.splitlines() if line.startswith("forged")]
     control.abort(_HOSTILE, by=_HOSTILE)
     aborted = first.hear("aborted").aborted
     assert "\x1b" not in aborted.by + aborted.reason
-    until(lambda: any("was aborted by" in line for line in daemon.said))
-    assert not [line for line in daemon.said if "\x1b" in line or line.startswith("forged")]
+    poll_until(lambda: any("was aborted by" in line for line in daemon.log_lines))
+    assert not [line for line in daemon.log_lines if "\x1b" in line or line.startswith("forged")]
 
 
-def test_a_name_that_would_garble_a_terminal_is_refused(daemon: Daemon, job_name: str) -> None:
+def test_a_name_that_would_garble_a_terminal_is_refused(
+    daemon: DaemonProcess, job_name: str
+) -> None:
     with Control(daemon.endpoint, job=job_name, timeout=10) as control:
         with pytest.raises(ValueError, match="is no name for a job") as raised:
             Control(daemon.endpoint, job="a\x1b[2J\nb", timeout=10).put("k", b"")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.api.sync import current_world
+from allhands.api.sync import require_world
 from allhands.group.group import Group
 from allhands.testing import on_threads
 from support.ranks.processes import BACKENDS, Job
@@ -137,11 +137,11 @@ def test_a_group_says_why_calls_on_it_fail_and_its_end_may_say_another_thing() -
 
     @on_threads(2)
     def body(rank: int) -> None:
-        world, group, aborted = current_world(), ah.new_group([0, 1]), ah.new_group([0, 1])
+        world, group, aborted = require_world(), ah.new_group([0, 1]), ah.new_group([0, 1])
         assert isinstance(group, Group)
         assert isinstance(aborted, Group)
         ah.barrier(group)
-        assert world.failure(group) is None
+        assert world.get_failure(group) is None
         if rank == 0:
             ah.abort("enough", aborted)
         with pytest.raises(ah.GroupAborted):
@@ -152,11 +152,11 @@ def test_a_group_says_why_calls_on_it_fail_and_its_end_may_say_another_thing() -
             return
         with pytest.raises(ah.PeerFailed):
             ah.barrier(group)
-        found = world.failure(group)
+        found = world.get_failure(group)
         assert isinstance(found, ah.PeerFailed)
         assert found.failed_ranks == (1,)
         assert "a call of group" in str(found)
-        assert isinstance(world.failure(aborted), ah.GroupAborted)
+        assert isinstance(world.get_failure(aborted), ah.GroupAborted)
         world.close_group(aborted, why)
         with pytest.raises(ah.AllhandsError, match="cannot run: another took its place"):
             ah.barrier(aborted)
@@ -165,6 +165,6 @@ def test_a_group_says_why_calls_on_it_fail_and_its_end_may_say_another_thing() -
         for call in (ah.barrier, lambda group: ah.send(np.ones(1), 1, group)):
             with pytest.raises(ah.AllhandsError, match="cannot run: another took its place"):
                 call(group)
-        assert "was destroyed" in str(world.failure(group))
+        assert "was destroyed" in str(world.get_failure(group))
 
     body()

@@ -21,11 +21,11 @@ from allhands import errors
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.coordinator.kv import calls
-from allhands.coordinator.kv.blocking import Lines
-from allhands.coordinator.kv.calls import CallFailed, CallsPort
+from allhands.coordinator.kv.blocking import KvConnectionPool
+from allhands.coordinator.kv.calls import KvCallError, KvPort
 from allhands.stores import AsyncCoordinatorStore
-from allhands.testing.daemon import Daemon, running_daemon
-from allhands.testing.until import until
+from allhands.testing.daemon import DaemonProcess, run_daemon
+from allhands.testing.until import poll_until
 from allhands_proto.framing import HEADER, PREFACE, framed
 from allhands_proto.line_proof import prove
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -38,11 +38,11 @@ _LONG = 100.0
 
 
 @pytest.fixture
-def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
+def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     """A daemon that the test may kill."""
     runtime = tmp_path / "own"
     runtime.mkdir(mode=0o700)
-    with running_daemon(runtime) as running:
+    with run_daemon(runtime) as running:
         yield running
 
 
@@ -68,7 +68,7 @@ def begin(call: Callable[[], object]) -> "Future[object]":
 
 def waits_for(control: Control, count: int) -> Callable[[], bool]:
     """Claim that so many lines are in use."""
-    return lambda: len(control._lines._all) - len(control._lines._idle) >= count
+    return lambda: len(control._kv_pool._connections) - len(control._kv_pool._idle) >= count
 
 
 # ---------------------------------------------------------------- threads
@@ -77,7 +77,7 @@ def waits_for(control: Control, count: int) -> Callable[[], bool]:
 def test_a_wait_of_one_thread_does_not_hold_up_another(control: Control) -> None:
     on_lines(control)
     waiting = begin(lambda: control.get("late", wait=True, timeout=_LONG))
-    until(waits_for(control, 1))
+    poll_until(waits_for(control, 1))
     control.put("other", b"")
     assert not waiting.done()
     control.put("late", b"here")
@@ -88,7 +88,7 @@ def test_one_thread_uses_one_line(control: Control) -> None:
     on_lines(control)
     for number in range(20):
         control.put("key", str(number))
-    assert len(control._lines._all) == 1
+    assert len(control._kv_pool._connections) == 1
 
 
 def test_more_threads_than_there_may_be_lines_are_all_answered(control: Control) -> None:
@@ -96,11 +96,11 @@ def test_more_threads_than_there_may_be_lines_are_all_answered(control: Control)
         waiting = [
             pool.submit(control.get, f"late {one}", wait=True, timeout=_LONG) for one in range(50)
         ]
-        until(waits_for(control, 32))
+        poll_until(waits_for(control, 32))
         for one in range(50):
             control.put(f"late {one}", str(one))  # by gRPC: no line is free
         assert [future.result(10) for future in waiting] == [b"%d" % one for one in range(50)]
-    assert len(control._lines._all) == 32
+    assert len(control._kv_pool._connections) == 32
 
 
 def test_a_large_value_goes_and_comes_on_a_line(control: Control) -> None:
@@ -111,11 +111,11 @@ def test_a_large_value_goes_and_comes_on_a_line(control: Control) -> None:
 
 
 def test_a_client_that_nobody_holds_any_more_leaves_no_socket(
-    daemon: Daemon, job_name: str
+    daemon: DaemonProcess, job_name: str
 ) -> None:
     control = Control(daemon.endpoint, job=job_name)
     control.put("key", b"")
-    [line] = control._lines._all
+    [line] = control._kv_pool._connections
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         del control
@@ -169,19 +169,19 @@ def test_a_forked_child_has_lines_of_its_own(cluster: Cluster) -> None:
 # ---------------------------------------------------------------- coordinators that vanish
 
 
-def test_a_daemon_that_is_killed_ends_its_calls_at_once(own_daemon: Daemon) -> None:
+def test_a_daemon_that_is_killed_ends_its_calls_at_once(own_daemon: DaemonProcess) -> None:
     with Control(own_daemon.endpoint, job="j", timeout=_LONG) as control:
         control.put("key", b"")
         on_lines(control)
         waiting = begin(lambda: control.get("never", wait=True))
-        until(waits_for(control, 1))
+        poll_until(waits_for(control, 1))
         own_daemon.process.kill()
         target = own_daemon.endpoint.address.target
         with pytest.raises(errors.CoordinatorUnavailable, match=rf"{target}.*get key 'never'"):
             waiting.result(10)
 
 
-def test_a_daemon_that_is_killed_between_calls_is_unavailable(own_daemon: Daemon) -> None:
+def test_a_daemon_that_is_killed_between_calls_is_unavailable(own_daemon: DaemonProcess) -> None:
     with Control(own_daemon.endpoint, job="j", timeout=_LONG) as control:
         control.put("key", b"")
         own_daemon.process.kill()
@@ -191,7 +191,7 @@ def test_a_daemon_that_is_killed_between_calls_is_unavailable(own_daemon: Daemon
 
 
 def test_a_daemon_in_the_place_of_another_is_found_with_its_new_port(
-    tmp_path: Path, own_daemon: Daemon
+    tmp_path: Path, own_daemon: DaemonProcess
 ) -> None:
     token = tmp_path / "token"
     token.write_text(str(own_daemon.notice.token))
@@ -201,12 +201,14 @@ def test_a_daemon_in_the_place_of_another_is_found_with_its_new_port(
         control.put("key", b"first")
         own_daemon.process.kill()
         own_daemon.process.wait()
-        with running_daemon(tmp_path / "next", *listen):
+        with run_daemon(tmp_path / "next", *listen):
             control.put("key", b"second")
             assert on_lines(control).get("key") == b"second"
 
 
-def test_a_daemon_that_does_not_answer_costs_no_more_than_the_timeout(own_daemon: Daemon) -> None:
+def test_a_daemon_that_does_not_answer_costs_no_more_than_the_timeout(
+    own_daemon: DaemonProcess,
+) -> None:
     with Control(own_daemon.endpoint, job="j", timeout=_LONG) as control:
         control.put("key", b"")
         on_lines(control)
@@ -220,11 +222,11 @@ def test_a_daemon_that_does_not_answer_costs_no_more_than_the_timeout(own_daemon
             control.get("other")
 
 
-def test_closing_ends_the_calls_of_other_threads(daemon: Daemon, job_name: str) -> None:
+def test_closing_ends_the_calls_of_other_threads(daemon: DaemonProcess, job_name: str) -> None:
     control = Control(daemon.endpoint, job=job_name, timeout=_LONG)
     control.put("key", b"")
     waiting = begin(lambda: on_lines(control).get("never", wait=True))
-    until(waits_for(control, 1))
+    poll_until(waits_for(control, 1))
     control.close()
     with pytest.raises(errors.CoordinatorUnavailable):
         waiting.result(10)
@@ -242,14 +244,14 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-def lines_at(*ports: int) -> Lines:
+def lines_at(*ports: int) -> KvConnectionPool:
     """Make a client whose coordinator names these ports, one after the other."""
     named = iter(ports)
     endpoint = Endpoint(Address("127.0.0.1", 7070), "token")
-    return Lines(endpoint, lambda _: CallsPort(next(named), _SECRET))
+    return KvConnectionPool(endpoint, lambda _: KvPort(next(named), _SECRET))
 
 
-def count(lines: Lines, seconds: float = 20.0) -> wire.CountReply | None:
+def count(lines: KvConnectionPool, seconds: float = 20.0) -> wire.CountReply | None:
     request = wire.CountRequest(job="j")
     return lines.call(calls.COUNT, request, time.monotonic() + seconds)
 
@@ -267,9 +269,9 @@ def test_where_nobody_listens_there_is_no_line_and_one_line_in_the_log(
     assert f"no line to port {port} of the coordinator at 127.0.0.1:7070" in record.message
 
 
-def test_without_a_line_the_same_calls_go_by_grpc(daemon: Daemon, control: Control) -> None:
-    control._lines = Lines(
-        daemon.endpoint, lambda _: CallsPort(1, _SECRET)
+def test_without_a_line_the_same_calls_go_by_grpc(daemon: DaemonProcess, control: Control) -> None:
+    control._kv_pool = KvConnectionPool(
+        daemon.endpoint, lambda _: KvPort(1, _SECRET)
     )  # nobody listens on port 1
     control.put("key", b"value")
     assert control.get("key") == b"value"
@@ -304,17 +306,17 @@ def test_a_deadline_in_opening_a_line_is_the_callers_and_no_judgement_of_the_por
     listener: socket.socket,
 ) -> None:
     lines = lines_at(listener.getsockname()[1])
-    with pytest.raises(CallFailed, match="Deadline Exceeded"):
+    with pytest.raises(KvCallError, match="Deadline Exceeded"):
         count(lines, 0.05)
-    assert not lines._has_none
+    assert not lines._is_kv_unavailable
 
 
 def test_another_coordinator_on_the_port_is_sent_nothing(
-    daemon: Daemon, caplog: pytest.LogCaptureFixture
+    daemon: DaemonProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Control(daemon.endpoint, job="j") as control:
         control.count()
-        port = control._lines._port
+        port = control._kv_pool._port
     assert port is not None
     with caplog.at_level(logging.INFO):
         assert count(lines_at(port.port)) is None
@@ -322,15 +324,15 @@ def test_another_coordinator_on_the_port_is_sent_nothing(
 
 
 def test_a_port_that_is_not_there_any_more_is_asked_for_again(
-    daemon: Daemon, listener: socket.socket
+    daemon: DaemonProcess, listener: socket.socket
 ) -> None:
     with Control(daemon.endpoint, job="j") as control:
         control.count()
-        known = control._lines._port
+        known = control._kv_pool._port
         assert known is not None
         named = iter([known])
-        lines = Lines(daemon.endpoint, lambda _: next(named))
-        lines._port = CallsPort(1, _SECRET)  # where nobody listens
+        lines = KvConnectionPool(daemon.endpoint, lambda _: next(named))
+        lines._port = KvPort(1, _SECRET)  # where nobody listens
         found = count(lines)
         assert found is not None
         lines.close()
@@ -353,7 +355,7 @@ def test_a_reply_that_is_none_of_ours_breaks_the_line(listener: socket.socket) -
 
     served = begin(serve)
     lines = lines_at(listener.getsockname()[1])
-    with pytest.raises(CallFailed, match="line broke: a frame of 4,294,967,295 bytes"):
+    with pytest.raises(KvCallError, match="line broke: a frame of 4,294,967,295 bytes"):
         count(lines)
     served.result(10)
 
@@ -362,7 +364,7 @@ def test_a_reply_that_is_none_of_ours_breaks_the_line(listener: socket.socket) -
 
 
 @pytest.fixture
-def tls_daemon(tmp_path: Path) -> Iterator[tuple[Daemon, Endpoint]]:
+def tls_daemon(tmp_path: Path) -> Iterator[tuple[DaemonProcess, Endpoint]]:
     """A daemon with TLS, and how to reach it."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
@@ -372,11 +374,11 @@ def tls_daemon(tmp_path: Path) -> Iterator[tuple[Daemon, Endpoint]]:
     authority.cert_pem.write_to_path(ca)
     (tmp_path / "runtime").mkdir(mode=0o700)
     files = ("--tls-cert", str(cert), "--tls-key", str(key))
-    with running_daemon(tmp_path / "runtime", *files) as daemon:
+    with run_daemon(tmp_path / "runtime", *files) as daemon:
         yield daemon, Endpoint(daemon.endpoint.address, daemon.notice.token, str(ca))
 
 
-def test_lines_have_tls_where_grpc_has_it(tls_daemon: tuple[Daemon, Endpoint]) -> None:
+def test_lines_have_tls_where_grpc_has_it(tls_daemon: tuple[DaemonProcess, Endpoint]) -> None:
     daemon, endpoint = tls_daemon
     with Control(endpoint, job="j", timeout=20) as control:
         control.put("key", b"x" * 300_000)
@@ -385,26 +387,26 @@ def test_lines_have_tls_where_grpc_has_it(tls_daemon: tuple[Daemon, Endpoint]) -
         with pytest.raises(errors.StoreTimeout, match="missing"):
             control.get("missing", wait=True, timeout=0.2)
         assert control.count() == 1
-        port = control._lines._port
+        port = control._kv_pool._port
     assert port is not None
-    plain = Lines(Endpoint(endpoint.address, endpoint.token), lambda _: port)
+    plain = KvConnectionPool(Endpoint(endpoint.address, endpoint.token), lambda _: port)
     assert count(plain) is None  # it says nothing to who speaks no TLS
     assert daemon.process.poll() is None
 
 
-async def test_an_asyncio_line_has_tls_too(tls_daemon: tuple[Daemon, Endpoint]) -> None:
+async def test_an_asyncio_line_has_tls_too(tls_daemon: tuple[DaemonProcess, Endpoint]) -> None:
     _, endpoint = tls_daemon
     async with AsyncCoordinatorStore(endpoint, job="j", timeout=20) as store:
         await asyncio.gather(*(store.append("key", b"x" * 1000) for _ in range(100)))
         assert await store.get("key") == b"x" * 100_000
-        assert store._line is not None
+        assert store._connection is not None
 
 
 # ---------------------------------------------------------------- tasks
 
 
 @pytest.fixture
-def async_store(daemon: Daemon, job_name: str) -> Callable[..., Any]:
+def async_store(daemon: DaemonProcess, job_name: str) -> Callable[..., Any]:
     """Give a function that makes a store of the test's job."""
     return lambda **more: AsyncCoordinatorStore(daemon.endpoint, job=job_name, **more)
 
@@ -438,17 +440,17 @@ async def test_a_cancelled_wait_is_withdrawn(
 
     async with async_store() as store:
         waiting = asyncio.create_task(store.get("never"))
-        await asyncio.to_thread(until, is_known)
+        await asyncio.to_thread(poll_until, is_known)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         # A job in which nobody waits, and that holds nothing, is forgotten.
-        await asyncio.to_thread(until, lambda: not is_known())
+        await asyncio.to_thread(poll_until, lambda: not is_known())
         await store.set("key", b"value")
         assert await store.get("key") == b"value"
 
 
-async def test_tasks_hear_at_once_that_the_daemon_was_killed(own_daemon: Daemon) -> None:
+async def test_tasks_hear_at_once_that_the_daemon_was_killed(own_daemon: DaemonProcess) -> None:
     async with AsyncCoordinatorStore(own_daemon.endpoint, job="j", timeout=_LONG) as store:
         await store.set("key", b"")
         waiting = [asyncio.create_task(store.get(f"never {one}")) for one in range(3)]
@@ -462,7 +464,7 @@ async def test_tasks_hear_at_once_that_the_daemon_was_killed(own_daemon: Daemon)
 
 
 async def test_tasks_are_not_kept_beyond_their_time_by_a_daemon_that_hangs(
-    own_daemon: Daemon,
+    own_daemon: DaemonProcess,
 ) -> None:
     async with AsyncCoordinatorStore(own_daemon.endpoint, job="j", timeout=_LONG) as store:
         await store.set("key", b"value")
@@ -489,12 +491,15 @@ async def test_closing_ends_the_calls_of_tasks(async_store: Callable[..., Any]) 
 
 
 async def test_without_a_line_tasks_call_by_grpc(
-    daemon: Daemon, job_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    daemon: DaemonProcess,
+    job_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def refuse(*_: object) -> None:
         raise ConnectionRefusedError("nobody there")
 
-    monkeypatch.setattr("allhands.coordinator.kv.asynchronous.AsyncLine.open", refuse)
+    monkeypatch.setattr("allhands.coordinator.kv.asynchronous.AsyncKvConnection.open", refuse)
     async with AsyncCoordinatorStore(daemon.endpoint, job=job_name, timeout=10) as store:
         with caplog.at_level(logging.INFO):
             await asyncio.gather(*(store.add("n", 1) for _ in range(20)))
@@ -504,7 +509,7 @@ async def test_without_a_line_tasks_call_by_grpc(
     assert len([one for one in caplog.records if "no line" in one.message]) == 1
 
 
-async def test_a_wrong_token_is_refused_to_tasks(daemon: Daemon) -> None:
+async def test_a_wrong_token_is_refused_to_tasks(daemon: DaemonProcess) -> None:
     stranger = Endpoint(daemon.endpoint.address, "wrong")
     async with AsyncCoordinatorStore(stranger, job="j") as store:
         with pytest.raises(errors.Unauthenticated):

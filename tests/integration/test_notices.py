@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allhands.testing.until import until
+from allhands.testing.until import poll_until
 from allhands_proto import notice
 
 
@@ -106,7 +106,7 @@ def test_a_killed_launcher_is_not_taken_for_a_coordinator(
     script = tmp_path / "wait.py"
     script.write_text("import signal; signal.pause()")
     launcher = start("-m", "allhands.cli.main", "run", "-n", "1", str(script))
-    until(lambda: any(folder.glob("coordinator-*.json")), 60)
+    poll_until(lambda: any(folder.glob("coordinator-*.json")), 60)
     kill(launcher)
     done = subprocess.run(
         [sys.executable, "-m", "allhands.cli.main", "status"],

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from allhands.config import agreed_port
+from allhands.config import derive_port
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.errors import CoordinatorUnavailable
 from allhands.launcher.coordinator import probe
-from allhands.testing.daemon import Daemon
-from allhands.testing.until import until
+from allhands.testing.daemon import DaemonProcess
+from allhands.testing.until import poll_until
 from support.ranks.addresses import free_port
 
 PATIENCE = 30.0
@@ -199,7 +199,7 @@ def test_other_shells_find_the_embedded_coordinator(
 
 
 def test_two_launchers_make_up_one_world(
-    run: Start, script: Callable[[str], str], daemon: Daemon
+    run: Start, script: Callable[[str], str], daemon: DaemonProcess
 ) -> None:
     path = script("""
         import os
@@ -212,7 +212,7 @@ def test_two_launchers_make_up_one_world(
     nodes = [run(*options, str(node), path, ALLHANDS_TOKEN=token) for node in range(2)]
     assert [node.status() for node in nodes] == [0, 0]
     assert sorted(line for node in nodes for line in node.output()) == [
-        f"[{rank}] {rank} 4 {rank % 2} {rank // 2} {agreed_port('both')} {url}/both"
+        f"[{rank}] {rank} 4 {rank % 2} {rank // 2} {derive_port('both')} {url}/both"
         for rank in range(4)
     ]
 
@@ -559,7 +559,7 @@ def test_no_process_is_left_whatever_signal_ends_the_launcher(
     running.process.send_signal(signum)
     assert all(ends(pid) for pid in pids)
     assert running.status() in (-signum, 128 + signum)
-    until(lambda: not launch.exists())
+    poll_until(lambda: not launch.exists())
 
 
 def test_ranks_end_with_the_launcher_also_where_the_guardian_was_killed(
@@ -728,12 +728,12 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for_before_any_rank_start
 def test_a_coordinator_that_never_comes_is_told_of_with_what_is_wrong() -> None:
     nobody = Endpoint(Address("127.0.0.1", free_port()), "t")
     with pytest.raises(CoordinatorUnavailable, match="nothing listens there") as caught:
-        probe(nobody, patience=0.3)
+        probe(nobody, max_wait=0.3)
     assert nobody.address.target in str(caught.value)
 
 
 def test_a_wrong_token_is_one_line_and_no_rank_starts(
-    run: Start, script: Callable[[str], str], daemon: Daemon
+    run: Start, script: Callable[[str], str], daemon: DaemonProcess
 ) -> None:
     url = daemon.endpoint.address.url
     running = run("-n", "2", script("print('ran')"), ALLHANDS_URL=url, ALLHANDS_TOKEN="wrong")

@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from allhands import errors
-from allhands.coordinator.attempts import find_reason
+from allhands.coordinator.attempts import probe_coordinator
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.stores import AsyncCoordinatorStore
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 from support.ranks.addresses import free_port
 from support.ranks.forking import PATIENCE
 from support.ranks.processes import Cluster, Process
@@ -77,7 +77,7 @@ def _issued(folder: Path, *names: str) -> Files:
 
 
 @pytest.fixture(params=["self-signed", "issued", "wildcard", "loopback"])
-def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Daemon]:
+def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DaemonProcess]:
     """A daemon with TLS, whose certificate is mostly for another name than 127.0.0.1."""
     match request.param:
         case "self-signed":
@@ -90,20 +90,20 @@ def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Daemon]:
             files = _issued(tmp_path, NAME, "127.0.0.1")
     (tmp_path / "runtime").mkdir(mode=0o700)
     arguments = ("--tls-cert", files.cert, "--tls-key", files.key)
-    with running_daemon(tmp_path / "runtime", *arguments) as running:
+    with run_daemon(tmp_path / "runtime", *arguments) as running:
         yield running
 
 
-def test_commands_on_the_daemons_own_host_need_no_variables(daemon: Daemon) -> None:
+def test_commands_on_the_daemons_own_host_need_no_variables(daemon: DaemonProcess) -> None:
     for arguments in (["kv", "put", "job", "key", "value"], ["status"]):
-        done = daemon.command(*arguments)
+        done = daemon.run_command(*arguments)
         assert done.returncode == 0, done.stderr
-    done = daemon.command("kv", "get", "job", "key", "--coordinator", daemon.notice.url)
+    done = daemon.run_command("kv", "get", "job", "key", "--coordinator", daemon.notice.url)
     assert done.stdout == "value"
 
 
 def test_programs_and_launches_on_the_daemons_own_host_need_no_variables(
-    daemon: Daemon, tmp_path: Path
+    daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -127,18 +127,18 @@ def test_programs_and_launches_on_the_daemons_own_host_need_no_variables(
         "x = np.ones(1); ah.all_reduce(x); print('sum', x[0])\n"
         "ah.destroy_process_group()\n"
     )
-    done = daemon.command("run", "-n", "2", "--coordinator", daemon.notice.url, str(script))
+    done = daemon.run_command("run", "-n", "2", "--coordinator", daemon.notice.url, str(script))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("sum 2.0") == 2
 
 
-async def test_key_value_calls_take_the_port_with_tls_too(daemon: Daemon) -> None:
+async def test_key_value_calls_take_the_port_with_tls_too(daemon: DaemonProcess) -> None:
     async with AsyncCoordinatorStore(daemon.endpoint, job="j", timeout=20) as store:
         assert await store.add("key", 1) == 1
-        assert store._line is not None
+        assert store._connection is not None
     with Control(daemon.endpoint, job="j", timeout=20) as control:
         assert control.add("key", 1) == 2
-        assert control._lines._idle
+        assert control._kv_pool._idle
 
 
 # ---------------------------------------------------------------- what is wrong
@@ -176,7 +176,7 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[End
         tmp_path, *(() if request.param == "expired" else (NAME,))
     )
     tls = () if request.param == "no TLS" else ("--tls-cert", files.cert, "--tls-key", files.key)
-    with running_daemon(runtime, *tls) as daemon:
+    with run_daemon(runtime, *tls) as daemon:
         there = Endpoint(daemon.endpoint.address, daemon.notice.token, files.ca)
         match request.param:
             case "missing CA":
@@ -359,7 +359,7 @@ def test_a_one_shot_command_does_not_wait(cluster: Cluster) -> None:
 def test_who_probes_sends_nothing_of_the_users() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint(Address("127.0.0.1", listener.getsockname()[1]), "s3cret")
-        find_reason(endpoint, seconds=0.2)
+        probe_coordinator(endpoint, seconds=0.2)
         connected, _ = listener.accept()
         with connected:
             connected.settimeout(PATIENCE)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from allhands.testing.until import until
+from allhands.testing.until import poll_until
 from support.ranks.addresses import free_port
 from support.ranks.processes import BACKENDS, Cluster, Job, Process
 
@@ -247,7 +247,7 @@ def test_who_joins_while_the_daemon_shuts_down_is_refused_and_does_not_wait(
     )
     holder.expect("in")
     daemon.child.send_signal(signal.SIGTERM)
-    until(lambda: any("the coordinator is going down" in line for line in holder.errors))
+    poll_until(lambda: any("the coordinator is going down" in line for line in holder.errors))
     late = cluster.start(  # by far more time than this test has
         'tell("out", **failure(lambda: ah.init_process_group(timeout=600)))\nos._exit(0)',
         RANK="0",

@@ -14,10 +14,11 @@ MUTATIONS: Final = (
         1,
         "joining configures the root logger",
         "api/sync.py",
-        "        joined = _place_of(settled.backend, seat).join(settled)\n",
-        "        import logging\n\n"
+        "        joined = _choose_joiner(settled.backend, seat).join(settled)\n",
+        "        import logging\n"
+        "\n"
         "        logging.getLogger().addHandler(logging.StreamHandler())\n"
-        "        joined = _place_of(settled.backend, seat).join(settled)\n",
+        "        joined = _choose_joiner(settled.backend, seat).join(settled)\n",
     ),
     Mutation(
         2,
@@ -30,22 +31,22 @@ MUTATIONS: Final = (
         3,
         "PrefixStore leaves out the prefix",
         "stores/prefix.py",
-        "return self._prefix + checked(key)",
-        "return checked(key)",
+        "return self._prefix + check_key(key)",
+        "return check_key(key)",
     ),
     Mutation(
         4,
         "a timeout that is set is only checked",
         "group/group.py",
-        "self.order.timeout = _checked(seconds(timeout))",
-        "_checked(seconds(timeout))",
+        "self.order.timeout = _check_timeout(to_seconds(timeout))",
+        "_check_timeout(to_seconds(timeout))",
     ),
     Mutation(
         5,
         "groups of the same ranks are one group",
         "group/registry.py",
-        'return f"{lineage.stem}/{self._made[lineage.stem]}"',
-        'return f"{lineage.stem}/1"',
+        'return f"{key.base_name}/{self._name_counts[key.base_name]}"',
+        'return f"{key.base_name}/1"',
     ),
     # ------------------------------------------------------------ checks
     Mutation(
@@ -59,8 +60,8 @@ MUTATIONS: Final = (
         7,
         "allreduce takes an empty list",
         "c10d/checks.py",
-        '    _not_empty("allreduce", given, "tensor list")\n    arrays = _one_layout(',
-        "    arrays = _one_layout(",
+        '    _check_not_empty("allreduce", given, "tensor list")\n    arrays = _check_one_layout(',
+        "    arrays = _check_one_layout(",
     ),
     Mutation(
         7,
@@ -109,8 +110,8 @@ MUTATIONS: Final = (
         13,
         "reduce takes the first of several arrays",
         "c10d/checks.py",
-        'array = _single("reduce", given, "tensors", "tensor list")',
-        'array = _dense("reduce", given, "tensors")[0]',
+        'array = _check_single_dense("reduce", given, "tensors", "tensor list")',
+        'array = _check_dense("reduce", given, "tensors")[0]',
     ),
     Mutation(
         14,
@@ -131,9 +132,10 @@ MUTATIONS: Final = (
         16,
         "broadcast refuses arrays without elements",
         "c10d/checks.py",
-        '    arrays = _dense("broadcast", given, "tensors")\n',
-        '    arrays = _dense("broadcast", given, "tensors")\n'
-        '    if not arrays[0].size:\n        refuse("broadcast", "there is nothing to send")\n',
+        '    arrays = _check_dense("broadcast", given, "tensors")\n',
+        '    arrays = _check_dense("broadcast", given, "tensors")\n'
+        "    if not arrays[0].size:\n"
+        '        refuse("broadcast", "there is nothing to send")\n',
     ),
     Mutation(
         17,
@@ -168,7 +170,7 @@ MUTATIONS: Final = (
         20,
         "several arrays of a rank are added up whatever the operation",
         "c10d/several.py",
-        "fold(_at_home(op, whole.dtype), views, whole, len(views))",
+        "fold(_choose_local_op(op, whole.dtype), views, whole, len(views))",
         "fold(ReduceOp.SUM, views, whole, len(views))",
     ),
     Mutation(
@@ -189,10 +191,14 @@ MUTATIONS: Final = (
         23,
         "all_reduce_coalesced gives arrays the results of others",
         "collectives/coalesced.py",
-        "            _unpack(whole, [arrays[at] for at in group])\n        return result\n\n"
-        '    call = _call("all_reduce_coalesced"',
-        "            _unpack(whole, [arrays[at] for at in group[::-1]])\n        return result\n\n"
-        '    call = _call("all_reduce_coalesced"',
+        "            _unpack(whole, [arrays[at] for at in group])\n"
+        "        return result\n"
+        "\n"
+        '    call = _make_signature("all_reduce_coalesced"',
+        "            _unpack(whole, [arrays[at] for at in group[::-1]])\n"
+        "        return result\n"
+        "\n"
+        '    call = _make_signature("all_reduce_coalesced"',
     ),
     Mutation(
         24,
@@ -275,8 +281,8 @@ MUTATIONS: Final = (
         35,
         "allgather puts each rank's array in the place before",
         "collectives/primitive.py",
-        "plan.all_gather(rank, size, source, targets, self._wire),",
-        "plan.all_gather(rank, size, source, [*targets[1:], targets[0]], self._wire),",
+        "plan.all_gather(rank, size, source, targets, self._link_cost),",
+        "plan.all_gather(rank, size, source, [*targets[1:], targets[0]], self._link_cost),",
     ),
     Mutation(
         36,
@@ -296,8 +302,9 @@ MUTATIONS: Final = (
         38,
         "reduce_scatter gives each rank the share of another",
         "collectives/primitive.py",
-        '        self._blocks(sources, "inputs", target, "output")\n',
-        '        self._blocks(sources, "inputs", target, "output")\n        sources.reverse()\n',
+        '        self._check_blocks(sources, "inputs", target, "output")\n',
+        '        self._check_blocks(sources, "inputs", target, "output")\n'
+        "        sources.reverse()\n",
     ),
     Mutation(
         39,
@@ -310,8 +317,8 @@ MUTATIONS: Final = (
         40,
         "reduce_scatter_tensor_coalesced orders shares by array, not by rank",
         "collectives/coalesced.py",
-        "[inputs[at][rank] for rank in range(moves.size) for at in group]",
-        "[inputs[at][rank] for at in group for rank in range(moves.size)]",
+        "[inputs[at][rank] for rank in range(builder.size) for at in group]",
+        "[inputs[at][rank] for at in group for rank in range(builder.size)]",
     ),
     Mutation(
         41,
@@ -324,16 +331,17 @@ MUTATIONS: Final = (
         42,
         "all_to_all_single takes equal shares whatever is said",
         "collectives/primitive.py",
-        'recv = self._rows(output, output_split_sizes, "output_split_sizes")',
-        'recv = self._rows(output, None, "output_split_sizes")',
+        'recv = self._count_elements(output, output_split_sizes, "output_split_sizes")',
+        'recv = self._count_elements(output, None, "output_split_sizes")',
     ),
     Mutation(
         43,
         "all_to_all of one rank does nothing",
         "api/sync.py",
-        "    return finished(found.all_to_all(outputs, inputs, timeout=timeout,",
-        "    if found.size == 1:\n        return None\n"
-        "    return finished(found.all_to_all(outputs, inputs, timeout=timeout,",
+        "    return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout,",
+        "    if found.size == 1:\n"
+        "        return None\n"
+        "    return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout,",
     ),
     Mutation(
         44,
@@ -369,8 +377,8 @@ MUTATIONS: Final = (
         48,
         "all calls of a round robin go to its first group",
         "group/round_robin.py",
-        "self._turns = itertools.cycle(self._parts)",
-        "self._turns = itertools.cycle(self._parts[:1])",
+        "self._group_cycle = itertools.cycle(self._parts)",
+        "self._group_cycle = itertools.cycle(self._parts[:1])",
     ),
     Mutation(
         49,
@@ -383,22 +391,22 @@ MUTATIONS: Final = (
         50,
         "broadcast_coalesced sends what rank 0 has",
         "collectives/coalesced.py",
-        "yield moves.broadcast(packed[-1], root)",
-        "yield moves.broadcast(packed[-1], 0)",
+        "yield builder.broadcast(packed[-1], root)",
+        "yield builder.broadcast(packed[-1], 0)",
     ),
     Mutation(
         51,
         "a receive over links takes what has no tag",
         "engine/p2p/over_links.py",
-        "self._mesh.post_open(exchange.peer, self._group, exchange.tag, incoming)",
-        "self._mesh.post_open(exchange.peer, self._group, 0, incoming)",
+        "self._mesh.post_p2p(request.peer, self._group, request.tag, incoming)",
+        "self._mesh.post_p2p(request.peer, self._group, 0, incoming)",
     ),
     Mutation(
         51,
         "a message over memory goes to the place that has the rank's number",
         "engine/p2p/over_shm.py",
-        "peer = -1 if exchange.peer is None else self._ranks.index(exchange.peer)",
-        "peer = -1 if exchange.peer is None else exchange.peer",
+        "peer = -1 if request.peer is None else self._ranks.index(request.peer)",
+        "peer = -1 if request.peer is None else request.peer",
     ),
     Mutation(
         51,
@@ -425,7 +433,7 @@ MUTATIONS: Final = (
         52,
         "roots and operations of traced calls are lost",
         "torch/dispatch.py",
-        "            setattr(options, option, said[name])\n",
+        "            setattr(options, option, arguments[name])\n",
         "            pass\n",
         TORCH,
     ),
@@ -434,17 +442,17 @@ MUTATIONS: Final = (
         53,
         "a group is of the first ranks of its parent",
         "api/world.py",
-        "members = [parent.members[place] for place in places]",
-        "members = list(parent.members[: len(places)])",
+        "members = [parent.members[place] for place in group_ranks]",
+        "members = list(parent.members[: len(group_ranks)])",
     ),
     Mutation(
         54,
         "who calls on a group has to be a rank itself",
         "api/sync.py",
-        "    found = group or current_world().group\n"
-        "    if found.collecting is not None and (instead",
-        "    found = current_world() and (group or current_world().group)\n"
-        "    if found.collecting is not None and (instead",
+        "    found = group or require_world().group\n"
+        "    if found.coalescer is not None and (instead",
+        "    found = require_world() and (group or require_world().group)\n"
+        "    if found.coalescer is not None and (instead",
     ),
     Mutation(
         55,
@@ -478,8 +486,8 @@ MUTATIONS: Final = (
         58,
         "a call counts twice",
         "group/group.py",
-        "        return self.order.taken\n",
-        "        return 2 * self.order.taken\n",
+        "        return self.order.latest_sequence\n",
+        "        return 2 * self.order.latest_sequence\n",
     ),
     Mutation(
         59,
@@ -492,7 +500,8 @@ MUTATIONS: Final = (
         60,
         "a tag makes a new group each time",
         "api/world.py",
-        "            if lineage.tag and (known := self.register.tagged(lineage)) is not None:\n"
+        "            if lineage.tag and (known := self.registry.find_by_key(lineage)) "
+        "is not None:\n"
         "                return known\n",
         "",
     ),
@@ -515,8 +524,8 @@ MUTATIONS: Final = (
         63,
         "the functional all_reduce adds up whatever the operation",
         "functional.py",
-        "sync.all_reduce(out, named(op), found, timeout=timeout, label=label)",
-        'sync.all_reduce(out, named("sum"), found, timeout=timeout, label=label)',
+        "sync.all_reduce(out, parse_op(op), found, timeout=timeout, label=label)",
+        'sync.all_reduce(out, parse_op("sum"), found, timeout=timeout, label=label)',
     ),
     Mutation(
         64,
@@ -551,18 +560,19 @@ MUTATIONS: Final = (
         68,
         "all_reduce of tensors takes the largest",
         "torch/collectives.py",
-        "return self._work(self.native.allreduce(arrays, options), lent, tensors)",
+        "return self._make_work(self.native.allreduce(arrays, options), views, tensors)",
         "options = AllreduceOptions(None, reduceOp=ReduceOp.MAX)\n"
-        "        return self._work(self.native.allreduce(arrays, options), lent, tensors)",
+        "        return self._make_work(self.native.allreduce(arrays, options), views, "
+        "tensors)",
         TORCH,
     ),
     Mutation(
         69,
         "what a traced graph reduces is only read",
         "torch/collectives.py",
-        "        arrays = lent.all_written(tensors)\n        if lent.holds_sparse and",
-        "        arrays = [one.copy() for one in lent.all_written(tensors)]\n"
-        "        if lent.holds_sparse and",
+        "        arrays = views.view_inouts(tensors)\n        if views.has_sparse and",
+        "        arrays = [one.copy() for one in views.view_inouts(tensors)]\n"
+        "        if views.has_sparse and",
         TORCH,
     ),
     Mutation(
@@ -576,9 +586,9 @@ MUTATIONS: Final = (
         71,
         "what is reduced is only read",
         "torch/collectives.py",
-        "        arrays = lent.all_written(tensors)\n        if lent.holds_sparse and",
-        "        arrays = [one.copy() for one in lent.all_written(tensors)]\n"
-        "        if lent.holds_sparse and",
+        "        arrays = views.view_inouts(tensors)\n        if views.has_sparse and",
+        "        arrays = [one.copy() for one in views.view_inouts(tensors)]\n"
+        "        if views.has_sparse and",
         TORCH,
     ),
     Mutation(
@@ -592,17 +602,17 @@ MUTATIONS: Final = (
         73,
         "all_to_all_single sends what it was not given",
         "torch/collectives.py",
-        "lent.written(output), lent.read(x), output_split_sizes, input_split_sizes, options",
-        "lent.written(output), lent.read(-x), output_split_sizes, input_split_sizes, options",
+        "            views.view_input(x),\n            output_split_sizes,\n",
+        "            views.view_input(-x),\n            output_split_sizes,\n",
         TORCH,
     ),
     Mutation(
         74,
         "all_gather_into_tensor sends what it was not given",
         "torch/collectives.py",
-        "self.native.all_gather_single_coalesced(filled, lent.all_read(inputs), options)",
+        "self.native.all_gather_single_coalesced(filled, views.view_inputs(inputs), options)",
         "self.native.all_gather_single_coalesced(\n"
-        "            filled, lent.all_read([-one for one in inputs]), options\n"
+        "            filled, views.view_inputs([-one for one in inputs]), options\n"
         "        )",
         TORCH,
     ),
@@ -610,9 +620,9 @@ MUTATIONS: Final = (
         75,
         "all_reduce of tensors adds up what no rank gave",
         "torch/collectives.py",
-        "        arrays = lent.all_written(tensors)\n        if lent.holds_sparse and",
-        "        arrays = [-one for one in lent.all_written(tensors)]\n"
-        "        if lent.holds_sparse and",
+        "        arrays = views.view_inouts(tensors)\n        if views.has_sparse and",
+        "        arrays = [-one for one in views.view_inouts(tensors)]\n"
+        "        if views.has_sparse and",
         TORCH,
     ),
     # ------------------------------------------------------------ threads as ranks
@@ -642,8 +652,8 @@ MUTATIONS: Final = (
         79,
         "gradients are added up, not averaged",
         "parallel/hooks/elementary.py",
-        "work = Calls(group, bucket).all_reduce(buffer, ReduceOp.AVG)",
-        "work = Calls(group, bucket).all_reduce(buffer, ReduceOp.SUM)",
+        "work = BucketCollectives(group, bucket).all_reduce(buffer, ReduceOp.AVG)",
+        "work = BucketCollectives(group, bucket).all_reduce(buffer, ReduceOp.SUM)",
     ),
     Mutation(
         80,
@@ -670,22 +680,22 @@ MUTATIONS: Final = (
         83,
         "parameters that are to be ignored are averaged",
         "parallel/parameters.py",
-        "self.places = [one for one in range(len(self.arrays)) if one not in ignored]",
-        "self.places = list(range(len(self.arrays)))",
+        "self.indices = [one for one in range(len(self.arrays)) if one not in ignored]",
+        "self.indices = list(range(len(self.arrays)))",
     ),
     Mutation(
         84,
         "a sparse gradient stays as it was",
         "parallel/bucket.py",
-        "        wanted.become(self._buffer.indices, self._buffer.values)\n",
+        "        out.become(self._buffer.indices, self._buffer.values)\n",
         "",
     ),
     Mutation(
         85,
         "what the future of a hook gives is not taken",
         "parallel/bucket.py",
-        "self._settle(comm_hook.averaged(given, self.buffer))",
-        "comm_hook.averaged(given, self.buffer)",
+        "self._store_average(comm_hook.check_average(given, self.buffer))",
+        "comm_hook.check_average(given, self.buffer)",
     ),
     Mutation(
         86,
@@ -729,8 +739,8 @@ MUTATIONS: Final = (
         91,
         "each of several joinables tells of an iteration",
         "parallel/join.py",
-        "one._join_terms = _Terms(at == 0, self._throws)",
-        "one._join_terms = _Terms(True, self._throws)",
+        "one._join_options = _JoinOptions(at == 0, self._throws)",
+        "one._join_options = _JoinOptions(True, self._throws)",
     ),
     Mutation(
         92,
@@ -817,15 +827,17 @@ MUTATIONS: Final = (
         102,
         "dst is taken for a place in the group",
         "api/sync.py",
-        '        return within(group, dst, "dst")\n    assert group_dst',
+        '        return to_group_rank(group, dst, "dst")\n    assert group_dst',
         "        return dst\n    assert group_dst",
     ),
     Mutation(
         103,
         "a group that was destroyed goes on",
         "membership/worker.py",
-        "engine.end(why) if why is not None else engine.shut(_destroyed)",
-        "engine.end(why) if why is not None else None",
+        "engine.replace_failure(failure) if failure is not None else engine.shut_down(\n"
+        "                _make_destroyed_error\n"
+        "            )\n",
+        "engine.replace_failure(failure) if failure is not None else None\n",
     ),
     Mutation(
         104,
@@ -838,17 +850,18 @@ MUTATIONS: Final = (
         105,
         "groups that the asyncio face makes have the timeout of the world",
         "aio.py",
-        "options = GroupOptions(timeout, on_failure, retryable, verify, allow_pickle)\n"
+        "options = NewGroupOptions(timeout, on_failure, retryable, verify, "
+        "allow_pickle)\n"
         "        group = await",
-        "options = GroupOptions(None, on_failure, retryable, verify, allow_pickle)\n"
+        "options = NewGroupOptions(None, on_failure, retryable, verify, allow_pickle)\n"
         "        group = await",
     ),
     Mutation(
         106,
         "the rank in a group is that in the world",
         "api/sync.py",
-        "return -1 if isinstance(group, NonMember) else (group or current_world().group).rank",
-        "return -1 if isinstance(group, NonMember) else current_world().group.rank",
+        "return -1 if isinstance(group, NonMember) else (group or require_world().group).rank",
+        "return -1 if isinstance(group, NonMember) else require_world().group.rank",
     ),
     Mutation(
         107,
@@ -868,14 +881,15 @@ MUTATIONS: Final = (
         108,
         "a batch receives from whoever sends",
         "api/sync.py",
-        "return found.recv(x, sender(found, src, group_src), tag, timeout=timeout, label=label)",
+        "return found.recv(x, resolve_src(found, src, group_src), tag, "
+        "timeout=timeout, label=label)",
         "return found.recv(x, None, tag, timeout=timeout, label=label)",
     ),
     Mutation(
         109,
         "the root of gather_object is taken for a place in the group",
         "api/objects.py",
-        '    root = within(found, dst, "dst")\n    if root == found.rank:',
+        '    root = to_group_rank(found, dst, "dst")\n    if root == found.rank:',
         "    root = dst\n    if root == found.rank:",
     ),
     Mutation(
@@ -931,8 +945,8 @@ MUTATIONS: Final = (
         113,
         "the local rank is that along the first dimension",
         "parallel/mesh.py",
-        "return self._here()[self._only(mesh_dim)]",
-        "return self._here()[0 * self._only(mesh_dim)]",
+        "return self._require_coordinate()[self._resolve_only_dim(mesh_dim)]",
+        "return self._require_coordinate()[0 * self._resolve_only_dim(mesh_dim)]",
     ),
     Mutation(
         114,
@@ -952,23 +966,24 @@ MUTATIONS: Final = (
         116,
         "a process that has left a world cannot join another",
         "api/sync.py",
-        '            _default = None\n            _home = NonMember("no world")',
-        '            _home = NonMember("no world")',
+        '            _default_world = None\n            _default_group = NonMember("no world")',
+        '            _default_group = NonMember("no world")',
     ),
     Mutation(
         117,
         "float16 hooks send float32",
         "parallel/hooks/elementary.py",
-        "return _narrowed(group, bucket, np.dtype(np.float16))",
-        "return _narrowed(group, bucket, np.dtype(np.float32))",
+        "return _average_in_dtype(group, bucket, np.dtype(np.float16))",
+        "return _average_in_dtype(group, bucket, np.dtype(np.float32))",
     ),
     Mutation(
         118,
         "all_reduce of tensors takes the largest",
         "torch/collectives.py",
-        "return self._work(self.native.allreduce(arrays, options), lent, tensors)",
+        "return self._make_work(self.native.allreduce(arrays, options), views, tensors)",
         "options = AllreduceOptions(None, reduceOp=ReduceOp.MAX)\n"
-        "        return self._work(self.native.allreduce(arrays, options), lent, tensors)",
+        "        return self._make_work(self.native.allreduce(arrays, options), views, "
+        "tensors)",
         TORCH,
     ),
     Mutation(

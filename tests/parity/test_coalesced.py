@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.collectives.coalesced import buckets
+from allhands.collectives.coalesced import make_buckets
 from allhands.testing import assert_equal_on_rank, on_threads, run_threads
 
 
@@ -34,8 +34,8 @@ def test_p050_broadcast_coalesced_of_mixed_dtypes_from_each_root(rank):
 
 def test_p050_buckets_hold_one_dtype_and_no_more_than_their_size():
     small = [np.zeros(60, np.float32)] * 3
-    assert buckets([*small, np.zeros(1, np.int8), small[0]], 480) == [[0, 1], [2, 4], [3]]
-    assert buckets([np.zeros(100)] * 2, 8) == [[0], [1]]
+    assert make_buckets([*small, np.zeros(1, np.int8), small[0]], 480) == [[0, 1], [2, 4], [3]]
+    assert make_buckets([np.zeros(100)] * 2, 8) == [[0], [1]]
 
 
 @on_threads(3)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import allhands as ah
-from allhands.api.sync import current_world
+from allhands.api.sync import require_world
 from allhands.testing import on_threads
 from support.arrays.collective_cases import ranks_total
 
@@ -38,7 +38,7 @@ def test_p060_other_ranks_or_another_order_are_another_group():
 
 @on_threads(2)
 def test_p060_threads_that_ask_at_the_same_time_get_the_same_group():
-    world = current_world()
+    world = require_world()
     begin = threading.Barrier(4)
     found: list[object] = []
 

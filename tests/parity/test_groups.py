@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.api.sync import current_world
+from allhands.api.sync import require_world
 from allhands.testing import on_threads
 from support.arrays.collective_cases import ranks_total
 
@@ -277,7 +277,7 @@ def test_p105_each_face_has_the_world_make_its_groups(rank: int):
     plain, own = ah.new_group([1, 0], "both"), ah.new_group([rank])
 
     async def beside() -> None:
-        world = ah.aio.AsyncWorld(current_world())
+        world = ah.aio.AsyncWorld(require_world())
         assert (await world.new_group([1, 0], "both")).group is plain
         assert (await world.new_group([rank])).group is not own
         assert await world.new_group([1 - rank], timeout=3) is None

@@ -251,7 +251,7 @@ def test_join_in_a_group_names_the_rank_of_the_group():
 def test_great_skew_is_warned_of(monkeypatch: pytest.MonkeyPatch):
     from allhands.parallel import join
 
-    monkeypatch.setattr(join, "_SKEW_WARNED", 5)
+    monkeypatch.setattr(join, "_SKEW_THRESHOLD", 5)
 
     def body(rank: int) -> None:
         one = AllReducer()

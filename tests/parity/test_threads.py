@@ -65,7 +65,7 @@ def test_p076_exception_before_joining_releases_who_joins():
 
 
 def test_p076_hanging_rank_is_named_with_its_stack(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(threads, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(threads, "_END_SECONDS", 0.1)
     release, held_up = threading.Event(), []
 
     def body(rank: int) -> None:

@@ -569,10 +569,10 @@ def share_across_namespaces() -> None:
         assert libc.unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())  # CLONE_NEWNET
         from allhands.shm import arena
 
-        key = arena.host_key()
+        key = arena.compute_host_key()
         assert libc.setns(door, 0) == 0, os.strerror(ctypes.get_errno())
-        assert key != arena.host_key()
-        arena.host_key = lambda: key  # as seen from there; the sockets must stay reachable
+        assert key != arena.compute_host_key()
+        arena.compute_host_key = lambda: key  # as seen from there; the sockets must stay reachable
     backend = os.environ["WANTED"]
     said = failure(lambda: ah.init_process_group(timeout=10, backend=backend))
     if said["error"]:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import allhands as ah
-from allhands.torch.options import operation
+from allhands.torch.options import to_reduce_op
 from support.torch.ranks import on_ranks
 from support.torch.reduction_cases import equal
 
@@ -31,7 +31,7 @@ def test_p100_operations_are_told_whatever_they_come_as(name: str) -> None:
     assert isinstance(kind, dist.ReduceOp)
     for op in (kind, whole, *copies(whole)):
         assert op == kind
-        assert operation(op) is getattr(ah.ReduceOp, name)
+        assert to_reduce_op(op) is getattr(ah.ReduceOp, name)
 
 
 def test_p100_a_factor_is_told_too() -> None:
@@ -39,7 +39,7 @@ def test_p100_a_factor_is_told_too() -> None:
         op = dist._make_nccl_premul_sum(float(factor))
         assert isinstance(op, dist.ReduceOp)
         for one in (op, *copies(op)):
-            assert operation(one) == ah.ReduceOp.premul_sum(float(factor))
+            assert to_reduce_op(one) == ah.ReduceOp.premul_sum(float(factor))
 
 
 @on_ranks(2)

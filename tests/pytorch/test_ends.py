@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import allhands as ah
 import allhands.torch
-from allhands.testing.until import until
+from allhands.testing.until import poll_until
 from support.torch.ranks import on_ranks, run_ranks
 
 
@@ -48,7 +48,7 @@ def test_groups_may_be_shut_down_in_any_order_and_more_than_once(order: tuple[in
             groups[at].abort()  # of what is over already
         dist.destroy_process_group()
         assert not dist.is_initialized()
-        until(lambda: threads() == [])  # those of groups are told to end, and not waited for
+        poll_until(lambda: threads() == [])  # those of groups are told to end, and not waited for
 
     run_ranks(2, body)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from allhands.testing.until import until
+from allhands.testing.until import poll_until
 from support.torch.ranks import on_ranks, run_ranks
 
 
@@ -33,7 +33,7 @@ def test_the_backend_can_be_named_for_the_processor_alone() -> None:
 def test_a_copied_tensor_has_its_result_when_its_work_is_said_to_be_completed(rank: int) -> None:
     x = torch.arange(6.0).reshape(2, 3).t()
     work = dist.all_reduce(x, async_op=True)
-    until(work.is_completed)
+    poll_until(work.is_completed)
     assert x.tolist() == [[0.0, 6.0], [2.0, 8.0], [4.0, 10.0]]
 
 
@@ -41,7 +41,7 @@ def test_a_copied_tensor_has_its_result_when_its_work_is_said_to_be_completed(ra
 def test_a_copied_tensor_has_its_result_though_nobody_keeps_its_work(rank: int) -> None:
     x = torch.arange(6.0).reshape(2, 3).t()
     dist.all_reduce(x, async_op=True)
-    until(lambda: x[2, 1] == 10.0)
+    poll_until(lambda: x[2, 1] == 10.0)
 
 
 @pytest.mark.parametrize("autoload", ["0", "1"])

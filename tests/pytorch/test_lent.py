@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from allhands.collectives.signature import Call
+from allhands.collectives.signature import CallSignature
 from allhands.engine.work.work import Work as NativeWork
 from allhands.runtime.callbacks import Callbacks
-from allhands.torch.tensors import Lent
+from allhands.torch.tensors import TensorViews
 from allhands.torch.work import Work
 from support.torch.ranks import on_ranks, run_ranks
 from support.torch.reduction_cases import equal, given
@@ -294,9 +294,9 @@ class _Never:
 
 def test_the_future_of_a_call_that_has_ended_gives_a_copied_tensor_its_result() -> None:
     x = torch.arange(6.0).reshape(2, 3).t()
-    native = NativeWork(Call("all_reduce"), 1, None, "world", cast(Callbacks, _Never()))
-    lent = Lent("all_reduce")
-    lent.written(x)[...] = 7.0
+    native = NativeWork(CallSignature("all_reduce"), 1, None, "world", cast(Callbacks, _Never()))
+    lent = TensorViews("all_reduce")
+    lent.view_inout(x)[...] = 7.0
     work = Work(native, lent, [x])
     native.succeed(None)
     found: list[Any] = []

@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 import allhands as ah
 import allhands.torch
 import allhands.torch.recovery  # once, before ranks are forked that would all read it
-from allhands.testing.daemon import running_daemon
-from allhands.testing.until import until
+from allhands.testing.daemon import run_daemon
+from allhands.testing.until import poll_until
 from support.torch.ranks import run_ranks
 
 
@@ -223,7 +223,7 @@ def test_a_thread_in_a_call_of_a_group_that_ends_is_released() -> None:
         waiting.start()
         records = pair.world.records
         # It may have been released by then, by the other rank.
-        until(lambda: bool(raised) or any(one.operation == "recv" for one in records()))
+        poll_until(lambda: bool(raised) or any(one.operation == "recv" for one in records()))
         lose()
         allhands.torch.recover()
         waiting.join(20)
@@ -237,7 +237,7 @@ def test_other_backends_meet_again_though_the_store_that_all_met_by_is_gone(
     tmp_path: Path,
 ) -> None:
     """Rank 0 hosts PyTorch's own store, and dies."""
-    with running_daemon(tmp_path) as daemon, socket.create_server(("127.0.0.1", 0)) as free:
+    with run_daemon(tmp_path) as daemon, socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
         free.close()
         target = daemon.endpoint.address.target
@@ -257,7 +257,7 @@ def test_other_backends_meet_again_though_the_store_that_all_met_by_is_gone(
                 die()
             lose()
             for _ in range(2):  # the second time nobody has been lost
-                store = allhands.torch.recover().held_store
+                store = allhands.torch.recover().owned_store
                 assert total(dist.new_group(backend="gloo")) == total() == 1
             assert store.add("after", 1) > 0
             dist.destroy_process_group()
@@ -268,7 +268,7 @@ def test_other_backends_meet_again_though_the_store_that_all_met_by_is_gone(
 
 
 def test_ranks_that_met_at_a_coordinator_outlive_rank_0(tmp_path: Path) -> None:
-    with running_daemon(tmp_path) as daemon:
+    with run_daemon(tmp_path) as daemon:
         url = f"ah://{daemon.endpoint.address.target}/outlives"
 
         def body(rank: int) -> tuple[int, float]:

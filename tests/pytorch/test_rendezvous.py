@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from allhands.bench import netns
 from allhands.errors import StoreTimeout
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.torch.store import Store
 from support.ranks.addresses import address_beyond_loopback, free_port
 from support.torch.ranks import RanksFailed, run_ranks
@@ -28,18 +28,18 @@ _OWN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ALLHANDS_URL", "TOR
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with running_daemon(tmp_path_factory.mktemp("runtime")) as running:
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with run_daemon(tmp_path_factory.mktemp("runtime")) as running:
         yield running
 
 
 @pytest.fixture
-def known(daemon: Daemon) -> dict[str, str]:
+def known(daemon: DaemonProcess) -> dict[str, str]:
     """What the ranks find in their environment to reach the daemon."""
     return {"XDG_RUNTIME_DIR": daemon.environ["XDG_RUNTIME_DIR"]}
 
 
-def _url(daemon: Daemon, job: str) -> str:
+def _url(daemon: DaemonProcess, job: str) -> str:
     return f"ah://127.0.0.1:{daemon.notice.port}/{job}"
 
 
@@ -62,14 +62,16 @@ def _by_url(url: str, world_size: int) -> Callable[[int], Any]:
     return body
 
 
-def test_p118_ranks_meet_at_a_coordinators_url(daemon: Daemon, known: dict[str, str]) -> None:
+def test_p118_ranks_meet_at_a_coordinators_url(
+    daemon: DaemonProcess, known: dict[str, str]
+) -> None:
     body = _by_url(_url(daemon, "url"), 3)
     told = run_ranks(3, body, init=False, environment=known)
     assert told == [(6.0, rank, 3, "url") for rank in range(3)]
 
 
 def test_a_coordinator_gives_ranks_to_those_who_bring_none(
-    daemon: Daemon, known: dict[str, str]
+    daemon: DaemonProcess, known: dict[str, str]
 ) -> None:
     def body(_: int) -> int:
         dist.init_process_group("allhands", init_method=_url(daemon, "given"), world_size=3)
@@ -81,7 +83,9 @@ def test_a_coordinator_gives_ranks_to_those_who_bring_none(
     assert sorted(run_ranks(3, body, init=False, environment=known)) == [0, 1, 2]
 
 
-def test_p116_the_process_leaves_and_joins_again(daemon: Daemon, known: dict[str, str]) -> None:
+def test_p116_the_process_leaves_and_joins_again(
+    daemon: DaemonProcess, known: dict[str, str]
+) -> None:
     def body(rank: int) -> list[float]:
         return [_by_url(_url(daemon, "again"), 2)(rank)[0] for _ in range(3)]
 
@@ -102,7 +106,7 @@ def test_p116_ranks_that_pytorchs_store_brings_together_do_so_again(method: str)
 
 
 def test_other_backends_meet_at_a_coordinators_url_too(
-    daemon: Daemon, known: dict[str, str]
+    daemon: DaemonProcess, known: dict[str, str]
 ) -> None:
     def body(rank: int) -> list[Any]:
         url = _url(daemon, "gloo")
@@ -124,7 +128,7 @@ def test_other_backends_meet_at_a_coordinators_url_too(
 
 
 def test_the_keys_of_the_job_are_the_store_that_ranks_have_met_by(
-    daemon: Daemon, known: dict[str, str]
+    daemon: DaemonProcess, known: dict[str, str]
 ) -> None:
     def body(rank: int) -> bytes:
         url = _url(daemon, "keys")
@@ -137,10 +141,12 @@ def test_the_keys_of_the_job_are_the_store_that_ranks_have_met_by(
         return bytes(found)
 
     assert run_ranks(2, body, init=False, environment=known) == [b"by rank 0"] * 2
-    assert "said" in daemon.command("kv", "ls", "keys").stdout
+    assert "said" in daemon.run_command("kv", "ls", "keys").stdout
 
 
-def test_ranks_meet_through_a_coordinators_store(daemon: Daemon, known: dict[str, str]) -> None:
+def test_ranks_meet_through_a_coordinators_store(
+    daemon: DaemonProcess, known: dict[str, str]
+) -> None:
     def body(rank: int) -> float:
         store = Store.connect(_url(daemon, "store"))
         dist.init_process_group("allhands", store=store, rank=rank, world_size=2)
@@ -149,12 +155,12 @@ def test_ranks_meet_through_a_coordinators_store(daemon: Daemon, known: dict[str
         return told
 
     assert run_ranks(2, body, init=False, environment=known) == [3.0, 3.0]
-    assert "world-" in daemon.command("status").stdout
+    assert "world-" in daemon.run_command("status").stdout
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_p119_the_environment_names_the_coordinator(
-    daemon: Daemon, known: dict[str, str], restarted: bool
+    daemon: DaemonProcess, known: dict[str, str], restarted: bool
 ) -> None:
     job = f"environment-{restarted}"
     port = free_port()
@@ -213,7 +219,7 @@ def test_p001_meeting_by_the_environment_leaves_the_handlers_of_the_log_alone() 
 
 @pytest.mark.parametrize("method", ["file", "tcp", "ah"])
 def test_p002_a_key_that_nobody_sets_is_waited_for_as_long_as_the_group_says(
-    method: str, tmp_path: Path, daemon: Daemon, known: dict[str, str]
+    method: str, tmp_path: Path, daemon: DaemonProcess, known: dict[str, str]
 ) -> None:
     url = {
         "file": f"file://{tmp_path / 'store'}",
@@ -344,7 +350,7 @@ def test_p119_ranks_in_two_networks_meet_at_the_address_of_rank_0(tmp_path: Path
     port = free_port()  # of loopback here; nobody else listens in those namespaces
 
     def body(rank: int) -> tuple[float, str, str]:
-        enter = hosts[rank].enter
+        enter = hosts[rank].command_prefix
         pid = enter[enter.index("--target") + 1]
         for kind in ("net", "uts"):
             with open(f"/proc/{pid}/ns/{kind}") as space:
@@ -356,7 +362,7 @@ def test_p119_ranks_in_two_networks_meet_at_the_address_of_rank_0(tmp_path: Path
         return told
 
     try:
-        with netns.two_hosts(None) as hosts:
+        with netns.open_two_hosts(None) as hosts:
             variables = {
                 "MASTER_ADDR": hosts[0].address,
                 "MASTER_PORT": str(port),

@@ -79,14 +79,14 @@ def test_a_sparse_gradient_stays_the_gradient(rank: int) -> None:
 
 @on_ranks(SIZE)
 def test_p046_a_barrier_ends_after_the_results_of_calls_that_nobody_waits_for(rank: int) -> None:
-    settle = Work._settle
+    settle = Work._copy_back
 
     def late(work: Work) -> None:
         """Do so on the thread of the caller alone, as if others had no turn yet."""
         if threading.current_thread() is threading.main_thread():
             settle(work)
 
-    Work._settle = late  # type: ignore[method-assign]
+    Work._copy_back = late  # type: ignore[method-assign]
     x = rows(rank, SIZE, 1, 0)
     column = torch.full((3, 2), float(rank))[:, 1]
     works = [dist.all_reduce(one, async_op=True) for one in (x, column)]

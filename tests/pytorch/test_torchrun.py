@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from allhands.testing.daemon import Daemon, running_daemon
+from allhands.testing.daemon import DaemonProcess, run_daemon
 from support.ranks.addresses import address_beyond_loopback, free_port
 from support.torch.ranks import run_ranks
 
@@ -127,8 +127,8 @@ def torchrun(environment: dict[str, str]) -> Iterator[Callable[..., _Agent]]:
 
 
 @pytest.fixture
-def daemon(environment: dict[str, str]) -> Iterator[Daemon]:
-    with running_daemon(Path(environment["XDG_RUNTIME_DIR"])) as running:
+def daemon(environment: dict[str, str]) -> Iterator[DaemonProcess]:
+    with run_daemon(Path(environment["XDG_RUNTIME_DIR"])) as running:
         yield running
 
 
@@ -183,7 +183,7 @@ while time.monotonic() < until:
 
 @pytest.mark.timeout(240)  # six times somebody imports PyTorch, after one another
 def test_a_world_grows_with_a_node_and_goes_on_when_that_is_lost(
-    torchrun: Callable[..., _Agent], daemon: Daemon, tmp_path: Path
+    torchrun: Callable[..., _Agent], daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     script = tmp_path / "growing.py"
     script.write_text(_GROWING)
@@ -235,10 +235,10 @@ def test_the_state_is_set_only_by_who_knows_the_one_before() -> None:
     def body() -> list[Any]:
         from allhands.coordinator.client import Control
         from allhands.stores import TCPStore
-        from allhands.torch.elastic import State
+        from allhands.torch.elastic import RendezvousState
 
         with TCPStore("127.0.0.1", 0, is_master=True) as host:
-            state = State(Control(host.endpoint, job="run"))
+            state = RendezvousState(Control(host.endpoint, job="run"))
             told: list[Any] = [state.get_state(), state.set_state(b"early", b"some token")]
             told.append(state.set_state(b"first"))
             found = state.get_state()
@@ -261,11 +261,11 @@ def test_the_state_is_set_only_by_who_knows_the_one_before() -> None:
     assert name == "allhands"
 
 
-def test_the_first_agent_hosts_and_the_last_one_leaves_nothing(daemon: Daemon) -> None:
+def test_the_first_agent_hosts_and_the_last_one_leaves_nothing(daemon: DaemonProcess) -> None:
     def alone() -> tuple[str, str, int, int]:
-        from allhands.torch.elastic import create
+        from allhands.torch.elastic import make_handler
 
-        handler = create(_parameters(""))
+        handler = make_handler(_parameters(""))
         told = handler.next_rendezvous()
         url = os.environ["ALLHANDS_URL"]
         assert handler.shutdown()
@@ -277,10 +277,10 @@ def test_the_first_agent_hosts_and_the_last_one_leaves_nothing(daemon: Daemon) -
 
     def beside() -> list[Any]:
         from allhands.coordinator.client import connect
-        from allhands.torch.elastic import create
+        from allhands.torch.elastic import make_handler
 
         at = f"127.0.0.1:{daemon.notice.port}"
-        agents = [create(_parameters(at, 2, is_host=False)) for _ in range(2)]
+        agents = [make_handler(_parameters(at, 2, is_host=False)) for _ in range(2)]
         with connect(f"ah://{at}/torchrun-run.rendezvous") as control:
             counts = [control.count()]
             for agent in agents:
@@ -300,10 +300,10 @@ def test_two_agents_of_one_host_find_that_one_of_them_hosts() -> None:
     port = free_port()
 
     def body() -> tuple[bool, bool]:
-        from allhands.torch.elastic import create
+        from allhands.torch.elastic import make_handler
 
-        first = create(_parameters(f"localhost:{port}", 2))
-        second = create(_parameters(f"localhost:{port}", 2))
+        first = make_handler(_parameters(f"localhost:{port}", 2))
+        second = make_handler(_parameters(f"localhost:{port}", 2))
         told = first._host is not None, second._host is not None
         second.shutdown()
         first.shutdown()
@@ -314,10 +314,10 @@ def test_two_agents_of_one_host_find_that_one_of_them_hosts() -> None:
 
 def _refusal(parameters: Any) -> str:
     def body() -> str:
-        from allhands.torch.elastic import create
+        from allhands.torch.elastic import make_handler
 
         try:
-            create(parameters)
+            make_handler(parameters)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return "nothing was refused"

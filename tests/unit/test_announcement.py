@@ -13,47 +13,49 @@ import pytest
 
 from allhands.runtime.exit_notice import (
     LAUNCH_VARIABLE,
-    Announcements,
-    Cause,
-    Failing,
-    Leaving,
-    _send,
-    announce_cause,
-    announce_end,
+    ExitNoticeListener,
+    FailingNotice,
+    FailureCause,
+    LeavingNotice,
+    _send_notice,
     choose_directory,
+    send_cause_notice,
+    send_end_notice,
 )
 
-Ear = tuple[Announcements, dict[str, str]]
+Ear = tuple[ExitNoticeListener, dict[str, str]]
 
 
 @pytest.fixture
 def ear() -> Iterator[Ear]:
     launch = choose_directory()
-    announcements = Announcements(launch)
+    announcements = ExitNoticeListener(launch)
     yield announcements, {LAUNCH_VARIABLE: launch}
     announcements.close()
 
 
 def test_what_is_announced_is_heard_in_order_with_the_sender(ear: Ear) -> None:
     announcements, environment = ear
-    cause = Cause(2, "a host", 17, "left", "rank 2 (host a host, pid 17) left the job \u2620")
-    announce_cause(environment, cause)
-    announce_end(environment, failing=True)
-    announce_cause(environment, None)
-    announce_end(environment, failing=False)
-    assert list(announcements.heard()) == [
-        Failing(os.getpid(), cause),
-        Leaving(os.getpid(), failing=True),
-        Failing(os.getpid(), None),
-        Leaving(os.getpid(), failing=False),
+    cause = FailureCause(
+        2, "a host", 17, "left", "rank 2 (host a host, pid 17) left the job \u2620"
+    )
+    send_cause_notice(environment, cause)
+    send_end_notice(environment, is_failing=True)
+    send_cause_notice(environment, None)
+    send_end_notice(environment, is_failing=False)
+    assert list(announcements.read_notices()) == [
+        FailingNotice(os.getpid(), cause),
+        LeavingNotice(os.getpid(), is_failing=True),
+        FailingNotice(os.getpid(), None),
+        LeavingNotice(os.getpid(), is_failing=False),
     ]
 
 
 def test_a_text_of_any_length_comes_through_cut(ear: Ear) -> None:
     announcements, environment = ear
-    announce_cause(environment, Cause(2, "host", 17, "left", "\u2620" * 100_000))
-    [heard] = announcements.heard()
-    assert isinstance(heard, Failing)
+    send_cause_notice(environment, FailureCause(2, "host", 17, "left", "\u2620" * 100_000))
+    [heard] = announcements.read_notices()
+    assert isinstance(heard, FailingNotice)
     assert heard.cause is not None
     assert len(heard.cause.text) == 1024
 
@@ -61,14 +63,14 @@ def test_a_text_of_any_length_comes_through_cut(ear: Ear) -> None:
 @pytest.mark.parametrize("message", [b"", b"cause", b"cause {", b"cause [1]", b"cause 7", b"hello"])
 def test_what_is_no_announcement_is_passed_over(ear: Ear, message: bytes) -> None:
     announcements, environment = ear
-    _send(environment, message)
-    announce_end(environment, failing=True)
-    assert list(announcements.heard()) == [Leaving(os.getpid(), failing=True)]
+    _send_notice(environment, message)
+    send_end_notice(environment, is_failing=True)
+    assert list(announcements.read_notices()) == [LeavingNotice(os.getpid(), is_failing=True)]
 
 
 def test_other_users_cannot_reach_the_launcher() -> None:
     launch = choose_directory()
-    with contextlib.closing(Announcements(launch)):
+    with contextlib.closing(ExitNoticeListener(launch)):
         assert stat.S_IMODE(os.stat(launch).st_mode) == 0o700
         if os.getuid() == 0:
             forbidden = """
@@ -89,6 +91,6 @@ def test_a_temporary_directory_of_any_length_leaves_room_for_the_socket(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
     launch = choose_directory()
-    with contextlib.closing(Announcements(launch)) as announcements:
-        announce_end({LAUNCH_VARIABLE: launch}, failing=False)
-        assert list(announcements.heard()) == [Leaving(os.getpid(), failing=False)]
+    with contextlib.closing(ExitNoticeListener(launch)) as announcements:
+        send_end_notice({LAUNCH_VARIABLE: launch}, is_failing=False)
+        assert list(announcements.read_notices()) == [LeavingNotice(os.getpid(), is_failing=False)]

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from allhands.collectives.signature import Call
-from allhands.engine.group_recorder import Recording
-from allhands.engine.numbering import Order
-from allhands.engine.shm.deferred_calls import Backlog
+from allhands.collectives.signature import CallSignature
+from allhands.engine.group_recorder import GroupRecorder
+from allhands.engine.numbering import CallNumbering
+from allhands.engine.shm.deferred_calls import DeferredCalls
 from allhands.engine.work.work import Work
-from allhands.futures import at_once
+from allhands.futures import add_inline_callback
 from allhands.runtime.callbacks import Callbacks
 
 PATIENCE = 10.0
@@ -56,10 +56,10 @@ class Pending:
         self.ran_on: threading.Thread | None = None
         with world.order.lock:
             number = world.order.take()
-            self.work = Work(Call("all_reduce"), number, None, "world", world.callbacks)
-            self.cancelled = False
+            self.work = Work(CallSignature("all_reduce"), number, None, "world", world.callbacks)
+            self.is_cancelled = False
             self.result, self.timeout, self.deadline = number, 1.0, 1.0
-            self.native = cast(Any, SimpleNamespace(run=self._run))
+            self.request = cast(Any, SimpleNamespace(run=self._run))
             self.was_taken = world.backlog.add(self)
         self._world = world
 
@@ -75,13 +75,13 @@ class Pending:
 class World:
     def __init__(self) -> None:
         self.callbacks = Callbacks("test")
-        self.order = Order()
+        self.order = CallNumbering()
         self.comm = ShmComm()
         self.order.comm = cast(Any, self.comm)
         self.ran: list[int] = []
         self.skipped: list[int] = []
-        recording = Recording("world", [0, 1], self.order, 0)
-        self.backlog = Backlog(self.callbacks, self.order, recording, self.skipped.append)
+        recording = GroupRecorder("world", [0, 1], self.order, 0)
+        self.backlog = DeferredCalls(self.callbacks, self.order, recording, self.skipped.append)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_calls_that_nobody_waits_for_run_one_after_the_other_in_their_order(worl
     assert world.ran == [1, 2, 3, 4, 5]
     world.backlog.drain()
     assert world.backlog.is_empty
-    assert world.comm.queued == world.order.backlogged == 0
+    assert world.comm.queued == world.order.deferred_count == 0
 
 
 def test_calls_that_wait_take_no_thread_each(world: World) -> None:
@@ -139,7 +139,9 @@ def test_what_follows_the_last_call_does_not_wait_for_one_that_came_since(world:
     future = first.work.get_future()
     future.add_done_callback(lambda _: followed.set())
     came: list[Pending] = []
-    at_once(future, lambda _: came.append(Pending(world)))  # on the thread that ends the first
+    add_inline_callback(
+        future, lambda _: came.append(Pending(world))
+    )  # on the thread that ends the first
     first.may_end.set()
     assert followed.wait(PATIENCE)
     came[0].may_end.set()
@@ -150,7 +152,7 @@ def test_who_waits_carries_out_what_is_before_its_call_and_no_more(world: World)
     blocker = threading.Event()
     for _ in range(2):  # so nobody else has time
         world.callbacks.run(lambda: blocker.wait(PATIENCE))
-    world.callbacks.carry = lambda act: True  # type: ignore[method-assign]
+    world.callbacks.run_urgent = lambda act: True  # type: ignore[method-assign]
     calls = [Pending(world) for _ in range(3)]
     for one in calls:
         one.may_end.set()
@@ -164,7 +166,7 @@ def test_who_waits_carries_out_what_is_before_its_call_and_no_more(world: World)
 
 def test_who_has_waited_passes_on_what_is_left(world: World) -> None:
     carriers: list[Any] = []
-    world.callbacks.carry = lambda act: carriers.append(act) is None  # type: ignore[method-assign]
+    world.callbacks.run_urgent = lambda act: carriers.append(act) is None  # type: ignore[method-assign]
     calls = [Pending(world) for _ in range(2)]
     waiting = threading.Thread(target=calls[0].work.wait)
     waiting.start()
@@ -191,7 +193,7 @@ def test_a_call_that_fails_does_so_alone(world: World) -> None:
 
 
 def test_what_a_signal_handler_raises_is_for_who_waits_and_the_call_is_over(world: World) -> None:
-    world.callbacks.carry = lambda act: True  # type: ignore[method-assign]
+    world.callbacks.run_urgent = lambda act: True  # type: ignore[method-assign]
     calls = [Pending(world) for _ in range(2)]
     calls[0].error = KeyboardInterrupt()
     world.comm.begun = 1
@@ -205,7 +207,7 @@ def test_what_a_signal_handler_raises_is_for_who_waits_and_the_call_is_over(worl
 
 
 def test_a_call_that_had_ended_when_a_signal_came_has_ended_well(world: World) -> None:
-    world.callbacks.carry = lambda act: True  # type: ignore[method-assign]
+    world.callbacks.run_urgent = lambda act: True  # type: ignore[method-assign]
     call = Pending(world)
     call.error = KeyboardInterrupt()
     call.may_end.set()
@@ -216,7 +218,7 @@ def test_a_call_that_had_ended_when_a_signal_came_has_ended_well(world: World) -
 
 
 def test_a_call_that_had_not_begun_when_a_signal_came_begins_later(world: World) -> None:
-    world.callbacks.carry = lambda act: True  # type: ignore[method-assign]
+    world.callbacks.run_urgent = lambda act: True  # type: ignore[method-assign]
     calls = [Pending(world) for _ in range(2)]
     calls[0].error = KeyboardInterrupt()
     for one in calls:
@@ -234,7 +236,7 @@ def test_a_call_is_left_out_only_before_its_turn(world: World) -> None:
     calls = [Pending(world) for _ in range(2)]
     assert calls[0].begun.wait(PATIENCE)
     assert not world.backlog.withdraw(calls[0])
-    assert world.backlog.runs(calls[0])
+    assert world.backlog.is_running(calls[0])
     assert world.backlog.withdraw(calls[1])
     for one in calls:
         one.may_end.set()
@@ -243,7 +245,7 @@ def test_a_call_is_left_out_only_before_its_turn(world: World) -> None:
     assert world.skipped == world.comm.skipped == [2]
     assert not calls[1].work.is_completed()  # that is for who cancelled it
     assert not world.backlog.withdraw(calls[0])
-    assert not world.backlog.runs(calls[0])
+    assert not world.backlog.is_running(calls[0])
 
 
 def test_no_call_goes_past_those_that_are_elsewhere(world: World) -> None:
@@ -251,7 +253,7 @@ def test_no_call_goes_past_those_that_are_elsewhere(world: World) -> None:
         world.order.take()  # of a call on the loop
     assert not Pending(world).was_taken
     for _ in range(2):
-        world.order.give_back()
+        world.order.release()
     call = Pending(world)
     assert call.was_taken
     call.may_end.set()

@@ -4,26 +4,34 @@ import numpy as np
 import pytest
 
 from allhands.bench import training
-from allhands.bench.cell import ASYNCHRONOUS, BATCH, COLLECTIVES, DTYPES, Cell, cells_of, most_ranks
-from allhands.bench.data import Array, Data, carrier, scale_of
-from allhands.bench.training import Gradients
+from allhands.bench.cell import (
+    ASYNCHRONOUS,
+    BATCH,
+    COLLECTIVES,
+    DTYPES,
+    BenchCase,
+    list_cases,
+    max_ranks,
+)
+from allhands.bench.data import Array, CaseData, choose_scale, get_carrier
+from allhands.bench.training import StepData
 
 SEED = 7
 
 
-def brought(cell: Cell, rank: int, scale: int) -> Array:
-    x = np.empty(cell.elements, carrier(cell.dtype))
-    Data(cell, rank, SEED).fill(x, scale)
+def brought(cell: BenchCase, rank: int, scale: int) -> Array:
+    x = np.empty(cell.elements, get_carrier(cell.dtype))
+    CaseData(cell, rank, SEED).fill(x, scale)
     return x
 
 
-def numbers(cell: Cell, x: Array) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def numbers(cell: BenchCase, x: Array) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     if cell.dtype == "bfloat16":
         x = (x.astype(np.uint32) << 16).view(np.float32)
     return x.astype(np.float64)
 
 
-def result(cell: Cell, rank: int, scale: int) -> Array:
+def result(cell: BenchCase, rank: int, scale: int) -> Array:
     """Do the operation by its definition, in float64."""
     all_of_them = [numbers(cell, brought(cell, one, scale)) for one in range(cell.ranks)]
     share = cell.elements // cell.ranks
@@ -44,7 +52,7 @@ def result(cell: Cell, rank: int, scale: int) -> Array:
     }[cell.operation]()
     if cell.dtype == "bfloat16":
         return (due.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    return due.astype(carrier(cell.dtype))
+    return due.astype(get_carrier(cell.dtype))
 
 
 WITH_DATA = sorted({*COLLECTIVES, *ASYNCHRONOUS} - {"barrier"})
@@ -53,46 +61,46 @@ WITH_DATA = sorted({*COLLECTIVES, *ASYNCHRONOUS} - {"barrier"})
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operation", WITH_DATA)
 def test_the_result_by_definition_passes(operation: str, dtype: str) -> None:
-    cell = Cell(operation, 3, 4000, dtype)
+    cell = BenchCase(operation, 3, 4000, dtype)
     for rank in range(2):
-        assert Data(cell, rank, SEED).wrong(result(cell, rank, 3), 3) is None
+        assert CaseData(cell, rank, SEED).find_error(result(cell, rank, 3), 3) is None
 
 
 @pytest.mark.parametrize("operation", WITH_DATA)
 def test_one_wrong_element_does_not_pass_wherever_it_is(operation: str) -> None:
-    cell = Cell(operation, 2, 1 << 20)  # more than is compared at once
+    cell = BenchCase(operation, 2, 1 << 20)  # more than is compared at once
     rank = cell.receivers[-1]
     for place in (0, 70_000, -1):
         got = result(cell, rank, 2)
         got[place] += 1
-        said = Data(cell, rank, SEED).wrong(got, 2)
+        said = CaseData(cell, rank, SEED).find_error(got, 2)
         assert said is not None
         assert f"element {place % got.size} of" in said
 
 
 @pytest.mark.parametrize("operation", WITH_DATA)
 def test_the_result_of_the_call_before_does_not_pass(operation: str) -> None:
-    cell = Cell(operation, 2, 8)
-    before = result(cell, 0, scale_of(4))
-    assert Data(cell, 0, SEED).wrong(before, scale_of(5)) is not None
+    cell = BenchCase(operation, 2, 8)
+    before = result(cell, 0, choose_scale(4))
+    assert CaseData(cell, 0, SEED).find_error(before, choose_scale(5)) is not None
 
 
 @pytest.mark.parametrize("operation", ["reduce", "gather"])
 def test_who_gets_nothing_is_not_checked(operation: str) -> None:
-    cell = Cell(operation, 2, 64)
+    cell = BenchCase(operation, 2, 64)
     got = np.zeros(cell.output_elements or cell.elements, np.float32)
-    assert Data(cell, 0, SEED).wrong(got, 1) is not None
-    assert Data(cell, 1, SEED).wrong(got, 1) is None
+    assert CaseData(cell, 0, SEED).find_error(got, 1) is not None
+    assert CaseData(cell, 1, SEED).find_error(got, 1) is None
 
 
 def test_what_a_rank_brought_itself_is_not_the_result_of_an_all_reduce() -> None:
-    cell = Cell("all_reduce", 2, 64)
-    assert Data(cell, 0, SEED).wrong(brought(cell, 0, 1), 1) is not None
+    cell = BenchCase("all_reduce", 2, 64)
+    assert CaseData(cell, 0, SEED).find_error(brought(cell, 0, 1), 1) is not None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_of_as_many_ranks_as_are_allowed_are_exact(dtype: str) -> None:
-    ranks = min(most_ranks(dtype), 28)
+    ranks = min(max_ranks(dtype), 28)
     largest = np.array([9 * ranks])
     if dtype == "bfloat16":
         assert (largest.astype(np.float32).view(np.uint32) & 0xFFFF == 0).all()
@@ -101,29 +109,32 @@ def test_sums_of_as_many_ranks_as_are_allowed_are_exact(dtype: str) -> None:
 
 
 def test_sizes_are_what_each_rank_brings_with_equal_shares_for_all() -> None:
-    assert (Cell("all_gather", 4, 1024).elements, Cell("all_gather", 4, 1024).output_elements) == (
+    assert (
+        BenchCase("all_gather", 4, 1024).elements,
+        BenchCase("all_gather", 4, 1024).output_elements,
+    ) == (
         256,
         1024,
     )
-    assert Cell("reduce_scatter", 4, 1024).output_elements == 64
-    assert Cell("all_to_all", 4, 8).elements == 4
-    assert Cell("all_reduce", 4, 1, "float64").elements == 1
+    assert BenchCase("reduce_scatter", 4, 1024).output_elements == 64
+    assert BenchCase("all_to_all", 4, 8).elements == 4
+    assert BenchCase("all_reduce", 4, 1, "float64").elements == 1
 
 
 def test_a_table_has_one_barrier_and_no_partner_for_a_single_rank() -> None:
-    cells = cells_of(["sendrecv", "barrier", "broadcast"], 1, [8, 16], ["float32", "int8"])
+    cells = list_cases(["sendrecv", "barrier", "broadcast"], 1, [8, 16], ["float32", "int8"])
     assert [cell.operation for cell in cells] == ["barrier"] + ["broadcast"] * 4
 
 
 # ---------------------------------------------------------------- a step of training
 
-STEP = Cell("ddp_step", 3, 1 << 20)
+STEP = BenchCase("ddp_step", 3, 1 << 20)
 
 
 def gradients(scale: int, seed: int = SEED) -> Array:
     """Find them from the loss alone: it is linear in each layer's weights."""
     width = STEP.width
-    layers = [weights.astype(np.float64) for weights in training.weights(STEP, seed)]
+    layers = [weights.astype(np.float64) for weights in training.draw_weights(STEP, seed)]
     x = np.zeros((BATCH, width))
     for rank in range(STEP.ranks):
         x += brought_to_step(rank, scale).reshape(BATCH, width) / STEP.ranks
@@ -140,19 +151,19 @@ def gradients(scale: int, seed: int = SEED) -> Array:
 
 def brought_to_step(rank: int, scale: int) -> Array:
     x = np.empty(STEP.elements, np.float32)
-    Gradients(STEP, rank, SEED).fill(x, scale)
+    StepData(STEP, rank, SEED).fill(x, scale)
     return x
 
 
 @pytest.mark.parametrize("rank", range(2))
 def test_the_mean_of_gradients_passes(rank: int) -> None:
-    assert Gradients(STEP, rank, SEED).wrong(gradients(2), 2) is None
+    assert StepData(STEP, rank, SEED).find_error(gradients(2), 2) is None
 
 
 def test_gradients_that_were_not_averaged_or_are_of_the_call_before_do_not_pass() -> None:
-    check = Gradients(STEP, 0, SEED)
+    check = StepData(STEP, 0, SEED)
     for got in (gradients(2) * STEP.ranks, gradients(1), np.full(STEP.output_elements, np.nan)):
-        said = check.wrong(got.astype(np.float32), 2)
+        said = check.find_error(got.astype(np.float32), 2)
         assert said is not None
         assert "a gradient of layer 0 of 4" in said
 
@@ -160,7 +171,7 @@ def test_gradients_that_were_not_averaged_or_are_of_the_call_before_do_not_pass(
 def test_a_gradient_that_is_wrong_alone_does_not_pass() -> None:
     got = gradients(1)
     got[-1] += np.abs(got[-(STEP.width**2) :]).max() / 1000
-    said = Gradients(STEP, 0, SEED).wrong(got, 1)
+    said = StepData(STEP, 0, SEED).find_error(got, 1)
     assert said is not None
     assert "layer 3 of 4" in said
 
@@ -172,6 +183,6 @@ def test_a_gradient_that_is_wrong_alone_does_not_pass() -> None:
 def test_a_model_has_the_gradients_that_were_asked_for(
     nbytes: int, width: int, layers: int
 ) -> None:
-    cell = Cell("ddp_step", 2, nbytes)
+    cell = BenchCase("ddp_step", 2, nbytes)
     assert (cell.width, cell.layers) == (width, layers)
     assert cell.output_elements * 4 == max(nbytes, 64 * 64 * 4)

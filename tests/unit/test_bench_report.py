@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from allhands.bench import netns
-from allhands.bench.cell import Cell
-from allhands.bench.driver import Result
-from allhands.bench.report import failures, merged, report, rows_of, show
+from allhands.bench.cell import BenchCase
+from allhands.bench.driver import CaseResult
+from allhands.bench.report import list_failures, make_report, make_rows, merge_reports, show
 from allhands.bench.turns import Summary
 
 MACHINE = {
@@ -23,19 +23,19 @@ MACHINE = {
 }
 
 
-def results(operation: str = "all_reduce", nbytes: int = 8) -> list[Result]:
-    cell = Cell(operation, 2, nbytes)
+def results(operation: str = "all_reduce", nbytes: int = 8) -> list[CaseResult]:
+    cell = BenchCase(operation, 2, nbytes)
     return [
-        Result(cell, "allhands", Summary(2e-6, 1e-6, 3e-6, 9)),
-        Result(cell, "gloo", Summary(5e-4, 4e-4, 6e-4, 9)),
-        Result(cell, "openmpi", refused="this MPI has no float32"),
-        Result(cell, "mpich", failed="WRONG RESULT on rank 1"),
+        CaseResult(cell, "allhands", Summary(2e-6, 1e-6, 3e-6, 9)),
+        CaseResult(cell, "gloo", Summary(5e-4, 4e-4, 6e-4, 9)),
+        CaseResult(cell, "openmpi", refused="this MPI has no float32"),
+        CaseResult(cell, "mpich", failed="WRONG RESULT on rank 1"),
     ]
 
 
-def a_report(*cells: list[Result], link: str = "this host") -> "dict[str, object]":
-    rows = [row for cell in cells for row in rows_of(cell)]
-    return report(
+def a_report(*cells: list[CaseResult], link: str = "this host") -> "dict[str, object]":
+    rows = [row for cell in cells for row in make_rows(cell)]
+    return make_report(
         [MACHINE, {**MACHINE, "memory_copy_gbs": 9.0}],
         {"gloo": {"torch": "2.13.0"}},
         rows,
@@ -50,7 +50,7 @@ def shown(what: "dict[str, object]") -> str:
 
 
 def test_a_ratio_says_how_many_times_longer_the_peer_takes() -> None:
-    rows = {row["contender"]: row for row in rows_of(results())}
+    rows = {row["contender"]: row for row in make_rows(results())}
     assert rows["gloo"]["ratios"] == {"allhands": pytest.approx(250)}
     assert "ratios" not in rows["openmpi"]
     assert "ratios" not in rows["allhands"]
@@ -68,12 +68,12 @@ def test_a_wrong_result_has_no_figure_in_the_table() -> None:
 
 
 def test_the_first_failure_of_a_contender_is_told() -> None:
-    later = [Result(Cell("barrier", 2, 0), "mpich", failed="it failed in an earlier cell")]
-    assert failures(a_report(results(), later)) == {"mpich": "WRONG RESULT on rank 1"}
+    later = [CaseResult(BenchCase("barrier", 2, 0), "mpich", failed="it failed in an earlier cell")]
+    assert list_failures(a_report(results(), later)) == {"mpich": "WRONG RESULT on rank 1"}
 
 
 def test_several_runs_make_one_report() -> None:
-    one = merged([a_report(results()), a_report(results("broadcast", 1024))])
+    one = merge_reports([a_report(results()), a_report(results("broadcast", 1024))])
     assert [row["operation"] for row in one["rows"]] == ["all_reduce"] * 4 + ["broadcast"] * 4
     assert len(one["machine"]) == 4
     assert set(one["conventions"]) == {"times", "all_reduce", "broadcast"}
@@ -81,7 +81,7 @@ def test_several_runs_make_one_report() -> None:
 
 def test_runs_over_different_links_do_not_mix() -> None:
     with pytest.raises(ValueError, match="different links: this host, two hosts, 1gbit"):
-        merged([a_report(results()), a_report(results(), link="two hosts, 1gbit")])
+        merge_reports([a_report(results()), a_report(results(), link="two hosts, 1gbit")])
 
 
 @pytest.mark.parametrize("name", ["picture.png", "picture.svg"])
@@ -103,14 +103,14 @@ def test_without_matplotlib_the_message_says_what_to_install(
 
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(plot.NoPlot, match=r"pip install 'allhands\[plot\]'"):
-        plot.check()
+        plot.require_matplotlib()
 
 
 def test_namespaces_without_root_are_refused_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(netns.NoNamespaces, match="need root"), netns.two_hosts(None):
+    with pytest.raises(netns.NoNamespaces, match="need root"), netns.open_two_hosts(None):
         pass
 
 

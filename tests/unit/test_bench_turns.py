@@ -3,67 +3,71 @@
 import itertools
 
 from allhands.bench import turns
-from allhands.bench.cell import Cell
-from allhands.bench.turns import Summary, Turn
+from allhands.bench.cell import BenchCase
+from allhands.bench.turns import Summary, Trial
 
 
 def test_every_contender_comes_first_and_after_every_place_equally_often() -> None:
-    rounds = list(itertools.islice(turns.rotations(["a", "b", "c"]), 6))
+    rounds = list(itertools.islice(turns.rotate(["a", "b", "c"]), 6))
     assert rounds[:3] == [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")]
     assert rounds[3:] == rounds[:3]
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
 
 
 def test_without_contenders_there_are_no_rounds() -> None:
-    assert list(turns.rotations([])) == []
+    assert list(turns.rotate([])) == []
 
 
-SMALL = Cell("all_reduce", 2, 8)
-LARGE = Cell("all_reduce", 2, 1 << 20)
+SMALL = BenchCase("all_reduce", 2, 8)
+LARGE = BenchCase("all_reduce", 2, 1 << 20)
 
 
 def test_the_first_turn_has_one_call_and_one_to_warm_up() -> None:
     for cell in (SMALL, LARGE):
-        assert Turn.of(cell, float("inf"), 1.0) == Turn(warm=1, batches=1, calls=1)
+        assert Trial.plan(cell, float("inf"), 1.0) == Trial(warm=1, batches=1, calls=1)
 
 
 def test_a_turn_on_a_small_array_has_batches_of_a_millisecond() -> None:
-    assert Turn.of(SMALL, 1e-4, 0.2) == Turn(warm=100, batches=20, calls=10)
+    assert Trial.plan(SMALL, 1e-4, 0.2) == Trial(warm=100, batches=20, calls=10)
 
 
 def test_calls_that_take_longer_than_a_batch_are_batches_of_one() -> None:
-    assert Turn.of(SMALL, 4e-3, 0.2) == Turn(warm=2, batches=5, calls=1)
-    assert Turn.of(SMALL, 1.0, 0.2) == Turn(warm=1, batches=1, calls=1)
+    assert Trial.plan(SMALL, 4e-3, 0.2) == Trial(warm=2, batches=5, calls=1)
+    assert Trial.plan(SMALL, 1.0, 0.2) == Trial(warm=1, batches=1, calls=1)
 
 
 def test_a_turn_on_a_rewritten_array_has_as_many_calls_as_fit() -> None:
-    assert Turn.of(LARGE, 2e-3, 0.2) == Turn(warm=5, batches=1, calls=10)
-    assert Turn.of(LARGE, 1e-6, 0.2) == Turn(warm=200, batches=1, calls=200)
+    assert Trial.plan(LARGE, 2e-3, 0.2) == Trial(warm=5, batches=1, calls=10)
+    assert Trial.plan(LARGE, 1e-6, 0.2) == Trial(warm=200, batches=1, calls=200)
 
 
 def test_very_large_arrays_need_no_warm_up() -> None:
-    assert Turn.of(Cell("broadcast", 2, 64 << 20), 0.05, 2.0) == Turn(warm=0, batches=1, calls=1)
+    assert Trial.plan(BenchCase("broadcast", 2, 64 << 20), 0.05, 2.0) == Trial(
+        warm=0, batches=1, calls=1
+    )
 
 
 def test_five_rounds_come_before_the_end_of_the_budget() -> None:
-    assert not turns.enough(4, 1.5, 1.0)
-    assert turns.enough(5, 1.0, 1.0)
-    assert not turns.enough(5, 0.9, 1.0)
-    assert turns.enough(turns.MOST_ROUNDS, 0.0, 1.0)
+    assert not turns.is_enough(4, 1.5, 1.0)
+    assert turns.is_enough(5, 1.0, 1.0)
+    assert not turns.is_enough(5, 0.9, 1.0)
+    assert turns.is_enough(turns.MAX_ROUNDS, 0.0, 1.0)
 
 
 def test_three_rounds_do_where_they_take_three_times_the_budget() -> None:
-    assert turns.enough(3, 3.0, 1.0)
-    assert not turns.enough(2, 30.0, 1.0)
+    assert turns.is_enough(3, 3.0, 1.0)
+    assert not turns.is_enough(2, 30.0, 1.0)
 
 
 def test_a_call_takes_as_long_as_its_slowest_rank_among_those_that_took_part() -> None:
-    assert turns.slowest([[1.0, 5.0], [2.0, 4.0], []]) == [2.0, 5.0]
+    assert turns.take_slowest([[1.0, 5.0], [2.0, 4.0], []]) == [2.0, 5.0]
 
 
 def test_a_summary_has_the_median_and_the_tenths_on_both_sides() -> None:
-    assert Summary.of([float(time) for time in range(1, 102)]) == Summary(51.0, 11.0, 91.0, 101)
+    assert Summary.from_times([float(time) for time in range(1, 102)]) == Summary(
+        51.0, 11.0, 91.0, 101
+    )
 
 
 def test_the_summary_of_one_time_is_that_time() -> None:
-    assert Summary.of([2.5]) == Summary(2.5, 2.5, 2.5, 1)
+    assert Summary.from_times([2.5]) == Summary(2.5, 2.5, 2.5, 1)

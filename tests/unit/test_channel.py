@@ -11,11 +11,11 @@ from allhands import errors
 from allhands.coordinator.endpoint import (
     Address,
     Endpoint,
-    complete,
-    dial,
+    apply_notice,
+    configure_channel,
     find_coordinator,
     parse_url,
-    translate,
+    translate_error,
 )
 from allhands_proto.notice import Notice, post
 
@@ -110,7 +110,7 @@ def _post(port: int, kind: str = "daemon", host: str = "127.0.0.1") -> None:
 
 
 def _token(address: Address, given: str | None = None) -> str | None:
-    return complete(Endpoint(address, given)).token
+    return apply_notice(Endpoint(address, given)).token
 
 
 def test_a_token_that_is_given_goes_before_the_notice() -> None:
@@ -209,31 +209,31 @@ def test_without_a_coordinator_the_error_says_how_to_start_one() -> None:
 
 
 def test_a_dial_carries_the_token_with_every_call() -> None:
-    made = dial(Endpoint(Address("::1", 7070), "t0ken"))
+    made = configure_channel(Endpoint(Address("::1", 7070), "t0ken"))
     assert made.target == "[::1]:7070"
     assert made.metadata == (("authorization", "Bearer t0ken"),)
     assert made.credentials is None
 
 
 def test_without_a_token_nothing_is_claimed() -> None:
-    assert dial(Endpoint(Address("localhost", 1), None)).metadata == ()
+    assert configure_channel(Endpoint(Address("localhost", 1), None)).metadata == ()
 
 
 def test_a_bundle_of_authorities_makes_the_channel_secure(tmp_path: Path) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.write_bytes(b"-----BEGIN CERTIFICATE-----")
-    made = dial(Endpoint(Address("h", 1), None, str(bundle)))
+    made = configure_channel(Endpoint(Address("h", 1), None, str(bundle)))
     assert isinstance(made.credentials, grpc.ChannelCredentials)
 
 
 def test_a_missing_bundle_is_named() -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        dial(Endpoint(Address("h", 1), None, "/nowhere.pem"))
+        configure_channel(Endpoint(Address("h", 1), None, "/nowhere.pem"))
 
 
 def test_a_token_that_no_header_can_carry_is_refused_without_repeating_it() -> None:
     with pytest.raises(ValueError, match="line's end") as caught:
-        dial(Endpoint(Address("localhost", 1), "s3cret\n"))
+        configure_channel(Endpoint(Address("localhost", 1), "s3cret\n"))
     assert "s3cret" not in str(caught.value)
 
 
@@ -252,7 +252,7 @@ def _standing_for(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
 @pytest.mark.parametrize("host", ["10.0.0.1", "2001:db8::1", "0.0.0.0", "::ffff:10.0.0.1"])
 def test_no_token_goes_to_another_host_in_plaintext(host: str) -> None:
     with pytest.raises(ValueError, match="ALLHANDS_TLS_CA") as caught:
-        dial(Endpoint(Address(host, 7070), "s3cret"))
+        configure_channel(Endpoint(Address(host, 7070), "s3cret"))
     assert "ALLHANDS_INSECURE=1" in str(caught.value)
     assert "--insecure" in str(caught.value)
     assert host in str(caught.value)
@@ -260,21 +260,21 @@ def test_no_token_goes_to_another_host_in_plaintext(host: str) -> None:
 
 
 def test_a_network_of_the_users_own_may_see_plaintext() -> None:
-    made = dial(Endpoint(Address("10.0.0.1", 7070), "s3cret", insecure=True))
+    made = configure_channel(Endpoint(Address("10.0.0.1", 7070), "s3cret", insecure=True))
     assert made.credentials is None
     assert made.target == "10.0.0.1:7070"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "localhost"])
 def test_loopback_needs_neither_tls_nor_leave(host: str) -> None:
-    assert dial(Endpoint(Address(host, 7070), "s3cret")).endpoint.address.host == host
+    assert configure_channel(Endpoint(Address(host, 7070), "s3cret")).endpoint.address.host == host
 
 
 def test_a_name_that_stands_for_loopback_alone_is_dialled_as_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _standing_for(monkeypatch, "::1", "127.0.1.1")
-    made = dial(Endpoint(Address("here", 7070), "s3cret"))
+    made = configure_channel(Endpoint(Address("here", 7070), "s3cret"))
     assert made.target == "127.0.1.1:7070"
     assert made.endpoint.address == Address("127.0.1.1", 7070)
 
@@ -284,7 +284,7 @@ def test_a_name_that_stands_for_another_host_too_is_refused(
 ) -> None:
     _standing_for(monkeypatch, "127.0.0.1", "10.0.0.1")
     with pytest.raises(ValueError, match="node7:7070"):
-        dial(Endpoint(Address("node7", 7070), "s3cret"))
+        configure_channel(Endpoint(Address("node7", 7070), "s3cret"))
 
 
 def test_a_name_without_an_address_is_not_taken_for_loopback(
@@ -295,7 +295,7 @@ def test_a_name_without_an_address_is_not_taken_for_loopback(
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     with pytest.raises(ValueError, match="not known"):
-        dial(Endpoint(Address("node7", 7070), "s3cret"))
+        configure_channel(Endpoint(Address("node7", 7070), "s3cret"))
 
 
 def test_leave_is_given_by_argument_or_variable() -> None:
@@ -341,7 +341,7 @@ class _Failed(grpc.RpcError):
 def test_each_status_becomes_its_exception_and_keeps_its_text(
     code: grpc.StatusCode, kind: type[Exception]
 ) -> None:
-    meant = translate(_Failed(code, "the reason"), "do the thing", at="h:1")
+    meant = translate_error(_Failed(code, "the reason"), "do the thing", target="h:1")
     assert type(meant) is kind
     assert "the reason" in str(meant)
     assert "do the thing" in str(meant)
@@ -356,22 +356,24 @@ def test_each_status_becomes_its_exception_and_keeps_its_text(
     ],
 )
 def test_a_join_that_is_refused_says_so(code: grpc.StatusCode) -> None:
-    meant = translate(_Failed(code, ""), "join", at="h:1", refused=errors.JoinRefused)
+    meant = translate_error(_Failed(code, ""), "join", target="h:1", refused=errors.JoinRefused)
     assert type(meant) is errors.JoinRefused
 
 
 def test_a_timeout_says_the_word() -> None:
-    meant = translate(_Failed(grpc.StatusCode.DEADLINE_EXCEEDED, ""), "wait", at="h:1")
+    meant = translate_error(_Failed(grpc.StatusCode.DEADLINE_EXCEEDED, ""), "wait", target="h:1")
     assert "timeout" in str(meant)
     assert isinstance(meant, TimeoutError)
 
 
 def test_an_absent_coordinator_is_named_with_what_to_do() -> None:
-    meant = translate(_Failed(grpc.StatusCode.UNAVAILABLE, ""), "wait", at="10.1.2.3:7070")
+    meant = translate_error(
+        _Failed(grpc.StatusCode.UNAVAILABLE, ""), "wait", target="10.1.2.3:7070"
+    )
     assert "10.1.2.3:7070" in str(meant)
     assert "`allhands serve`" in str(meant)
 
 
 def test_an_unknown_status_is_named() -> None:
-    meant = translate(_Failed(grpc.StatusCode.DATA_LOSS, ""), "wait", at="h:1")
+    meant = translate_error(_Failed(grpc.StatusCode.DATA_LOSS, ""), "wait", target="h:1")
     assert "DATA_LOSS" in str(meant)

@@ -6,16 +6,16 @@ import zlib
 import pytest
 
 from allhands.testing.faults import flipped
-from allhands.transport.checks import Inspector, LinkKey, Stamper
+from allhands.transport.checks import FrameSigner, FrameVerifier, LinkKey
 from allhands.transport.frame import (
-    CHUNK,
     HEADER_BYTES,
-    LARGEST_MESSAGE,
+    MAX_MESSAGE_BYTES,
+    MAX_PAYLOAD_BYTES,
     Frame,
     FrameError,
+    FrameKind,
     Header,
-    Key,
-    Kind,
+    MessageKey,
     unpack,
     whole,
 )
@@ -26,97 +26,97 @@ KEY = LinkKey(b"secret", PEER, 0)
 
 
 def data(number: int, payload: bytes = b"some payload", group: int = 1) -> Frame:
-    total = LARGEST_MESSAGE - 1  # all the bits that there may be
+    total = MAX_MESSAGE_BYTES - 1  # all the bits that there may be
     offset = total - len(payload)
-    header = Header(Kind.DATA, Key(group, number), 5, total, offset, len(payload))
+    header = Header(FrameKind.DATA, MessageKey(group, number), 5, total, offset, len(payload))
     return [header.pack(), memoryview(payload)]
 
 
-def stamped(stamper: Stamper, frame: Frame) -> bytes:
-    return whole(stamper.next(frame))
+def stamped(stamper: FrameSigner, frame: Frame) -> bytes:
+    return whole(stamper.sign(frame))
 
 
 def test_what_arrives_as_it_was_sent_passes_and_reads_as_before() -> None:
-    stamper, inspector = Stamper(GROUPS, KEY), Inspector(GROUPS, lambda _: KEY)
+    stamper, inspector = FrameSigner(GROUPS, KEY), FrameVerifier(GROUPS, lambda _: KEY)
     for number in range(3):
         frame = data(number)
         sent = stamped(stamper, frame)
-        assert inspector.passes(PEER, sent)
-        assert unpack(sent) == unpack(whole(frame))._replace(checked=True)
+        assert inspector.verify(PEER, sent)
+        assert unpack(sent) == unpack(whole(frame))._replace(has_digest=True)
         assert sent[HEADER_BYTES:] == b"some payload"
 
 
 def test_frames_in_one_piece_and_without_payload_are_stamped_as_well() -> None:
-    stamper, inspector = Stamper(GROUPS, KEY), Inspector(GROUPS, lambda _: KEY)
-    for frame in ([whole(data(1))], [Header(Kind.CLEAR, Key(1, 2), 5, 10).pack()]):
-        assert inspector.passes(PEER, stamped(stamper, frame))
+    stamper, inspector = FrameSigner(GROUPS, KEY), FrameVerifier(GROUPS, lambda _: KEY)
+    for frame in ([whole(data(1))], [Header(FrameKind.CTS, MessageKey(1, 2), 5, 10).pack()]):
+        assert inspector.verify(PEER, stamped(stamper, frame))
 
 
 def test_other_groups_frames_stay_as_they_are() -> None:
     frame = data(1, group=2)
-    assert Stamper(GROUPS, KEY).next(frame) is frame
-    assert Inspector(GROUPS, lambda _: KEY).passes(PEER, whole(frame))
-    assert Stamper({}, KEY).next(data(1)) == data(1)
+    assert FrameSigner(GROUPS, KEY).sign(frame) is frame
+    assert FrameVerifier(GROUPS, lambda _: KEY).verify(PEER, whole(frame))
+    assert FrameSigner({}, KEY).sign(data(1)) == data(1)
 
 
 def test_a_frame_that_the_link_did_not_take_is_counted_when_it_goes() -> None:
-    stamper, inspector = Stamper(GROUPS, KEY), Inspector(GROUPS, lambda _: KEY)
+    stamper, inspector = FrameSigner(GROUPS, KEY), FrameVerifier(GROUPS, lambda _: KEY)
     assert not stamper.offer(data(1), lambda _: False)
     taken: list[Frame] = []
     for number in (1, 2):
         assert stamper.offer(data(number), lambda frame: not taken.append(frame))  # type: ignore[func-returns-value]
-    assert all(inspector.passes(PEER, whole(frame)) for frame in taken)
+    assert all(inspector.verify(PEER, whole(frame)) for frame in taken)
 
 
 def test_every_single_bit_that_changes_is_found() -> None:
-    sent = stamped(Stamper(GROUPS, KEY), data(1))
+    sent = stamped(FrameSigner(GROUPS, KEY), data(1))
     for bit in range(len(sent) * 8):
         changed = flipped(sent, [bit])
-        inspector = Inspector(GROUPS, lambda _: KEY)
+        inspector = FrameVerifier(GROUPS, lambda _: KEY)
         try:
-            assert not inspector.passes(PEER, changed), bit
+            assert not inspector.verify(PEER, changed), bit
         except FrameError:
             continue  # it was the flag itself, so that there seems to be no digest
 
 
 def test_a_changed_payload_of_a_full_frame_is_found() -> None:
-    payload = random.Random(1).randbytes(CHUNK)
-    sent = stamped(Stamper(GROUPS, KEY), data(1, payload))
-    for bit in random.Random(2).choices(range(CHUNK * 8), k=5):
-        assert not Inspector(GROUPS, lambda _: KEY).passes(
+    payload = random.Random(1).randbytes(MAX_PAYLOAD_BYTES)
+    sent = stamped(FrameSigner(GROUPS, KEY), data(1, payload))
+    for bit in random.Random(2).choices(range(MAX_PAYLOAD_BYTES * 8), k=5):
+        assert not FrameVerifier(GROUPS, lambda _: KEY).verify(
             PEER, flipped(sent, [HEADER_BYTES * 8 + bit])
         )
 
 
 def test_a_frame_that_is_lost_comes_twice_or_is_overtaken_is_a_protocol_error() -> None:
-    stamper = Stamper(GROUPS, KEY)
+    stamper = FrameSigner(GROUPS, KEY)
     first, second, third = (stamped(stamper, data(number)) for number in range(3))
-    inspector = Inspector(GROUPS, lambda _: KEY)
-    assert inspector.passes(PEER, first)
+    inspector = FrameVerifier(GROUPS, lambda _: KEY)
+    assert inspector.verify(PEER, first)
     with pytest.raises(FrameError, match=r"frame 3 .* came too early: frame 2 was due"):
-        inspector.passes(PEER, third)
-    inspector = Inspector(GROUPS, lambda _: KEY)
-    assert inspector.passes(PEER, first)
-    assert inspector.passes(PEER, second)
+        inspector.verify(PEER, third)
+    inspector = FrameVerifier(GROUPS, lambda _: KEY)
+    assert inspector.verify(PEER, first)
+    assert inspector.verify(PEER, second)
     with pytest.raises(FrameError, match=r"frame 2 .* came twice or too late: frame 3 was due"):
-        inspector.passes(PEER, second)
+        inspector.verify(PEER, second)
 
 
 def test_frames_of_each_peer_are_counted_by_themselves() -> None:
-    inspector = Inspector(GROUPS, lambda _: KEY)
+    inspector = FrameVerifier(GROUPS, lambda _: KEY)
     for peer in (1, 2):
-        assert inspector.passes(peer, stamped(Stamper(GROUPS, KEY), data(1)))
+        assert inspector.verify(peer, stamped(FrameSigner(GROUPS, KEY), data(1)))
 
 
 def test_a_frame_without_digest_of_a_group_that_verifies_is_a_protocol_error() -> None:
     with pytest.raises(FrameError, match="without digest"):
-        Inspector(GROUPS, lambda _: KEY).passes(PEER, whole(data(1)))
+        FrameVerifier(GROUPS, lambda _: KEY).verify(PEER, whole(data(1)))
 
 
 def test_a_frame_with_digest_of_a_group_that_is_not_open_yet_is_looked_at() -> None:
-    sent = stamped(Stamper(GROUPS, KEY), data(1))
-    assert Inspector({}, lambda _: KEY).passes(PEER, sent)
-    assert not Inspector({}, lambda _: KEY).passes(PEER, flipped(sent, [HEADER_BYTES * 8]))
+    sent = stamped(FrameSigner(GROUPS, KEY), data(1))
+    assert FrameVerifier({}, lambda _: KEY).verify(PEER, sent)
+    assert not FrameVerifier({}, lambda _: KEY).verify(PEER, flipped(sent, [HEADER_BYTES * 8]))
 
 
 @pytest.mark.parametrize(
@@ -125,18 +125,18 @@ def test_a_frame_with_digest_of_a_group_that_is_not_open_yet_is_looked_at() -> N
     ids=["another secret", "another direction", "another link"],
 )
 def test_a_digest_under_another_key_is_none(other: LinkKey) -> None:
-    forged = whole(Stamper(GROUPS, other).next(data(1)))
-    assert not Inspector(GROUPS, lambda _: KEY).passes(PEER, forged)
+    forged = whole(FrameSigner(GROUPS, other).sign(data(1)))
+    assert not FrameVerifier(GROUPS, lambda _: KEY).verify(PEER, forged)
 
 
 def test_who_does_not_hold_the_secret_cannot_repair_what_he_changed() -> None:
-    sent = bytearray(stamped(Stamper(GROUPS, KEY), data(1, b"1.0")))
+    sent = bytearray(stamped(FrameSigner(GROUPS, KEY), data(1, b"1.0")))
     sent[HEADER_BYTES:] = b"3.0"
     halves = (total_at, offset_at) = 40 + 6, 48 + 6
     crc = zlib.crc32(_without(sent, halves), 0)  # of frame 0, as it was before there was a key
     sent[total_at : total_at + 2] = (crc & 0xFFFF).to_bytes(2, "little")
     sent[offset_at : offset_at + 2] = (crc >> 16).to_bytes(2, "little")
-    assert not Inspector(GROUPS, lambda _: KEY).passes(PEER, bytes(sent))
+    assert not FrameVerifier(GROUPS, lambda _: KEY).verify(PEER, bytes(sent))
 
 
 def _without(frame: bytearray, halves: tuple[int, int]) -> bytes:

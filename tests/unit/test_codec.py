@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allhands.data.codec import Types, decode, encode
-from allhands.data.dtypes import dtype_of, name_of
+from allhands.data.codec import DataclassRegistry, decode, encode
+from allhands.data.dtypes import get_dtype_name, parse_dtype
 
-NOTHING = Types()
+NOTHING = DataclassRegistry()
 
 hashable = st.recursive(
     st.none()
@@ -134,7 +134,7 @@ def test_dataclasses_travel_by_name_and_are_checked_when_told_of():
     class Kept:
         made: int = dataclasses.field(init=False, default=1)
 
-    types = Types()
+    types = DataclassRegistry()
     types.add(Pair)
     types.add(Pair)  # again: no news
     assert decode(encode([Pair(1, (2,))], types), types) == [Pair(1, (2,))]
@@ -157,7 +157,7 @@ def test_dataclasses_travel_by_name_and_are_checked_when_told_of():
 )
 def test_names_of_no_dtype_that_may_travel_are_refused(name):
     with pytest.raises(ValueError, match="dtype"):
-        dtype_of(name)
+        parse_dtype(name)
 
 
 def test_names_of_dtypes_lead_back_to_them():
@@ -167,4 +167,4 @@ def test_names_of_dtypes_lead_back_to_them():
         np.dtype(ml_dtypes.int4),
         np.dtype([("a", "i1")]),
     ):
-        assert dtype_of(name_of(dtype)) == dtype
+        assert parse_dtype(get_dtype_name(dtype)) == dtype

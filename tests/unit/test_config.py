@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from allhands.config import Alone, Daemon, Gathering, Hosted, WorldConfig, settle
+from allhands.config import (
+    Daemon,
+    FileRendezvous,
+    HostedByRank0,
+    SingleProcess,
+    WorldConfig,
+    resolve_config,
+)
 
 URL = {"ALLHANDS_URL": "ah://c:7070/train"}
 RANKS = {"RANK": "1", "WORLD_SIZE": "4"}
@@ -35,7 +42,7 @@ SLURM = {
 
 def complaint(environ: Mapping[str, str] = {}, **arguments: Any) -> str:
     with pytest.raises(ValueError) as caught:
-        settle(environ, **arguments)
+        resolve_config(environ, **arguments)
     return str(caught.value)
 
 
@@ -43,33 +50,35 @@ def complaint(environ: Mapping[str, str] = {}, **arguments: Any) -> str:
 
 
 def test_a_process_that_nobody_launched_is_a_world_of_one() -> None:
-    assert settle({}) == WorldConfig(Alone(), "default", rank=0, world_size=1, timeout=30.0)
+    assert resolve_config({}) == WorldConfig(
+        SingleProcess(), "default", rank=0, world_size=1, timeout=30.0
+    )
 
 
 def test_said_to_be_the_only_one_it_is_a_world_of_one_as_well() -> None:
     for environ in ({"RANK": "0", "WORLD_SIZE": "1"}, {"WORLD_SIZE": "1"}):
-        assert settle(environ) == settle({})
+        assert resolve_config(environ) == resolve_config({})
 
 
 @pytest.mark.parametrize("launched", [RANKS, OPEN_MPI, MPICH, SLURM])
 def test_every_launcher_says_rank_and_size(launched: Mapping[str, str]) -> None:
-    found = settle({**launched, **URL})
+    found = resolve_config({**launched, **URL})
     assert (found.rank, found.world_size) == (1, 4)
 
 
 def test_an_indexed_job_says_the_rank_alone() -> None:
-    found = settle({"JOB_COMPLETION_INDEX": "3", **URL})
+    found = resolve_config({"JOB_COMPLETION_INDEX": "3", **URL})
     assert (found.rank, found.world_size) == (3, 0)
 
 
 def test_an_indexed_job_says_its_size_as_a_variable() -> None:
-    found = settle({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4", **URL})
+    found = resolve_config({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4", **URL})
     assert (found.rank, found.world_size) == (3, 4)
-    assert settle({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4", **MASTER}).rank == 3
+    assert resolve_config({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4", **MASTER}).rank == 3
 
 
 def test_a_size_without_a_rank_lets_the_coordinator_assign_one() -> None:
-    found = settle({"WORLD_SIZE": "4", **URL})
+    found = resolve_config({"WORLD_SIZE": "4", **URL})
     assert (found.rank, found.world_size) == (-1, 4)
 
 
@@ -79,22 +88,22 @@ def test_an_indexed_job_without_its_size_is_told_which_variable_says_it() -> Non
 
 
 def test_at_a_running_coordinator_both_may_be_left_open() -> None:
-    found = settle(URL)
+    found = resolve_config(URL)
     assert (found.rank, found.world_size) == (-1, 0)
 
 
 def test_arguments_go_before_the_environment_one_by_one() -> None:
-    assert settle({**RANKS, **URL}, rank=3).rank == 3
-    assert settle({**RANKS, **URL}, rank=3).world_size == 4
-    assert settle({**RANKS, **URL}, world_size=2).world_size == 2
-    assert settle({**RANKS, **URL}, world_size=2).rank == 1
+    assert resolve_config({**RANKS, **URL}, rank=3).rank == 3
+    assert resolve_config({**RANKS, **URL}, rank=3).world_size == 4
+    assert resolve_config({**RANKS, **URL}, world_size=2).world_size == 2
+    assert resolve_config({**RANKS, **URL}, world_size=2).rank == 1
 
 
 def test_the_own_and_torchruns_names_go_before_those_of_other_launchers() -> None:
     everybody = {"JOB_COMPLETION_INDEX": "9", **SLURM, **MPICH, **OPEN_MPI}
-    assert settle({**everybody, "RANK": "0", "WORLD_SIZE": "7", **URL}).world_size == 7
-    assert settle({**everybody, "OMPI_COMM_WORLD_RANK": "2", **URL}).rank == 2
-    assert settle({**SLURM, **MPICH, "PMI_RANK": "3", **URL}).rank == 3
+    assert resolve_config({**everybody, "RANK": "0", "WORLD_SIZE": "7", **URL}).world_size == 7
+    assert resolve_config({**everybody, "OMPI_COMM_WORLD_RANK": "2", **URL}).rank == 2
+    assert resolve_config({**SLURM, **MPICH, "PMI_RANK": "3", **URL}).rank == 3
 
 
 @pytest.mark.parametrize(
@@ -127,34 +136,34 @@ def test_nonsense_is_refused_with_the_reason(
 
 def test_a_running_coordinator_goes_before_every_other_place_of_the_environment() -> None:
     for environ in (RANKS, MASTER, TORCHRUN, OPEN_MPI, MPICH, SLURM):
-        assert settle({**environ, **URL}).place == Daemon("ah://c:7070/train")
+        assert resolve_config({**environ, **URL}).rendezvous == Daemon("ah://c:7070/train")
 
 
 @pytest.mark.parametrize(
     ("method", "place"),
     [
         ("ah://d:1/job", Daemon("ah://d:1/job")),
-        ("tcp://d:1", Hosted("d", 1)),
-        ("tcp://[::1]:29500", Hosted("::1", 29500)),
-        ("file:///shared/note", Gathering("/shared/note.0")),
+        ("tcp://d:1", HostedByRank0("d", 1)),
+        ("tcp://[::1]:29500", HostedByRank0("::1", 29500)),
+        ("file:///shared/note", FileRendezvous("/shared/note.0")),
     ],
 )
 def test_an_init_method_goes_before_the_environment(method: str, place: object) -> None:
-    assert settle({**TORCHRUN, **URL}, init_method=method).place == place
+    assert resolve_config({**TORCHRUN, **URL}, init_method=method).rendezvous == place
 
 
 def test_env_is_the_default_init_method() -> None:
     for environ in (URL, TORCHRUN, {**RANKS, **MASTER}, {}):
-        assert settle(environ, init_method="env://") == settle(environ)
+        assert resolve_config(environ, init_method="env://") == resolve_config(environ)
 
 
 def test_rank_zero_hosts_the_coordinator_at_the_masters_address() -> None:
-    assert settle({**RANKS, **MASTER}).place == Hosted("node0", 29500)
-    assert settle({**SLURM, **MASTER}).place == Hosted("node0", 29500)
+    assert resolve_config({**RANKS, **MASTER}).rendezvous == HostedByRank0("node0", 29500)
+    assert resolve_config({**SLURM, **MASTER}).rendezvous == HostedByRank0("node0", 29500)
 
 
 def test_under_torchrun_the_masters_port_is_taken_and_the_ranks_gather() -> None:
-    assert isinstance(settle(TORCHRUN).place, Gathering)
+    assert isinstance(resolve_config(TORCHRUN).rendezvous, FileRendezvous)
 
 
 @pytest.mark.parametrize("launched", [TORCHRUN, OPEN_MPI, MPICH, SLURM])
@@ -163,16 +172,21 @@ def test_the_ranks_of_one_launch_gather_at_one_place_of_their_own(
 ) -> None:
     names = {name for name in launched if name.endswith(("RANK", "PROCID"))}
     places = {
-        settle({**launched, **dict.fromkeys(names, str(rank))}, parent="mpirun 7").place
+        resolve_config(
+            {**launched, **dict.fromkeys(names, str(rank))}, parent="mpirun 7"
+        ).rendezvous
         for rank in range(4)
     }
     assert len(places) == 1
-    assert settle(launched, parent="mpirun 7", attempt=1).place not in places
+    assert resolve_config(launched, parent="mpirun 7", attempt=1).rendezvous not in places
 
 
 @pytest.mark.parametrize("launched", [TORCHRUN, OPEN_MPI, MPICH])
 def test_launches_by_different_processes_do_not_meet(launched: dict[str, str]) -> None:
-    assert settle(launched, parent="mpirun 7").place != settle(launched, parent="mpirun 8").place
+    assert (
+        resolve_config(launched, parent="mpirun 7").rendezvous
+        != resolve_config(launched, parent="mpirun 8").rendezvous
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,35 +201,38 @@ def test_launches_by_different_processes_do_not_meet(launched: dict[str, str]) -
     ],
 )
 def test_launches_that_say_who_they_are_do_not_meet(launched: dict[str, str], name: str) -> None:
-    assert settle(launched).place != settle({**launched, name: "9"}).place
+    assert resolve_config(launched).rendezvous != resolve_config({**launched, name: "9"}).rendezvous
 
 
 def test_ranks_of_one_slurm_step_meet_although_each_has_a_parent_of_its_own() -> None:
-    assert settle(SLURM, parent="slurmstepd 1").place == settle(SLURM, parent="slurmstepd 2").place
+    assert (
+        resolve_config(SLURM, parent="slurmstepd 1").rendezvous
+        == resolve_config(SLURM, parent="slurmstepd 2").rendezvous
+    )
 
 
 SPREAD = {**SLURM, "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[01-02]"}
 
 
 def test_ranks_of_a_slurm_step_over_nodes_meet_on_its_first() -> None:
-    found = [settle({**SPREAD, "SLURM_PROCID": str(rank)}).place for rank in range(4)]
+    found = [resolve_config({**SPREAD, "SLURM_PROCID": str(rank)}).rendezvous for rank in range(4)]
     assert len(set(found)) == 1
-    assert isinstance(found[0], Hosted)
+    assert isinstance(found[0], HostedByRank0)
     assert (found[0].host, found[0].spans_hosts) == ("n01", True)
     assert 20000 <= found[0].port < 30000
-    other = settle({**SPREAD, "SLURM_JOB_ID": "18"}).place
-    assert isinstance(other, Hosted)
+    other = resolve_config({**SPREAD, "SLURM_JOB_ID": "18"}).rendezvous
+    assert isinstance(other, HostedByRank0)
     assert other.port != found[0].port
 
 
 def test_what_slurm_says_of_the_step_goes_before_its_job() -> None:
     step = {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n02", "SLURM_NTASKS_PER_NODE": "2"}
-    assert isinstance(settle({**SPREAD, **step}).place, Gathering)
+    assert isinstance(resolve_config({**SPREAD, **step}).rendezvous, FileRendezvous)
 
 
 def test_a_master_or_a_coordinator_goes_before_the_nodes_of_slurm() -> None:
-    assert settle({**SPREAD, **MASTER}).place == Hosted("node0", 29500)
-    assert settle({**SPREAD, **URL}).place == Daemon("ah://c:7070/train")
+    assert resolve_config({**SPREAD, **MASTER}).rendezvous == HostedByRank0("node0", 29500)
+    assert resolve_config({**SPREAD, **URL}).rendezvous == Daemon("ah://c:7070/train")
 
 
 def test_nodes_that_slurm_does_not_name_are_asked_for() -> None:
@@ -225,8 +242,10 @@ def test_nodes_that_slurm_does_not_name_are_asked_for() -> None:
 
 
 def test_a_file_gives_every_attempt_a_note_of_its_own() -> None:
-    places = [settle(RANKS, init_method="file:///s/x", attempt=at).place for at in range(2)]
-    assert places == [Gathering("/s/x.0"), Gathering("/s/x.1")]
+    places = [
+        resolve_config(RANKS, init_method="file:///s/x", attempt=at).rendezvous for at in range(2)
+    ]
+    assert places == [FileRendezvous("/s/x.0"), FileRendezvous("/s/x.1")]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +263,7 @@ def test_ranks_on_several_hosts_are_told_to_start_a_coordinator(
     text = complaint({**launched, name: "2"})
     assert f"{launcher} has spread 4 ranks over several hosts, 2 on this one" in text
     assert "`allhands serve`" in text
-    assert settle({**launched, name: "2", **URL}).place == Daemon(URL["ALLHANDS_URL"])
+    assert resolve_config({**launched, name: "2", **URL}).rendezvous == Daemon(URL["ALLHANDS_URL"])
 
 
 @pytest.mark.parametrize(
@@ -305,32 +324,34 @@ def test_a_master_port_that_is_none_is_refused(port: str) -> None:
 
 def test_the_job_is_that_of_the_argument_else_the_url_else_the_environment() -> None:
     environ = {**URL, "ALLHANDS_JOB": "environment"}
-    assert settle(environ, job="argument").job == "argument"
-    assert settle(environ).job == "train"
-    assert settle({**environ, "ALLHANDS_URL": "ah://c:1/"}).job == "environment"
-    assert settle({"ALLHANDS_URL": "ah://c:1"}).job == "default"
-    assert settle(environ, init_method="ah://d:1/other").job == "other"
+    assert resolve_config(environ, job="argument").job == "argument"
+    assert resolve_config(environ).job == "train"
+    assert resolve_config({**environ, "ALLHANDS_URL": "ah://c:1/"}).job == "environment"
+    assert resolve_config({"ALLHANDS_URL": "ah://c:1"}).job == "default"
+    assert resolve_config(environ, init_method="ah://d:1/other").job == "other"
 
 
 def test_token_and_authority_are_those_of_the_arguments_else_the_environment() -> None:
     environ = {**URL, "ALLHANDS_TOKEN": "t", "ALLHANDS_TLS_CA": "/ca"}
-    found = settle(environ)
+    found = resolve_config(environ)
     assert (found.token, found.tls_ca) == ("t", "/ca")
-    found = settle(environ, token="u", tls_ca="/other")
+    found = resolve_config(environ, token="u", tls_ca="/other")
     assert (found.token, found.tls_ca) == ("u", "/other")
-    found = settle({**URL, "ALLHANDS_TOKEN": "", "ALLHANDS_TLS_CA": ""})
+    found = resolve_config({**URL, "ALLHANDS_TOKEN": "", "ALLHANDS_TLS_CA": ""})
     assert (found.token, found.tls_ca) == (None, None)
 
 
 def test_the_certificate_of_what_rank_zero_hosts_is_in_the_environment() -> None:
-    found = settle({**URL, "ALLHANDS_TLS_CERT": "/cert", "ALLHANDS_TLS_KEY": "/key"})
+    found = resolve_config({**URL, "ALLHANDS_TLS_CERT": "/cert", "ALLHANDS_TLS_KEY": "/key"})
     assert (found.tls_cert, found.tls_key) == ("/cert", "/key")
-    assert (settle(URL).tls_cert, settle(URL).tls_key) == (None, None)
+    assert (resolve_config(URL).tls_cert, resolve_config(URL).tls_key) == (None, None)
 
 
 def test_listening_without_tls_must_be_asked_for_in_so_many_words() -> None:
-    assert settle({**URL, "ALLHANDS_INSECURE": "1"}).insecure
-    assert not any(settle({**URL, "ALLHANDS_INSECURE": said}).insecure for said in ("", "0", "no"))
+    assert resolve_config({**URL, "ALLHANDS_INSECURE": "1"}).insecure
+    assert not any(
+        resolve_config({**URL, "ALLHANDS_INSECURE": said}).insecure for said in ("", "0", "no")
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,7 +376,7 @@ def test_addresses_that_make_no_sense_are_refused(name: str, text: str, said: st
 
 
 def test_where_peers_reach_this_rank_is_in_the_environment() -> None:
-    found = settle(
+    found = resolve_config(
         {
             **URL,
             "ALLHANDS_ADVERTISE": "fe80::1",
@@ -365,16 +386,16 @@ def test_where_peers_reach_this_rank_is_in_the_environment() -> None:
     )
     assert (found.advertise, found.interface) == ("fe80::1", "ib0")
     assert found.ports == range(30000, 30010)
-    assert settle({**URL, "ALLHANDS_ADVERTISE": "node-7.site"}).advertise == "node-7.site"
-    assert settle(URL).ports is None
+    assert resolve_config({**URL, "ALLHANDS_ADVERTISE": "node-7.site"}).advertise == "node-7.site"
+    assert resolve_config(URL).ports is None
 
 
 def test_the_rest_is_passed_on() -> None:
-    found = settle(URL, timeout=7.5, label="trainer", heartbeat_window=2.0)
+    found = resolve_config(URL, timeout=7.5, label="trainer", heartbeat_window=2.0)
     assert (found.timeout, found.label, found.heartbeat_window) == (7.5, "trainer", 2.0)
 
 
 def test_the_next_world_at_one_address_is_a_job_of_its_own() -> None:
     at = {"init_method": "tcp://host:1", "rank": 0, "world_size": 2}
-    names = [settle({}, **at, attempt=attempt).job for attempt in range(3)]  # type: ignore[arg-type]
+    names = [resolve_config({}, **at, attempt=attempt).job for attempt in range(3)]  # type: ignore[arg-type]
     assert names == ["default", "default.1", "default.2"]

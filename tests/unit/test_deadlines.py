@@ -6,29 +6,29 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from allhands.deadlines import deadline, effective, until
+from allhands.deadlines import block_deadline, clip_timeout, deadline
 from allhands.errors import CollectiveTimeout, StoreTimeout
 from allhands.stores import HashStore
-from allhands.testing.inproc_world import inproc_world, outcomes, results
+from allhands.testing.inproc_world import inproc_world, wait_outcomes, wait_results
 
 
 def test_the_least_of_nested_blocks_counts_and_ends_with_its_block() -> None:
-    assert effective(7.0) == 7.0
+    assert clip_timeout(7.0) == 7.0
     with deadline(100):
-        outer = until.get()
+        outer = block_deadline.get()
         with deadline(timedelta(seconds=50)):
-            assert 49 < effective(70) <= 50
+            assert 49 < clip_timeout(70) <= 50
             with deadline(1000):
-                assert 49 < effective(70) <= 50
-            assert effective(3.0) == 3.0
-        assert until.get() == outer
-    assert until.get() is None
+                assert 49 < clip_timeout(70) <= 50
+            assert clip_timeout(3.0) == 3.0
+        assert block_deadline.get() == outer
+    assert block_deadline.get() is None
 
 
 def test_a_block_that_raises_is_over_too() -> None:
     with pytest.raises(KeyError), deadline(1):
         raise KeyError
-    assert until.get() is None
+    assert block_deadline.get() is None
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), timedelta(seconds=-1)])
@@ -40,25 +40,25 @@ def test_what_is_no_length_of_time_is_refused(wrong: float) -> None:
 def test_one_deadline_may_be_entered_again_and_decorate() -> None:
     mine = deadline(50)
     with mine, mine:
-        assert effective(70) <= 50
+        assert clip_timeout(70) <= 50
 
     @mine
     def left() -> float:
-        return effective(70)
+        return clip_timeout(70)
 
     assert 49 < left() <= 50
-    assert until.get() is None
+    assert block_deadline.get() is None
 
 
 async def test_a_deadline_follows_the_tasks_of_its_block_and_no_others() -> None:
     @deadline(50)
     async def left() -> float:
         await asyncio.sleep(0)
-        return effective(70)
+        return clip_timeout(70)
 
     async def other() -> float:
         await asyncio.sleep(0)
-        return effective(70)
+        return clip_timeout(70)
 
     inside, outside = await asyncio.gather(left(), other())
     assert inside <= 50
@@ -71,12 +71,12 @@ async def test_a_deadline_follows_the_tasks_of_its_block_and_no_others() -> None
 async def test_calls_end_at_the_deadline_of_a_block_around_them() -> None:
     async with inproc_world(2) as world:
         with deadline(0.05):
-            [error] = await outcomes([world.groups[0].barrier(timeout=5)])
+            [error] = await wait_outcomes([world.groups[0].barrier(timeout=5)])
             assert isinstance(error, CollectiveTimeout)
-            [error] = await outcomes([world.groups[0].recv(np.ones(1), 1)])
+            [error] = await wait_outcomes([world.groups[0].recv(np.ones(1), 1)])
             assert isinstance(error, CollectiveTimeout)
-        await outcomes([world.groups[1].barrier(timeout=0.05)])
-        await world.everywhere(lambda group: group.barrier())
+        await wait_outcomes([world.groups[1].barrier(timeout=0.05)])
+        await world.call_on_all(lambda group: group.barrier())
 
 
 async def test_a_call_whose_time_is_over_uses_its_number_up_and_no_other() -> None:
@@ -86,14 +86,14 @@ async def test_a_call_whose_time_is_over_uses_its_number_up_and_no_other() -> No
         with deadline(0):
             work = first.all_reduce(x)
             message = first.send(x, 1)
-        [error, unsent] = await outcomes([work, message])
+        [error, unsent] = await wait_outcomes([work, message])
         assert isinstance(error, CollectiveTimeout)
         assert (error.op, error.seq) == ("all_reduce", 1)
         assert "timed out before it began" in str(error)
         assert isinstance(unsent, CollectiveTimeout)
-        [given_up] = await outcomes([second.all_reduce(np.ones(3), timeout=0.05)])
+        [given_up] = await wait_outcomes([second.all_reduce(np.ones(3), timeout=0.05)])
         assert isinstance(given_up, CollectiveTimeout)
-        await results([first.all_reduce(x), second.all_reduce(np.ones(3))])
+        await wait_results([first.all_reduce(x), second.all_reduce(np.ones(3))])
         assert x.tolist() == [2.0] * 3
 
 

@@ -10,28 +10,28 @@ from allhands.collectives.part import Part
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
 from allhands.engine.links.executor import Execution, MismatchFound
-from allhands.transport.frame import Key
-from allhands.transport.inbox import Incoming, Unlike
-from allhands.transport.outbox import UNASKED, Outgoing
+from allhands.transport.frame import MessageKey
+from allhands.transport.inbox import MessageMismatch, PostedReceive
+from allhands.transport.outbox import EAGER_BYTES, PendingSend
 
 
 class Network:
     """A mesh that does nothing by itself."""
 
     def __init__(self, *, sends_at_once: bool = False) -> None:
-        self.posted: list[tuple[int, Incoming]] = []
-        self.sent: list[tuple[int, Outgoing]] = []
+        self.posted: list[tuple[int, PostedReceive]] = []
+        self.sent: list[tuple[int, PendingSend]] = []
         self.order: list[str] = []
-        self.retracted: list[Incoming] = []
-        self.withdrawn: list[Outgoing] = []
+        self.retracted: list[PostedReceive] = []
+        self.withdrawn: list[PendingSend] = []
         self._sends_at_once = sends_at_once
         self.error: Exception | None = None
 
-    def post(self, peer: int, key: Key, incoming: Incoming) -> None:
+    def post(self, peer: int, key: MessageKey, incoming: PostedReceive) -> None:
         self.order.append("post")
         self.posted.append((peer, incoming))
 
-    def send(self, peer: int, message: Outgoing) -> None:
+    def send(self, peer: int, message: PendingSend) -> None:
         if self.error is not None:
             raise self.error
         self.order.append("send")
@@ -39,10 +39,10 @@ class Network:
         if self._sends_at_once:
             message.done(True)
 
-    def retract(self, incoming: Incoming) -> None:
+    def cancel_receive(self, incoming: PostedReceive) -> None:
         self.retracted.append(incoming)
 
-    def withdraw(self, peer: int, message: Outgoing) -> None:
+    def cancel_send(self, peer: int, message: PendingSend) -> None:
         self.withdrawn.append(message)
 
 
@@ -59,7 +59,7 @@ class Rank:
             group=7,
             sequence=3,
             signature=5,
-            reduce=ReduceOp.SUM,
+            op=ReduceOp.SUM,
         )
         nothing = Buffer([], x.dtype)
         self.ended = self.execution.begin([Part(Schedule(rounds), nothing, Buffer([x], x.dtype))])
@@ -84,14 +84,14 @@ def span(start: int, stop: int) -> Span:
 def swap(peer: int, length: int) -> Round:
     """Exchange whole arrays, and add."""
     whole = span(0, length)
-    return Round(sends=(Send(peer, whole),), recvs=(Recv(peer, whole, reduce=True),))
+    return Round(sends=(Send(peer, whole),), recvs=(Recv(peer, whole, reduces=True),))
 
 
 async def test_a_part_goes_from_round_to_round_without_the_loop() -> None:
     rank = Rank(np.array([1.0, 2.0]), swap(0, 2), swap(3, 2), sends_at_once=True)
-    assert rank.execution.waiting_for() == [0]
+    assert rank.execution.list_awaited() == [0]
     rank.come(0, [10.0, 20.0])
-    assert rank.execution.waiting_for() == [3]
+    assert rank.execution.list_awaited() == [3]
     assert bytes(rank.network.sent[1][1].views[0]) == np.array([11.0, 22.0]).tobytes()
     assert not rank.ended.done()
     rank.come(1, [100.0, 200.0])
@@ -146,7 +146,7 @@ async def test_receives_into_one_place_land_in_the_order_listed(reduce: bool) ->
 
 
 async def test_small_messages_go_first_and_large_ones_when_their_like_was_asked_for() -> None:
-    for length, order in ((UNASKED, ["send", "post"]), (UNASKED + 1, ["post", "send"])):
+    for length, order in ((EAGER_BYTES, ["send", "post"]), (EAGER_BYTES + 1, ["post", "send"])):
         rank = Rank(np.zeros(length, np.uint8), swap(0, length))
         assert rank.network.order == order
         rank.execution.stop()
@@ -157,7 +157,7 @@ async def test_a_call_that_is_stopped_forgets_what_it_waits_for() -> None:
     rank.execution.stop()
     assert rank.network.retracted == [incoming for _, incoming in rank.network.posted]
     assert rank.network.withdrawn == [message for _, message in rank.network.sent]
-    assert rank.execution.waiting_for() == []
+    assert rank.execution.list_awaited() == []
     rank.go(0)
     rank.network.posted[0][1].done(None)  # too late
     assert not rank.ended.done()
@@ -169,10 +169,10 @@ async def test_another_call_of_a_peer_ends_all_parts(from_receiver: bool) -> Non
     if from_receiver:
         rank.network.sent[0][1].done(False)
     else:
-        rank.network.posted[0][1].done(Unlike(2, Key(7, 3), 99))
+        rank.network.posted[0][1].done(MessageMismatch(2, MessageKey(7, 3), 99))
     with pytest.raises(MismatchFound) as raised:
         await rank.ended
-    assert raised.value.peer == 2
+    assert raised.value.world_rank == 2
     assert rank.network.withdrawn
     assert rank.network.retracted
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 from allhands.engine import group_engine
 from allhands.group.group import Group
 from allhands.testing import COORDINATOR, FaultEvent, FaultyWorld, Plan, faults, faulty_world
-from allhands.testing.inproc_world import outcomes
+from allhands.testing.inproc_world import wait_outcomes
 from allhands.testing.virtual_time import run
-from allhands.transport.frame import Key
+from allhands.transport.frame import MessageKey
 
 RANKS = 3
 SUM = 6.0
@@ -44,7 +44,7 @@ def story(
                 xs = [np.full(length, rank + 1.0) for rank in range(size)]
                 begun = world.now()
                 works = [group.all_reduce(xs[group.rank]) for group in world.groups]
-                ended = await outcomes(works)
+                ended = await wait_outcomes(works)
                 took.append(world.now() - begun)
                 told.append([seen(one, x) for one, x in zip(ended, xs, strict=True)])
                 await asyncio.sleep(pause)
@@ -258,8 +258,8 @@ def test_messages_to_a_point_never_take_the_place_of_others(kind: str) -> None:
             sender, receiver = world.groups
             boxes = [np.zeros(1) for _ in range(4)]
             works = [sender.send(np.full(1, at + 1.0), 1) for at in range(4)]
-            await outcomes(works)
-            ended = await outcomes([receiver.recv(box, 0) for box in boxes])
+            await wait_outcomes(works)
+            ended = await wait_outcomes([receiver.recv(box, 0) for box in boxes])
             return [seen(one, box) for one, box in zip(ended, boxes, strict=True)]
 
     received = run(main())
@@ -309,18 +309,18 @@ def test_a_flip_in_a_header_is_a_named_error_or_none(bit: int, verify: bool) -> 
 
 def test_results_that_differ_name_who_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     whose: dict[int, int] = {}
-    honest = group_engine.digest
+    honest = group_engine.compute_digest
 
-    def digest(native: Native) -> int:
+    def digest(native: CollectiveRequest) -> int:
         return honest(native) + (whose.get(id(native.targets[0].base), 0) == 1)
 
-    monkeypatch.setattr(group_engine, "digest", digest)
+    monkeypatch.setattr(group_engine, "compute_digest", digest)
 
     async def main() -> list[object]:
         async with faulty_world(RANKS, faults(), verify=True) as world:
             xs = [np.zeros((2, 5)) for _ in range(RANKS)]
             whose.update((id(x), rank) for rank, x in enumerate(xs))
-            return await outcomes([group.all_reduce(xs[group.rank]) for group in world.groups])
+            return await wait_outcomes([group.all_reduce(xs[group.rank]) for group in world.groups])
 
     for one in run(main()):
         assert isinstance(one, ah.DataCorrupted)
@@ -364,14 +364,16 @@ def test_a_group_that_has_been_closed_is_told_nothing_of_late_frames() -> None:
         async with faulty_world(2, faults(), verify=True) as world:
             first, second = await world.open_group([0, 1])
             works = [group.broadcast(np.zeros(3), 0) for group in (first, second)]
-            await outcomes(works)
+            await wait_outcomes(works)
             worker = world.ranks[1].worker
             await worker.close_group(first.name)
             other = first._engine.hash
-            world.ranks[0].worker._mesh.tell_corrupt(1, Key(other, 1), LINK)
+            world.ranks[0].worker._mesh.report_corruption(1, MessageKey(other, 1), LINK)
             await asyncio.sleep(1)
             xs = [np.ones(2), np.ones(2)]
-            await outcomes([group.all_reduce(x) for group, x in zip(world.groups, xs, strict=True)])
+            await wait_outcomes(
+                [group.all_reduce(x) for group, x in zip(world.groups, xs, strict=True)]
+            )
             return xs[1].tolist()
 
     assert run(main()) == [2.0, 2.0]
@@ -381,7 +383,7 @@ def test_a_message_to_a_point_that_was_changed_breaks_the_link_by_name() -> None
     async def main(world: FaultyWorld) -> list[object]:
         sender, receiver = world.groups
         box = np.zeros(1)
-        return await outcomes([sender.send(np.ones(1), 1), receiver.recv(box, 0)])
+        return await wait_outcomes([sender.send(np.ones(1), 1), receiver.recv(box, 0)])
 
     async def under(plan: Plan) -> list[object]:
         async with faulty_world(2, plan, verify=True) as world:

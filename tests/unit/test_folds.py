@@ -19,8 +19,8 @@ from allhands.collectives.reduction import (
     finish,
     fold,
     folds,
-    is_whole,
-    scaled,
+    must_fold_at_once,
+    scale,
 )
 
 Array = npt.NDArray[Any]
@@ -67,7 +67,7 @@ def test_a_fold_gives_the_same_bits_without_the_native_core(
         operands = [rng.integers(0, 9, 50).astype(dtype) for _ in range(size)]
         with monkeypatch.context() as patch:
             mine = folded(op, operands)
-            patch.setattr(folds, "_core", lambda: None)
+            patch.setattr(folds, "_find_core", lambda: None)
             assert folded(op, operands).tobytes() == mine.tobytes(), (op, name)
 
 
@@ -77,11 +77,11 @@ def test_two_narrow_operands_make_one_at_a_time_what_they_make_at_once(
     name: str, has_core: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_core:
-        monkeypatch.setattr(folds, "_core", lambda: None)
+        monkeypatch.setattr(folds, "_find_core", lambda: None)
     rng = np.random.default_rng(0)
     left, right = (rng.normal(0, 3, 5000).astype(dtype_of(name)) for _ in range(2))
     for op in (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX):
-        assert not is_whole(op, left.dtype, 2)
+        assert not must_fold_at_once(op, left.dtype, 2)
         out = np.empty_like(left)
         combine(op, left, right, out)
         finish(op, out, 2)
@@ -92,11 +92,11 @@ def test_narrow_sums_of_more_than_two_are_folded_at_once() -> None:
     for name in TYPES:
         narrow = name in ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
         dtype = dtype_of(name)
-        assert is_whole(ReduceOp.AVG, dtype, 2) == narrow
+        assert must_fold_at_once(ReduceOp.AVG, dtype, 2) == narrow
         for op in (ReduceOp.SUM, ReduceOp.PRODUCT):
-            assert is_whole(op, dtype, 3) == narrow
+            assert must_fold_at_once(op, dtype, 3) == narrow
         for op in (ReduceOp.MIN, ReduceOp.MAX):
-            assert not is_whole(op, dtype, 8)
+            assert not must_fold_at_once(op, dtype, 8)
 
 
 def test_a_narrow_sum_is_rounded_once() -> None:
@@ -137,8 +137,8 @@ def test_narrow_products_are_not_rounded_before_they_are_added() -> None:
 
 
 def test_integers_wrap_around_when_multiplied() -> None:
-    assert scaled(3, np.array([100], np.int8)).tolist() == [44]
-    assert scaled(-1, np.array([1, 2], np.int16)).tolist() == [-1, -2]
+    assert scale(3, np.array([100], np.int8)).tolist() == [44]
+    assert scale(-1, np.array([1, 2], np.int16)).tolist() == [-1, -2]
 
 
 # ---------------------------------------------------------------- MINLOC, MAXLOC

@@ -7,30 +7,30 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from allhands.transport.frame import (
-    CHUNK,
     HEADER_BYTES,
-    LARGEST_MESSAGE,
+    MAX_MESSAGE_BYTES,
+    MAX_PAYLOAD_BYTES,
     FrameError,
+    FrameKind,
     Header,
-    Key,
-    Kind,
+    MessageKey,
     unpack,
 )
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
-KEYS = st.builds(Key, U64, U64, U32, U32, st.booleans())
+KEYS = st.builds(MessageKey, U64, U64, U32, U32, st.booleans())
 
-DATA = Header(Kind.DATA, Key(7, 1), 99, total=100, offset=10, length=5)
+DATA = Header(FrameKind.DATA, MessageKey(7, 1), 99, total=100, offset=10, length=5)
 
 
 @st.composite
 def headers(draw: st.DrawFn) -> Header:
-    kind = draw(st.sampled_from(Kind))
-    total = draw(st.integers(0, LARGEST_MESSAGE))
-    length = draw(st.integers(0, 50)) if kind in (Kind.DATA, Kind.REFUSE) else 0
-    if kind is Kind.DATA:
+    kind = draw(st.sampled_from(FrameKind))
+    total = draw(st.integers(0, MAX_MESSAGE_BYTES))
+    length = draw(st.integers(0, 50)) if kind in (FrameKind.DATA, FrameKind.NACK) else 0
+    if kind is FrameKind.DATA:
         length = min(length, total)
-    offset = draw(st.integers(0, total - length)) if kind is Kind.DATA else 0
+    offset = draw(st.integers(0, total - length)) if kind is FrameKind.DATA else 0
     return Header(
         kind, draw(KEYS), draw(U64), total, offset, length, draw(U32), draw(st.booleans())
     )
@@ -63,13 +63,20 @@ def test_a_header_with_one_byte_changed_is_a_frame_error_or_another_valid_header
     except FrameError:
         return
     assert found.length == header.length
-    assert found.total <= LARGEST_MESSAGE
-    assert found.kind is not Kind.DATA or found.offset + found.length <= found.total
+    assert found.total <= MAX_MESSAGE_BYTES
+    assert found.kind is not FrameKind.DATA or found.offset + found.length <= found.total
 
 
 def test_the_layout_is_that_of_the_protocol() -> None:
     header = Header(
-        Kind.DATA, Key(0x11, 0x22, 0x33, 0x44, True), 0x55, 0x66, 0x07, 0x08, 0x99, asked=True
+        FrameKind.DATA,
+        MessageKey(0x11, 0x22, 0x33, 0x44, True),
+        0x55,
+        0x66,
+        0x07,
+        0x08,
+        0x99,
+        is_cleared=True,
     )
     wanted = b"AH\x01\x01" + struct.pack(
         "<IQQIIQQQII", 0x99, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x07, 0x08, 0b11
@@ -88,9 +95,12 @@ def test_the_layout_is_that_of_the_protocol() -> None:
         (b"AH\x01\x63" + DATA.pack()[4:] + b"x" * 5, "unknown kind of frame 99"),
         (DATA.pack() + b"x" * 4, "says 5 bytes of payload, 4 came"),
         (DATA.pack() + b"x" * 6, "says 5 bytes of payload, 6 came"),
-        (DATA._replace(length=CHUNK + 1).pack() + bytes(CHUNK + 1), f"{CHUNK} are allowed"),
+        (
+            DATA._replace(length=MAX_PAYLOAD_BYTES + 1).pack() + bytes(MAX_PAYLOAD_BYTES + 1),
+            f"{MAX_PAYLOAD_BYTES} are allowed",
+        ),
         (DATA._replace(offset=96).pack() + b"x" * 5, r"\[96, 101\) of a message of 100"),
-        (DATA._replace(total=LARGEST_MESSAGE + 1).pack() + b"x" * 5, "of a message of"),
+        (DATA._replace(total=MAX_MESSAGE_BYTES + 1).pack() + b"x" * 5, "of a message of"),
         (DATA._replace(total=2**64 - 1).pack() + b"x" * 5, "of a message of"),
         (DATA._replace(offset=2**64 - 1).pack() + b"x" * 5, "of a message of"),
         (DATA.pack()[:-4] + b"\x08\0\0\0" + b"x" * 5, "unknown flags 0x8"),
@@ -102,5 +112,7 @@ def test_what_is_no_frame_is_refused_with_the_reason(frame: bytes, reason: str) 
 
 
 def test_the_largest_frame_is_one() -> None:
-    header = Header(Kind.DATA, Key(1, 1), 0, total=LARGEST_MESSAGE, length=CHUNK)
-    assert unpack(header.pack() + bytes(CHUNK)) == header
+    header = Header(
+        FrameKind.DATA, MessageKey(1, 1), 0, total=MAX_MESSAGE_BYTES, length=MAX_PAYLOAD_BYTES
+    )
+    assert unpack(header.pack() + bytes(MAX_PAYLOAD_BYTES)) == header

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from allhands.futures import Future, awaitable, collect_all, wait_all
+from allhands.futures import Future, collect_all, wait_all, wrap_for_loop
 from allhands.runtime.callbacks import Callbacks
 
 PATIENCE = 10.0
@@ -89,9 +89,9 @@ def test_what_others_wait_for_runs_at_once_however_many_are_stuck(
     try:
         for _ in range(2):
             assert callbacks.run(lambda: may_end.wait(3 * PATIENCE))
-        assert callbacks.carry(lambda: (carried.set(), may_end.wait(3 * PATIENCE)))
+        assert callbacks.run_urgent(lambda: (carried.set(), may_end.wait(3 * PATIENCE)))
         assert carried.wait(PATIENCE)
-        assert callbacks.carry(again.set)
+        assert callbacks.run_urgent(again.set)
         assert again.wait(PATIENCE)
     finally:
         may_end.set()
@@ -104,7 +104,7 @@ def test_threads_that_carry_leave_others_their_threads(
     may_end = threading.Event()
     try:
         for _ in range(5):
-            assert callbacks.carry(lambda: may_end.wait(3 * PATIENCE))
+            assert callbacks.run_urgent(lambda: may_end.wait(3 * PATIENCE))
         ran: Future[bool] = Future()
         assert callbacks.run(lambda: ran.set_result(True))
         assert ran.wait(PATIENCE)
@@ -124,20 +124,20 @@ def test_what_is_given_at_the_end_runs_on_the_same_thread_and_only_the_first(
         ran_on.set_result(threading.get_ident())
 
     def carried() -> None:
-        with callbacks.ending():
+        with callbacks.mark_ending():
             callbacks.run(first)
             callbacks.run(lambda: others[0].set_result(threading.get_ident()))
         callbacks.run(lambda: others[1].set_result(threading.get_ident()))
         carrier.set_result(threading.get_ident())
 
-    callbacks.carry(carried)
+    callbacks.run_urgent(carried)
     assert ran_on.wait(PATIENCE) == carrier.wait(PATIENCE) != others[0].wait(PATIENCE)
     others[1].wait(PATIENCE)
 
 
 def test_other_threads_never_run_what_is_given_at_their_end(callbacks: Callbacks) -> None:
     ran_on: Future[int] = Future()
-    with callbacks.ending():
+    with callbacks.mark_ending():
         assert callbacks.run(lambda: ran_on.set_result(threading.get_ident()))
     assert ran_on.wait(PATIENCE) != threading.get_ident()
 
@@ -191,7 +191,7 @@ def test_collect_all_gives_the_futures_once_all_are_done_failed_or_not() -> None
 
 
 async def test_asyncio_waits_for_a_future_either_way(callbacks: Callbacks) -> None:
-    for wrap in (awaitable, asyncio.wrap_future):
+    for wrap in (wrap_for_loop, asyncio.wrap_future):
         future: Future[int] = Future(callbacks)
         waiting = wrap(future)
         threading.Thread(target=future.set_result, args=(3,)).start()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from allhands.collectives.reduction import OPS, ReduceOp
 from allhands.group.group import Group
-from allhands.testing.inproc_world import inproc_world, results
+from allhands.testing.inproc_world import inproc_world, wait_results
 
 Array = NDArray[np.generic]
 
@@ -52,7 +52,7 @@ async def test_all_reduce_gives_everybody_the_sum(size: int) -> None:
         for length in LENGTHS:
             xs = [numbers(rank, length) for rank in range(size)]
             wanted = total(kept(xs))
-            given = await world.everywhere(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
+            given = await world.call_on_all(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
             assert_equal(xs, [wanted] * size)
             assert all(result is x for result, x in zip(given, xs, strict=True))
 
@@ -77,7 +77,7 @@ async def test_all_reduce_knows_every_operation(op: ReduceOp) -> None:
         async with inproc_world(size) as world:
             xs = [numbers(rank, length, dtype) for rank in range(size)]
             wanted = reference[op](kept(xs)).astype(dtype)
-            await world.everywhere(lambda group, xs=xs: group.all_reduce(xs[group.rank], op))
+            await world.call_on_all(lambda group, xs=xs: group.all_reduce(xs[group.rank], op))
             assert_equal(xs, [wanted] * size)
 
 
@@ -93,7 +93,7 @@ async def test_all_reduce_takes_every_dtype(dtype: str) -> None:
         for length in LENGTHS:
             xs = [numbers(rank, length, dtype) for rank in range(3)]
             wanted = total(kept(xs))
-            await world.everywhere(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
+            await world.call_on_all(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
             assert_equal(xs, [wanted] * 3)
 
 
@@ -104,7 +104,7 @@ async def test_all_reduce_of_floats_gives_the_same_bits_everywhere(size: int) ->
             rng = np.random.default_rng(length)
             xs = [rng.standard_normal(length).astype(np.float32) for _ in range(size)]
             exact = total([x.astype(np.float64) for x in xs])
-            await world.everywhere(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
+            await world.call_on_all(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
             assert len({x.tobytes() for x in xs}) == 1
             np.testing.assert_allclose(xs[0], exact, rtol=1e-5, atol=1e-5)
 
@@ -122,16 +122,16 @@ async def test_averages_of_integers_are_divided_towards_zero(
         wanted = np.array([abs(x) // size * (1 if x > 0 else -1) for x in total], dtype)
         async with inproc_world(size, deterministic=deterministic) as world:
             whole, rooted = kept(given), kept(given)
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=whole: group.all_reduce(xs[group.rank], ReduceOp.AVG)
             )
             assert_equal(whole, [wanted] * size)
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=rooted: group.reduce(xs[group.rank], 0, ReduceOp.AVG)
             )
             assert_equal(rooted, [wanted, *given[1:]])
             shares = [np.empty(length, dtype) for _ in range(size)]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=given, outs=shares: group.reduce_scatter_tensor(
                     outs[group.rank], xs[group.rank], ReduceOp.AVG
                 )
@@ -155,13 +155,13 @@ async def test_deterministic_reductions_fold_in_the_order_of_ranks(
     expected = expected.astype(dtype)
     async with inproc_world(size, deterministic=True) as world:
         whole = kept(given)
-        await world.everywhere(lambda group: group.all_reduce(whole[group.rank], op))
+        await world.call_on_all(lambda group: group.all_reduce(whole[group.rank], op))
         assert_equal(whole, [expected] * size)
         rooted = kept(given)
-        await world.everywhere(lambda group: group.reduce(rooted[group.rank], 2, op))
+        await world.call_on_all(lambda group: group.reduce(rooted[group.rank], 2, op))
         assert_equal(rooted, [*given[:2], expected, *given[3:]])
         shares = [np.empty(length // size, dtype) for _ in range(size)]
-        await world.everywhere(
+        await world.call_on_all(
             lambda group: group.reduce_scatter_tensor(shares[group.rank], given[group.rank], op)
         )
         assert_equal([np.concatenate(shares)], [expected])
@@ -172,9 +172,9 @@ async def test_all_reduce_keeps_the_shape_and_writes_the_callers_array() -> None
         xs = [np.full((3, 4, 5), rank + 1) for rank in range(2)]
         scalars = [np.array(rank + 1) for rank in range(2)]
         halves = [np.zeros((2, 30)) + rank for rank in range(2)]
-        await world.everywhere(lambda group: group.all_reduce(xs[group.rank]))
-        await world.everywhere(lambda group: group.all_reduce(scalars[group.rank]))
-        await world.everywhere(lambda group: group.all_reduce(halves[group.rank][1]))
+        await world.call_on_all(lambda group: group.all_reduce(xs[group.rank]))
+        await world.call_on_all(lambda group: group.all_reduce(scalars[group.rank]))
+        await world.call_on_all(lambda group: group.all_reduce(halves[group.rank][1]))
         assert_equal(xs, [np.full((3, 4, 5), 3)] * 2)
         assert_equal(scalars, [np.array(3)] * 2)
         assert_equal(halves, [np.array([[rank] * 30, [1] * 30], float) for rank in range(2)])
@@ -186,7 +186,7 @@ async def test_broadcast_gives_everybody_the_array_of_any_root(size: int) -> Non
         for length, root in product(LENGTHS, range(size)):
             xs = [numbers(rank, length) for rank in range(size)]
             wanted = xs[root].copy()
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs, root=root: group.broadcast(xs[group.rank], root)
             )
             assert_equal(xs, [wanted] * size)
@@ -200,8 +200,8 @@ async def test_what_only_moves_may_have_any_plain_dtype(dtype: str) -> None:
             original = raw.astype(np.uint8).view(dtype) if length else np.empty(0, dtype)
             xs = [original.copy() if rank == 1 else np.zeros(length, dtype) for rank in range(3)]
             outs = [np.zeros(3 * length, dtype) for _ in range(3)]
-            await world.everywhere(lambda group, xs=xs: group.broadcast(xs[group.rank], 1))
-            await world.everywhere(
+            await world.call_on_all(lambda group, xs=xs: group.broadcast(xs[group.rank], 1))
+            await world.call_on_all(
                 lambda group, xs=xs, outs=outs: group.all_gather_into_tensor(
                     outs[group.rank], xs[group.rank]
                 )
@@ -216,7 +216,7 @@ async def test_reduce_writes_the_root_alone(size: int) -> None:
         for length, root in product(LENGTHS, range(size)):
             xs = [numbers(rank, length) for rank in range(size)]
             before = kept(xs)
-            given = await world.everywhere(
+            given = await world.call_on_all(
                 lambda group, xs=xs, root=root: group.reduce(xs[group.rank], root)
             )
             wanted = [*before]
@@ -230,7 +230,7 @@ async def test_reduce_reads_what_it_could_not_write() -> None:
         xs = [np.arange(60).reshape(10, 6) * (rank + 1) for rank in range(3)]
         xs[0].flags.writeable = False
         xs[1] = xs[1].T.copy().T  # the same elements, laid out by columns
-        await world.everywhere(lambda group: group.reduce(xs[group.rank], 2, ReduceOp.MAX))
+        await world.call_on_all(lambda group: group.reduce(xs[group.rank], 2, ReduceOp.MAX))
         assert_equal(xs[2:], [np.arange(60).reshape(10, 6) * 3])
 
 
@@ -244,7 +244,7 @@ async def test_gather_fills_the_list_of_any_root(size: int) -> None:
             xs = [numbers(rank, length) for rank in range(size)]
             before = kept(xs)
             into = [np.zeros(length, np.int64) for _ in range(size)]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs, into=into, root=root: group.gather(
                     xs[group.rank], into if group.rank == root else None, root
                 )
@@ -260,7 +260,7 @@ async def test_scatter_gives_everybody_their_array_of_any_root(size: int) -> Non
             parts = [numbers(rank, length) for rank in range(size)]
             before = kept(parts)
             xs = [np.zeros(length, np.int64) for _ in range(size)]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs, parts=parts, root=root: group.scatter(
                     xs[group.rank], parts if group.rank == root else None, root
                 )
@@ -277,12 +277,12 @@ async def test_all_gather_fills_lists_and_tensors_alike(size: int) -> None:
             before = kept(xs)
             lists = [[np.zeros(length, np.int64) for _ in xs] for _ in xs]
             whole = [np.zeros((size, length), np.int64) for _ in xs]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs, lists=lists: group.all_gather(
                     lists[group.rank], xs[group.rank]
                 )
             )
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs, whole=whole: group.all_gather_into_tensor(
                     whole[group.rank], xs[group.rank]
                 )
@@ -305,12 +305,12 @@ async def test_reduce_scatter_takes_lists_and_tensors_alike(size: int, op: Reduc
             wanted = np.split(fold(ufunc, before), size)
             ours = [np.zeros(length, np.int64) for _ in range(size)]
             theirs = [np.zeros(length, np.int64) for _ in range(size)]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, ours=ours, lists=lists: group.reduce_scatter(
                     ours[group.rank], lists[group.rank], op
                 )
             )
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, theirs=theirs, tensors=tensors: group.reduce_scatter_tensor(
                     theirs[group.rank], tensors[group.rank], op
                 )
@@ -325,12 +325,12 @@ async def test_an_average_divides_wherever_it_ends() -> None:
     async with inproc_world(4) as world:
         xs = [np.full(60, rank, np.float32) for rank in range(4)]
         outs = [np.zeros(15, np.float32) for _ in range(4)]
-        await world.everywhere(
+        await world.call_on_all(
             lambda group: group.reduce_scatter_tensor(
                 outs[group.rank], xs[group.rank], ReduceOp.AVG
             )
         )
-        await world.everywhere(lambda group: group.reduce(xs[group.rank], 3, ReduceOp.AVG))
+        await world.call_on_all(lambda group: group.reduce(xs[group.rank], 3, ReduceOp.AVG))
         assert_equal(outs, [np.full(15, 1.5, np.float32)] * 4)
         assert_equal(xs, [np.full(60, value, np.float32) for value in (0, 1, 2, 1.5)])
 
@@ -347,7 +347,7 @@ async def test_all_to_all_transposes_lists_of_uneven_arrays(size: int) -> None:
             into = [
                 [np.zeros_like(given[peer][rank]) for peer in range(size)] for rank in range(size)
             ]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, given=given, into=into: group.all_to_all(
                     into[group.rank], given[group.rank]
                 )
@@ -363,7 +363,7 @@ async def test_all_to_all_single_shares_rows_equally(size: int) -> None:
         for rows, width in product((0, 1, 7), (1, 6)):
             xs = [numbers(rank, size * rows * width).reshape(-1, width) for rank in range(size)]
             outs = [np.zeros_like(x) for x in xs]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs, outs=outs: group.all_to_all_single(
                     outs[group.rank], xs[group.rank]
                 )
@@ -379,7 +379,7 @@ async def test_all_to_all_single_takes_uneven_rows(size: int) -> None:
         rows = np.array([[(3 * rank + peer) % 5 for peer in range(size)] for rank in range(size)])
         xs = [numbers(rank, int(rows[rank].sum()) * 6).reshape(-1, 6) for rank in range(size)]
         outs = [np.zeros((int(rows[:, rank].sum()), 6), np.int64) for rank in range(size)]
-        await world.everywhere(
+        await world.call_on_all(
             lambda group: group.all_to_all_single(
                 outs[group.rank], xs[group.rank], rows[:, group.rank].tolist(), rows[group.rank]
             )
@@ -393,10 +393,10 @@ async def test_all_to_all_single_takes_uneven_rows(size: int) -> None:
 async def test_a_barrier_ends_when_all_have_come_and_not_before(size: int) -> None:
     async with inproc_world(size) as world:
         early = [group.barrier() for group in world.groups[:-1]]
-        await world.settle()
+        await world.run_until_idle()
         assert not any(work.is_completed() for work in early)
         last = world.groups[-1].barrier()
-        assert await results([*early, last]) == [None] * size
+        assert await wait_results([*early, last]) == [None] * size
 
 
 # ---------------------------------------------------------------- memory
@@ -409,7 +409,7 @@ async def test_an_input_may_lie_in_the_output() -> None:
             for rank, out in enumerate(outs):
                 out[rank] = numbers(rank, length)
             wanted = total(outs)
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, outs=outs: group.all_gather_into_tensor(
                     outs[group.rank], outs[group.rank][group.rank]
                 )
@@ -422,7 +422,7 @@ async def test_an_output_may_lie_in_the_input() -> None:
         for length in (1, 7, 150):
             xs = [numbers(rank, 3 * length).reshape(3, length) for rank in range(3)]
             before = kept(xs)
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs: group.reduce_scatter_tensor(
                     xs[group.rank][group.rank], xs[group.rank]
                 )
@@ -437,11 +437,11 @@ async def test_all_to_all_may_be_in_place() -> None:
     async with inproc_world(4) as world:
         xs = [np.arange(4 * 30).reshape(4, 30) + 1000 * rank for rank in range(4)]
         before = kept(xs)
-        await world.everywhere(
+        await world.call_on_all(
             lambda group: group.all_to_all_single(xs[group.rank], xs[group.rank])
         )
         assert_equal(xs, [np.array([x[rank] for x in before]) for rank in range(4)])
-        await world.everywhere(
+        await world.call_on_all(
             lambda group: group.all_to_all(list(xs[group.rank]), list(xs[group.rank]))
         )
         assert_equal(xs, before)
@@ -451,7 +451,7 @@ async def test_inputs_that_are_not_contiguous_are_read_as_they_look() -> None:
     async with inproc_world(2) as world:
         xs = [np.arange(100).reshape(10, 10)[::2, ::-3] * (rank + 1) for rank in range(2)]
         outs = [np.zeros((2, *xs[0].shape), np.int64) for _ in range(2)]
-        await world.everywhere(
+        await world.call_on_all(
             lambda group: group.all_gather_into_tensor(outs[group.rank], xs[group.rank])
         )
         assert_equal(outs, [np.array(xs)] * 2)
@@ -494,7 +494,7 @@ async def test_calls_under_way_end_in_order_in_every_group() -> None:
                     )
                 )
                 works.append(work)
-        await results(works)
+        await wait_results(works)
         for members in groups:
             for group in members:
                 mine = [
@@ -511,12 +511,12 @@ async def test_ranks_of_a_group_are_counted_in_its_own_order() -> None:
         assert [group.rank for group in members] == [0, 1, 2]
         xs = [np.full(3, world_rank) for world_rank in (4, 1, 3)]
         outs = [np.zeros((3, 3), np.int64) for _ in members]
-        await results(
+        await wait_results(
             group.all_gather_into_tensor(out, x)
             for group, out, x in zip(members, outs, xs, strict=True)
         )
         assert_equal(outs, [np.array(xs)] * 3)
-        await results(group.broadcast(x, 0) for group, x in zip(members, xs, strict=True))
+        await wait_results(group.broadcast(x, 0) for group, x in zip(members, xs, strict=True))
         assert_equal(xs, [np.full(3, 4)] * 3)
 
 
@@ -524,17 +524,17 @@ async def test_only_the_ranks_of_a_group_wait_for_its_calls() -> None:
     async with inproc_world(3) as world:
         pair = world.open_group("pair", [0, 1])
         blocked = world.groups[0].barrier()
-        await results(group.barrier() for group in pair)
+        await wait_results(group.barrier() for group in pair)
         assert not blocked.is_completed()
-        await results([blocked, *(group.barrier() for group in world.groups[1:])])
+        await wait_results([blocked, *(group.barrier() for group in world.groups[1:])])
 
 
 async def test_a_world_of_more_ranks_than_anything_else_here_works() -> None:
     async with inproc_world(13) as world:
         xs = [numbers(rank, 150) for rank in range(13)]
         wanted = total(kept(xs))
-        await world.everywhere(lambda group: group.all_reduce(xs[group.rank]))
-        await world.everywhere(lambda group: group.barrier())
+        await world.call_on_all(lambda group: group.all_reduce(xs[group.rank]))
+        await world.call_on_all(lambda group: group.barrier())
         assert_equal(xs, [wanted] * 13)
 
 

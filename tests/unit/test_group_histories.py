@@ -13,7 +13,7 @@ import pytest
 from allhands.engine.failures import tracker
 from allhands.engine.links.output_guard import ROOTED
 from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout
-from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes
+from allhands.testing.inproc_world import InprocWorld, inproc_world, wait_outcomes
 from support.arrays.collective_cases import EVERY, Case, case
 
 pytestmark = pytest.mark.usefixtures("miniature")
@@ -25,7 +25,7 @@ SOON = 0.02
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ranks that are not there answer at once."""
-    monkeypatch.setattr(tracker, "_SOON_SECONDS", 0.005)
+    monkeypatch.setattr(tracker, "_ANSWER_DELAY", 0.005)
     monkeypatch.setattr(tracker, "_MISMATCH_SECONDS", 0.1)
 
 
@@ -68,9 +68,9 @@ async def step(world: InprocWorld, chance: random.Random, what: str) -> None:
             await asyncio.sleep(0)
         works[odd].cancel()
     if what == "late":
-        await outcomes(works.values())
+        await wait_outcomes(works.values())
         works[odd] = mine[odd].run(world.groups[odd], timeout=timeout)
-    ended = await outcomes(works[rank] for rank in range(size))
+    ended = await wait_outcomes(works[rank] for rank in range(size))
     for one, said, error in zip(mine, before, ended, strict=True):
         check(one, said, error)
     if what == "good":
@@ -99,12 +99,12 @@ async def test_what_goes_wrong_in_one_call_is_not_found_in_another(hosts: str, s
             what = chance.choice(["good", "good", "mismatch", "late", "cancelled"])
             await step(world, chance, what)
         await step(world, chance, "good")
-        await world.everywhere(lambda group: group.barrier())
-        await world.settle()
+        await world.call_on_all(lambda group: group.barrier())
+        await world.run_until_idle()
         for rank in world.ranks:
             inbox, mesh = rank.mesh._inbox, rank.mesh
             assert not inbox._early
             assert not inbox._posted
-            assert not any(inbox._held.values())
-            assert not mesh._musters
-            assert not mesh._askers
+            assert not any(inbox._held_bytes.values())
+            assert not mesh._arrival_waits
+            assert not mesh._queriers

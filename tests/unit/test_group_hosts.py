@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from allhands.collectives.reduction import OPS, ReduceOp
 from allhands.errors import CollectiveMismatch, CollectiveTimeout, PeerFailed
-from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes, results
+from allhands.testing.inproc_world import InprocWorld, inproc_world, wait_outcomes, wait_results
 from support.arrays.collective_cases import called
 
 Array = NDArray[np.generic]
@@ -41,7 +41,7 @@ async def test_all_reduce_gives_everybody_the_sum(hosts: str) -> None:
             xs = [numbers(rank, length) for rank in range(len(hosts))]
             wanted = fold(np.add, xs)
             works = [group.all_reduce(x) for group, x in zip(world.groups, xs, strict=True)]
-            await results(works)
+            await wait_results(works)
             assert_equal(xs, [wanted] * len(hosts))
             assert "hosts of" in works[0].explain()
             assert world.groups[0].explain() == works[0].explain()
@@ -71,9 +71,9 @@ async def test_reductions_know_every_operation(op: ReduceOp, hosts: str) -> None
                 wanted = wanted / size
             whole, rooted = ([x.copy() for x in given] for _ in range(2))
             shares = [np.zeros(length, dtype) for _ in range(size)]
-            await world.everywhere(lambda group, xs=whole: group.all_reduce(xs[group.rank], op))
-            await world.everywhere(lambda group, xs=rooted: group.reduce(xs[group.rank], 1, op))
-            await world.everywhere(
+            await world.call_on_all(lambda group, xs=whole: group.all_reduce(xs[group.rank], op))
+            await world.call_on_all(lambda group, xs=rooted: group.reduce(xs[group.rank], 1, op))
+            await world.call_on_all(
                 lambda group, xs=given, outs=shares: group.reduce_scatter_tensor(
                     outs[group.rank], xs[group.rank], op
                 )
@@ -94,13 +94,13 @@ async def test_averages_of_integers_are_divided_once_and_towards_zero(hosts: str
             wanted = np.array([abs(x) // size * (1 if x > 0 else -1) for x in total], np.int64)
             whole, rooted = ([x.copy() for x in given] for _ in range(2))
             shares = [np.zeros(length, np.int64) for _ in range(size)]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=whole: group.all_reduce(xs[group.rank], ReduceOp.AVG)
             )
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=rooted: group.reduce(xs[group.rank], 1, ReduceOp.AVG)
             )
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=given, outs=shares: group.reduce_scatter_tensor(
                     outs[group.rank], xs[group.rank], ReduceOp.AVG
                 )
@@ -119,7 +119,7 @@ async def test_all_reduce_takes_every_dtype(dtype: str) -> None:
         for length in LENGTHS:
             xs = [numbers(rank, length, dtype) for rank in range(4)]
             wanted = fold(np.add, xs)
-            await world.everywhere(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
+            await world.call_on_all(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
             assert_equal(xs, [wanted] * 4)
 
 
@@ -133,7 +133,7 @@ async def test_all_reduce_of_floats_gives_the_same_bits_everywhere(
             rng = np.random.default_rng(length)
             xs = [rng.standard_normal(length).astype(np.float32) for _ in hosts]
             exact = fold(np.add, [x.astype(np.float64) for x in xs])
-            await world.everywhere(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
+            await world.call_on_all(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
             assert len({x.tobytes() for x in xs}) == 1
             np.testing.assert_allclose(xs[0], exact, rtol=1e-5, atol=1e-5)
 
@@ -145,11 +145,11 @@ async def test_rooted_calls_work_for_any_root(hosts: str) -> None:
         for length, root in product(LENGTHS, range(size)):
             xs = [numbers(rank, length) for rank in range(size)]
             before = [x.copy() for x in xs]
-            await world.everywhere(lambda group, xs=xs, r=root: group.reduce(xs[group.rank], r))
+            await world.call_on_all(lambda group, xs=xs, r=root: group.reduce(xs[group.rank], r))
             assert_equal([xs[root]], [fold(np.add, before)])
             xs[root][:] = before[root]
             assert_equal(xs, before)
-            await world.everywhere(lambda group, xs=xs, r=root: group.broadcast(xs[group.rank], r))
+            await world.call_on_all(lambda group, xs=xs, r=root: group.broadcast(xs[group.rank], r))
             assert_equal(xs, [before[root]] * size)
 
 
@@ -164,10 +164,10 @@ async def test_all_gather_fills_lists_and_tensors_alike(hosts: str, dtype: str) 
             xs = [one.view(dtype) for one in raw] if length else [np.zeros(0, dtype)] * size
             lists = [[np.zeros(length, dtype) for _ in xs] for _ in xs]
             whole = [np.zeros(size * length, dtype) for _ in xs]
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs, out=lists: group.all_gather(out[group.rank], xs[group.rank])
             )
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs, out=whole: group.all_gather_into_tensor(
                     out[group.rank], xs[group.rank]
                 )
@@ -182,9 +182,9 @@ async def test_a_barrier_ends_when_all_have_come_and_not_before(hosts: str) -> N
     async with inproc_world(len(hosts), hosts=hosts) as world:
         for late in range(len(hosts)):
             early = [group.barrier() for group in world.groups if group.rank != late]
-            await world.settle()
+            await world.run_until_idle()
             assert not any(work.is_completed() for work in early)
-            await results([*early, world.groups[late].barrier()])
+            await wait_results([*early, world.groups[late].barrier()])
 
 
 async def test_deterministic_groups_keep_to_the_order_of_ranks() -> None:
@@ -193,7 +193,7 @@ async def test_deterministic_groups_keep_to_the_order_of_ranks() -> None:
     wanted = fold(np.add, xs)
     async with inproc_world(4, hosts="abab", deterministic=True) as world:
         works = [group.all_reduce(x) for group, x in zip(world.groups, xs, strict=True)]
-        await results(works)
+        await wait_results(works)
         assert_equal(xs, [wanted] * 4)
         assert "hosts of" not in works[0].explain()
 
@@ -204,7 +204,7 @@ async def test_deterministic_groups_keep_to_the_order_of_ranks() -> None:
 async def assert_usable(world: InprocWorld) -> None:
     for length in (1, 151):
         xs = [np.arange(length) * (group.rank + 1) for group in world.groups]
-        await world.everywhere(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
+        await world.call_on_all(lambda group, xs=xs: group.all_reduce(xs[group.rank]))
         assert_equal(xs, [np.arange(length) * sum(range(1, len(xs) + 1))] * len(xs))
 
 
@@ -217,7 +217,7 @@ async def test_a_mismatch_gives_every_rank_the_same_table(
     async with inproc_world(5, hosts=hosts) as world:
         usual, unusual = lengths
         sizes = [unusual if rank == odd else usual for rank in range(5)]
-        ended = await outcomes(
+        ended = await wait_outcomes(
             group.all_reduce(np.ones(sizes[group.rank])) for group in world.groups
         )
         for error in ended:
@@ -231,7 +231,7 @@ async def test_a_mismatch_gives_every_rank_the_same_table(
 @pytest.mark.parametrize("odd", range(4))
 async def test_a_call_over_links_alone_does_not_match_one_in_phases(odd: int) -> None:
     async with inproc_world(4, hosts="aabb", timeout=4) as world:
-        ended = await outcomes(
+        ended = await wait_outcomes(
             group.all_to_all_single(np.zeros(4), np.ones(4))
             if group.rank == odd
             else group.barrier()
@@ -246,11 +246,13 @@ async def test_a_call_over_links_alone_does_not_match_one_in_phases(odd: int) ->
 async def test_a_rank_that_does_not_come_costs_the_call_alone(late: int, length: int) -> None:
     async with inproc_world(4, hosts="aabb") as world:
         early = [group for group in world.groups if group.rank != late]
-        ended = await outcomes(group.all_reduce(np.ones(length), timeout=0.2) for group in early)
+        ended = await wait_outcomes(
+            group.all_reduce(np.ones(length), timeout=0.2) for group in early
+        )
         assert all(isinstance(error, CollectiveTimeout) for error in ended), ended
         assert late in {rank for error in ended for rank in error.missing_ranks}
         x = np.ones(length)
-        [own] = await outcomes([world.groups[late].all_reduce(x, timeout=0.2)])
+        [own] = await wait_outcomes([world.groups[late].all_reduce(x, timeout=0.2)])
         # What the others sent before they gave up may be all that it needs.
         assert isinstance(own, CollectiveTimeout) or np.array_equal(x, np.full(length, 4.0)), own
         await assert_usable(world)
@@ -260,9 +262,9 @@ async def test_a_rank_that_does_not_come_costs_the_call_alone(late: int, length:
 async def test_a_lost_rank_ends_the_call_of_all_and_is_named(length: int) -> None:
     async with inproc_world(4, hosts="aabb") as world:
         works = [group.all_reduce(np.ones(length)) for group in world.groups[:3]]
-        await world.settle()
+        await world.run_until_idle()
         await world.fail(3)
-        for error in await outcomes(works):
+        for error in await wait_outcomes(works):
             assert isinstance(error, PeerFailed)
             assert error.failed_ranks == (3,)
 
@@ -272,9 +274,9 @@ async def test_a_rank_may_leave_when_its_part_is_done() -> None:
         xs = [np.full(151, float(rank)) for rank in range(4)]
         works = [group.all_reduce(x) for group, x in zip(world.groups, xs, strict=True)]
         await world.leave(0)
-        await results(works)
+        await wait_results(works)
         assert_equal(xs, [np.full(151, 6.0)] * 4)
-        ended = await outcomes(group.barrier() for group in world.groups[1:])
+        ended = await wait_outcomes(group.barrier() for group in world.groups[1:])
         assert all(isinstance(error, PeerFailed) for error in ended), ended
 
 
@@ -294,7 +296,7 @@ async def test_narrow_sums_are_rounded_once_by_each_host_and_once_between_them(
     wanted = rounded([rounded(given[:each]), rounded(given[each:])])
     async with inproc_world(size, hosts=hosts) as world:
         xs = [x.copy() for x in given]
-        await world.everywhere(lambda group: group.all_reduce(xs[group.rank]))
+        await world.call_on_all(lambda group: group.all_reduce(xs[group.rank]))
         assert "hosts of" in world.groups[0].explain()
         assert_equal(xs, [wanted] * size)
 
@@ -306,11 +308,11 @@ async def test_operations_with_a_factor_or_a_function_know_hosts(hosts: str) -> 
         for length in (1, 300):
             given = [np.arange(length) + rank for rank in range(size)]
             xs, ys = ([x.copy() for x in given] for _ in range(2))
-            await world.everywhere(
+            await world.call_on_all(
                 lambda group, xs=xs: group.all_reduce(xs[group.rank], ReduceOp.premul_sum(3))
             )
             assert_equal(xs, [3 * fold(np.add, given)] * size)
-            await world.everywhere(lambda group, ys=ys: group.all_reduce(ys[group.rank], last))
+            await world.call_on_all(lambda group, ys=ys: group.all_reduce(ys[group.rank], last))
             assert_equal(ys, [given[-1]] * size)
 
 
@@ -323,7 +325,7 @@ async def test_calls_of_several_steps_know_hosts(hosts: str) -> None:
             wanted = np.cumsum(xs, axis=0)
             work = [group.scan(x) for group, x in zip(world.groups, xs, strict=True)]
             parts = [group.all_gather_v(np.full(group.rank, length)) for group in world.groups]
-            await results(work)
+            await wait_results(work)
             assert_equal(xs, list(wanted))
-            for found in await results(parts):
+            for found in await wait_results(parts):
                 assert_equal(found, [np.full(rank, length) for rank in range(size)])

@@ -8,7 +8,7 @@ import pytest
 
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveMismatch, CollectiveTimeout, PeerFailed
-from allhands.testing.inproc_world import InprocWorld, inproc_world, outcomes, results
+from allhands.testing.inproc_world import InprocWorld, inproc_world, wait_outcomes, wait_results
 
 SMALL, LARGE = 2, 150
 """Elements of a message that goes unasked, and of one in many frames, in a miniature world."""
@@ -35,11 +35,11 @@ async def test_a_message_arrives_whole_whoever_is_first(three: InprocWorld) -> N
     for length in (0, 1, SMALL, 5, 8, LARGE):
         x, first, second = message(1, length), room(length), room(length)
         early = receiver.recv(first, 0)
-        await results([sender.send(x, 1), early])
+        await wait_results([sender.send(x, 1), early])
         late = sender.send(x, 1)
-        await three.settle()
+        await three.run_until_idle()
         got = receiver.recv(second, 0)
-        assert await results([late, got]) == [x, second]
+        assert await wait_results([late, got]) == [x, second]
         np.testing.assert_array_equal(first, x)
         np.testing.assert_array_equal(second, x)
         assert early.source_rank() == got.source_rank() == 0
@@ -48,7 +48,7 @@ async def test_a_message_arrives_whole_whoever_is_first(three: InprocWorld) -> N
 async def test_any_shape_and_dtype_travels(three: InprocWorld) -> None:
     x = np.array([["a", "bcd"], ["ef", ""]])
     y = np.zeros((2, 2), x.dtype)
-    await results([three.groups[0].send(x[::-1], 1), three.groups[1].recv(y, 0)])
+    await wait_results([three.groups[0].send(x[::-1], 1), three.groups[1].recv(y, 0)])
     np.testing.assert_array_equal(y, x[::-1])
 
 
@@ -57,10 +57,12 @@ async def test_a_small_send_ends_without_a_receive_and_a_large_one_does_not(
 ) -> None:
     sender, receiver, _ = three.groups
     small, large = sender.send(message(1), 1, tag=1), sender.send(message(2, LARGE), 1, tag=2)
-    await three.settle()
+    await three.run_until_idle()
     assert small.is_success()
     assert not large.is_completed()
-    await results([large, receiver.recv(room(LARGE), 0, tag=2), receiver.recv(room(), 0, tag=1)])
+    await wait_results(
+        [large, receiver.recv(room(LARGE), 0, tag=2), receiver.recv(room(), 0, tag=1)]
+    )
 
 
 @pytest.mark.parametrize("receives_first", [False, True])
@@ -76,8 +78,8 @@ async def test_messages_of_one_tag_keep_their_order_large_and_small(
 
     receives = receive() if receives_first else []
     sends = [sender.send(message(number, length), 1) for number, length in enumerate(lengths)]
-    await three.settle()
-    await results([*(receives or receive()), *sends])
+    await three.run_until_idle()
+    await wait_results([*(receives or receive()), *sends])
     for number, (one, length) in enumerate(zip(rooms, lengths, strict=True)):
         np.testing.assert_array_equal(one, message(number, length))
 
@@ -85,10 +87,10 @@ async def test_messages_of_one_tag_keep_their_order_large_and_small(
 async def test_more_small_messages_than_may_go_unasked_arrive_in_order(three: InprocWorld) -> None:
     sender, receiver, _ = three.groups
     sends = [sender.send(message(number), 1) for number in range(100)]
-    await three.settle()
+    await three.run_until_idle()
     assert not all(work.is_completed() for work in sends)
     rooms = [room() for _ in range(100)]
-    await results([*sends, *(receiver.recv(one, 0) for one in rooms)])
+    await wait_results([*sends, *(receiver.recv(one, 0) for one in rooms)])
     assert [one[0] for one in rooms] == [1000 * number for number in range(100)]
 
 
@@ -99,7 +101,7 @@ async def test_tags_are_told_apart(three: InprocWorld) -> None:
         works = [sender.send(message(tag, length), 1, tag=tag) for tag in (0, 1, 2**31 - 1)]
         for tag, one in zip((2**31 - 1, 0, 1), rooms, strict=True):
             works.append(receiver.recv(one, 0, tag=tag))
-        await results(works)
+        await wait_results(works)
         for tag, one in zip((2**31 - 1, 0, 1), rooms, strict=True):
             np.testing.assert_array_equal(one, message(tag, length))
 
@@ -107,7 +109,7 @@ async def test_tags_are_told_apart(three: InprocWorld) -> None:
 async def test_groups_are_told_apart(three: InprocWorld) -> None:
     pair = three.open_group("pair", [1, 0])
     ours, theirs = room(), room()
-    await results(
+    await wait_results(
         [
             three.groups[0].send(message(1), 1),
             pair[1].send(message(2), 0),
@@ -123,8 +125,8 @@ async def test_an_open_receive_takes_from_whoever_sends_and_tells_who(three: Inp
     for length in (SMALL, LARGE):
         rooms = [room(length) for _ in range(2)]
         receives = [receiver.recv(one) for one in rooms]
-        await results([three.groups[2].send(message(2, length), 0), receives[0]])
-        await results([three.groups[1].send(message(1, length), 0), receives[1]])
+        await wait_results([three.groups[2].send(message(2, length), 0), receives[0]])
+        await wait_results([three.groups[1].send(message(1, length), 0), receives[1]])
         assert [work.source_rank() for work in receives] == [2, 1]
         for number, one in zip((2, 1), rooms, strict=True):
             np.testing.assert_array_equal(one, message(number, length))
@@ -134,7 +136,7 @@ async def test_a_message_goes_to_the_first_receive_that_fits(three: InprocWorld)
     receiver = three.groups[0]
     from_two, open_one, from_one = room(), room(), room()
     receives = [receiver.recv(from_two, 2), receiver.recv(open_one), receiver.recv(from_one, 1)]
-    await results(
+    await wait_results(
         [
             *(three.groups[1].send(message(number), 0) for number in (1, 2)),
             three.groups[2].send(message(3), 0),
@@ -148,20 +150,20 @@ async def test_both_may_send_first(three: InprocWorld) -> None:
     for length in (SMALL, LARGE):
         rooms = [room(length) for _ in range(2)]
         sends = [three.groups[rank].send(message(rank, length), 1 - rank) for rank in range(2)]
-        await three.settle()
+        await three.run_until_idle()
         receives = [three.groups[rank].recv(rooms[rank], 1 - rank) for rank in range(2)]
-        await results([*sends, *receives])
+        await wait_results([*sends, *receives])
         np.testing.assert_array_equal(rooms[0], message(1, length))
         np.testing.assert_array_equal(rooms[1], message(0, length))
 
 
 async def test_messages_and_collectives_do_not_wait_for_each_other(three: InprocWorld) -> None:
     receive = three.groups[1].recv(room(), 0)
-    await three.everywhere(lambda group: group.barrier())
+    await three.call_on_all(lambda group: group.barrier())
     barrier = three.groups[0].barrier()
-    await results([three.groups[0].send(message(1), 1), receive])
+    await wait_results([three.groups[0].send(message(1), 1), receive])
     assert not barrier.is_completed()
-    await results([barrier, *(group.barrier() for group in three.groups[1:])])
+    await wait_results([barrier, *(group.barrier() for group in three.groups[1:])])
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -176,20 +178,20 @@ async def test_a_message_of_another_size_is_a_mismatch_and_the_next_one_fits(
         into = room(wanted)
         send = sender.send(message(1, sent), 1, tag=5)
         receive = receiver.recv(into, 0, tag=5)
-        told, error = await outcomes([send, receive])
+        told, error = await wait_outcomes([send, receive])
         assert isinstance(error, CollectiveMismatch)
         assert error.table == {0: f"message(int64[{sent}])", 1: f"message(int64[{wanted}])"}
         np.testing.assert_array_equal(into, room(wanted))
         if sent > 4:  # it waited to be asked for, so its sender learns it as well
             assert isinstance(told, CollectiveMismatch)
             assert told.table == error.table
-        await results([sender.send(message(2), 1, tag=5), receiver.recv(room(), 0, tag=5)])
+        await wait_results([sender.send(message(2), 1, tag=5), receiver.recv(room(), 0, tag=5)])
 
 
 async def test_a_message_of_another_dtype_is_a_mismatch(three: InprocWorld) -> None:
     for length in (SMALL, LARGE):
         into = np.zeros(length)
-        *_, error = await outcomes(
+        *_, error = await wait_outcomes(
             [three.groups[0].send(message(1, length), 1), three.groups[1].recv(into, 0)]
         )
         assert isinstance(error, CollectiveMismatch)
@@ -199,7 +201,7 @@ async def test_a_message_of_another_dtype_is_a_mismatch(three: InprocWorld) -> N
 
 async def test_a_receive_that_nobody_serves_times_out_by_name(three: InprocWorld) -> None:
     receiver = three.groups[0]
-    named, anybody = await outcomes(
+    named, anybody = await wait_outcomes(
         [receiver.recv(room(), 2, timeout=0.02), receiver.recv(room(), tag=3, timeout=0.02)]
     )
     assert isinstance(named, CollectiveTimeout)
@@ -215,8 +217,8 @@ async def test_a_message_that_comes_after_its_receive_timed_out_is_for_the_next(
     sender, receiver, _ = three.groups
     for length in (SMALL, LARGE):
         gone, into = room(length), room(length)
-        await outcomes([receiver.recv(gone, 0, timeout=0.01)])
-        await results([sender.send(message(1, length), 1), receiver.recv(into, 0)])
+        await wait_outcomes([receiver.recv(gone, 0, timeout=0.01)])
+        await wait_results([sender.send(message(1, length), 1), receiver.recv(into, 0)])
         np.testing.assert_array_equal(into, message(1, length))
         np.testing.assert_array_equal(gone, room(length))
 
@@ -225,11 +227,11 @@ async def test_a_large_send_that_nobody_takes_times_out_and_is_never_received(
     three: InprocWorld,
 ) -> None:
     sender, receiver, _ = three.groups
-    (error,) = await outcomes([sender.send(message(1, LARGE), 1, timeout=0.02)])
+    (error,) = await wait_outcomes([sender.send(message(1, LARGE), 1, timeout=0.02)])
     assert isinstance(error, CollectiveTimeout)
     assert "send to rank 1 (tag 0) timed out after 0.02 s" in str(error)
     into = room(LARGE)
-    await results([receiver.recv(into, 0), sender.send(message(2, LARGE), 1)])
+    await wait_results([receiver.recv(into, 0), sender.send(message(2, LARGE), 1)])
     np.testing.assert_array_equal(into, message(2, LARGE))
 
 
@@ -238,10 +240,10 @@ async def test_a_cancelled_receive_takes_nothing(three: InprocWorld) -> None:
     cancelled, into = room(), room()
     work = receiver.recv(cancelled)
     work.cancel()
-    (error,) = await outcomes([work])
+    (error,) = await wait_outcomes([work])
     assert isinstance(error, AllhandsError)
     assert "recv from any rank (tag 0) was cancelled by this rank" in str(error)
-    await results([sender.send(message(1), 1), receiver.recv(into)])
+    await wait_results([sender.send(message(1), 1), receiver.recv(into)])
     assert (cancelled[0], into[0]) == (-1, 1000)
 
 
@@ -252,10 +254,10 @@ async def test_a_cancelled_send_is_not_received(three: InprocWorld) -> None:
         receives = [receiver.recv(into, 0)] if first == "receive" else []
         work = sender.send(message(1, LARGE), 1)
         work.cancel()
-        (error,) = await outcomes([work])
+        (error,) = await wait_outcomes([work])
         assert "send to rank 1 (tag 0) was cancelled" in str(error)
         receives = receives or [receiver.recv(into, 0)]
-        await results([sender.send(message(2, LARGE), 1), *receives])
+        await wait_results([sender.send(message(2, LARGE), 1), *receives])
         np.testing.assert_array_equal(into, message(2, LARGE))
 
 
@@ -266,12 +268,12 @@ async def test_a_send_cancelled_half_way_leaves_its_receive_to_the_next_message(
     into = room(20_000)
     receive = receiver.recv(into)
     work = sender.send(message(1, 20_000), 1)
-    await three.settle()
+    await three.run_until_idle()
     assert into[0] == 1000
     assert not work.is_completed()
     work.cancel()
-    await outcomes([work])
-    await results([other.send(message(3, 20_000), 1), receive])
+    await wait_outcomes([work])
+    await wait_results([other.send(message(3, 20_000), 1), receive])
     assert receive.source_rank() == 2
     np.testing.assert_array_equal(into, message(3, 20_000))
 
@@ -294,37 +296,37 @@ async def test_what_a_peer_sent_before_it_left_can_be_received_and_nothing_after
     three: InprocWorld,
 ) -> None:
     leaver, stays, other = three.groups
-    await results([leaver.send(message(1), 1), leaver.send(message(2), 1)])
+    await wait_results([leaver.send(message(1), 1), leaver.send(message(2), 1)])
     await three.leave(0)
     rooms = [room(), room(), room()]
     works = [stays.recv(rooms[0], 0), stays.recv(rooms[1]), stays.recv(rooms[2], 0)]
-    *_, error = await outcomes(works)
+    *_, error = await wait_outcomes(works)
     assert [one[0] for one in rooms] == [1000, 2000, -1]
     assert isinstance(error, PeerFailed)
     assert error.failed_ranks == (0,)
-    (error,) = await outcomes([stays.send(message(3), 0)])
+    (error,) = await wait_outcomes([stays.send(message(3), 0)])
     assert isinstance(error, PeerFailed)
-    await results([other.send(message(4), 1), stays.recv(rooms[2])])
+    await wait_results([other.send(message(4), 1), stays.recv(rooms[2])])
     assert rooms[2][0] == 4000
 
 
 async def test_blocked_receives_from_a_peer_that_leaves_end_at_once(three: InprocWorld) -> None:
     named, anybody = three.groups[1].recv(room(), 0), three.groups[1].recv(room(), tag=1)
-    await three.settle()
+    await three.run_until_idle()
     await three.leave(0)
-    (error,) = await outcomes([named])
+    (error,) = await wait_outcomes([named])
     assert isinstance(error, PeerFailed)
     assert not anybody.is_completed()  # rank 2 may still send
     await three.leave(2)
-    (error,) = await outcomes([anybody])
+    (error,) = await wait_outcomes([anybody])
     assert isinstance(error, PeerFailed)
 
 
 async def test_a_failed_peer_ends_messages_with_anybody(three: InprocWorld) -> None:
     works = [three.groups[0].recv(room(), 1), three.groups[0].send(message(1, LARGE), 2)]
-    await three.settle()
+    await three.run_until_idle()
     await three.fail(2)
-    for error in await outcomes([*works, three.groups[0].recv(room(), 1)]):
+    for error in await wait_outcomes([*works, three.groups[0].recv(room(), 1)]):
         assert isinstance(error, PeerFailed)
         assert error.failed_ranks == (2,)
 
@@ -339,7 +341,7 @@ async def test_hundreds_of_messages_around_a_ring_all_arrive() -> None:
             for here, there in pairwise(ring):
                 works.append(world.groups[here].send(message(number + here, length), there))
                 works.append(world.groups[there].recv(rooms[there][number], here))
-        await results(works)
+        await wait_results(works)
         for here, there in pairwise(ring):
             for number, length in enumerate(lengths):
                 np.testing.assert_array_equal(rooms[there][number], message(number + here, length))

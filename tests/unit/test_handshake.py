@@ -9,9 +9,9 @@ from allhands.transport.handshake import (
     HandshakeError,
     check_hello,
     check_proof,
-    hello,
-    new_nonce,
-    prove,
+    make_hello,
+    make_nonce,
+    make_proof,
 )
 from allhands_proto.v1.peer_pb2 import Hello
 
@@ -21,7 +21,7 @@ NONCE = b"n" * NONCE_BYTES
 
 def greeting(**change: object) -> Hello:
     """What rank 2 says to rank 1, but for some fields."""
-    said = hello(job="j", incarnation="i", member="m", rank=2, to_rank=1)
+    said = make_hello(job="j", incarnation="i", member="m", rank=2, to_rank=1)
     for name, value in change.items():
         setattr(said, name, value)
     return said
@@ -62,7 +62,7 @@ def test_an_empty_hello_is_refused() -> None:
 @pytest.mark.parametrize("role", ["accept", "dial"])
 def test_the_proof_of_who_holds_the_secret_is_accepted(role: str) -> None:
     said = greeting()
-    check_proof(SECRET, role, said, NONCE, prove(SECRET, role, said, NONCE))
+    check_proof(SECRET, role, said, NONCE, make_proof(SECRET, role, said, NONCE))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_proof_of_who_holds_the_secret_is_accepted(role: str) -> None:
 )
 def test_a_proof_holds_for_one_hello_only(change: dict[str, object]) -> None:
     said = greeting()
-    proof = prove(SECRET, "dial", said, NONCE)
+    proof = make_proof(SECRET, "dial", said, NONCE)
     for name, value in change.items():
         setattr(said, name, value)
     with pytest.raises(HandshakeError, match="does not hold the secret"):
@@ -88,7 +88,7 @@ def test_a_proof_holds_for_one_hello_only(change: dict[str, object]) -> None:
 
 def test_a_proof_is_not_for_the_other_role_nor_for_another_challenge() -> None:
     said = greeting()
-    proof = prove(SECRET, "accept", said, NONCE)
+    proof = make_proof(SECRET, "accept", said, NONCE)
     with pytest.raises(HandshakeError):
         check_proof(SECRET, "dial", said, NONCE, proof)  # mirrored back to its maker
     with pytest.raises(HandshakeError):
@@ -97,7 +97,7 @@ def test_a_proof_is_not_for_the_other_role_nor_for_another_challenge() -> None:
 
 def test_another_secret_proves_nothing_and_none_is_told() -> None:
     said = greeting()
-    proof = prove(b"t" * 32, "dial", said, NONCE)
+    proof = make_proof(b"t" * 32, "dial", said, NONCE)
     with pytest.raises(HandshakeError) as caught:
         check_proof(SECRET, "dial", said, NONCE, proof)
     assert SECRET.decode() not in str(caught.value)
@@ -107,7 +107,7 @@ def test_another_secret_proves_nothing_and_none_is_told() -> None:
 def test_a_short_challenge_is_refused_even_with_a_good_proof(nonce: bytes) -> None:
     said = greeting()
     with pytest.raises(HandshakeError, match="nonce of"):
-        check_proof(SECRET, "accept", said, nonce, prove(SECRET, "accept", said, nonce))
+        check_proof(SECRET, "accept", said, nonce, make_proof(SECRET, "accept", said, nonce))
 
 
 @given(st.binary(max_size=64))
@@ -117,4 +117,4 @@ def test_random_bytes_are_no_proof(proof: bytes) -> None:
 
 
 def test_nonces_are_new_each_time() -> None:
-    assert len({new_nonce() for _ in range(100)} | {greeting().nonce for _ in range(100)}) == 200
+    assert len({make_nonce() for _ in range(100)} | {greeting().nonce for _ in range(100)}) == 200

@@ -2,8 +2,8 @@
 
 import pytest
 
-from allhands.transport.frame import FrameError, Header, Key, Kind
-from allhands.transport.inbox import Arrival, Inbox, Incoming, Unlike
+from allhands.transport.frame import FrameError, FrameKind, Header, MessageKey
+from allhands.transport.inbox import Inbox, MessageMismatch, PostedReceive, ReceiveSink
 
 CHUNK, EAGER, UNASKED, BUDGET = 64, 32, 48, 192
 """As the miniature world has them."""
@@ -20,10 +20,10 @@ class Receive:
         self, total: int, signature: int = SIGNATURE, *, grain: int = 1, has_room: bool = False
     ) -> None:
         self.data = bytearray(b"-" * total)
-        self.ended: list[Unlike | None] = []
+        self.ended: list[MessageMismatch | None] = []
         room = self._room if has_room else None
-        self.incoming = Incoming(
-            total, signature, self._land, self.ended.append, grain=grain, room=room
+        self.incoming = PostedReceive(
+            total, signature, self._land, self.ended.append, alignment=grain, room=room
         )
 
     def _room(self, offset: int, length: int) -> memoryview:
@@ -50,7 +50,7 @@ class Receiver:
 
     def post(
         self,
-        key: Key,
+        key: MessageKey,
         total: int,
         signature: int = SIGNATURE,
         *,
@@ -63,12 +63,12 @@ class Receiver:
 
     def post_open(self, source: int | None, total: int, tag: int = 0) -> Receive:
         receive = Receive(total)
-        self.inbox.post_open(source, 1, tag, receive.incoming)
+        self.inbox.post_p2p(source, 1, tag, receive.incoming)
         return receive
 
     def data(
         self,
-        key: Key,
+        key: MessageKey,
         payload: bytes,
         *,
         peer: int = PEER,
@@ -78,35 +78,35 @@ class Receiver:
         signature: int = SIGNATURE,
     ) -> None:
         header = Header(
-            Kind.DATA,
+            FrameKind.DATA,
             key,
             signature,
             len(payload) if total is None else total,
             offset,
             len(payload),
-            asked=asked,
+            is_cleared=asked,
         )
         self.inbox.accept(peer, header, memoryview(payload))
 
     def open(
         self,
-        key: Key,
+        key: MessageKey,
         length: int,
         *,
         total: int | None = None,
         offset: int = 0,
         asked: bool = False,
         signature: int = SIGNATURE,
-    ) -> Arrival | None:
+    ) -> ReceiveSink | None:
         """Begin a frame whose payload comes later."""
         whole = length if total is None else total
-        header = Header(Kind.DATA, key, signature, whole, offset, length, asked=asked)
+        header = Header(FrameKind.DATA, key, signature, whole, offset, length, is_cleared=asked)
         return self.inbox.open(PEER, header)
 
-    def say(self, kind: Kind, key: Key, total: int, *, peer: int = PEER) -> None:
+    def say(self, kind: FrameKind, key: MessageKey, total: int, *, peer: int = PEER) -> None:
         self.inbox.accept(peer, Header(kind, key, SIGNATURE, total), memoryview(b""))
 
-    def answered(self) -> list[tuple[int, Kind, Key, int]]:
+    def answered(self) -> list[tuple[int, FrameKind, MessageKey, int]]:
         said = [(peer, it.kind, it.key, it.total) for peer, it in self.replies]
         self.replies.clear()
         return said
@@ -114,8 +114,8 @@ class Receiver:
     @property
     def is_empty(self) -> bool:
         inbox = self.inbox
-        lines = (inbox._posted, inbox._early, inbox._queues, inbox._open)
-        return not any(lines) and not any(inbox._held.values())
+        lines = (inbox._posted, inbox._early, inbox._p2p_early, inbox._p2p_posted)
+        return not any(lines) and not any(inbox._held_bytes.values())
 
 
 @pytest.fixture
@@ -123,11 +123,11 @@ def receiver() -> Receiver:
     return Receiver()
 
 
-def to_point(number: int, tag: int = 0) -> Key:
-    return Key(1, number, 0, tag, point_to_point=True)
+def to_point(number: int, tag: int = 0) -> MessageKey:
+    return MessageKey(1, number, 0, tag, is_p2p=True)
 
 
-KEY = Key(1, 1)
+KEY = MessageKey(1, 1)
 
 
 # ---------------------------------------------------------------- collectives
@@ -153,8 +153,8 @@ def test_a_small_message_lands_whoever_is_first(
 
 def test_a_large_receive_asks_for_its_message_when_it_is_posted(receiver: Receiver) -> None:
     receive = receiver.post(KEY, 100)
-    assert receiver.answered() == [(PEER, Kind.CLEAR, KEY, 100)]
-    receiver.say(Kind.ANNOUNCE, KEY, 100)  # crossed
+    assert receiver.answered() == [(PEER, FrameKind.CTS, KEY, 100)]
+    receiver.say(FrameKind.RTS, KEY, 100)  # crossed
     assert receiver.answered() == []
     receiver.data(KEY, b"a" * 64, total=100, asked=True)
     assert receive.is_open
@@ -166,16 +166,16 @@ def test_a_large_receive_asks_for_its_message_when_it_is_posted(receiver: Receiv
 
 def test_an_announced_message_is_asked_for_once_somebody_wants_it(receiver: Receiver) -> None:
     for number, total in enumerate((10, 100), 1):  # a small one is announced for want of budget
-        receiver.say(Kind.ANNOUNCE, Key(1, number), total)
+        receiver.say(FrameKind.RTS, MessageKey(1, number), total)
         assert receiver.answered() == []
-        receiver.post(Key(1, number), total)
-        assert receiver.answered() == [(PEER, Kind.CLEAR, Key(1, number), total)]
+        receiver.post(MessageKey(1, number), total)
+        assert receiver.answered() == [(PEER, FrameKind.CTS, MessageKey(1, number), total)]
 
 
 def test_a_small_message_announced_to_a_waiting_receive_is_asked_for(receiver: Receiver) -> None:
     receive = receiver.post(KEY, 10)
-    receiver.say(Kind.ANNOUNCE, KEY, 10)
-    assert receiver.answered() == [(PEER, Kind.CLEAR, KEY, 10)]
+    receiver.say(FrameKind.RTS, KEY, 10)
+    assert receiver.answered() == [(PEER, FrameKind.CTS, KEY, 10)]
     receiver.data(KEY, b"0123456789", asked=True)
     assert receive.got == b"0123456789"
     assert receiver.is_empty
@@ -188,26 +188,26 @@ def test_an_unlike_message_is_told_and_nothing_of_it_lands(
 ) -> None:
     receives = []
     for number, announced in enumerate((False, True), 1):
-        key = Key(1, number)
+        key = MessageKey(1, number)
         if posted_first:
             receives.append(receiver.post(key, total, signature))
         if announced:
-            receiver.say(Kind.ANNOUNCE, key, 5)
+            receiver.say(FrameKind.RTS, key, 5)
         else:
             receiver.data(key, b"wrong")
         if not posted_first:
             receives.append(receiver.post(key, total, signature))
     for number, receive in enumerate(receives, 1):
-        assert receive.ended == [Unlike(PEER, Key(1, number), 5)]
+        assert receive.ended == [MessageMismatch(PEER, MessageKey(1, number), 5)]
         assert receive.data == b"-" * total
-    assert Kind.CLEAR not in [kind for _, kind, _, _ in receiver.answered()]
+    assert FrameKind.CTS not in [kind for _, kind, _, _ in receiver.answered()]
     assert receiver.is_empty
 
 
 def test_the_rest_of_an_unlike_message_is_dropped(receiver: Receiver) -> None:
     receive = receiver.post(KEY, 100, signature=6)
     receiver.data(KEY, b"a" * 64, total=100, asked=True)
-    assert receive.ended == [Unlike(PEER, KEY, 100)]
+    assert receive.ended == [MessageMismatch(PEER, KEY, 100)]
     receiver.data(KEY, b"a" * 36, total=100, offset=64, asked=True)
     assert receiver.is_empty
 
@@ -215,7 +215,7 @@ def test_the_rest_of_an_unlike_message_is_dropped(receiver: Receiver) -> None:
 def test_what_comes_for_a_retracted_receive_is_dropped(receiver: Receiver) -> None:
     receive = receiver.post(KEY, 100)
     receiver.data(KEY, b"a" * 64, total=100, asked=True)
-    receiver.inbox.retract(receive.incoming)
+    receiver.inbox.cancel_receive(receive.incoming)
     before = bytes(receive.data)
     receiver.data(KEY, b"b" * 36, total=100, offset=64, asked=True)
     assert bytes(receive.data) == before
@@ -225,24 +225,24 @@ def test_what_comes_for_a_retracted_receive_is_dropped(receiver: Receiver) -> No
 
 def test_messages_of_calls_that_are_over_are_drained_and_credited(receiver: Receiver) -> None:
     receiver.data(KEY, b"x" * 30)
-    receiver.say(Kind.ANNOUNCE, Key(1, 1, 1), 100)
-    receiver.data(Key(1, 2), b"y" * 10)
+    receiver.say(FrameKind.RTS, MessageKey(1, 1, 1), 100)
+    receiver.data(MessageKey(1, 2), b"y" * 10)
     receiver.inbox.forget(1, 1)
-    assert set(receiver.inbox._early) == {(PEER, Key(1, 2))}
-    receiver.data(Key(1, 1, 2), b"z" * 10)  # late
-    receiver.say(Kind.ANNOUNCE, Key(1, 1, 3), 100)
-    assert set(receiver.inbox._early) == {(PEER, Key(1, 2))}
-    receiver.data(Key(1, 1, 4), b"z" * 20)
-    assert receiver.answered() == [(PEER, Kind.CREDIT, Key(0, 0), 60)]
-    assert receiver.post(Key(1, 2), 10).got == b"y" * 10
+    assert set(receiver.inbox._early) == {(PEER, MessageKey(1, 2))}
+    receiver.data(MessageKey(1, 1, 2), b"z" * 10)  # late
+    receiver.say(FrameKind.RTS, MessageKey(1, 1, 3), 100)
+    assert set(receiver.inbox._early) == {(PEER, MessageKey(1, 2))}
+    receiver.data(MessageKey(1, 1, 4), b"z" * 20)
+    assert receiver.answered() == [(PEER, FrameKind.CREDIT, MessageKey(0, 0), 60)]
+    assert receiver.post(MessageKey(1, 2), 10).got == b"y" * 10
     assert receiver.is_empty
 
 
 def test_other_groups_and_messages_to_a_point_outlive_a_call(receiver: Receiver) -> None:
-    receiver.data(Key(2, 1), b"other")
+    receiver.data(MessageKey(2, 1), b"other")
     receiver.data(to_point(1), b"point")
     receiver.inbox.forget(1, 9)
-    assert receiver.post(Key(2, 1), 5).got == b"other"
+    assert receiver.post(MessageKey(2, 1), 5).got == b"other"
     assert receiver.post_open(PEER, 5).got == b"point"
 
 
@@ -251,27 +251,27 @@ def test_other_groups_and_messages_to_a_point_outlive_a_call(receiver: Receiver)
 
 def test_taken_bytes_are_credited_in_steps(receiver: Receiver) -> None:
     for number in range(1, 8):
-        receiver.post(Key(1, number), 16)
-        receiver.data(Key(1, number), b"x" * 16)
+        receiver.post(MessageKey(1, number), 16)
+        receiver.data(MessageKey(1, number), b"x" * 16)
     assert [total for *_, total in receiver.answered()] == [48, 48]
 
 
 def test_more_than_the_budget_unasked_is_a_protocol_error(receiver: Receiver) -> None:
     for number in range(6):
-        receiver.data(Key(1, number + 1), b"x" * EAGER)
-    receiver.data(Key(1, 9), b"y", peer=OTHER)  # has a budget of its own
+        receiver.data(MessageKey(1, number + 1), b"x" * EAGER)
+    receiver.data(MessageKey(1, 9), b"y", peer=OTHER)  # has a budget of its own
     with pytest.raises(FrameError, match=f"more than {BUDGET} bytes unasked"):
-        receiver.data(Key(1, 7), b"x")
+        receiver.data(MessageKey(1, 7), b"x")
 
 
 def test_a_message_that_was_asked_for_may_come_on_top_of_a_full_budget(receiver: Receiver) -> None:
     for number in range(1, 7):
         receiver.data(to_point(number, tag=1), b"x" * EAGER)
-    receiver.say(Kind.ANNOUNCE, to_point(7), 10)
+    receiver.say(FrameKind.RTS, to_point(7), 10)
     receive = receiver.post_open(PEER, 10)
-    receiver.inbox.retract(receive.incoming)
+    receiver.inbox.cancel_receive(receive.incoming)
     receiver.data(to_point(7), b"x" * 10, asked=True)  # too late for it
-    assert receiver.inbox._held[PEER] == BUDGET
+    assert receiver.inbox._held_bytes[PEER] == BUDGET
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_message_that_was_asked_for_may_come_on_top_of_a_full_budget(receiver:
     ],
 )
 def test_large_or_broken_messages_unasked_are_protocol_errors(
-    receiver: Receiver, key: Key, payload: bytes, total: int, offset: int
+    receiver: Receiver, key: MessageKey, payload: bytes, total: int, offset: int
 ) -> None:
     with pytest.raises(FrameError, match="unasked"):
         receiver.open(key, len(payload), total=total, offset=offset)
@@ -298,8 +298,10 @@ def test_a_gap_in_a_message_is_a_protocol_error(receiver: Receiver) -> None:
         receiver.data(KEY, b"b" * 64, total=100, offset=36, asked=True)
 
 
-@pytest.mark.parametrize("kind", [Kind.CLEAR, Kind.REFUSE, Kind.CREDIT, Kind.BYE, Kind.CALL])
-def test_frames_for_others_are_protocol_errors(receiver: Receiver, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [FrameKind.CTS, FrameKind.NACK, FrameKind.CREDIT, FrameKind.BYE, FrameKind.CALL]
+)
+def test_frames_for_others_are_protocol_errors(receiver: Receiver, kind: FrameKind) -> None:
     with pytest.raises(FrameError, match=f"kind {kind.name} is not for the inbox"):
         receiver.say(kind, KEY, 0)
 
@@ -309,12 +311,12 @@ def test_frames_for_others_are_protocol_errors(receiver: Receiver, kind: Kind) -
 
 def test_messages_of_a_tag_are_received_in_the_order_sent(receiver: Receiver) -> None:
     receiver.data(to_point(1), b"1")
-    receiver.say(Kind.ANNOUNCE, to_point(2), 100)
+    receiver.say(FrameKind.RTS, to_point(2), 100)
     receiver.data(to_point(3), b"3")
     first, second, third = (receiver.post_open(PEER, total) for total in (1, 100, 1))
     assert (first.got, third.got) == (b"1", b"3")
     assert second.is_open
-    assert receiver.answered() == [(PEER, Kind.CLEAR, to_point(2), 100)]
+    assert receiver.answered() == [(PEER, FrameKind.CTS, to_point(2), 100)]
     receiver.data(to_point(2), b"x" * 64, total=100, asked=True)
     receiver.data(to_point(2), b"x" * 36, total=100, offset=64, asked=True)
     assert second.got == b"x" * 100
@@ -351,7 +353,7 @@ def test_a_message_to_a_point_out_of_turn_is_a_protocol_error(
     receiver.data(to_point(2), b"2")
     say = {
         "data": lambda: receiver.data(to_point(number), b"3"),
-        "announcement": lambda: receiver.say(Kind.ANNOUNCE, to_point(number), 1),
+        "announcement": lambda: receiver.say(FrameKind.RTS, to_point(number), 1),
     }
     with pytest.raises(FrameError, match=f"message {number} to a point came after message 2"):
         say[kind]()
@@ -361,7 +363,7 @@ def test_a_message_to_a_point_out_of_turn_is_a_protocol_error(
 def test_an_unlike_message_to_a_point_takes_its_receive_with_it(receiver: Receiver) -> None:
     first, second = receiver.post_open(PEER, 2), receiver.post_open(PEER, 1)
     receiver.data(to_point(1), b"1")
-    assert first.ended == [Unlike(PEER, to_point(1), 1)]
+    assert first.ended == [MessageMismatch(PEER, to_point(1), 1)]
     assert second.is_open
     receiver.data(to_point(2), b"2")
     assert second.got == b"2"
@@ -369,7 +371,7 @@ def test_an_unlike_message_to_a_point_takes_its_receive_with_it(receiver: Receiv
 
 def test_a_retracted_receive_leaves_its_place_to_the_next(receiver: Receiver) -> None:
     first, second = receiver.post_open(None, 1), receiver.post_open(None, 1)
-    receiver.inbox.retract(first.incoming)
+    receiver.inbox.cancel_receive(first.incoming)
     receiver.data(to_point(1), b"1")
     assert first.is_open
     assert second.got == b"1"
@@ -377,8 +379,8 @@ def test_a_retracted_receive_leaves_its_place_to_the_next(receiver: Receiver) ->
 
 
 def test_a_withdrawn_announcement_is_forgotten(receiver: Receiver) -> None:
-    receiver.say(Kind.ANNOUNCE, to_point(1), 100)
-    receiver.say(Kind.WITHDRAW, to_point(1), 0)
+    receiver.say(FrameKind.RTS, to_point(1), 100)
+    receiver.say(FrameKind.CANCEL, to_point(1), 0)
     assert receiver.is_empty
     assert receiver.post_open(PEER, 100).is_open
     assert receiver.answered() == []
@@ -388,11 +390,11 @@ def test_the_receive_of_a_withdrawn_message_is_open_to_all_it_was_open_to(
     receiver: Receiver,
 ) -> None:
     receive = receiver.post_open(None, 100)
-    receiver.say(Kind.ANNOUNCE, to_point(1), 100)
+    receiver.say(FrameKind.RTS, to_point(1), 100)
     receiver.data(to_point(1), b"a" * 64, total=100, asked=True)
-    receiver.say(Kind.WITHDRAW, to_point(1), 0)
+    receiver.say(FrameKind.CANCEL, to_point(1), 0)
     assert receive.is_open
-    receiver.say(Kind.ANNOUNCE, to_point(1), 100, peer=OTHER)
+    receiver.say(FrameKind.RTS, to_point(1), 100, peer=OTHER)
     receiver.data(to_point(1), b"b" * 64, peer=OTHER, total=100, asked=True)
     receiver.data(to_point(1), b"c" * 36, peer=OTHER, total=100, offset=64, asked=True)
     assert receive.got == b"b" * 64 + b"c" * 36
@@ -402,11 +404,11 @@ def test_the_receive_of_a_withdrawn_message_is_open_to_all_it_was_open_to(
 def test_receives_of_withdrawn_messages_keep_the_order_posted(receiver: Receiver) -> None:
     receives = [receiver.post_open(None, 100) for _ in range(3)]
     for number in (1, 2):
-        receiver.say(Kind.ANNOUNCE, to_point(number), 100)
+        receiver.say(FrameKind.RTS, to_point(number), 100)
     for number in (1, 2):
-        receiver.say(Kind.WITHDRAW, to_point(number), 0)
+        receiver.say(FrameKind.CANCEL, to_point(number), 0)
     for number in (3, 4, 5):
-        receiver.say(Kind.ANNOUNCE, to_point(number), 100)
+        receiver.say(FrameKind.RTS, to_point(number), 100)
         receiver.data(to_point(number), b"%d" % number * 64, total=100, asked=True)
         receiver.data(to_point(number), b"%d" % number * 36, total=100, offset=64, asked=True)
     assert [receive.got for receive in receives] == [b"3" * 100, b"4" * 100, b"5" * 100]
@@ -414,9 +416,9 @@ def test_receives_of_withdrawn_messages_keep_the_order_posted(receiver: Receiver
 
 def test_the_receive_of_a_withdrawn_message_takes_what_came_meanwhile(receiver: Receiver) -> None:
     receive = receiver.post_open(PEER, 10)
-    receiver.say(Kind.ANNOUNCE, to_point(1), 10)
+    receiver.say(FrameKind.RTS, to_point(1), 10)
     receiver.data(to_point(2), b"0123456789")
-    receiver.say(Kind.WITHDRAW, to_point(1), 0)
+    receiver.say(FrameKind.CANCEL, to_point(1), 0)
     assert receive.got == b"0123456789"
     assert receiver.is_empty
 
@@ -424,7 +426,7 @@ def test_the_receive_of_a_withdrawn_message_takes_what_came_meanwhile(receiver: 
 # ---------------------------------------------------------------- frames that come in pieces
 
 
-def feed(arrival: Arrival | None, payload: bytes) -> int:
+def feed(arrival: ReceiveSink | None, payload: bytes) -> int:
     assert arrival is not None
     return arrival.feed(memoryview(payload))
 
@@ -446,7 +448,7 @@ def test_frames_of_a_large_message_land_one_after_the_other(receiver: Receiver) 
         arrival = receiver.open(KEY, CHUNK, total=2 * CHUNK, offset=at, asked=True)
         feed(arrival, bytes([at]) * CHUNK)
     assert receive.got == bytes(CHUNK) + bytes([CHUNK]) * CHUNK
-    assert receiver.answered() == [(PEER, Kind.CLEAR, KEY, 2 * CHUNK)]
+    assert receiver.answered() == [(PEER, FrameKind.CTS, KEY, 2 * CHUNK)]
 
 
 def test_elements_land_whole(receiver: Receiver) -> None:
@@ -490,13 +492,13 @@ def test_nothing_lands_after_the_receive_was_retracted_in_the_middle(receiver: R
     receive = receiver.post(KEY, UNASKED, has_room=True)
     arrival = receiver.open(KEY, UNASKED)
     feed(arrival, b"abc")
-    receiver.inbox.retract(receive.incoming)
+    receiver.inbox.cancel_receive(receive.incoming)
     assert arrival is not None
     assert arrival.room() is None
     assert feed(arrival, b"x" * (UNASKED - 3)) == UNASKED - 3
     assert bytes(receive.data) == b"abc" + b"-" * (UNASKED - 3)
     assert receive.is_open
-    assert receiver.answered() == [(PEER, Kind.CREDIT, Key(0, 0), UNASKED)]
+    assert receiver.answered() == [(PEER, FrameKind.CREDIT, MessageKey(0, 0), UNASKED)]
 
 
 def test_the_rest_of_a_message_nobody_waits_for_any_more_goes_nowhere(receiver: Receiver) -> None:
@@ -510,7 +512,7 @@ def test_the_rest_of_a_message_nobody_waits_for_any_more_goes_nowhere(receiver: 
 def test_another_message_than_expected_is_told_before_it_has_come(receiver: Receiver) -> None:
     receive = receiver.post(KEY, 8)
     arrival = receiver.open(KEY, 8, signature=6)
-    assert receive.ended == [Unlike(PEER, KEY, 8)]
+    assert receive.ended == [MessageMismatch(PEER, KEY, 8)]
     assert feed(arrival, b"x" * 8) == 8
     assert bytes(receive.data) == b"-" * 8
 
@@ -522,6 +524,6 @@ def test_what_nobody_has_posted_yet_is_to_be_gathered(receiver: Receiver) -> Non
 
 def test_more_unasked_than_the_budget_is_refused_before_it_has_come(receiver: Receiver) -> None:
     for number in range(4):
-        receiver.data(Key(1, number + 1), b"x" * UNASKED)
+        receiver.data(MessageKey(1, number + 1), b"x" * UNASKED)
     with pytest.raises(FrameError, match="more than 192 bytes unasked"):
-        receiver.open(Key(1, 9), 1)
+        receiver.open(MessageKey(1, 9), 1)

@@ -10,21 +10,21 @@ from support.ranks.addresses import address_beyond_loopback
 
 
 def test_loopback_has_its_address() -> None:
-    assert interfaces.address_of("lo") == "127.0.0.1"
+    assert interfaces.get_address("lo") == "127.0.0.1"
 
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ValueError, match=r"no network interface 'eth77'; it has .*lo"):
-        interfaces.address_of("eth77")
+        interfaces.get_address("eth77")
 
 
 def test_an_address_beyond_loopback_is_this_hosts_own() -> None:
     address_beyond_loopback()  # or skip
-    found = interfaces.address_beyond_loopback()
+    found = interfaces.find_outside_address()
     assert found is not None
     assert not found.startswith("127.")
-    assert interfaces.is_own(found)
-    assert not interfaces.is_own("192.0.2.1")
+    assert interfaces.is_own_address(found)
+    assert not interfaces.is_own_address("192.0.2.1")
 
 
 async def test_ports_are_taken_among_those_that_are_given() -> None:

@@ -2,20 +2,20 @@
 
 import pytest
 
-from allhands.config import agreed_port
-from allhands.launcher.environment import Placement, Rendezvous, rank_environment
+from allhands.config import derive_port
+from allhands.launcher.environment import JobEndpoint, Placement, make_rank_environment
 
 PAIR = Placement(2)
-RENDEZVOUS = Rendezvous("127.0.0.1", 7070, "job", "secret")
+RENDEZVOUS = JobEndpoint("127.0.0.1", 7070, "job", "secret")
 
 
 def environment(
     rank: int = 0,
     base: dict[str, str] | None = None,
     placement: Placement = PAIR,
-    rendezvous: Rendezvous = RENDEZVOUS,
+    rendezvous: JobEndpoint = RENDEZVOUS,
 ) -> dict[str, str]:
-    return rank_environment(
+    return make_rank_environment(
         base or {},
         placement,
         rendezvous,
@@ -65,12 +65,12 @@ def test_a_launch_within_a_rank_overrides_what_the_rank_was() -> None:
 
 def test_secrets_for_another_coordinator_are_not_passed_on() -> None:
     base = {"ALLHANDS_TOKEN": "of another", "ALLHANDS_TLS_CA": "/of/another.pem"}
-    found = environment(base=base, rendezvous=Rendezvous("127.0.0.1", 7070, "job", None))
+    found = environment(base=base, rendezvous=JobEndpoint("127.0.0.1", 7070, "job", None))
     assert not base.keys() & found.keys()
 
 
 def test_an_ipv6_address_stands_in_brackets() -> None:
-    assert Rendezvous("::1", 7070, "job", None).url == "ah://[::1]:7070/job"
+    assert JobEndpoint("::1", 7070, "job", None).url == "ah://[::1]:7070/job"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_impossible_placement_is_refused(arguments: tuple[int, ...], reason: 
 
 
 def test_the_port_that_nodes_agree_on_is_none_that_the_system_hands_out() -> None:
-    ports = [agreed_port(f"job-{number}") for number in range(100)]
-    assert ports == [agreed_port(f"job-{number}") for number in range(100)]
+    ports = [derive_port(f"job-{number}") for number in range(100)]
+    assert ports == [derive_port(f"job-{number}") for number in range(100)]
     assert all(1024 < port < 32768 for port in ports)
     assert len(set(ports)) > 90

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from allhands.launcher.output import Floor
+from allhands.launcher.output import OutputPriority
 
 
-async def may_speak(floor: Floor, rank: int) -> bool:
-    turn = asyncio.ensure_future(floor.turn(rank))
+async def may_speak(floor: OutputPriority, rank: int) -> bool:
+    turn = asyncio.ensure_future(floor.wait_turn(rank))
     await asyncio.sleep(0)
     try:
         return turn.done()
@@ -15,23 +15,23 @@ async def may_speak(floor: Floor, rank: int) -> bool:
 
 
 async def test_everybody_may_speak_at_first() -> None:
-    assert await may_speak(Floor(), 0)
+    assert await may_speak(OutputPriority(), 0)
 
 
 async def test_the_holders_speak_one_after_the_other_and_nobody_else() -> None:
-    floor = Floor()
-    floor.give(2)
-    floor.give(1)
+    floor = OutputPriority()
+    floor.grant(2)
+    floor.grant(1)
     assert [await may_speak(floor, rank) for rank in range(3)] == [False, False, True]
     floor.release(2)
     assert [await may_speak(floor, rank) for rank in range(3)] == [False, True, False]
 
 
 async def test_the_others_go_on_when_the_last_holder_is_released() -> None:
-    floor = Floor()
-    floor.give(1)
-    floor.give(2)
-    waiting = asyncio.ensure_future(floor.turn(0))
+    floor = OutputPriority()
+    floor.grant(1)
+    floor.grant(2)
+    waiting = asyncio.ensure_future(floor.wait_turn(0))
     floor.release(1)
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -40,18 +40,18 @@ async def test_the_others_go_on_when_the_last_holder_is_released() -> None:
 
 
 async def test_a_place_in_the_row_is_kept_when_the_floor_is_given_again() -> None:
-    floor = Floor()
-    floor.give(1)
-    floor.give(2)
-    floor.give(1)
+    floor = OutputPriority()
+    floor.grant(1)
+    floor.grant(2)
+    floor.grant(1)
     floor.release(1)
     assert await may_speak(floor, 2)
 
 
 async def test_releasing_a_rank_that_waits_in_the_row_lets_the_holder_speak_on() -> None:
-    floor = Floor()
-    floor.give(1)
-    floor.give(2)
+    floor = OutputPriority()
+    floor.grant(1)
+    floor.grant(2)
     floor.release(2)
     assert await may_speak(floor, 1)
     assert not await may_speak(floor, 0)

@@ -25,7 +25,7 @@ def thread() -> Iterator[LoopThread]:
 
 def borrow(thread: LoopThread, act: Callable[[], bool]) -> None:
     """Borrow the loop, also where its thread has just taken it."""
-    while not thread.lend(act):
+    while not thread.run_on_caller_thread(act):
         pass
 
 
@@ -74,7 +74,7 @@ def test_what_others_call_comes_to_its_turn_while_it_is_lent_again_and_again(
 
     def keep_borrowing() -> None:
         while not over.is_set():
-            thread.lend(lambda: never.wait(0.0005))  # False
+            thread.run_on_caller_thread(lambda: never.wait(0.0005))  # False
 
     borrower = threading.Thread(target=keep_borrowing)
     borrower.start()
@@ -97,7 +97,7 @@ def test_what_others_call_comes_to_its_turn_while_it_is_lent_again_and_again(
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the thread leave a loop that it has lent alone until somebody rings."""
     monkeypatch.setattr(loop_thread, "PARK_SECONDS", 60.0)
-    monkeypatch.setattr(loop_thread, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(loop_thread, "MAX_PARK_SECONDS", 60.0)
 
 
 def test_it_is_taken_back_at_once_where_there_is_something_to_do(
@@ -124,7 +124,7 @@ def test_a_forked_child_gets_nothing(patient: None, thread: LoopThread) -> None:
     borrow(thread, lambda: False)
     child = os.fork()
     if not child:
-        os._exit(thread.lend(lambda: False))
+        os._exit(thread.run_on_caller_thread(lambda: False))
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -144,7 +144,7 @@ def test_it_has_one_owner_at_a_time(thread: LoopThread) -> None:
 
     def borrowing(at: int) -> None:
         while turns[at] < 500:
-            turns[at] += thread.lend(enter)
+            turns[at] += thread.run_on_caller_thread(enter)
 
     def calling() -> None:
         for _ in range(500):
@@ -189,11 +189,11 @@ def test_what_goes_wrong_there_is_raised_and_the_loop_goes_on(thread: LoopThread
 
 def test_it_is_not_lent_on_its_own_thread_or_after_its_end(thread: LoopThread) -> None:
     async def on_it() -> bool:
-        return thread.lend(lambda: False)
+        return thread.run_on_caller_thread(lambda: False)
 
     assert thread.run(on_it()) is False
     thread.stop()
-    assert thread.lend(lambda: False) is False
+    assert thread.run_on_caller_thread(lambda: False) is False
 
 
 def test_it_ends_while_others_borrow_it() -> None:
@@ -204,7 +204,7 @@ def test_it_ends_while_others_borrow_it() -> None:
         def keep_borrowing(thread: LoopThread = thread, over: threading.Event = over) -> None:
             while not over.is_set():
                 try:
-                    thread.lend(lambda: True)
+                    thread.run_on_caller_thread(lambda: True)
                 except RuntimeError:  # closed
                     return
 

@@ -1,6 +1,6 @@
 """Whom calls and messages blame, as transcripts: the first loss, not what followed from it."""
 
-from allhands.engine.failures.losses import Losses
+from allhands.engine.failures.losses import FailureLog
 from allhands.errors import AllhandsError
 
 
@@ -24,104 +24,104 @@ LEFT, RAISED, DIED, CTRL_C = map(Failure, ("left", "raised", "died", "Ctrl-C"))
 
 
 def test_nothing_is_blamed_before_anything_is_lost() -> None:
-    losses = Losses()
-    assert losses.reason(1) is None
-    assert losses.reason_of_message(1, [1, 2]) is None
+    losses = FailureLog()
+    assert losses.find_failure(1) is None
+    assert losses.find_message_failure(1, [1, 2]) is None
 
 
 def test_of_two_deaths_the_first_is_blamed() -> None:
-    losses = Losses()
+    losses = FailureLog()
     assert losses.fail(DIED)
     assert not losses.fail(Failure("died later"))
-    assert losses.reason(1) == DIED
-    assert losses.reason_of_message(1, [1, 2]) == DIED
+    assert losses.find_failure(1) == DIED
+    assert losses.find_message_failure(1, [1, 2]) == DIED
 
 
 def test_a_death_does_not_outrank_who_left_before() -> None:
-    losses = Losses()
-    losses.leave(2, 10, LEFT, is_fault=False)
+    losses = FailureLog()
+    losses.record_departure(2, 10, LEFT, is_fault=False)
     losses.fail(DIED)
-    assert losses.reason(11) == LEFT
-    assert losses.reason_of_message(2, [1, 2]) == LEFT
+    assert losses.find_failure(11) == LEFT
+    assert losses.find_message_failure(2, [1, 2]) == LEFT
 
 
 def test_a_death_is_blamed_for_what_who_left_before_had_completed() -> None:
-    losses = Losses()
-    losses.leave(2, 10, LEFT, is_fault=False)
-    assert losses.reason(10) is None
+    losses = FailureLog()
+    losses.record_departure(2, 10, LEFT, is_fault=False)
+    assert losses.find_failure(10) is None
     losses.fail(DIED)
-    assert losses.reason(10) == DIED
-    assert losses.reason_of_message(1, [1, 2]) == DIED
+    assert losses.find_failure(10) == DIED
+    assert losses.find_message_failure(1, [1, 2]) == DIED
 
 
 def test_a_death_that_may_follow_from_an_error_is_not_blamed_in_any_call() -> None:
-    losses = Losses()
-    losses.leave(2, 10, RAISED, is_fault=True)
-    assert losses.reason(10) is None
-    assert losses.reason_of_message(1, [1, 2]) is None
+    losses = FailureLog()
+    losses.record_departure(2, 10, RAISED, is_fault=True)
+    assert losses.find_failure(10) is None
+    assert losses.find_message_failure(1, [1, 2]) is None
     losses.fail(DIED)
-    assert losses.reason(10) == RAISED
-    assert losses.reason_of_message(1, [1, 2]) == RAISED
+    assert losses.find_failure(10) == RAISED
+    assert losses.find_message_failure(1, [1, 2]) == RAISED
 
 
 def test_who_leaves_because_of_an_error_does_not_outrank_a_death_before() -> None:
-    losses = Losses()
+    losses = FailureLog()
     losses.fail(DIED)
-    losses.leave(2, 10, RAISED, is_fault=True)
-    assert losses.reason(11) == losses.reason(10) == DIED
-    assert losses.reason_of_message(2, [1, 2]) == DIED
+    losses.record_departure(2, 10, RAISED, is_fault=True)
+    assert losses.find_failure(11) == losses.find_failure(10) == DIED
+    assert losses.find_message_failure(2, [1, 2]) == DIED
 
 
 def test_a_message_from_anybody_is_lost_with_the_last_who_could_send_it() -> None:
-    losses = Losses()
-    losses.leave(2, 0, LEFT, is_fault=False)
-    assert losses.reason_of_message(None, [1, 2]) is None
-    losses.leave(1, 0, Failure("left last"), is_fault=False)
-    assert losses.reason_of_message(None, [1, 2]) == Failure("left last")
+    losses = FailureLog()
+    losses.record_departure(2, 0, LEFT, is_fault=False)
+    assert losses.find_message_failure(None, [1, 2]) is None
+    losses.record_departure(1, 0, Failure("left last"), is_fault=False)
+    assert losses.find_message_failure(None, [1, 2]) == Failure("left last")
 
 
 def test_a_call_that_was_given_up_before_a_death_is_not_blamed_on_it() -> None:
-    losses = Losses()
-    assert losses.give_up(5, CTRL_C) == CTRL_C
-    assert losses.give_up(5, Failure("Ctrl-C there too")) == CTRL_C
+    losses = FailureLog()
+    assert losses.record_give_up(5, CTRL_C) == CTRL_C
+    assert losses.record_give_up(5, Failure("Ctrl-C there too")) == CTRL_C
     losses.fail(DIED)
-    assert losses.reason(5) == CTRL_C
-    assert losses.reason(6) == DIED
+    assert losses.find_failure(5) == CTRL_C
+    assert losses.find_failure(6) == DIED
     losses.conclude(5)
-    assert losses.reason(5) == DIED
+    assert losses.find_failure(5) == DIED
 
 
 def test_a_death_before_a_call_was_given_up_is_blamed() -> None:
-    losses = Losses()
+    losses = FailureLog()
     losses.fail(DIED)
-    losses.give_up(5, CTRL_C)
-    assert losses.reason(5) == DIED
+    losses.record_give_up(5, CTRL_C)
+    assert losses.find_failure(5) == DIED
 
 
 def test_who_closes_a_group_is_told_that_and_not_who_left_before() -> None:
     closed = Failure("closed")
-    losses = Losses()
-    losses.leave(2, 10, LEFT, is_fault=False)
+    losses = FailureLog()
+    losses.record_departure(2, 10, LEFT, is_fault=False)
     assert losses.close(closed)
-    assert losses.reason(11) == losses.reason(1) == closed
+    assert losses.find_failure(11) == losses.find_failure(1) == closed
 
 
 def test_a_group_that_has_failed_is_not_taken_for_closed_unless_that_is_to_replace_it() -> None:
     closed = Failure("closed")
-    losses = Losses()
+    losses = FailureLog()
     losses.fail(DIED)
     assert not losses.close(closed)
-    assert losses.reason(1) == DIED
+    assert losses.find_failure(1) == DIED
     losses.replace(closed)
-    assert losses.reason(1) == closed
+    assert losses.find_failure(1) == closed
 
 
 def test_it_knows_who_has_left_and_what_they_had_completed() -> None:
-    losses = Losses()
-    losses.leave(2, 10, LEFT, is_fault=False)
+    losses = FailureLog()
+    losses.record_departure(2, 10, LEFT, is_fault=False)
     losses.fail(DIED)
-    losses.leave(1, 11, RAISED, is_fault=True)
+    losses.record_departure(1, 11, RAISED, is_fault=True)
     assert losses.has_left(2)
     assert not losses.has_left(0)
-    assert list(losses.left()) == [2, 1]
-    assert losses.limits() == [10, 11]
+    assert list(losses.list_departed()) == [2, 1]
+    assert losses.list_last_calls() == [10, 11]

@@ -4,33 +4,33 @@ import asyncio
 
 import pytest
 
-from allhands.transport.frame import Frame, Header, Key, Kind, whole
-from allhands.transport.inbox import Incoming
-from allhands.transport.inproc import InprocFabric, Switchboard
+from allhands.transport.frame import Frame, FrameKind, Header, MessageKey, whole
+from allhands.transport.inbox import PostedReceive
+from allhands.transport.inproc import InprocFabric, InprocNetwork
 from allhands.transport.mesh import Mesh
-from allhands.transport.outbox import EAGER, UNASKED, Outgoing
+from allhands.transport.outbox import COPIED_EAGER_BYTES, EAGER_BYTES, PendingSend
 
 
 class Silent:
-    def refused(self, peer: int, key: Key, call: str) -> None: ...
+    def on_nack(self, peer: int, key: MessageKey, call: str) -> None: ...
 
-    def unlike(self, peer: int, key: Key) -> None: ...
+    def on_mismatch(self, peer: int, key: MessageKey) -> None: ...
 
-    def link_broken(self, peer: int, reason: str) -> None: ...
+    def on_link_broken(self, peer: int, reason: str) -> None: ...
 
 
 class Told(Silent):
     def __init__(self) -> None:
         self.broken: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
 
-    def link_broken(self, peer: int, reason: str) -> None:
+    def on_link_broken(self, peer: int, reason: str) -> None:
         self.broken.put_nowait((peer, reason))
 
 
 class Verifying:
-    def corrupted(self, peer: int, key: Key) -> None: ...
+    def on_corrupt_frame(self, peer: int, key: MessageKey) -> None: ...
 
-    def told(self, peer: int, key: Key, link: tuple[int, int]) -> None: ...
+    def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None: ...
 
 
 class Held:
@@ -69,15 +69,18 @@ async def test_memory_of_a_message_under_way_is_let_go_when_its_call_ends() -> N
     mesh.attach(fabric)
     told: list[bool] = []
     first, second = (
-        Outgoing(Key(1, 1, step), [memoryview(bytes(EAGER + 1))], 0, told.append) for step in (0, 1)
+        PendingSend(
+            MessageKey(1, 1, step), [memoryview(bytes(COPIED_EAGER_BYTES + 1))], 0, told.append
+        )
+        for step in (0, 1)
     )
     mesh.send(1, first)
     mesh.send(1, second)
     async with asyncio.timeout(5):
         await fabric.begun.wait()
-    mesh.withdraw(1, second)  # not under way: nothing holds its memory
+    mesh.cancel_send(1, second)  # not under way: nothing holds its memory
     assert fabric.events == ["send"]
-    mesh.withdraw(1, first)
+    mesh.cancel_send(1, first)
     assert fabric.events == ["send", "let go"]
     fabric.room.set()
     async with asyncio.timeout(5):
@@ -90,7 +93,10 @@ async def test_a_message_is_done_when_its_link_has_taken_it() -> None:
     fabric, mesh = Held(), Mesh(Silent())
     mesh.attach(fabric)
     told: list[bool] = []
-    mesh.send(1, Outgoing(Key(1, 1), [memoryview(bytes(EAGER + 1))], 0, told.append))
+    mesh.send(
+        1,
+        PendingSend(MessageKey(1, 1), [memoryview(bytes(COPIED_EAGER_BYTES + 1))], 0, told.append),
+    )
     async with asyncio.timeout(5):
         await fabric.begun.wait()
     assert told == []
@@ -102,14 +108,14 @@ async def test_a_message_is_done_when_its_link_has_taken_it() -> None:
 
 
 async def test_what_a_rank_that_left_never_took_in_does_not_hold_up_leaving() -> None:
-    board = Switchboard()
+    board = InprocNetwork()
     meshes = [Mesh(Silent()), Mesh(Silent())]
     for rank, mesh in enumerate(meshes):
         mesh.attach(InprocFabric(board, rank, mesh))
-    waiting = Outgoing(Key(1, 1), [memoryview(bytes(UNASKED + 1))], 0, lambda _: None)
+    waiting = PendingSend(MessageKey(1, 1), [memoryview(bytes(EAGER_BYTES + 1))], 0, lambda _: None)
     meshes[0].send(1, waiting)  # nobody ever asks for it
     await asyncio.sleep(0)
-    meshes[0].part(1)
+    meshes[0].close_link(1)
     async with asyncio.timeout(5):
         await meshes[0].drain()
     for mesh in meshes:
@@ -123,14 +129,14 @@ async def test_what_came_without_a_digest_before_its_group_was_opened_is_not_use
     listener = Told()
     mesh = Mesh(listener)
     mesh.attach(Held())
-    key = Key(1, 1, point_to_point=is_tagged)
-    frame = whole([Header(Kind.DATA, key, 5, 3, 0, 3).pack(), memoryview(b"3.0")])
+    key = MessageKey(1, 1, is_p2p=is_tagged)
+    frame = whole([Header(FrameKind.DATA, key, 5, 3, 0, 3).pack(), memoryview(b"3.0")])
     mesh.accept(4, frame)
-    mesh.verify(1, Verifying())
+    mesh.enable_digests(1, Verifying())
     landed: list[bytes] = []
-    incoming = Incoming(3, 5, lambda _, payload: landed.append(bytes(payload)), lambda _: None)
+    incoming = PostedReceive(3, 5, lambda _, payload: landed.append(bytes(payload)), lambda _: None)
     if is_tagged:
-        mesh.post_open(4, 1, 0, incoming)
+        mesh.post_p2p(4, 1, 0, incoming)
     else:
         mesh.post(4, key, incoming)
     async with asyncio.timeout(5):

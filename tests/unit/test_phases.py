@@ -11,16 +11,16 @@ import pytest
 from numpy.typing import NDArray
 
 from allhands.collectives.hierarchical_plan import (
-    DEPTH,
-    Layout,
+    PIPELINE_DEPTH,
+    HostLayout,
     Phase,
-    Scratch,
-    described,
-    islands,
-    phases,
+    SliceScratch,
+    describe_phases,
+    group_by_host,
+    plan_phases,
 )
 from allhands.collectives.reduction import ReduceOp
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 
 Array = NDArray[np.int64]
 
@@ -35,12 +35,12 @@ SHAPES = [
 EVEN = [shape for shape in SHAPES if len(set(shape)) == 1]
 
 
-def laid_out(shape: Sequence[int], order: str = "by host") -> list[Layout]:
+def laid_out(shape: Sequence[int], order: str = "by host") -> list[HostLayout]:
     """Give the layout of every rank on hosts of so many ranks."""
     hosts = [f"host {host}" for host, ranks in enumerate(shape) for _ in range(ranks)]
     if order == "mixed":
         random.Random(7).shuffle(hosts)
-    return [Layout(islands(hosts), rank) for rank in range(len(hosts))]
+    return [HostLayout(group_by_host(hosts), rank) for rank in range(len(hosts))]
 
 
 class Player:
@@ -48,28 +48,28 @@ class Player:
 
     def __init__(self, made: Sequence[Phase]) -> None:
         self.phases = {phase.number: phase for phase in made}
-        self.within = deque(phase.number for phase in made if phase.within)
+        self.within = deque(phase.number for phase in made if phase.is_local)
         assert len(self.phases) == len(made)
 
     def ready(self) -> list[Phase]:
         """Return what may begin; on its host a rank does one thing after the other."""
         first = [self.phases[number] for number in list(self.within)[:1]]
-        across = [phase for phase in self.phases.values() if not phase.within]
+        across = [phase for phase in self.phases.values() if not phase.is_local]
         return [
             phase
             for phase in (*first, *across)
-            if all(number not in self.phases for number in phase.after)
+            if all(number not in self.phases for number in phase.depends_on)
         ]
 
     def end(self, number: int) -> None:
-        if self.phases.pop(number).within:
+        if self.phases.pop(number).is_local:
             assert self.within.popleft() == number
 
 
-def play(layouts: Sequence[Layout], natives: Sequence[Native], seed: int = 0) -> int:
+def play(layouts: Sequence[HostLayout], natives: Sequence[CollectiveRequest], seed: int = 0) -> int:
     """Carry out a call; return how many phases it took. Every phase may be as late as it likes."""
     players = [
-        Player(phases(layout, native, Scratch()))
+        Player(plan_phases(layout, native, SliceScratch()))
         for layout, native in zip(layouts, natives, strict=True)
     ]
     chance = random.Random(seed)
@@ -78,7 +78,7 @@ def play(layouts: Sequence[Layout], natives: Sequence[Native], seed: int = 0) ->
         ready = [group for group in meetings(players) if len(group) == len(group[0].ranks)]
         assert ready, "no phase can begin: the ranks wait for each other"
         for group in chance.sample(ready, chance.randint(1, len(ready))):
-            perform([phase.native for phase in group])
+            perform([phase.request for phase in group])
             finish(players, group)
             count += 1
     return count
@@ -98,7 +98,7 @@ def finish(players: Sequence[Player], group: Sequence[Phase]) -> None:
         players[rank].end(group[0].number)
 
 
-def perform(calls: Sequence[Native]) -> None:
+def perform(calls: Sequence[CollectiveRequest]) -> None:
     """Do what a collective does, of the ranks that make these calls."""
     first = calls[0]
     for call in calls:
@@ -156,7 +156,9 @@ def test_all_reduce_leaves_the_sum_everywhere(shape: Sequence[int], order: str) 
     for length in LENGTHS:
         xs = drawn(len(layouts), length)
         wanted = fold(np.add, xs)
-        calls = [Native("all_reduce", INT, length, targets=[x], op=ReduceOp.SUM) for x in xs]
+        calls = [
+            CollectiveRequest("all_reduce", INT, length, targets=[x], op=ReduceOp.SUM) for x in xs
+        ]
         took = play(layouts, calls, seed=length)
         assert bool(took) == is_layered(shape)
         if took:
@@ -170,7 +172,7 @@ def test_broadcast_gives_the_array_of_any_root(shape: Sequence[int], order: str)
     for length, root in product((0, 5, 151), range(len(layouts))):
         xs = drawn(len(layouts), length)
         wanted = xs[root].copy()
-        calls = [Native("broadcast", INT, length, targets=[x], root=root) for x in xs]
+        calls = [CollectiveRequest("broadcast", INT, length, targets=[x], root=root) for x in xs]
         if play(layouts, calls, seed=length + root):
             np.testing.assert_array_equal(xs, [wanted] * len(xs))
 
@@ -184,7 +186,9 @@ def test_reduce_writes_any_root_alone(shape: Sequence[int], order: str) -> None:
         wanted = [x.copy() for x in xs]
         wanted[root] = fold(np.add, xs)
         calls = [
-            Native("reduce", INT, length, [x], [x] if rank == root else [], ReduceOp.SUM, root)
+            CollectiveRequest(
+                "reduce", INT, length, [x], [x] if rank == root else [], ReduceOp.SUM, root
+            )
             for rank, x in enumerate(xs)
         ]
         if play(layouts, calls, seed=length + root):
@@ -202,7 +206,7 @@ def test_all_gather_fills_every_place(shape: Sequence[int], order: str, as_list:
         outs = [np.zeros(size * length, INT) for _ in xs]
         kind = "all_gather" if as_list else "all_gather_into_tensor"
         calls = [
-            Native(kind, INT, length, [x], np.split(out, size) if as_list else [out])
+            CollectiveRequest(kind, INT, length, [x], np.split(out, size) if as_list else [out])
             for x, out in zip(xs, outs, strict=True)
         ]
         if play(layouts, calls, seed=length):
@@ -219,7 +223,7 @@ def test_reduce_scatter_gives_each_rank_its_share(shape: Sequence[int], order: s
         before = [x.copy() for x in xs]
         outs = [np.zeros(length, INT) for _ in xs]
         calls = [
-            Native("reduce_scatter", INT, length, np.split(x, size), [out], ReduceOp.SUM)
+            CollectiveRequest("reduce_scatter", INT, length, np.split(x, size), [out], ReduceOp.SUM)
             for x, out in zip(xs, outs, strict=True)
         ]
         if play(layouts, calls, seed=length):
@@ -231,7 +235,10 @@ def test_reduce_scatter_gives_each_rank_its_share(shape: Sequence[int], order: s
 def test_a_barrier_lets_nobody_go_before_all_have_come(shape: Sequence[int]) -> None:
     layouts = laid_out(shape)
     for late in range(len(layouts)):
-        players = [Player(phases(layout, Native("barrier"), Scratch())) for layout in layouts]
+        players = [
+            Player(plan_phases(layout, CollectiveRequest("barrier"), SliceScratch()))
+            for layout in layouts
+        ]
         is_held = [bool(player.phases) for player in players]
         # Everybody goes as far as it can without one rank.
         while ready := [
@@ -249,45 +256,64 @@ def test_what_layers_do_not_help_goes_over_links(shape: Sequence[int]) -> None:
     x = np.zeros(12, INT)
     for layout in laid_out(shape):
         for kind in ("gather", "scatter", "all_to_all", "all_to_all_single"):
-            assert phases(layout, Native(kind, INT, 12, [x], [x]), Scratch()) == []
+            assert (
+                plan_phases(layout, CollectiveRequest(kind, INT, 12, [x], [x]), SliceScratch())
+                == []
+            )
         if not layout.is_even:
             blocks = np.split(np.zeros(12 * sum(shape), INT), sum(shape))
-            assert phases(layout, Native("all_gather", INT, 12, [x], blocks), Scratch()) == []
-            assert phases(layout, Native("reduce_scatter", INT, 12, blocks, [x]), Scratch()) == []
+            assert (
+                plan_phases(
+                    layout, CollectiveRequest("all_gather", INT, 12, [x], blocks), SliceScratch()
+                )
+                == []
+            )
+            assert (
+                plan_phases(
+                    layout,
+                    CollectiveRequest("reduce_scatter", INT, 12, blocks, [x]),
+                    SliceScratch(),
+                )
+                == []
+            )
 
 
 def test_what_is_small_goes_over_links_whatever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allhands.collectives.hierarchical_plan.FLAT", 8 * 24)
+    monkeypatch.setattr("allhands.collectives.hierarchical_plan.FLAT_BYTES", 8 * 24)
     layout = laid_out((2, 2))[0]
 
     def is_flat(kind: str, count: int, blocks: int = 1) -> bool:
         arrays = [np.zeros(count, INT) for _ in range(blocks)]
         inputs, outputs = ([arrays[0]], arrays) if kind == "all_gather" else (arrays, [arrays[0]])
-        return not phases(
-            layout, Native(kind, INT, count, inputs, outputs, ReduceOp.SUM, 0), Scratch()
+        return not plan_phases(
+            layout,
+            CollectiveRequest(kind, INT, count, inputs, outputs, ReduceOp.SUM, 0),
+            SliceScratch(),
         )
 
     for kind in ("all_reduce", "reduce", "broadcast"):
         assert (is_flat(kind, 24), is_flat(kind, 25)) == (True, False)
     for kind in ("all_gather", "reduce_scatter"):
         assert (is_flat(kind, 6, 4), is_flat(kind, 7, 4)) == (True, False)
-    assert not phases(layout, Native("barrier"), Scratch())
+    assert not plan_phases(layout, CollectiveRequest("barrier"), SliceScratch())
 
 
 def test_an_average_is_a_sum_until_the_end() -> None:
     x = np.zeros(60)
     calls = [
-        phase.native.op
+        phase.request.op
         for layout in laid_out((2, 2))
-        for phase in phases(
-            layout, Native("all_reduce", x.dtype, 60, (), [x], ReduceOp.AVG), Scratch()
+        for phase in plan_phases(
+            layout,
+            CollectiveRequest("all_reduce", x.dtype, 60, (), [x], ReduceOp.AVG),
+            SliceScratch(),
         )
     ]
     assert set(calls) == {ReduceOp.SUM, None}
 
 
 def test_ranks_that_name_no_host_are_alone() -> None:
-    assert islands(["b", "a", "", "b", ""]) == ((0, 3), (1,), (2,), (4,))
+    assert group_by_host(["b", "a", "", "b", ""]) == ((0, 3), (1,), (2,), (4,))
 
 
 def test_scratch_memory_neither_grows_with_the_array_nor_from_call_to_call() -> None:
@@ -298,21 +324,23 @@ def test_scratch_memory_neither_grows_with_the_array_nor_from_call_to_call() -> 
         given.append(nbytes)
         return bytearray(nbytes)
 
-    scratch = Scratch(allocate)
+    scratch = SliceScratch(allocate)
     for length in (6000, 1200, 6000):
         x = np.zeros(length, INT)
-        phases(layout, Native("all_reduce", INT, length, (), [x], ReduceOp.SUM), scratch)
-    assert given == [240 // 2] * DEPTH
+        plan_phases(
+            layout, CollectiveRequest("all_reduce", INT, length, (), [x], ReduceOp.SUM), scratch
+        )
+    assert given == [240 // 2] * PIPELINE_DEPTH
 
 
 def test_the_explanation_names_hosts_and_phases() -> None:
     x = np.zeros(60, INT)
-    call = Native("all_reduce", INT, 60, (), [x], ReduceOp.SUM)
+    call = CollectiveRequest("all_reduce", INT, 60, (), [x], ReduceOp.SUM)
     even, uneven = laid_out((2, 2))[0], laid_out((3, 1))[0]
-    assert described(even, phases(even, call, Scratch()), in_memory=True) == (
+    assert describe_phases(even, plan_phases(even, call, SliceScratch()), in_memory=True) == (
         "2 hosts of 2 ranks: reduce_scatter in shared memory, all_reduce across hosts, "
         "all_gather in shared memory"
     )
-    assert described(uneven, phases(uneven, call, Scratch()), in_memory=False).startswith(
-        "2 hosts of 3/1 ranks: reduce over links of the host, all_reduce across hosts"
-    )
+    assert describe_phases(
+        uneven, plan_phases(uneven, call, SliceScratch()), in_memory=False
+    ).startswith("2 hosts of 3/1 ranks: reduce over links of the host, all_reduce across hosts")

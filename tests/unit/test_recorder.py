@@ -22,15 +22,15 @@ from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 from allhands.group.group import Group
 from allhands.recorder import source
-from allhands.recorder.begun import MOST, Begun
-from allhands.recorder.dump import MOST_FILES, Dumper
-from allhands.recorder.merge import merged
+from allhands.recorder.begun import MAX_SAMPLES, CallSampler
+from allhands.recorder.dump import MAX_FILES, Dumper
+from allhands.recorder.merge import merge
 from allhands.recorder.record import OUTCOMES, OperationRecord
-from allhands.recorder.ring import Ring
-from allhands.recorder.source import place
-from allhands.recorder.trace import trace
+from allhands.recorder.ring import RingBuffer
+from allhands.recorder.source import locate
+from allhands.recorder.trace import make_trace
 from allhands.runtime.native_core import find
-from allhands.testing.inproc_world import inproc_world, outcomes
+from allhands.testing.inproc_world import inproc_world, wait_outcomes
 from allhands_proto.values import GroupStatus, OperationStatus
 
 SECOND = 1_000_000_000
@@ -64,10 +64,10 @@ def nothing(error: BaseException) -> None:
 
 
 def test_a_ring_keeps_the_latest_entries_and_finds_them_by_number() -> None:
-    ring = Ring(3, nothing)
+    ring = RingBuffer(3, nothing)
     for sequence in range(1, 6):
         ring.add("barrier", sequence, 0, "barrier()", None)
-    assert [one.sequence for one in ring.entries()] == [3, 4, 5]
+    assert [one.sequence for one in ring.list_entries()] == [3, 4, 5]
     assert ring.find(2) is None
     found = ring.find(4)
     assert found is not None
@@ -75,14 +75,14 @@ def test_a_ring_keeps_the_latest_entries_and_finds_them_by_number() -> None:
 
 
 def test_a_ring_without_room_remembers_nothing() -> None:
-    ring = Ring(0, nothing)
+    ring = RingBuffer(0, nothing)
     assert ring.add("barrier", 1, 0, "barrier()", None) is None
-    assert ring.entries() == []
+    assert ring.list_entries() == []
 
 
 def test_only_the_first_end_of_an_entry_counts_and_its_failure_is_told() -> None:
     heard: list[BaseException] = []
-    entry = Ring(1, heard.append).add("barrier", 1, 0, "barrier()", "mine")
+    entry = RingBuffer(1, heard.append).add("barrier", 1, 0, "barrier()", "mine")
     assert entry is not None
     late = CollectiveTimeout("late", op="barrier", seq=1)
     entry.end(late, "over links")
@@ -90,25 +90,25 @@ def test_only_the_first_end_of_an_entry_counts_and_its_failure_is_told() -> None
     entry.end(None, "")
     assert (entry.outcome, entry.finished, entry.how) == ("timeout", finished, "over links")
     assert heard == [late]
-    told = entry.record("world", (1,))
+    told = entry.to_record("world", (1,))
     assert (told.label, told.waits_for, told.outcome) == ("mine", (), "timeout")
 
 
 def test_what_runs_says_for_whom_it_waits() -> None:
-    entry = Ring(1, nothing).add("barrier", 1, 0, "barrier()", None)
+    entry = RingBuffer(1, nothing).add("barrier", 1, 0, "barrier()", None)
     assert entry is not None
-    assert entry.record("world", (2, 3)).waits_for == (2, 3)
+    assert entry.to_record("world", (2, 3)).waits_for == (2, 3)
 
 
 def test_the_line_is_that_of_who_calls_the_package() -> None:
     def asks() -> OperationRecord:
-        ring = Ring(1, nothing)
+        ring = RingBuffer(1, nothing)
         entry = (
             ring
             .add("barrier", 1, 0, "barrier()", None)
         )  # fmt: skip
         assert entry is not None
-        return entry.record("world", ())
+        return entry.to_record("world", ())
 
     told = asks()
     here = asks.__code__.co_firstlineno + 4
@@ -117,9 +117,9 @@ def test_the_line_is_that_of_who_calls_the_package() -> None:
 
 
 def test_without_the_native_core_the_line_is_the_same() -> None:
-    found, same = source.caller(), source.walk()
+    found, same = source.find_caller(), source.walk_frames()
     assert found[0] is same[0] is not None
-    first, second = place(*found), place(*same)
+    first, second = locate(*found), locate(*same)
     assert first == second
     assert first[2] == "test_without_the_native_core_the_line_is_the_same"
 
@@ -128,11 +128,11 @@ def test_the_line_is_that_of_who_calls_what_is_to_be_skipped_too(tmp_path: Path)
     (tmp_path / "inside").mkdir()
     library = tmp_path / "inside" / "library.py"
     names: dict[str, Any] = {"source": source}
-    text = "def both():\n    return source.caller(), source.walk()\n"
+    text = "def both():\n    return source.find_caller(), source.walk_frames()\n"
     exec(compile(text, str(library), "exec"), names)
     assert [code.co_name for code, _ in names["both"]() if code] == ["both"] * 2
     for _ in range(2):
-        source.skip(str(library.parent))
+        source.skip_folder(str(library.parent))
     assert [code.co_name for code, _ in names["both"]() if code] == [
         "test_the_line_is_that_of_who_calls_what_is_to_be_skipped_too"
     ] * 2
@@ -140,15 +140,15 @@ def test_the_line_is_that_of_who_calls_what_is_to_be_skipped_too(tmp_path: Path)
 
 def test_a_place_in_code_that_has_no_line_is_that_of_its_beginning() -> None:
     code: CodeType = record.__code__
-    assert place(code, 10**6) == (code.co_filename, code.co_firstlineno, "record")
-    assert place(None, 0) == ("", 0, "")
+    assert locate(code, 10**6) == (code.co_filename, code.co_firstlineno, "record")
+    assert locate(None, 0) == ("", 0, "")
 
 
 # ---------------------------------------------------------------- what began
 
 
 def test_of_few_calls_all_beginnings_are_told_and_told_once() -> None:
-    begun = Begun()
+    begun = CallSampler()
     for sequence in range(1, 6):
         begun.note(sequence, sequence / 10)
     assert begun.take() == [(sequence, sequence / 10) for sequence in range(1, 6)]
@@ -156,20 +156,20 @@ def test_of_few_calls_all_beginnings_are_told_and_told_once() -> None:
 
 
 def test_of_many_calls_two_ranks_tell_of_the_same_ones() -> None:
-    first, second = Begun(), Begun()
+    first, second = CallSampler(), CallSampler()
     for sequence in range(1, 100_001):
         first.note(sequence, 0.0)
         if sequence > 30_000:
             second.note(sequence, 0.0)
     told = [sequence for sequence, _ in first.take()]
     others = [sequence for sequence, _ in second.take()]
-    assert MOST // 4 <= len(told) <= MOST
-    assert MOST // 4 <= len(others) <= MOST
-    assert len(set(told) & set(others)) >= MOST // 4
+    assert MAX_SAMPLES // 4 <= len(told) <= MAX_SAMPLES
+    assert MAX_SAMPLES // 4 <= len(others) <= MAX_SAMPLES
+    assert len(set(told) & set(others)) >= MAX_SAMPLES // 4
 
 
 def test_after_a_busy_period_a_quiet_one_is_told_in_full_again() -> None:
-    begun = Begun()
+    begun = CallSampler()
     for sequence in range(1, 10_001):
         begun.note(sequence, 0.0)
     begun.take()
@@ -185,7 +185,7 @@ def test_after_a_busy_period_a_quiet_one_is_told_in_full_again() -> None:
 def test_a_call_of_the_queue_is_told_once_with_who_asked_and_how_it_ran() -> None:
     asked = record(1, created=5, started=6, finished=30, how="", label="grad")
     ran = record(1, created=10, started=10, finished=20, file="", line=0, function="")
-    [one] = merged([(True, ran)], [asked])
+    [one] = merge([(True, ran)], [asked])
     assert (one.created, one.started, one.finished) == (5, 10, 20)
     assert (one.source, one.label, one.how) == ("train.py:31 in step", "grad", ran.how)
 
@@ -194,12 +194,12 @@ def test_calls_of_both_ways_come_in_the_order_of_their_being_asked_for() -> None
     message = record(0, created=15, operation="send")
     core = [(False, record(2, created=20)), (True, record(3, created=31))]
     queue = [record(1, created=10), message, record(3, created=30)]
-    assert [one.created for one in merged(core, queue)] == [10, 15, 20, 30]
+    assert [one.created for one in merge(core, queue)] == [10, 15, 20, 30]
 
 
 def test_what_the_queue_forgot_is_told_by_the_core_alone() -> None:
     ran = record(7, file="", line=0, function="")
-    assert merged([(True, ran)], []) == [ran]
+    assert merge([(True, ran)], []) == [ran]
 
 
 # ---------------------------------------------------------------- the native ring
@@ -280,10 +280,10 @@ def test_the_native_ring_tells_when_some_of_very_many_calls_began() -> None:
         one.barrier(None, None)
     told = one.start_times()
     numbers = [sequence for sequence, _ in told]
-    assert MOST // 4 <= len(numbers) <= MOST
+    assert MAX_SAMPLES // 4 <= len(numbers) <= MAX_SAMPLES
     strides = {second - first for first, second in pairwise(numbers)}
     assert strides == {512}
-    here = Begun()
+    here = CallSampler()
     for sequence in range(1, 20_001):
         here.note(sequence, 0.0)
     assert numbers == [sequence for sequence, _ in here.take()], "all ways choose alike"
@@ -316,10 +316,12 @@ def test_how_a_call_really_ended_can_be_said_later() -> None:
 async def test_calls_over_links_are_recorded_with_their_ends_and_lines() -> None:
     async with inproc_world(2) as world:
         x = [np.ones(2), np.ones(2)]
-        await world.everywhere(lambda group: group.all_reduce(x[group.rank], label="grad"))
-        await outcomes([world.groups[0].send(x[0], 1, tag=4), world.groups[1].recv(x[1], 0, tag=4)])
+        await world.call_on_all(lambda group: group.all_reduce(x[group.rank], label="grad"))
+        await wait_outcomes(
+            [world.groups[0].send(x[0], 1, tag=4), world.groups[1].recv(x[1], 0, tag=4)]
+        )
         engine = world.ranks[1].engines["world"]
-        first, second = engine.recording.records()
+        first, second = engine.recorder.list_records()
         assert (first.sequence, first.operation, first.nbytes) == (1, "all_reduce", 16)
         assert first.signature == "all_reduce(float64[2], SUM)"
         assert (first.outcome, first.label) == ("ok", "grad")
@@ -327,30 +329,30 @@ async def test_calls_over_links_are_recorded_with_their_ends_and_lines() -> None
         assert first.created <= first.started <= first.finished
         assert first.source.startswith("test_recorder.py:")
         assert first.source.endswith("in <lambda>")
-        assert engine.recording.where(1) == first.source
-        assert engine.recording.where(2) == ""
+        assert engine.recorder.find_call_site(1) == first.source
+        assert engine.recorder.find_call_site(2) == ""
         assert (second.operation, second.sequence) == ("recv", 0)
         assert second.signature == "recv(float64[2], from rank 0, tag 4)"
-        assert [number for number, _ in engine.recording.begun()] == [1]
+        assert [number for number, _ in engine.recorder.take_started()] == [1]
 
 
 async def test_a_call_over_links_says_for_whom_it_waits_and_how_it_failed() -> None:
     async with inproc_world(3) as world:
         heard: list[BaseException] = []
-        recording = world.ranks[0].engines["world"].recording
+        recording = world.ranks[0].engines["world"].recorder
         recording.on_failure = heard.append
 
         def late(group: Group) -> Any:
             return group.barrier(timeout=0.2)
 
         call = late(world.groups[0])
-        await world.settle()
-        [running] = recording.records()
+        await world.run_until_idle()
+        [running] = recording.list_records()
         assert (running.outcome, running.finished) == ("running", 0)
         assert set(running.waits_for) <= {1, 2}
         assert running.waits_for
-        [error] = await outcomes([call])
-        [ended] = recording.records()
+        [error] = await wait_outcomes([call])
+        [ended] = recording.list_records()
         assert (ended.outcome, ended.waits_for) == ("timeout", ())
         assert heard == [error]
 
@@ -374,7 +376,7 @@ def dumper(folder: Path, clock: Callable[[], float]) -> Dumper:
 
 def test_a_failure_is_dumped_whole_for_nobody_else_to_read(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    dumper(folder, Clock()).failed(PeerFailed("rank 1 is lost", (1,)))
+    dumper(folder, Clock()).dump_failure(PeerFailed("rank 1 is lost", (1,)))
     [path] = folder.iterdir()
     assert path.name == "allhands-job-rank2.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -388,18 +390,18 @@ def test_what_fails_of_the_same_is_dumped_once_and_not_without_end(tmp_path: Pat
     clock = Clock()
     one = dumper(tmp_path, clock)
     for _ in range(3):
-        one.failed(PeerFailed("lost", (1,)))
+        one.dump_failure(PeerFailed("lost", (1,)))
     assert len(list(tmp_path.iterdir())) == 1
-    for _ in range(2 * MOST_FILES):
+    for _ in range(2 * MAX_FILES):
         clock.now += 2
-        one.failed(PeerFailed("lost", (1,)))
+        one.dump_failure(PeerFailed("lost", (1,)))
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert len(names) == MOST_FILES
+    assert len(names) == MAX_FILES
     assert "allhands-job-rank2-2.json" in names
 
 
 def test_a_cancelled_call_is_no_failure_to_dump(tmp_path: Path) -> None:
-    dumper(tmp_path, Clock()).failed(AllhandsError("cancelled"))
+    dumper(tmp_path, Clock()).dump_failure(AllhandsError("cancelled"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -407,7 +409,7 @@ def test_a_folder_that_cannot_be_written_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    dumper(tmp_path / "file", Clock()).failed(PeerFailed("lost", (1,)))
+    dumper(tmp_path / "file", Clock()).dump_failure(PeerFailed("lost", (1,)))
     assert "could not be written" in caplog.text
 
 
@@ -446,12 +448,14 @@ def test_what_is_no_report_is_told_apart() -> None:
 
 def test_a_report_is_cut_into_parts_and_an_empty_one_has_one() -> None:
     data = bytes(report_codec.PART_BYTES + 1)
-    parts = report_codec.parts(7, data)
+    parts = report_codec.split_report(7, data)
     assert [(part.id, len(part.data), part.is_last) for part in parts] == [
         (7, report_codec.PART_BYTES, False),
         (7, 1, True),
     ]
-    assert [(part.data, part.is_last) for part in report_codec.parts(7, b"")] == [(b"", True)]
+    assert [(part.data, part.is_last) for part in report_codec.split_report(7, b"")] == [
+        (b"", True)
+    ]
 
 
 # ---------------------------------------------------------------- trace
@@ -464,7 +468,7 @@ def test_a_trace_has_one_clock_and_a_row_for_each_group() -> None:
         0: (10.0, 4.0, [record(1), running, message]),
         1: (9.5, 9.0, [replace(record(1), started=SECOND + SECOND // 2)]),
     }
-    document = json.loads(json.dumps(trace(ranks, {0: "rank 0 (host a)"})))
+    document = json.loads(json.dumps(make_trace(ranks, {0: "rank 0 (host a)"})))
     shown = [event for event in document["traceEvents"] if event["ph"] == "X"]
     first, second, third, other = shown
     assert (first["pid"], first["ts"], first["dur"], first["name"]) == (0, 0, 1, "all_reduce #1")
@@ -479,7 +483,7 @@ def test_a_trace_has_one_clock_and_a_row_for_each_group() -> None:
 
 
 def test_a_trace_of_nothing_is_one() -> None:
-    assert trace({}, {})["traceEvents"] == []
+    assert make_trace({}, {})["traceEvents"] == []
 
 
 # ---------------------------------------------------------------- diagnosis

@@ -17,7 +17,7 @@ from allhands.collectives.reduction import (
     combine,
     finish,
     folds,
-    name_of,
+    get_dtype_name,
 )
 
 BOOL = ["bool"]
@@ -96,10 +96,10 @@ def test_equal_dtypes_are_reduced_alike(name: str) -> None:
     described = np.dtype(name, metadata={"unit": "m"})  # type: ignore[call-overload]
     for dtype in (described, np.dtype(name).newbyteorder("="), np.dtype(name)):
         check(ReduceOp.SUM, dtype)
-        assert name_of(dtype) == name
-    assert name_of(np.dtype(np.longlong)) == "int64"
+        assert get_dtype_name(dtype) == name
+    assert get_dtype_name(np.dtype(np.longlong)) == "int64"
     swapped = np.dtype(name).newbyteorder()
-    assert name_of(swapped) == (name if swapped == np.dtype(name) else None)
+    assert get_dtype_name(swapped) == (name if swapped == np.dtype(name) else None)
 
 
 def test_an_operation_must_be_a_reduce_op() -> None:
@@ -190,7 +190,7 @@ def test_avg_of_integers_is_divided_towards_zero(
     name: str, has_core: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_core:
-        monkeypatch.setattr(folds, "_core", lambda: None)
+        monkeypatch.setattr(folds, "_find_core", lambda: None)
     limits = np.iinfo(name)
     given = [one for one in (limits.min, -7, -4, -1, 0, 1, 7, 8, limits.max) if one >= limits.min]
     for divisor in (1, 2, 3, 4, 200):

@@ -25,7 +25,7 @@ from allhands.collectives.algorithms import (
     tree,
     van_de_geijn,
 )
-from allhands.collectives.algorithms.blocks import near_equal
+from allhands.collectives.algorithms.blocks import split_evenly
 from allhands.collectives.schedule import Schedule
 from allhands.testing import Traffic, interleave, simulate
 
@@ -212,7 +212,7 @@ def test_ordered_reductions_fold_from_the_left_in_the_order_of_ranks(size: int) 
     schedules = of_all(ordered.reduce, size, 13, size - 1)
     simulate(schedules, inputs=list(data), outputs=outputs, reduce=halves_the_left)
     np.testing.assert_array_equal(outputs[-1], expected)
-    counts = near_equal(13, size)
+    counts = split_evenly(13, size)
     blocks = [np.zeros(count) for count in counts]
     schedules = of_all(ordered.reduce_scatter, size, counts)
     simulate(schedules, inputs=list(data), outputs=blocks, reduce=halves_the_left)
@@ -317,7 +317,7 @@ def check_all_to_all(counts: Array, *, together: bool) -> Traffic:
     size = len(counts)
     schedules = [
         pairwise.all_to_all(
-            rank, size, counts[rank].tolist(), counts[:, rank].tolist(), together=together
+            rank, size, counts[rank].tolist(), counts[:, rank].tolist(), in_one_round=together
         )
         for rank in range(size)
     ]
@@ -413,23 +413,27 @@ def test_no_pace_of_the_ranks_changes_a_result_or_blocks_it(
 
 
 def test_small_calls_take_few_rounds_and_large_ones_little_data() -> None:
-    for size, doubled in ((2, select.PAIR), (4, select.DOUBLED // 2), (9, select.DOUBLED // 4)):
+    for size, doubled in (
+        (2, select.PAIR_BYTES),
+        (4, select.DOUBLING_BYTES // 2),
+        (9, select.DOUBLING_BYTES // 4),
+    ):
         assert select.select_all_reduce(size, doubled).name == "doubling"
         assert select.select_all_reduce(size, doubled + 1).name != "doubling"
-    assert select.select_all_reduce(8, select.MEDIUM).name == "halving_doubling"
-    assert select.select_all_reduce(8, select.MEDIUM + 1).name == "ring"
-    assert select.select_all_reduce(9, select.MEDIUM).name == "ring"  # no power of two
-    assert select.select_broadcast(4, select.SMALL + 1).name == "van_de_geijn"
-    assert select.select_broadcast(2, select.SMALL + 1).name == "tree"
-    assert select.select_all_gather(4, select.SMALL).name == "bruck"
-    assert select.select_all_gather(4, select.SMALL + 1).name == "ring"
-    assert select.select_reduce_scatter(4, select.SMALL).name == "pairwise"
-    assert select.select_reduce_scatter(4, select.SMALL + 1).name == "ring"
+    assert select.select_all_reduce(8, select.MEDIUM_BYTES).name == "halving_doubling"
+    assert select.select_all_reduce(8, select.MEDIUM_BYTES + 1).name == "ring"
+    assert select.select_all_reduce(9, select.MEDIUM_BYTES).name == "ring"  # no power of two
+    assert select.select_broadcast(4, select.SMALL_BYTES + 1).name == "van_de_geijn"
+    assert select.select_broadcast(2, select.SMALL_BYTES + 1).name == "tree"
+    assert select.select_all_gather(4, select.SMALL_BYTES).name == "bruck"
+    assert select.select_all_gather(4, select.SMALL_BYTES + 1).name == "ring"
+    assert select.select_reduce_scatter(4, select.SMALL_BYTES).name == "pairwise"
+    assert select.select_reduce_scatter(4, select.SMALL_BYTES + 1).name == "ring"
 
 
 def test_all_to_all_goes_together_only_where_all_know_that_it_is_small() -> None:
-    assert len(all_to_all_rounds(nbytes=select.SMALL)) == 1
-    assert len(all_to_all_rounds(nbytes=select.SMALL + 1)) == 3
+    assert len(all_to_all_rounds(nbytes=select.SMALL_BYTES)) == 1
+    assert len(all_to_all_rounds(nbytes=select.SMALL_BYTES + 1)) == 3
     assert len(all_to_all_rounds(nbytes=None)) == 3
 
 

@@ -69,7 +69,7 @@ def all_to_all(algorithm: Algorithm, size: int) -> Play:
     inputs = list(DATA[:size, :size])
     outputs = [np.full(size, POISON) for _ in range(size)]
     schedules = [
-        algorithm(rank, size, counts[rank], counts[rank], together=True) for rank in range(size)
+        algorithm(rank, size, counts[rank], counts[rank], in_one_round=True) for rank in range(size)
     ]
     return Play(schedules, inputs, outputs, list(DATA[:size, :size].T))
 
@@ -105,8 +105,8 @@ FAULTS = {
         ring,
         "all_reduce",
         all_reduce,
-        "recvs=(Recv(preceding, parts[(rank - 2 - step) % size], reduce=True),),",
-        "recvs=(Recv(preceding, parts[(rank - 1 - step) % size], reduce=True),),",
+        "recvs=(Recv(preceding, parts[(rank - 2 - step) % size], reduces=True),),",
+        "recvs=(Recv(preceding, parts[(rank - 1 - step) % size], reduces=True),),",
         from_size=2,
     ),
     "wrong peer": Fault(
@@ -121,8 +121,8 @@ FAULTS = {
         halving,
         "all_reduce",
         all_reduce,
-        "recvs=(Recv(rank ^ distance, half(rank ^ distance, distance)),),",
-        "recvs=(Recv(rank ^ distance, half(rank ^ distance, distance), reduce=True),),",
+        "recvs=(Recv(rank ^ distance, find_half(rank ^ distance, distance)),),",
+        "recvs=(Recv(rank ^ distance, find_half(rank ^ distance, distance), reduces=True),),",
         from_size=2,
     ),
     "lost message": Fault(
@@ -137,8 +137,8 @@ FAULTS = {
         tree,
         "reduce",
         reduce,
-        "    for distance in distances(size):\n        copies",
-        "    for distance in reversed(distances(size)):\n        copies",
+        "    for distance in list_distances(size):\n        copies",
+        "    for distance in reversed(list_distances(size)):\n        copies",
         from_size=3,
     ),
 }

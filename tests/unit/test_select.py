@@ -16,39 +16,42 @@ from allhands.collectives.algorithms import (
     tree,
     van_de_geijn,
 )
-from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.schedule import Schedule
-from allhands.membership.link_probe import gauge
+from allhands.membership.link_probe import measure_links
 from allhands.testing.inproc_world import inproc_world
 
-NEAR = Wire(50e-6, 1.2e9)
-FAR = Wire(10e-3, 1.2e9)
-SLOW = Wire(50e-6, 12e6)
+NEAR = LinkCost(50e-6, 1.2e9)
+FAR = LinkCost(10e-3, 1.2e9)
+SLOW = LinkCost(50e-6, 12e6)
 WIRES = (NEAR, FAR, SLOW)
 SIZES = [2**power for power in range(3, 31)]
 WORLDS = (2, 3, 4, 5, 8, 13, 64)
 
 
-def limit(size: int, wire: Wire | None, short: str) -> int:
+def limit(size: int, wire: LinkCost | None, short: str) -> int:
     """Return the first number of bytes for which all_reduce is not `short`."""
     return next(
         nbytes
         for nbytes in SIZES
-        if select.select_all_reduce(size, nbytes, wire=wire).name != short
+        if select.select_all_reduce(size, nbytes, link_cost=wire).name != short
     )
 
 
 LENGTH = 64 * 3 * 5 * 13 * 4
 """Elements, of a byte each; divided evenly by all of WORLDS."""
 
-MODELS: list[tuple[Callable[[Wire, int, int], float], Callable[[int, int], Schedule]]] = [
-    (cost.doubling, lambda rank, size: doubling.all_reduce(rank, size, LENGTH)),
-    (cost.halving_doubling, lambda rank, size: halving.all_reduce(rank, size, LENGTH)),
-    (cost.ring, lambda rank, size: ring.all_reduce(rank, size, LENGTH)),
-    (cost.tree, lambda rank, size: tree.broadcast(rank, size, LENGTH, 0)),
-    (cost.scattered, lambda rank, size: van_de_geijn.broadcast(rank, size, LENGTH, 0)),
-    (cost.bruck, lambda rank, size: bruck.all_gather(rank, size, [LENGTH // size] * size)),
-    (cost.circle, lambda rank, size: ring.all_gather(rank, size, [LENGTH // size] * size)),
+MODELS: list[tuple[Callable[[LinkCost, int, int], float], Callable[[int, int], Schedule]]] = [
+    (cost.estimate_doubling, lambda rank, size: doubling.all_reduce(rank, size, LENGTH)),
+    (cost.estimate_halving_doubling, lambda rank, size: halving.all_reduce(rank, size, LENGTH)),
+    (cost.estimate_ring, lambda rank, size: ring.all_reduce(rank, size, LENGTH)),
+    (cost.estimate_tree, lambda rank, size: tree.broadcast(rank, size, LENGTH, 0)),
+    (cost.estimate_van_de_geijn, lambda rank, size: van_de_geijn.broadcast(rank, size, LENGTH, 0)),
+    (cost.estimate_bruck, lambda rank, size: bruck.all_gather(rank, size, [LENGTH // size] * size)),
+    (
+        cost.estimate_ring_all_gather,
+        lambda rank, size: ring.all_gather(rank, size, [LENGTH // size] * size),
+    ),
 ]
 
 
@@ -56,33 +59,33 @@ MODELS: list[tuple[Callable[[Wire, int, int], float], Callable[[int, int], Sched
 @pytest.mark.parametrize("size", WORLDS)
 def test_the_model_counts_what_schedules_do(
     size: int,
-    model: Callable[[Wire, int, int], float],
+    model: Callable[[LinkCost, int, int], float],
     build: Callable[[int, int], Schedule],
 ) -> None:
     every = [build(rank, size).rounds for rank in range(size)]
     waits = [any(step.sends for step in steps) for steps in zip(*every, strict=True)]
-    assert model(Wire(1.0, math.inf), size, 0) == sum(waits)
+    assert model(LinkCost(1.0, math.inf), size, 0) == sum(waits)
     sent = sum(
         max(sum(len(send.span) for send in step.sends) for step in steps)
         for steps in zip(*every, strict=True)
     )
     # A scatter along a tree sends less from round to round, which the model does not halve.
-    tolerance = 0.3 if model is cost.scattered else 1e-3
-    assert model(Wire(0.0, 1.0), size, LENGTH) == pytest.approx(sent, rel=tolerance)
+    tolerance = 0.3 if model is cost.estimate_van_de_geijn else 1e-3
+    assert model(LinkCost(0.0, 1.0), size, LENGTH) == pytest.approx(sent, rel=tolerance)
 
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("size", WORLDS)
-def test_all_reduce_takes_what_costs_least(size: int, wire: Wire) -> None:
+def test_all_reduce_takes_what_costs_least(size: int, wire: LinkCost) -> None:
     models = {
-        "doubling": cost.doubling,
-        "halving_doubling": cost.halving_doubling,
-        "ring": cost.ring,
+        "doubling": cost.estimate_doubling,
+        "halving_doubling": cost.estimate_halving_doubling,
+        "ring": cost.estimate_ring,
     }
     for nbytes in SIZES:
-        chosen = select.select_all_reduce(size, nbytes, wire=wire).name
+        chosen = select.select_all_reduce(size, nbytes, link_cost=wire).name
         costs = {name: model(wire, size, nbytes) for name, model in models.items()}
-        if nbytes > select.MEDIUM:
+        if nbytes > select.MEDIUM_BYTES:
             assert chosen != "halving_doubling"
             del costs["halving_doubling"]
         assert costs[chosen] == min(costs.values())
@@ -97,11 +100,11 @@ def test_the_farther_the_longer_few_rounds_pay() -> None:
 
 
 def test_without_a_measurement_thresholds_decide() -> None:
-    assert limit(2, None, "doubling") == 2 * select.PAIR
-    assert limit(4, None, "doubling") == select.DOUBLED
+    assert limit(2, None, "doubling") == 2 * select.PAIR_BYTES
+    assert limit(4, None, "doubling") == select.DOUBLING_BYTES
     for is_ordered, wire in ((True, None), (True, FAR)):
         assert select.select_all_reduce(4, 8, is_ordered, wire).name == "gathered"
-        assert select.select_all_reduce(4, select.SMALL, is_ordered, wire).name == "ordered"
+        assert select.select_all_reduce(4, select.SMALL_BYTES, is_ordered, wire).name == "ordered"
 
 
 @pytest.mark.parametrize(
@@ -112,27 +115,27 @@ def test_without_a_measurement_thresholds_decide() -> None:
     ],
 )
 def test_other_calls_weigh_rounds_against_bytes_too(
-    choose: Callable[[int, int, Wire | None], select.Choice[...]], short: str, long: str
+    choose: Callable[[int, int, LinkCost | None], select.Choice[...]], short: str, long: str
 ) -> None:
-    def last_short(wire: Wire | None) -> int:
+    def last_short(wire: LinkCost | None) -> int:
         names = [choose(8, nbytes, wire).name for nbytes in SIZES]
         assert names == sorted(names, key=[short, long].index)
         return names.count(short)
 
     assert 0 < last_short(NEAR) < last_short(FAR)
-    assert last_short(None) == SIZES.index(select.SMALL) + 1
+    assert last_short(None) == SIZES.index(select.SMALL_BYTES) + 1
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 async def test_all_ranks_agree_on_what_was_measured(size: int) -> None:
     async with inproc_world(size) as world:
         engines = [rank.engines["world"] for rank in world.ranks]
-        wires = await asyncio.gather(*map(gauge, engines))
+        wires = await asyncio.gather(*map(measure_links, engines))
         assert len(set(wires)) == 1
         assert wires[0].latency > 0
         assert wires[0].bandwidth > 0
         for engine in engines:
-            engine.wire = FAR
+            engine.link_cost = FAR
         works = [group.barrier() for group in world.groups]
         await asyncio.gather(*(asyncio.wrap_future(work.get_future()) for work in works))
         assert {work.explain() for work in works} == {

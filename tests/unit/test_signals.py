@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from allhands.runtime.signal_mask import Deferred
+from allhands.runtime.signal_mask import DelayedSignals
 
 
 class Rang(Exception):
@@ -30,7 +30,7 @@ def ring_then(done: list[str], what: str) -> None:
 
 def test_a_handler_runs_when_the_block_is_over() -> None:
     done: list[str] = []
-    with pytest.raises(Rang), Deferred():
+    with pytest.raises(Rang), DelayedSignals():
         ring_then(done, "in the block")
     assert done == ["in the block"]
 
@@ -39,8 +39,8 @@ def test_a_handler_may_break_into_a_block_in_which_that_is_lifted_and_not_after(
     done: list[str] = []
 
     def act() -> None:
-        with Deferred() as calm:
-            with pytest.raises(Rang), calm.lifted():
+        with DelayedSignals() as calm:
+            with pytest.raises(Rang), calm.allow():
                 ring_then(done, "lifted")
             ring_then(done, "after")
 
@@ -51,8 +51,8 @@ def test_a_handler_may_break_into_a_block_in_which_that_is_lifted_and_not_after(
 
 def test_what_came_before_it_was_lifted_comes_then() -> None:
     done: list[str] = []
-    with Deferred() as calm:
+    with DelayedSignals() as calm:
         ring_then(done, "before")
-        with pytest.raises(Rang), calm.lifted():
+        with pytest.raises(Rang), calm.allow():
             done.append("lifted")
     assert done == ["before"]

@@ -86,8 +86,8 @@ def test_the_contribution_of_the_lower_rank_is_the_left_operand() -> None:
     whole = Span(OUTPUT, 0, 1)
     simulate(
         one_round(
-            Round(sends=(Send(1, whole),), recvs=(Recv(1, whole, reduce=True),)),
-            Round(sends=(Send(0, whole),), recvs=(Recv(0, whole, reduce=True),)),
+            Round(sends=(Send(1, whole),), recvs=(Recv(1, whole, reduces=True),)),
+            Round(sends=(Send(0, whole),), recvs=(Recv(0, whole, reduces=True),)),
         ),
         outputs=outputs,
         reduce=np.subtract,
@@ -181,7 +181,7 @@ HERE, THERE = Span(OUTPUT, 0, 2), Span(OUTPUT, 2, 4)
         pytest.param(
             one_round(
                 Round(sends=(Send(1, HERE),)),
-                Round(recvs=(Recv(0, Span(SCRATCH, 0, 2), reduce=True),)),
+                Round(recvs=(Recv(0, Span(SCRATCH, 0, 2), reduces=True),)),
                 scratch=2,
             ),
             "round 0: rank 1 reduces into scratch[0:2] before it was written",
@@ -190,7 +190,7 @@ HERE, THERE = Span(OUTPUT, 0, 2), Span(OUTPUT, 2, 4)
         pytest.param(
             one_round(
                 Round(sends=(Send(1, HERE), Send(1, THERE))),
-                Round(recvs=(Recv(0, HERE, reduce=True), Recv(0, Span(OUTPUT, 1, 3)))),
+                Round(recvs=(Recv(0, HERE, reduces=True), Recv(0, Span(OUTPUT, 1, 3)))),
             ),
             "round 0: rank 1 receives output[0:2] from rank 0 and, over it, output[1:3] from",
             id="one over the other",
@@ -211,7 +211,7 @@ def test_an_output_is_undefined_where_there_is_an_input() -> None:
 
 def test_two_receives_may_reduce_into_one_span() -> None:
     schedules = one_round(
-        Round(recvs=(Recv(1, HERE, reduce=True), Recv(2, HERE, reduce=True))),
+        Round(recvs=(Recv(1, HERE, reduces=True), Recv(2, HERE, reduces=True))),
         Round(sends=(Send(0, HERE),)),
         Round(sends=(Send(0, HERE),)),
     )
@@ -334,10 +334,10 @@ COLLECTIVES = {
     ),
     "flat scatter": into(of_all(flat.scatter, COUNTS, 2), list(DATA), ROOTS_BLOCKS),
     "pairwise all_to_all": into(
-        of_all(pairwise.all_to_all, EACH_TWO, EACH_TWO, together=False), PAIRS, EXCHANGED
+        of_all(pairwise.all_to_all, EACH_TWO, EACH_TWO, in_one_round=False), PAIRS, EXCHANGED
     ),
     "all_to_all together": into(
-        of_all(pairwise.all_to_all, EACH_TWO, EACH_TWO, together=True), PAIRS, EXCHANGED
+        of_all(pairwise.all_to_all, EACH_TWO, EACH_TWO, in_one_round=True), PAIRS, EXCHANGED
     ),
     "dissemination barrier": into(
         of_all(dissemination.barrier), [NOTHING] * SIZE, [NOTHING] * SIZE
@@ -383,7 +383,7 @@ def wrong_rounds(step: Round, rank: int) -> Iterator[tuple[str, Round]]:
             ("receive from a wrong peer", replace(recv, peer=other(recv.peer))),
             ("receive into a wrong span", replace(recv, span=moved(recv.span))),
             ("receive of another length", replace(recv, span=stretched(recv.span))),
-            ("reduce for overwrite", replace(recv, reduce=not recv.reduce)),
+            ("reduce for overwrite", replace(recv, reduces=not recv.reduces)),
         ):
             if len(recv.span) or "reduce" not in name:  # of nothing, both are the same
                 yield name, replace(step, recvs=(*head, wrong, *tail))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from allhands.runtime.slurm import expand_nodelist, first_node, node_count
+from allhands.runtime.slurm import count_nodes, expand_nodelist, find_first_node
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_a_malformed_list_is_refused(text: str) -> None:
 
 def test_a_long_list_is_not_expanded_to_find_its_first_node() -> None:
     environ = {"SLURM_JOB_NODELIST": "n[0-999999999999]"}
-    assert first_node(environ) == ("SLURM_JOB_NODELIST", "n0")
-    assert node_count(environ) == 2
+    assert find_first_node(environ) == ("SLURM_JOB_NODELIST", "n0")
+    assert count_nodes(environ) == 2
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_long_list_is_not_expanded_to_find_its_first_node() -> None:
 def test_the_step_goes_before_its_job(
     environ: Mapping[str, str], count: int, first: tuple[str, str]
 ) -> None:
-    assert (node_count(environ), first_node(environ)) == (count, first)
+    assert (count_nodes(environ), find_first_node(environ)) == (count, first)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_the_step_goes_before_its_job(
 def test_nonsense_is_refused_by_the_name_of_its_variable(environ: dict[str, str]) -> None:
     [name] = environ
     with pytest.raises(ValueError, match=name):
-        node_count(environ)
+        count_nodes(environ)

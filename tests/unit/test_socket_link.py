@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from allhands.testing.link_suite import frame
-from allhands.transport.frame import CHUNK, HEADER_BYTES
+from allhands.testing.link_suite import make_frame
+from allhands.transport.frame import HEADER_BYTES, MAX_PAYLOAD_BYTES
 from allhands.transport.link import LinkBroken
 from allhands.transport.socket_link import SocketLink
 
@@ -48,7 +48,7 @@ async def slow() -> Iterator[Slow]:  # type: ignore[misc]
     made.far.close()
 
 
-LARGE = frame(1, bytes(range(256)) * (CHUNK // 256))
+LARGE = make_frame(1, bytes(range(256)) * (MAX_PAYLOAD_BYTES // 256))
 
 
 async def test_a_frame_is_sent_when_all_of_it_is_out(slow: Slow) -> None:
@@ -71,18 +71,18 @@ async def test_memory_is_free_when_sending_is_cancelled(slow: Slow) -> None:
     task.cancel()
     await asyncio.wait([task])
     memory[:] = bytes(len(memory))
-    following = asyncio.create_task(slow.link.send([frame(2)]))
-    assert await slow.read(len(LARGE) + HEADER_BYTES) == LARGE + frame(2)
+    following = asyncio.create_task(slow.link.send([make_frame(2)]))
+    assert await slow.read(len(LARGE) + HEADER_BYTES) == LARGE + make_frame(2)
     await following
 
 
 async def test_nothing_is_taken_beside_a_frame_under_way(slow: Slow) -> None:
     _, task = await slow.fill(LARGE)
-    assert not slow.link.offer([frame(2)])
+    assert not slow.link.offer([make_frame(2)])
     assert await slow.read(len(LARGE)) == LARGE
     await task
-    assert slow.link.offer([frame(3)])
-    assert await slow.read(HEADER_BYTES) == frame(3)
+    assert slow.link.offer([make_frame(3)])
+    assert await slow.read(HEADER_BYTES) == make_frame(3)
 
 
 async def test_what_was_offered_and_taken_is_out_of_its_memory(slow: Slow) -> None:
@@ -99,14 +99,14 @@ async def test_a_link_that_breaks_ends_the_send_under_way(slow: Slow) -> None:
         with pytest.raises(LinkBroken):
             await task
     assert len(slow.breaks) == 1
-    assert not slow.link.offer([frame(2)])
+    assert not slow.link.offer([make_frame(2)])
     with pytest.raises(LinkBroken):
-        await slow.link.send([frame(2)])
+        await slow.link.send([make_frame(2)])
 
 
 async def test_a_frame_of_very_many_pieces_goes_out_whole(slow: Slow) -> None:
     pieces = [memoryview(bytes([number % 256])) for number in range(3000)]
-    whole = frame(1, b"".join(pieces))
+    whole = make_frame(1, b"".join(pieces))
     task = asyncio.create_task(slow.link.send([whole[:HEADER_BYTES], *pieces]))
     assert await slow.read(len(whole)) == whole
     await task

@@ -10,31 +10,31 @@ import pytest
 
 from allhands.engine import group_engine
 from allhands.engine.failures import slow_calls
-from allhands.engine.failures.slow_calls import LONGEST, SHORTEST, patience
-from allhands.testing.inproc_world import inproc_world, outcomes, results
+from allhands.engine.failures.slow_calls import MAX_PATIENCE, MIN_PATIENCE, compute_patience
+from allhands.testing.inproc_world import inproc_world, wait_outcomes, wait_results
 
 
 def test_without_a_history_the_longest_patience_counts() -> None:
-    assert patience([]) == LONGEST
-    assert patience([0.001] * 15) == LONGEST
+    assert compute_patience([]) == MAX_PATIENCE
+    assert compute_patience([0.001] * 15) == MAX_PATIENCE
 
 
 @pytest.mark.parametrize(
     ("waits", "wanted"),
     [
-        ([0.001] * 16, SHORTEST),
+        ([0.001] * 16, MIN_PATIENCE),
         ([2.0] * 16, 2.0),  # regular, however long
         ([1.9, 2.1] * 20, 2.0 + 14.826 * 0.1),
         ([0.5] * 10 + [1.2] * 22 + [1.3] * 10, 1.2),  # most are alike
-        ([0.001] * 60 + [600.0] * 4, SHORTEST),  # some checkpoints
-        ([9.0] * 64, LONGEST),
-        ([1.0, 2.0, 3.0, 4.0] * 16, LONGEST),  # so irregular that nothing can be told
+        ([0.001] * 60 + [600.0] * 4, MIN_PATIENCE),  # some checkpoints
+        ([9.0] * 64, MAX_PATIENCE),
+        ([1.0, 2.0, 3.0, 4.0] * 16, MAX_PATIENCE),  # so irregular that nothing can be told
     ],
 )
 def test_patience_is_the_median_and_a_multiple_of_its_deviations(
     waits: list[float], wanted: float
 ) -> None:
-    assert patience(waits) == pytest.approx(wanted)
+    assert compute_patience(waits) == pytest.approx(wanted)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.WARNING, "allhands")
     monkeypatch.setattr(group_engine, "PING_AFTER", 0.0025)
     monkeypatch.setattr(group_engine, "ASK_AFTER", 0.005)
-    monkeypatch.setattr(slow_calls, "LONGEST", 0.01)
+    monkeypatch.setattr(slow_calls, "MAX_PATIENCE", 0.01)
 
 
 async def told(caplog: pytest.LogCaptureFixture, event: str, count: int) -> list[dict[str, Any]]:
@@ -71,11 +71,11 @@ async def test_a_blocked_call_is_told_of_again_and_again_until_it_goes_on(
         assert "barrier #1 (step 7) of group 'world' at test_stall.py:" in text
         assert "has been blocked for 0.0 s" in text
         assert "waiting for rank 2 (in process); its deadline is in" in text
-        await results([early, *(group.barrier(label="step 7") for group in world.groups[1:])])
+        await wait_results([early, *(group.barrier(label="step 7") for group in world.groups[1:])])
         await told(caplog, "stall over", 1)
         assert "went on after" in caplog.text
         count = len(caplog.records)
-        await world.everywhere(lambda group: group.all_reduce(np.ones(2)))
+        await world.call_on_all(lambda group: group.all_reduce(np.ones(2)))
         await asyncio.sleep(0.05)  # would tell of calls that are over
         assert len(caplog.records) == count
 
@@ -85,5 +85,5 @@ async def test_a_call_that_fails_is_told_of_by_its_error(caplog: pytest.LogCaptu
     async with inproc_world(2) as world:
         work = world.groups[0].barrier(timeout=0.2)
         await told(caplog, "stall", 1)
-        await outcomes([work])
+        await wait_outcomes([work])
         assert "went on" not in caplog.text

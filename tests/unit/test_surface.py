@@ -2,7 +2,7 @@
 
 import pytest
 
-from allhands.transport.frame import HEADER_BYTES, Header, Key, Kind, unpack
+from allhands.transport.frame import HEADER_BYTES, FrameKind, Header, MessageKey, unpack
 from allhands_proto import framing
 from allhands_proto.v1 import kv_pb2
 from surface.describe import TEXTS, path
@@ -15,17 +15,17 @@ def test_the_surface_is_as_it_was(name: str) -> None:
 
 
 FRAMES = {
-    Header(Kind.DATA, Key(0x1122334455667788, 7, 2, 3), 0xA1A2, 48, 16, 32, epoch=5): (
+    Header(FrameKind.DATA, MessageKey(0x1122334455667788, 7, 2, 3), 0xA1A2, 48, 16, 32, epoch=5): (
         "414801010500000088776655443322110700000000000000"
         "0200000003000000a2a100000000000030000000000000001000000000000000"
         "2000000000000000"
     ),
-    Header(Kind.REFUSE, Key(1, 2), 0, 0, 0, 4): (
+    Header(FrameKind.NACK, MessageKey(1, 2), 0, 0, 0, 4): (
         "414801040000000001000000000000000200000000000000"
         "0000000000000000000000000000000000000000000000000000000000000000"
         "0400000000000000"
     ),
-    Header(Kind.DATA, Key(9, 4, 0, 6, point_to_point=True), 8, 3, 0, 3, asked=True): (
+    Header(FrameKind.DATA, MessageKey(9, 4, 0, 6, is_p2p=True), 8, 3, 0, 3, is_cleared=True): (
         "414801010000000009000000000000000400000000000000"
         "0000000006000000080000000000000003000000000000000000000000000000"
         "0300000003000000"
@@ -44,7 +44,7 @@ def test_headers_of_links_have_the_bytes_that_they_had(header: Header, bytes_: s
 
 def test_kinds_of_frames_have_the_numbers_that_they_had() -> None:
     numbers = [1, 2, 3, 4, 5, 6, 7, 8, 40, 41, 42, 43, 44, 9]
-    assert [kind.value for kind in Kind] == numbers
+    assert [kind.value for kind in FrameKind] == numbers
 
 
 def test_the_key_value_port_frames_as_it_did() -> None:

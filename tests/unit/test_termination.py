@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from allhands.runtime import termination
-from allhands.runtime.signal_mask import Deferred
+from allhands.runtime.signal_mask import DelayedSignals
 from allhands.runtime.termination import Terminated
 
 
@@ -72,15 +72,15 @@ def test_it_does_not_break_into_what_must_be_done_whole() -> None:
     termination.install(ends.end)
 
     def act() -> None:
-        with Deferred(), Deferred() as calm:
-            with calm.lifted():
+        with DelayedSignals(), DelayedSignals() as calm:
+            with calm.allow():
                 signal.raise_signal(signal.SIGTERM)  # the outer block still holds it
             done.append(ends.count)
 
     with pytest.raises(Terminated):
         act()
     assert (done, ends.count) == ([0], 1)
-    with pytest.raises(Terminated), Deferred() as calm, calm.lifted():
+    with pytest.raises(Terminated), DelayedSignals() as calm, calm.allow():
         signal.raise_signal(signal.SIGTERM)
 
 

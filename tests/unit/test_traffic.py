@@ -11,9 +11,9 @@ from itertools import permutations
 
 import pytest
 
-from allhands.transport.frame import HEADER_BYTES, Header, Key, Kind, unpack, whole
-from allhands.transport.inbox import Inbox, Incoming, Unlike
-from allhands.transport.outbox import Outbox, Outgoing
+from allhands.transport.frame import HEADER_BYTES, FrameKind, Header, MessageKey, unpack, whole
+from allhands.transport.inbox import Inbox, MessageMismatch, PostedReceive
+from allhands.transport.outbox import Outbox, PendingSend
 
 CHUNK, EAGER, UNASKED, BUDGET = 64, 32, 48, 192
 """As the miniature world has them."""
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("miniature")
 class Sent:
     sender: int
     receiver: int
-    key: Key
+    key: MessageKey
     data: bytes
-    outgoing: Outgoing | None = None
+    outgoing: PendingSend | None = None
     told: list[bool] = field(default_factory=list)
     withdrawn: bool = False
 
@@ -40,9 +40,9 @@ class Receive:
     receiver: int
     source: int | None
     tag: int
-    incoming: Incoming
+    incoming: PostedReceive
     data: bytearray
-    told: list[Unlike | None] = field(default_factory=list)
+    told: list[MessageMismatch | None] = field(default_factory=list)
     retracted: bool = False
 
 
@@ -62,7 +62,7 @@ class Network:
         frame = self.outboxes[pair].next_frame()
         if frame is not None:
             self.wires[pair].append(whole(frame))
-            self.outboxes[pair].taken()
+            self.outboxes[pair].finish_frame()
         return frame is not None
 
     def take_in(self, pair: tuple[int, int]) -> bool:
@@ -72,10 +72,10 @@ class Network:
         frame, (sender, receiver) = self.wires[pair].popleft(), pair
         header = unpack(frame)
         match header.kind:
-            case Kind.CLEAR:
-                self.outboxes[receiver, sender].cleared(header)
-            case Kind.CREDIT:
-                self.outboxes[receiver, sender].credit(header.total)
+            case FrameKind.CTS:
+                self.outboxes[receiver, sender].on_cts(header)
+            case FrameKind.CREDIT:
+                self.outboxes[receiver, sender].add_credit(header.total)
             case _:
                 self.inboxes[receiver].accept(sender, header, memoryview(frame)[HEADER_BYTES:])
         return True
@@ -93,23 +93,23 @@ class Network:
             urgent = map(whole, self.outboxes[receiver, sender]._urgent)
             back = [*urgent, *self.wires[receiver, sender]]
             unasked = [header for header in map(unpack, there) if is_unasked(header)]
-            credit = [header for header in map(unpack, back) if header.kind is Kind.CREDIT]
-            queued = [one for line in outbox._bulk.values() for one in line if not one.asked]
-            held = inbox._held.get(sender, 0)
+            credit = [header for header in map(unpack, back) if header.kind is FrameKind.CREDIT]
+            queued = [one for line in outbox._bulk.values() for one in line if not one.is_cleared]
+            held = inbox._held_bytes.get(sender, 0)
             assert 0 <= held <= BUDGET
             assert (
-                outbox._eager_room
+                outbox._eager_credit
                 + sum(one.total for one in queued)
                 + sum(header.length for header in unasked)
                 + held
-                + inbox._consumed.get(sender, 0)
+                + inbox._uncredited.get(sender, 0)
                 + sum(header.total for header in credit)
                 == BUDGET
             )
 
 
 def is_unasked(header: Header) -> bool:
-    return header.kind is Kind.DATA and not header.asked
+    return header.kind is FrameKind.DATA and not header.is_cleared
 
 
 class History:
@@ -122,14 +122,14 @@ class History:
         self.receives: list[Receive] = []
         self._counts: defaultdict[tuple[int, int], int] = defaultdict(int)
 
-    def draw(self, sender: int, receiver: int, key: Key) -> Sent:
+    def draw(self, sender: int, receiver: int, key: MessageKey) -> Sent:
         size = self.random.choice(SIZES)
         return Sent(sender, receiver, key, self.random.randbytes(size))
 
     def push(self, message: Sent) -> None:
         cut = self.random.randint(0, len(message.data))
         views = [memoryview(message.data[:cut]), memoryview(message.data[cut:])]
-        message.outgoing = Outgoing(
+        message.outgoing = PendingSend(
             message.key, views, len(message.data), lambda like: message.told.append(like)
         )
         self.sent.append(message)
@@ -138,7 +138,7 @@ class History:
     def send(self, sender: int, receiver: int, tag: int, size: int) -> None:
         """Send a message point to point."""
         self._counts[sender, receiver] += 1
-        key = Key(1, self._counts[sender, receiver], 0, tag, point_to_point=True)
+        key = MessageKey(1, self._counts[sender, receiver], 0, tag, is_p2p=True)
         self.push(Sent(sender, receiver, key, self.random.randbytes(size)))
 
     def receive(self, receiver: int, source: int | None, tag: int, size: int) -> Receive:
@@ -150,7 +150,7 @@ class History:
             assert not receive.retracted
             data[offset : offset + len(payload)] = payload
 
-        incoming = Incoming(size, size, land, lambda unlike: receive.told.append(unlike))
+        incoming = PostedReceive(size, size, land, lambda unlike: receive.told.append(unlike))
         receive = Receive(receiver, source, tag, incoming, data)
         self.receives.append(receive)
         return receive
@@ -163,7 +163,7 @@ class History:
 
     def post_open(self, receiver: int, source: int | None, tag: int, size: int) -> None:
         receive = self.receive(receiver, source, tag, size)
-        self.network.inboxes[receiver].post_open(source, 1, tag, receive.incoming)
+        self.network.inboxes[receiver].post_p2p(source, 1, tag, receive.incoming)
 
     def move(self) -> None:
         pair = self.random.choice(PAIRS)
@@ -173,13 +173,13 @@ class History:
         """Give up a send that has not ended."""
         assert message.outgoing is not None
         message.withdrawn = message.told == []
-        self.network.outboxes[message.sender, message.receiver].withdraw(message.outgoing)
+        self.network.outboxes[message.sender, message.receiver].cancel(message.outgoing)
 
     def retract(self, receive: Receive) -> None:
         """Give up a receive that has not ended."""
         if not receive.told:
             receive.retracted = True
-            self.network.inboxes[receive.receiver].retract(receive.incoming)
+            self.network.inboxes[receive.receiver].cancel_receive(receive.incoming)
 
     def check_end(self) -> None:
         """Check that nothing is left anywhere."""
@@ -187,9 +187,9 @@ class History:
         for inbox in self.network.inboxes:
             assert not inbox._posted
             assert not inbox._early
-            assert not inbox._queues
-            assert not inbox._open
-            assert not any(inbox._held.values())
+            assert not inbox._p2p_early
+            assert not inbox._p2p_posted
+            assert not any(inbox._held_bytes.values())
         assert all(outbox.is_idle for outbox in self.network.outboxes.values())
 
 
@@ -197,7 +197,7 @@ class History:
 def test_every_message_of_collectives_lands_once_and_whole(seed: int) -> None:
     history = History(seed)
     messages = [
-        history.draw(*pair, Key(1, 1 + number // 10, number % 10))
+        history.draw(*pair, MessageKey(1, 1 + number // 10, number % 10))
         for number in range(20)
         for pair in PAIRS
     ]
@@ -224,7 +224,7 @@ def test_every_message_of_collectives_lands_once_and_whole(seed: int) -> None:
         assert receive.data == message.data
         assert message.told == [True]
     history.check_end()
-    assert not any(outbox._cleared for outbox in history.network.outboxes.values())
+    assert not any(outbox._early_cts for outbox in history.network.outboxes.values())
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -236,7 +236,9 @@ def test_calls_that_give_up_leave_nothing_behind(seed: int) -> None:
     for sequence in range(1, 25):
         group = sequence % 2
         messages = [
-            history.draw(*pair, Key(group, sequence, step)) for step in range(3) for pair in PAIRS
+            history.draw(*pair, MessageKey(group, sequence, step))
+            for step in range(3)
+            for pair in PAIRS
         ]
         history.random.shuffle(messages)
         absent = history.random.choice((None, *range(RANKS)))
@@ -333,7 +335,7 @@ def serve_the_rest(history: History, size: int) -> None:
     while left := [
         (receiver, arrived)
         for receiver, inbox in enumerate(history.network.inboxes)
-        for queue in inbox._queues.values()
+        for queue in inbox._p2p_early.values()
         for arrived in queue
     ]:
         receiver, arrived = left[0]

@@ -4,13 +4,13 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
-from allhands.api.sync import AnyGroup, current_world
+from allhands.api.sync import AnyGroup, require_world
 from allhands.engine.work.work import Work
-from allhands.group.coalescing import Collecting
+from allhands.group.coalescing import CoalescingGroup
 from allhands.group.non_member import NonMember
 
 
-class Coalesced:
+class CoalescingResult:
     """What became of the calls of a block, when it is over."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Coalesced:
 
 
 @contextlib.contextmanager
-def coalescing(group: AnyGroup = None, async_ops: bool = False) -> Iterator[Coalesced]:
+def coalescing(group: AnyGroup = None, async_ops: bool = False) -> Iterator[CoalescingResult]:
     """Collect the collectives that this thread calls on the group in the block.
 
     They return at once, and are made at the end of the block: what is alike, one after the other,
@@ -35,13 +35,13 @@ def coalescing(group: AnyGroup = None, async_ops: bool = False) -> Iterator[Coal
     Raises:
         RuntimeError: within such a block on the same group.
     """
-    coalesced = Coalesced()
+    coalesced = CoalescingResult()
     if isinstance(group, NonMember):
         yield coalesced
         return
-    found = group or current_world().group
-    with Collecting.on(found, threading.get_ident()) as collecting:
+    found = group or require_world().group
+    with CoalescingGroup.coalesce(found, threading.get_ident()) as collecting:
         yield coalesced
-    coalesced.works = collecting.make()
+    coalesced.works = collecting.submit_all()
     if not async_ops:
         coalesced.wait()

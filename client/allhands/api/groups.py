@@ -9,8 +9,14 @@ from datetime import timedelta
 
 import numpy as np
 
-from allhands.api.sync import AnyGroup, current_world, finished, member, uncollected
-from allhands.api.world import GroupOptions
+from allhands.api.sync import (
+    AnyGroup,
+    refuse_while_coalescing,
+    require_world,
+    resolve_group,
+    wait_or_return,
+)
+from allhands.api.world import NewGroupOptions
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.group.round_robin import RoundRobin
@@ -46,9 +52,9 @@ def new_group(
         ValueError: no ranks, a rank twice, or one that the world does not have.
         TypeError: a tag that is no text.
     """
-    world = current_world()
+    world = require_world()
     chosen = range(world.group.size) if ranks is None else ranks
-    options = _options(timeout, on_failure, retryable, verify, allow_pickle)
+    options = _make_options(timeout, on_failure, retryable, verify, allow_pickle)
     return world.new_group(chosen, tag, use_local_synchronization, options)
 
 
@@ -72,19 +78,21 @@ def split_group(
     Raises:
         TypeError: a color or key that is no whole number of 64 bits.
     """
-    uncollected(group, "split_group")
-    told = np.array([-1 if color is None else _whole(color, "color"), _whole(key, "key")], np.int64)
-    world, parent = current_world(), member(group, True, "split_group")
+    refuse_while_coalescing(group, "split_group")
+    told = np.array(
+        [-1 if color is None else _check_int64(color, "color"), _check_int64(key, "key")], np.int64
+    )
+    world, parent = require_world(), resolve_group(group, True, "split_group")
     if parent is None:
         return NonMember("no part of a group that this rank is not in")
-    options = _options(timeout)
+    options = _make_options(timeout)
     everybody = np.empty((parent.size, 2), np.int64)
-    finished(parent.here.all_gather_into_tensor(everybody, told, label="split_group"), False)
+    wait_or_return(parent.here.all_gather_into_tensor(everybody, told, label="split_group"), False)
     if told[0] < 0:
         return NonMember(f"no part of {parent.name}")
     places = [place for place in range(parent.size) if everybody[place, 0] == told[0]]
     places.sort(key=lambda place: (int(everybody[place, 1]), place))
-    return world.part(parent, places, None, options)
+    return world.make_subgroup(parent, places, None, options)
 
 
 def shrink_group(ranks_to_exclude: Sequence[int], group: AnyGroup = None) -> Group | NonMember:
@@ -99,7 +107,7 @@ def shrink_group(ranks_to_exclude: Sequence[int], group: AnyGroup = None) -> Gro
     Raises:
         ValueError: a rank that is not in the group, none at all, or nobody would be left.
     """
-    world, parent = current_world(), member(group, True, "shrink_group")
+    world, parent = require_world(), resolve_group(group, True, "shrink_group")
     if parent is None:
         return NonMember("no part of a group that this rank is not in")
     excluded = {int(rank) for rank in ranks_to_exclude}
@@ -111,7 +119,7 @@ def shrink_group(ranks_to_exclude: Sequence[int], group: AnyGroup = None) -> Gro
     places = [place for place, rank in enumerate(parent.ranks) if rank not in excluded]
     if not places:
         raise ValueError(f"ranks_to_exclude names all ranks of group {parent.name!r}")
-    return world.part(parent, places)
+    return world.make_subgroup(parent, places)
 
 
 def new_subgroups(
@@ -129,7 +137,7 @@ def new_subgroups(
     Raises:
         ValueError: the ranks cannot be shared out so.
     """
-    world, parent = current_world(), member(group, True, "new_subgroups")
+    world, parent = require_world(), resolve_group(group, True, "new_subgroups")
     if parent is None:
         absent = NonMember("no part of a group that this rank is not in")
         return absent, []
@@ -142,9 +150,9 @@ def new_subgroups(
         raise ValueError(
             f"The world size ({parent.size}) must be divisible by 'group_size={group_size}'"
         )
-    options = _options(timeout)
+    options = _make_options(timeout)
     made = [
-        world.part(parent, range(at, at + group_size), tag, options)
+        world.make_subgroup(parent, range(at, at + group_size), tag, options)
         for at in range(0, parent.size, group_size)
     ]
     return made[parent.rank // group_size], made
@@ -163,7 +171,7 @@ def new_subgroups_by_enumeration(
     Raises:
         ValueError: no groups, a rank in two of them, or what `new_group` refuses.
     """
-    world = current_world()
+    world = require_world()
     owner: dict[int, int] = {}
     for at, ranks in enumerate(ranks_per_subgroup_list):
         for rank in ranks:
@@ -171,7 +179,7 @@ def new_subgroups_by_enumeration(
                 raise ValueError(f"rank {rank} is in subgroups {owner[rank]} and {at}")
     if not owner:
         raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
-    options = _options(timeout)
+    options = _make_options(timeout)
     made = [world.new_group(ranks, options=options) for ranks in ranks_per_subgroup_list]
     mine = owner.get(world.group.rank)
     return NonMember("no subgroup") if mine is None else made[mine], made
@@ -204,18 +212,18 @@ def round_robin(groups: Sequence[Group | NonMember]) -> RoundRobin | NonMember:
     return RoundRobin(members) if members else absent[0]
 
 
-def _options(
+def _make_options(
     timeout: float | timedelta | None,
     on_failure: str = "raise",
     retryable: bool = False,
     verify: bool | None = None,
     allow_pickle: bool | None = None,
-) -> GroupOptions:
+) -> NewGroupOptions:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    return GroupOptions(seconds, on_failure, retryable, verify, allow_pickle)
+    return NewGroupOptions(seconds, on_failure, retryable, verify, allow_pickle)
 
 
-def _whole(number: int, name: str) -> int:
+def _check_int64(number: int, name: str) -> int:
     """Return a number that fits into 64 bits."""
     if not isinstance(number, int | np.integer) or not -(1 << 63) <= number < 1 << 63:
         raise TypeError(f"{name} must be a whole number of 64 bits, not {number!r}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from allhands.api.sync import AnyGroup, current_world
+from allhands.api.sync import AnyGroup, require_world
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 
@@ -16,7 +16,7 @@ def get_group_rank(group: AnyGroup, global_rank: int) -> int:
     ranks = get_process_group_ranks(group)
     if global_rank not in ranks:
         raise ValueError(
-            f"rank {global_rank} of the world is not part of group {_name(group)}, "
+            f"rank {global_rank} of the world is not part of group {_quote_name(group)}, "
             f"whose ranks are {ranks}"
         )
     return ranks.index(global_rank)
@@ -31,7 +31,7 @@ def get_global_rank(group: AnyGroup, group_rank: int) -> int:
     ranks = get_process_group_ranks(group)
     if not 0 <= group_rank < len(ranks):
         raise ValueError(
-            f"rank {group_rank} is not part of group {_name(group)}, "
+            f"rank {group_rank} is not part of group {_quote_name(group)}, "
             f"whose ranks go from 0 to {len(ranks) - 1}"
         )
     return ranks[group_rank]
@@ -43,7 +43,7 @@ def get_process_group_ranks(group: AnyGroup) -> list[int]:
     Raises:
         ValueError: the group is not one of this world, or has been destroyed.
     """
-    world = current_world()
+    world = require_world()
     if group is None:
         return list(world.group.ranks)
     if isinstance(group, NonMember):
@@ -58,17 +58,17 @@ def get_sequence_number(group: AnyGroup = None) -> int:
 
     Point-to-point calls do not count. Ranks that differ are not equally far.
     """
-    return -1 if isinstance(group, NonMember) else (group or current_world().group).sequence
+    return -1 if isinstance(group, NonMember) else (group or require_world().group).sequence
 
 
 def get_group_tag(group: AnyGroup = None) -> str:
     """Return by what `find_group` finds a group: its tag, else its name; "" of the world."""
-    world = current_world()
+    world = require_world()
     if group is None or group is world.group:
         return ""
     if isinstance(group, NonMember):
         return group.name
-    return world.register.tag(group) or group.name
+    return world.registry.get_tag(group) or group.name
 
 
 def find_group(tag: str, ranks: Sequence[int]) -> Group | None:
@@ -76,12 +76,12 @@ def find_group(tag: str, ranks: Sequence[int]) -> Group | None:
 
     `tag` is what `get_group_tag` says: "" is the world, if these are its ranks.
     """
-    world, wanted = current_world(), tuple(ranks)
+    world, wanted = require_world(), tuple(ranks)
     if not tag:
         return world.group if wanted == world.group.ranks else None
-    if (found := world.register.find(world.group.name, tag, wanted)) is not None:
+    if (found := world.registry.find(world.group.name, tag, wanted)) is not None:
         return found
-    found = world.register.named(tag)
+    found = world.registry.find_by_name(tag)
     return found if found is not None and found.ranks == wanted else None
 
 
@@ -99,7 +99,7 @@ def find_or_create_group(
     Raises:
         ValueError: this rank is not among them, or nothing is found under "".
     """
-    world, width = current_world(), stride or len(ranks)
+    world, width = require_world(), stride or len(ranks)
     if not ranks or width < 0 or len(ranks) % width:
         raise ValueError(f"{len(ranks)} ranks cannot be taken {width} at a time")
     runs = [tuple(ranks[at : at + width]) for at in range(0, len(ranks), width)]
@@ -119,12 +119,12 @@ def get_group(name: str) -> Group:
     Raises:
         ValueError: there is none.
     """
-    world = current_world()
-    found = world.group if name == world.group.name else world.register.named(name)
+    world = require_world()
+    found = world.group if name == world.group.name else world.registry.find_by_name(name)
     if found is None:
         raise ValueError(f"no group {name!r} is registered here: destroyed, or made by other ranks")
     return found
 
 
-def _name(group: AnyGroup) -> str:
-    return repr((group or current_world().group).name)
+def _quote_name(group: AnyGroup) -> str:
+    return repr((group or require_world().group).name)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from allhands.api.sync import AnyGroup, default_group, irecv, isend, receiver, sender
+from allhands.api.sync import AnyGroup, default_group, irecv, isend, resolve_dst, resolve_src
 from allhands.collectives.arguments import AnyArray
 from allhands.engine.work.work import Work
 from allhands.group.non_member import NonMember
@@ -43,9 +43,9 @@ class P2POp:
         if isinstance(found, NonMember):
             return
         if self.op is isend:
-            found.check_send(self.x, receiver(found, self.peer, self.group_peer), self.tag)
+            found.check_send(self.x, resolve_dst(found, self.peer, self.group_peer), self.tag)
         else:
-            found.check_recv(self.x, sender(found, self.peer, self.group_peer), self.tag)
+            found.check_recv(self.x, resolve_src(found, self.peer, self.group_peer), self.tag)
 
     def __repr__(self) -> str:
         other = f"group_peer={self.group_peer}" if self.peer is None else f"peer={self.peer}"

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from allhands.api.ragged import given
-from allhands.api.sync import AnyGroup, current_world, finished, member, within
-from allhands.data.serializer import checked_size
+from allhands.api.ragged import wait_result
+from allhands.api.sync import AnyGroup, require_world, resolve_group, to_group_rank, wait_or_return
+from allhands.data.serializer import check_size
 
 
 def register_dataclass(kind: type, name: str | None = None) -> None:
@@ -30,7 +30,7 @@ def register_dataclass(kind: type, name: str | None = None) -> None:
         TypeError: no dataclass, or one with fields that cannot be given to it.
         ValueError: another one has that name.
     """
-    current_world().types.add(kind, name)
+    require_world().types.add(kind, name)
 
 
 def all_gather_object(
@@ -42,10 +42,10 @@ def all_gather_object(
     label: str | None = None,
 ) -> None:
     """Overwrite the items of `object_list`, one for each rank, with every rank's `obj`."""
-    if (found := member(group, True, "all_gather_object")) is None:
+    if (found := resolve_group(group, True, "all_gather_object")) is None:
         return
     _check_length(object_list, "object_list", found.size)
-    object_list[:] = given(found.all_gather_object(obj, timeout=timeout, label=label), False)
+    object_list[:] = wait_result(found.all_gather_object(obj, timeout=timeout, label=label), False)
 
 
 def gather_object(
@@ -61,14 +61,14 @@ def gather_object(
 
     It has one item for each rank there, and is None elsewhere.
     """
-    if (found := member(group, True, "gather_object")) is None:
+    if (found := resolve_group(group, True, "gather_object")) is None:
         return
-    root = within(found, dst, "dst")
+    root = to_group_rank(found, dst, "dst")
     if root == found.rank:
         _check_length(object_gather_list, "object_gather_list", found.size)
     elif object_gather_list is not None:
         raise ValueError(f"object_gather_list is for rank {dst} alone: pass None on the others")
-    gathered = given(found.gather_object(obj, root, timeout=timeout, label=label), False)
+    gathered = wait_result(found.gather_object(obj, root, timeout=timeout, label=label), False)
     if object_gather_list is not None:
         object_gather_list[:] = gathered
 
@@ -86,14 +86,14 @@ def scatter_object_list(
 
     The other ranks' input list is not looked at.
     """
-    if (found := member(group, True, "scatter_object_list")) is None:
+    if (found := resolve_group(group, True, "scatter_object_list")) is None:
         return
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("scatter_object_output_list must be a list of at least one item")
-    root = within(found, src, "src")
+    root = to_group_rank(found, src, "src")
     values = scatter_object_input_list if root == found.rank else None
     work = found.scatter_object(values, root, timeout=timeout, label=label)
-    scatter_object_output_list[0] = given(work, False)
+    scatter_object_output_list[0] = wait_result(work, False)
 
 
 def broadcast_object_list(
@@ -105,10 +105,12 @@ def broadcast_object_list(
     label: str | None = None,
 ) -> None:
     """Overwrite the items of `object_list` with those of rank `src`; equal lengths."""
-    if (found := member(group, True, "broadcast_object_list")) is None:
+    if (found := resolve_group(group, True, "broadcast_object_list")) is None:
         return
-    root = within(found, src, "src")
-    finished(found.broadcast_object_list(object_list, root, timeout=timeout, label=label), False)
+    root = to_group_rank(found, src, "src")
+    wait_or_return(
+        found.broadcast_object_list(object_list, root, timeout=timeout, label=label), False
+    )
 
 
 def send_object_list(
@@ -120,15 +122,15 @@ def send_object_list(
     timeout: float | None = None,
 ) -> None:
     """Send the items of `object_list` to rank `dst`: their size, and then they themselves."""
-    if (found := member(group, True, "send_object_list")) is None:
+    if (found := resolve_group(group, True, "send_object_list")) is None:
         return
     if not isinstance(object_list, list):
         raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
-    peer = within(found, dst, "dst")
+    peer = to_group_rank(found, dst, "dst")
     data = found.objects.encode(object_list)
     size = np.array([len(data)], np.int64)
     for part in (size, data):
-        finished(found.send(part, peer, tag, timeout=timeout, label="object"), False)
+        wait_or_return(found.send(part, peer, tag, timeout=timeout, label="object"), False)
 
 
 def recv_object_list(
@@ -146,17 +148,17 @@ def recv_object_list(
     Raises:
         ValueError: other than as many as the sender's; the list is as it was.
     """
-    if (found := member(group, True, "recv_object_list")) is None:
+    if (found := resolve_group(group, True, "recv_object_list")) is None:
         return -1
     if not isinstance(object_list, list):
         raise TypeError(f"object_list must be a list, not {type(object_list).__name__}")
-    source = None if src is None else within(found, src, "src")
+    source = None if src is None else to_group_rank(found, src, "src")
     size = np.zeros(1, np.int64)
     work = found.recv(size, source, tag, timeout=timeout, label="object")
-    finished(work, False)
+    wait_or_return(work, False)
     sender = work.source_rank()
-    data = np.empty(checked_size(int(size[0])), np.uint8)
-    finished(found.recv(data, sender, tag, timeout=timeout, label="object"), False)
+    data = np.empty(check_size(int(size[0])), np.uint8)
+    wait_or_return(found.recv(data, sender, tag, timeout=timeout, label="object"), False)
     received = found.objects.decode(data)
     if not isinstance(received, list) or len(received) != len(object_list):
         raise ValueError(

@@ -14,4 +14,4 @@ def process_group(group: sync.AnyGroup = None) -> ProcessGroup:
     """
     if isinstance(group, NonMember):
         raise ValueError(f"this rank does not belong to group {group.name!r}")
-    return ProcessGroup(group or sync.current_world().group)
+    return ProcessGroup(group or sync.require_world().group)

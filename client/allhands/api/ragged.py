@@ -8,7 +8,7 @@ Each returns what it gives once it has ended, or with `async_op=True` a `Work` a
 from collections.abc import Sequence
 from typing import Any
 
-from allhands.api.sync import AnyGroup, finished, member, within
+from allhands.api.sync import AnyGroup, resolve_group, to_group_rank, wait_or_return
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
@@ -23,9 +23,9 @@ def all_gather_v(
     label: str | None = None,
 ) -> Any:
     """Return every rank's `x`, of any shapes and one dtype, as a list of new arrays."""
-    if (found := member(group, True, "all_gather_v")) is None:
+    if (found := resolve_group(group, True, "all_gather_v")) is None:
         return None
-    return given(found.all_gather_v(x, timeout=timeout, label=label), async_op)
+    return wait_result(found.all_gather_v(x, timeout=timeout, label=label), async_op)
 
 
 def gather_v(
@@ -38,10 +38,10 @@ def gather_v(
     label: str | None = None,
 ) -> Any:
     """Return every rank's `x`, of any shapes and one dtype, on rank `dst`; None elsewhere."""
-    if (found := member(group, True, "gather_v")) is None:
+    if (found := resolve_group(group, True, "gather_v")) is None:
         return None
-    root = within(found, dst, "dst")
-    return given(found.gather_v(x, root, timeout=timeout, label=label), async_op)
+    root = to_group_rank(found, dst, "dst")
+    return wait_result(found.gather_v(x, root, timeout=timeout, label=label), async_op)
 
 
 def scatter_v(
@@ -57,10 +57,10 @@ def scatter_v(
 
     The arrays may be of any shapes and are of one dtype, which only `src` need know.
     """
-    if (found := member(group, True, "scatter_v")) is None:
+    if (found := resolve_group(group, True, "scatter_v")) is None:
         return None
-    root = within(found, src, "src")
-    return given(found.scatter_v(scatter_list, root, timeout=timeout, label=label), async_op)
+    root = to_group_rank(found, src, "src")
+    return wait_result(found.scatter_v(scatter_list, root, timeout=timeout, label=label), async_op)
 
 
 def all_to_all_v(
@@ -72,9 +72,9 @@ def all_to_all_v(
     label: str | None = None,
 ) -> Any:
     """Give `inputs[j]` to the j-th rank; return a list of what all give, of any shapes."""
-    if (found := member(group, True, "all_to_all_v")) is None:
+    if (found := resolve_group(group, True, "all_to_all_v")) is None:
         return None
-    return given(found.all_to_all_v(inputs, timeout=timeout, label=label), async_op)
+    return wait_result(found.all_to_all_v(inputs, timeout=timeout, label=label), async_op)
 
 
 def reduce_scatter_v(
@@ -90,11 +90,11 @@ def reduce_scatter_v(
 
     Each of the inputs may have another shape, the same on all ranks.
     """
-    if (found := member(group, True, "reduce_scatter_v")) is None:
+    if (found := resolve_group(group, True, "reduce_scatter_v")) is None:
         return None
-    return given(found.reduce_scatter_v(inputs, op, timeout=timeout, label=label), async_op)
+    return wait_result(found.reduce_scatter_v(inputs, op, timeout=timeout, label=label), async_op)
 
 
-def given(work: Work, async_op: bool) -> Any:
+def wait_result(work: Work, async_op: bool) -> Any:
     """Return what a call gives once it has ended, unless the caller wants to wait."""
-    return work if async_op else finished(work, False) or work.result()
+    return work if async_op else wait_or_return(work, False) or work.result()

@@ -1,6 +1,6 @@
 """Module-level scan and exscan: what the ranks up to this one bring, combined. As in `sync`."""
 
-from allhands.api.sync import AnyGroup, finished, member
+from allhands.api.sync import AnyGroup, resolve_group, wait_or_return
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
@@ -19,9 +19,9 @@ def scan(
 
     AVG is not defined. A call that fails leaves `x` as it was.
     """
-    if (found := member(group, True, "scan")) is None:
+    if (found := resolve_group(group, True, "scan")) is None:
         return None
-    return finished(found.scan(x, op, timeout=timeout, label=label), async_op)
+    return wait_or_return(found.scan(x, op, timeout=timeout, label=label), async_op)
 
 
 def exscan(
@@ -37,6 +37,6 @@ def exscan(
 
     AVG is not defined. A call that fails leaves `x` as it was.
     """
-    if (found := member(group, True, "exscan")) is None:
+    if (found := resolve_group(group, True, "exscan")) is None:
         return None
-    return finished(found.exscan(x, op, timeout=timeout, label=label), async_op)
+    return wait_or_return(found.exscan(x, op, timeout=timeout, label=label), async_op)

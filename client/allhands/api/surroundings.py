@@ -2,7 +2,7 @@
 
 import os
 
-_VARIABLES = (
+_LOCAL_RANK_VARIABLES = (
     "LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MPI_LOCALRANKID",
@@ -19,7 +19,7 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
         RuntimeError: there is none of them, and no `fallback_rank` was given.
         ValueError: the variable holds no number.
     """
-    for name in _VARIABLES:
+    for name in _LOCAL_RANK_VARIABLES:
         if (text := os.environ.get(name)) is not None:
             try:
                 return int(text)

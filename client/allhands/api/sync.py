@@ -23,58 +23,58 @@ import numpy.typing as npt
 
 from allhands import config
 from allhands.api.fake import FakeWorld
-from allhands.api.world import Seat, World
+from allhands.api.world import ThreadRank, World
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.coordinator.client import Control
 from allhands.coordinator.client import connect as _connect
 from allhands.coordinator.status import JobStatus
-from allhands.deadlines import seconds
+from allhands.deadlines import to_seconds
 from allhands.engine.work.persistent import PersistentCall
 from allhands.engine.work.work import Work
 from allhands.errors import InvalidArgument
-from allhands.group.coalescing import Promised
+from allhands.group.coalescing import CoalescedWork
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
-from allhands.membership.store_rendezvous import meet_through
+from allhands.membership.store_rendezvous import rendezvous_via_store
 from allhands.recorder.record import OperationRecord
-from allhands.runtime.termination import INTERRUPTIONS, reason_of
+from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
 from allhands.stores import CoordinatorStore, Store
 from allhands_proto import notice
 
 AnyGroup = Group | NonMember | None
 
 _lock = threading.Lock()
-_default: World | None = None
-_home: Group | NonMember = NonMember("no world")
+_default_world: World | None = None
+_default_group: Group | NonMember = NonMember("no world")
 """The group of calls that name none."""
-_attempts = itertools.count()
+_attempt_numbers = itertools.count()
 
 
-class _Own(threading.local):
+class _ThreadState(threading.local):
     """What a thread has for itself that is a rank."""
 
-    seat: Seat | None = None
+    thread_rank: ThreadRank | None = None
     """Its place among them; None: it is a thread like any other."""
     world: World | None = None
 
     def __init__(self) -> None:
-        self.attempts = itertools.count()
+        self.attempt_numbers = itertools.count()
 
 
-_own = _Own()
-_seated = 0
+_thread_state = _ThreadState()
+_thread_rank_count = 0
 """Threads that have a seat."""
 
 
-def _in_child() -> None:
+def _reset_after_fork() -> None:
     """Let a forked child make a world of its own: its threads are no ranks, and hold no locks."""
-    global _lock, _seated
-    _lock, _seated = threading.Lock(), 0
-    _own.seat = None
+    global _lock, _thread_rank_count
+    _lock, _thread_rank_count = threading.Lock(), 0
+    _thread_state.thread_rank = None
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def init_process_group(
@@ -152,13 +152,13 @@ def init_process_group(
         RuntimeError: this process is in a world already, or its threads are.
         JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
     """
-    global _default, _home
-    seat = _own.seat
+    global _default_world, _default_group
+    seat = _thread_state.thread_rank
     with _lock if seat is None else contextlib.nullcontext():
-        if (world := found_world()) is not None and not world.is_inherited:
+        if (world := find_world()) is not None and not world.is_inherited:
             raise RuntimeError("this process is in a world already: destroy_process_group() first")
-        _own.world = None  # in a forked child it may be the parent's
-        if seat is None and _seated:
+        _thread_state.world = None  # in a forked child it may be the parent's
+        if seat is None and _thread_rank_count:
             raise RuntimeError(
                 "threads of this process are ranks, and this thread is none of them: "
                 "give it a group of the rank that has started it"
@@ -166,15 +166,15 @@ def init_process_group(
         if store is not None and init_method is not None:
             raise ValueError("init_method and store both say where to meet: give one of them")
         if backend == "threads" and seat is not None:
-            init_method, rank, world_size = seat.place(rank, world_size)
-        length, attempt = seconds(timeout), next_attempt()
+            init_method, rank, world_size = seat.resolve_rank(rank, world_size)
+        length, attempt = to_seconds(timeout), count_attempt()
         place, tls_name = None, None
         if store is not None and backend not in ("fake", "threads"):  # which meet elsewhere
-            meeting = meet_through(store, rank, world_size, length)
+            meeting = rendezvous_via_store(store, rank, world_size, length)
             place, attempt, job = meeting.place, 0, job or meeting.job
             token, tls = meeting.token, meeting.tls_ca
             insecure, tls_name = insecure or meeting.insecure, meeting.tls_name
-        settled = config.settle(
+        settled = config.resolve_config(
             os.environ,
             init_method=init_method,
             rank=rank,
@@ -196,21 +196,21 @@ def init_process_group(
             abort_on_exception=abort_on_exception,
             verify=verify,
             allow_pickle=allow_pickle,
-            parent=parent(),
+            parent=identify_parent_process(),
             attempt=attempt,
-            place=place,
+            rendezvous=place,
         )
-        joined = _place_of(settled.backend, seat).join(settled)
+        joined = _choose_joiner(settled.backend, seat).join(settled)
         if seat is not None:
-            _own.world = joined
+            _thread_state.world = joined
             return
-        _default = joined
-        _home = _default.group
+        _default_world = joined
+        _default_group = _default_world.group
 
 
 def is_initialized() -> bool:
     """Say whether this process is in a world; of a thread that is a rank, whether it is."""
-    return found_world() is not None
+    return find_world() is not None
 
 
 def destroy_process_group(group: AnyGroup = None) -> None:
@@ -219,30 +219,30 @@ def destroy_process_group(group: AnyGroup = None) -> None:
     Messages sent before are received first. A rank that hosts the coordinator waits for the
     others to leave, 30 s at most.
     """
-    global _default, _home
-    world = current_world()
+    global _default_world, _default_group
+    world = require_world()
     if isinstance(group, NonMember):
         return
     if group is not None and group is not world.group:
         world.close_group(group)
         return
-    if world is _own.world:
-        _own.world = None
+    if world is _thread_state.world:
+        _thread_state.world = None
     else:
         with _lock:
-            _default = None
-            _home = NonMember("no world")
+            _default_world = None
+            _default_group = NonMember("no world")
     world.close()
 
 
 def get_rank(group: AnyGroup = None) -> int:
     """Return this process's rank in the group; -1 if it is not in it."""
-    return -1 if isinstance(group, NonMember) else (group or current_world().group).rank
+    return -1 if isinstance(group, NonMember) else (group or require_world().group).rank
 
 
 def get_world_size(group: AnyGroup = None) -> int:
     """Return the number of ranks in the group; -1 if this process is not in it."""
-    return -1 if isinstance(group, NonMember) else (group or current_world().group).size
+    return -1 if isinstance(group, NonMember) else (group or require_world().group).size
 
 
 def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:
@@ -254,7 +254,7 @@ def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:
         ValueError: it is not positive, or endless.
     """
     if not isinstance(group, NonMember):
-        (group or current_world().group).timeout = seconds(timeout)
+        (group or require_world().group).timeout = to_seconds(timeout)
 
 
 def default_group() -> Group:
@@ -263,7 +263,7 @@ def default_group() -> Group:
     Raises:
         RuntimeError: `init_process_group` has not been called.
     """
-    return current_world().group
+    return require_world().group
 
 
 def empty(
@@ -281,7 +281,7 @@ def empty(
         TypeError: elements that are Python objects.
         MemoryError: there is no such piece of memory.
     """
-    return current_world().empty(shape, dtype)
+    return require_world().empty(shape, dtype)
 
 
 def connect(
@@ -296,7 +296,7 @@ def connect(
     Without a world either, it is the one that `allhands status` would find. `insecure` is as for
     `init_process_group`.
     """
-    if url is None and (world := found_world()) is not None:
+    if url is None and (world := find_world()) is not None:
         endpoint = replace(world.endpoint, token=token or world.endpoint.token)
         return Control(endpoint, job=world.job, timeout=timeout)
     return _connect(url, token=token, timeout=timeout, insecure=insecure)
@@ -307,15 +307,15 @@ def store(timeout: float | timedelta | None = None) -> CoordinatorStore:
 
     `timeout` is in seconds, for every wait; None: as for calls in the world, 30 s without one.
     """
-    world = found_world()
+    world = find_world()
     usual = config.DEFAULT_TIMEOUT if world is None else world.group.timeout
-    limit = usual if timeout is None else seconds(timeout)
+    limit = usual if timeout is None else to_seconds(timeout)
     return CoordinatorStore(connect(timeout=limit), limit)
 
 
 def status() -> JobStatus:
     """Return what the coordinator knows of this process's job; `str()` of it is a table."""
-    world = current_world()
+    world = require_world()
     with connect() as control:
         return control.job(world.job)
 
@@ -325,7 +325,7 @@ def flight_recorder() -> list[OperationRecord]:
 
     It remembers 2,048 operations of each group (ALLHANDS_RECORDER_SIZE, a power of two; 0: none).
     """
-    return current_world().records()
+    return require_world().get_records()
 
 
 # ---------------------------------------------------------------- collectives
@@ -341,15 +341,15 @@ def broadcast(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` on every rank with that of rank `src`."""
-    comm = None if async_op else (group or _home).order.comm
+    comm = None if async_op else (group or _default_group).order.comm
     if comm is not None and comm.broadcast(
-        x, src if group is None else place(group, src), timeout, label
+        x, src if group is None else find_group_rank(group, src), timeout, label
     ):
         return None
-    if (found := member(group, async_op, "broadcast")) is None:
+    if (found := resolve_group(group, async_op, "broadcast")) is None:
         return None
-    return finished(
-        found.broadcast(x, within(found, src, "src"), timeout=timeout, label=label), async_op
+    return wait_or_return(
+        found.broadcast(x, to_group_rank(found, src, "src"), timeout=timeout, label=label), async_op
     )
 
 
@@ -366,12 +366,12 @@ def all_reduce(
 
     When it fails after data has moved, `x` is undefined.
     """
-    comm = None if async_op else (group or _home).order.comm
+    comm = None if async_op else (group or _default_group).order.comm
     if comm is not None and comm.all_reduce(x, op, timeout, label):
         return None
-    if (found := member(group, async_op, "all_reduce")) is None:
+    if (found := resolve_group(group, async_op, "all_reduce")) is None:
         return None
-    return finished(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
+    return wait_or_return(found.all_reduce(x, op, timeout=timeout, label=label), async_op)
 
 
 def all_reduce_init(
@@ -383,7 +383,7 @@ def all_reduce_init(
     label: str | None = None,
 ) -> PersistentCall | None:
     """Prepare an `all_reduce` of `x` that is made many times: `start()`, `wait()`, and again."""
-    if (found := member(group, True, "all_reduce_init")) is None:
+    if (found := resolve_group(group, True, "all_reduce_init")) is None:
         return None
     return found.all_reduce_init(x, op, timeout=timeout, label=label)
 
@@ -399,15 +399,16 @@ def reduce(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` on rank `dst` with the combination of all; other ranks' `x` is only read."""
-    comm = None if async_op else (group or _home).order.comm
+    comm = None if async_op else (group or _default_group).order.comm
     if comm is not None and comm.reduce(
-        x, dst if group is None else place(group, dst), op, timeout, label
+        x, dst if group is None else find_group_rank(group, dst), op, timeout, label
     ):
         return None
-    if (found := member(group, async_op, "reduce")) is None:
+    if (found := resolve_group(group, async_op, "reduce")) is None:
         return None
-    return finished(
-        found.reduce(x, within(found, dst, "dst"), op, timeout=timeout, label=label), async_op
+    return wait_or_return(
+        found.reduce(x, to_group_rank(found, dst, "dst"), op, timeout=timeout, label=label),
+        async_op,
     )
 
 
@@ -422,10 +423,12 @@ def gather(
     label: str | None = None,
 ) -> Work | None:
     """Fill `gather_list` on rank `dst`, by rank, with every rank's `x`; None elsewhere."""
-    if (found := member(group, async_op, "gather")) is None:
+    if (found := resolve_group(group, async_op, "gather")) is None:
         return None
-    root = within(found, dst, "dst")
-    return finished(found.gather(x, gather_list, root, timeout=timeout, label=label), async_op)
+    root = to_group_rank(found, dst, "dst")
+    return wait_or_return(
+        found.gather(x, gather_list, root, timeout=timeout, label=label), async_op
+    )
 
 
 def scatter(
@@ -439,10 +442,12 @@ def scatter(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `x` with this rank's array of `scatter_list` on rank `src`; None elsewhere."""
-    if (found := member(group, async_op, "scatter")) is None:
+    if (found := resolve_group(group, async_op, "scatter")) is None:
         return None
-    root = within(found, src, "src")
-    return finished(found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op)
+    root = to_group_rank(found, src, "src")
+    return wait_or_return(
+        found.scatter(x, scatter_list, root, timeout=timeout, label=label), async_op
+    )
 
 
 def all_gather(
@@ -455,9 +460,9 @@ def all_gather(
     label: str | None = None,
 ) -> Work | None:
     """Fill `outputs`, one array for each rank, with every rank's `x`."""
-    if (found := member(group, async_op, "all_gather")) is None:
+    if (found := resolve_group(group, async_op, "all_gather")) is None:
         return None
-    return finished(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
+    return wait_or_return(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
 
 
 def all_gather_into_tensor(
@@ -470,12 +475,14 @@ def all_gather_into_tensor(
     label: str | None = None,
 ) -> Work | None:
     """Fill `output`, world size times as long as `x`, with every rank's `x`, by rank."""
-    comm = None if async_op else (group or _home).order.comm
+    comm = None if async_op else (group or _default_group).order.comm
     if comm is not None and comm.all_gather_into_tensor(output, x, timeout, label):
         return None
-    if (found := member(group, async_op, "all_gather_into_tensor")) is None:
+    if (found := resolve_group(group, async_op, "all_gather_into_tensor")) is None:
         return None
-    return finished(found.all_gather_into_tensor(output, x, timeout=timeout, label=label), async_op)
+    return wait_or_return(
+        found.all_gather_into_tensor(output, x, timeout=timeout, label=label), async_op
+    )
 
 
 def reduce_scatter(
@@ -489,9 +496,9 @@ def reduce_scatter(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `output` with the combination of all ranks' `inputs[this rank]`."""
-    if (found := member(group, async_op, "reduce_scatter")) is None:
+    if (found := resolve_group(group, async_op, "reduce_scatter")) is None:
         return None
-    return finished(
+    return wait_or_return(
         found.reduce_scatter(output, inputs, op, timeout=timeout, label=label), async_op
     )
 
@@ -507,12 +514,12 @@ def reduce_scatter_tensor(
     label: str | None = None,
 ) -> Work | None:
     """Overwrite `output` with this rank's share of the combination of all ranks' `x`."""
-    comm = None if async_op else (group or _home).order.comm
+    comm = None if async_op else (group or _default_group).order.comm
     if comm is not None and comm.reduce_scatter_tensor(output, x, op, timeout, label):
         return None
-    if (found := member(group, async_op, "reduce_scatter_tensor")) is None:
+    if (found := resolve_group(group, async_op, "reduce_scatter_tensor")) is None:
         return None
-    return finished(
+    return wait_or_return(
         found.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), async_op
     )
 
@@ -527,9 +534,9 @@ def all_to_all(
     label: str | None = None,
 ) -> Work | None:
     """Give `inputs[j]` to the j-th rank and fill `outputs[j]` with what it gives."""
-    if (found := member(group, async_op, "all_to_all")) is None:
+    if (found := resolve_group(group, async_op, "all_to_all")) is None:
         return None
-    return finished(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
+    return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
 
 
 def all_to_all_single(
@@ -545,15 +552,15 @@ def all_to_all_single(
 ) -> Work | None:
     """Give each rank its rows of `x`, fill `output` with the rows they give; None: equal shares."""
     ragged = output_split_sizes is not None or input_split_sizes is not None
-    comm = None if async_op or ragged else (group or _home).order.comm
+    comm = None if async_op or ragged else (group or _default_group).order.comm
     if comm is not None and comm.all_to_all_single(output, x, timeout, label):
         return None
-    if (found := member(group, async_op, "all_to_all_single")) is None:
+    if (found := resolve_group(group, async_op, "all_to_all_single")) is None:
         return None
     work = found.all_to_all_single(
         output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
     )
-    return finished(work, async_op)
+    return wait_or_return(work, async_op)
 
 
 def barrier(
@@ -564,12 +571,12 @@ def barrier(
     label: str | None = None,
 ) -> Work | None:
     """Return when every rank of the group has called it."""
-    comm = None if async_op else (group or _home).order.comm
+    comm = None if async_op else (group or _default_group).order.comm
     if comm is not None and comm.barrier(timeout, label):
         return None
-    if (found := member(group, async_op, "barrier")) is None:
+    if (found := resolve_group(group, async_op, "barrier")) is None:
         return None
-    return finished(found.barrier(timeout=timeout, label=label), async_op)
+    return wait_or_return(found.barrier(timeout=timeout, label=label), async_op)
 
 
 def monitored_barrier(
@@ -593,10 +600,10 @@ def monitored_barrier(
         CollectiveTimeout: ranks did not come in time.
         CoordinatorUnavailable: there is no coordinator any more.
     """
-    if (found := member(group, True, "monitored_barrier")) is None:
+    if (found := resolve_group(group, True, "monitored_barrier")) is None:
         return
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    finished(found.monitored_barrier(limit, wait_all_ranks, label=label), False)
+    wait_or_return(found.monitored_barrier(limit, wait_all_ranks, label=label), False)
 
 
 def abort(reason: str, group: AnyGroup = None) -> None:
@@ -604,7 +611,7 @@ def abort(reason: str, group: AnyGroup = None) -> None:
 
     That goes for calls that are blocked now, here and elsewhere, and for all that come later.
     """
-    world = current_world()
+    world = require_world()
     if isinstance(group, NonMember):
         return
     if group is None or group is world.group:
@@ -628,9 +635,9 @@ def isend(
     label: str | None = None,
 ) -> Work | None:
     """Start to send `x` to a rank; its memory is the call's until the work has ended."""
-    if (found := member(group, True, "isend")) is None:
+    if (found := resolve_group(group, True, "isend")) is None:
         return None
-    peer = receiver(found, dst, group_dst)
+    peer = resolve_dst(found, dst, group_dst)
     return found.send(x, peer, tag, timeout=timeout, label=label)
 
 
@@ -645,9 +652,9 @@ def irecv(
     label: str | None = None,
 ) -> Work | None:
     """Start to receive into `x` from a rank; None: from whoever sends under this tag."""
-    if (found := member(group, True, "irecv")) is None:
+    if (found := resolve_group(group, True, "irecv")) is None:
         return None
-    return found.recv(x, sender(found, src, group_src), tag, timeout=timeout, label=label)
+    return found.recv(x, resolve_src(found, src, group_src), tag, timeout=timeout, label=label)
 
 
 def send(
@@ -664,12 +671,12 @@ def send(
 
     Return when its memory may be used again, received or not.
     """
-    p2p = (group or _home).order.p2p
+    p2p = (group or _default_group).order.p2p
     if p2p is not None and group_dst is None and p2p.send(x, dst, tag, timeout, label):
         return
-    if (found := member(group, True, "send")) is not None:
-        peer = receiver(found, dst, group_dst)
-        finished(found.send(x, peer, tag, timeout=timeout, label=label), False)
+    if (found := resolve_group(group, True, "send")) is not None:
+        peer = resolve_dst(found, dst, group_dst)
+        wait_or_return(found.send(x, peer, tag, timeout=timeout, label=label), False)
 
 
 def recv(
@@ -686,76 +693,76 @@ def recv(
 
     Return the rank of the world that sent it, -1 outside the group.
     """
-    p2p = (group or _home).order.p2p
+    p2p = (group or _default_group).order.p2p
     if (
         p2p is not None
         and group_src is None
         and (came_from := p2p.recv(x, src, tag, timeout, label)) >= 0
     ):
         return came_from
-    found = member(group, True, "recv")
+    found = resolve_group(group, True, "recv")
     if found is None:
         return -1
-    peer = sender(found, src, group_src)
+    peer = resolve_src(found, src, group_src)
     work = found.recv(x, peer, tag, timeout=timeout, label=label)
-    finished(work, False)
+    wait_or_return(work, False)
     return found.ranks[work.source_rank()]
 
 
 # ---------------------------------------------------------------- inside
 
 
-def _place_of(backend: str, seat: Seat | None) -> Seat | type[World]:
+def _choose_joiner(backend: str, thread_rank: ThreadRank | None) -> ThreadRank | type[World]:
     """Return what joins a world of that kind."""
     match backend:
         case "fake":
             return FakeWorld
         case "threads":
-            if seat is None:
+            if thread_rank is None:
                 text = "backend='threads' is for the threads of allhands.testing.run_threads"
                 raise RuntimeError(text)
-            return seat
+            return thread_rank
         case _:
             return World
 
 
-def found_world() -> World | None:
+def find_world() -> World | None:
     """Return the world of this process, or of this thread where that is a rank; None: none."""
-    return _own.world if _default is None else _default
+    return _thread_state.world if _default_world is None else _default_world
 
 
-def current_world() -> World:
+def require_world() -> World:
     """Return the same, for calls that need one."""
-    world = found_world()
+    world = find_world()
     if world is None:
         raise RuntimeError("this process is in no world: call init_process_group() first")
     return world
 
 
-def sit(seat: Seat) -> None:
+def bind_thread_rank(thread_rank: ThreadRank) -> None:
     """Make this thread a rank among threads, with a default world of its own to come.
 
     Raises:
         RuntimeError: the process is in a world, which every thread would take for its own.
     """
-    global _seated
+    global _thread_rank_count
     with _lock:
-        if _default is not None:
+        if _default_world is not None:
             raise RuntimeError("this process is in a world: destroy_process_group() first")
-        _own.seat = seat
-        _seated += 1
+        _thread_state.thread_rank = thread_rank
+        _thread_rank_count += 1
 
 
-def rise() -> World | None:
+def unbind_thread_rank() -> World | None:
     """Make this thread one like any other; return the world that it has not left, if any."""
-    global _seated
+    global _thread_rank_count
     with _lock:
-        _seated -= _own.seat is not None  # it has none in a forked child
-        world, _own.seat, _own.world = _own.world, None, None
+        _thread_rank_count -= _thread_state.thread_rank is not None  # it has none in a forked child
+        world, _thread_state.thread_rank, _thread_state.world = _thread_state.world, None, None
     return world
 
 
-def member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
+def resolve_group(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
     """Return the group to call on; None, with a warning, for a rank that is not in it.
 
     Unless `async_op`, the call runs on this thread where nothing else is under way.
@@ -766,13 +773,13 @@ def member(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
             stacklevel=3,
         )
         return None
-    found = group or current_world().group
-    if found.collecting is not None and (instead := found.collecting.instead()) is not None:
+    found = group or require_world().group
+    if found.coalescer is not None and (instead := found.coalescer.redirect()) is not None:
         return instead
     return found if async_op else found.here
 
 
-def uncollected(group: AnyGroup, what: str) -> None:
+def refuse_while_coalescing(group: AnyGroup, action: str) -> None:
     """Refuse what goes on with the results of its calls where calls are collected.
 
     Raises:
@@ -780,22 +787,22 @@ def uncollected(group: AnyGroup, what: str) -> None:
     """
     if isinstance(group, NonMember):
         return
-    found = group or current_world().group
-    if found.collecting is not None and found.collecting.instead() is not None:
+    found = group or require_world().group
+    if found.coalescer is not None and found.coalescer.redirect() is not None:
         raise RuntimeError(
-            f"{what} needs at once what its calls give, and those on group {found.name!r} are "
+            f"{action} needs at once what its calls give, and those on group {found.name!r} are "
             "collected here: do it outside of the block of coalescing()"
         )
 
 
-def place(group: Group | NonMember, rank: int) -> int:
+def find_group_rank(group: Group | NonMember, rank: int) -> int:
     """Return the place of a rank of the world in a group; -1: it has none there."""
     if isinstance(group, NonMember) or rank not in group.ranks:
         return -1
     return group.ranks.index(rank)
 
 
-def within(group: Group, rank: int, name: str) -> int:
+def to_group_rank(group: Group, rank: int, name: str) -> int:
     """Turn a rank of the world into one of the group."""
     if rank not in group.ranks:
         raise InvalidArgument(
@@ -805,7 +812,7 @@ def within(group: Group, rank: int, name: str) -> int:
     return group.ranks.index(rank)
 
 
-def receiver(group: Group, dst: int | None, group_dst: int | None) -> int:
+def resolve_dst(group: Group, dst: int | None, group_dst: int | None) -> int:
     """Return the place in the group of who is sent to; one of the two says who that is."""
     if (dst is None) == (group_dst is None):
         raise ValueError(
@@ -813,45 +820,47 @@ def receiver(group: Group, dst: int | None, group_dst: int | None) -> int:
             f"not dst={dst} and group_dst={group_dst}"
         )
     if dst is not None:
-        return within(group, dst, "dst")
+        return to_group_rank(group, dst, "dst")
     assert group_dst is not None
     return group_dst
 
 
-def sender(group: Group, src: int | None, group_src: int | None) -> int | None:
+def resolve_src(group: Group, src: int | None, group_src: int | None) -> int | None:
     """Return the place in the group of who is received from; None: whoever sends."""
     if src is not None and group_src is not None:
         raise ValueError(
             "give src, a rank of the world, or group_src, a rank of the group: one of them, "
             f"not src={src} and group_src={group_src}"
         )
-    return group_src if src is None else within(group, src, "src")
+    return group_src if src is None else to_group_rank(group, src, "src")
 
 
-def finished(work: Work, async_op: bool) -> Work | None:
+def wait_or_return(work: Work, async_op: bool) -> Work | None:
     """Wait for a call unless the caller wants to; Ctrl-C ends it, at once.
 
     One that is collected is not waited for: it is made when its block ends.
     """
     if async_op:
         return work
-    if isinstance(work, Promised):
+    if isinstance(work, CoalescedWork):
         return None
-    work.waiter = threading.get_ident()
+    work.waiting_thread = threading.get_ident()
     try:
         work.wait()
     except INTERRUPTIONS as interruption:
-        work.abandon(reason_of(type(interruption).__name__))
+        work.abandon(get_cancel_reason(type(interruption).__name__))
         raise
     return None
 
 
-def next_attempt() -> int:
+def count_attempt() -> int:
     """Count the worlds that this process has tried to join, from 0; or this thread, as a rank."""
-    return next(_attempts if _own.seat is None else _own.attempts)
+    return next(
+        _attempt_numbers if _thread_state.thread_rank is None else _thread_state.attempt_numbers
+    )
 
 
-def parent() -> str:
+def identify_parent_process() -> str:
     """Name the process that started this one, not to be mistaken for an earlier one of its id."""
     pid = os.getppid()
     return f"{pid}.{notice.born(pid)}"

@@ -17,15 +17,15 @@ import numpy.typing as npt
 from allhands.collectives.arguments import AnyArray
 from allhands.config import ON_FAILURE, WorldConfig
 from allhands.coordinator.endpoint import Endpoint
-from allhands.data.codec import Types
-from allhands.data.serializer import Objects
-from allhands.engine.failures.call_errors import Failure
+from allhands.data.codec import DataclassRegistry
+from allhands.data.serializer import ObjectSerializer
+from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.errors import AllhandsError, ForkedProcess
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
-from allhands.group.registry import Lineage, Register, check_tag
-from allhands.membership.resilient import Policy, ResilientGroup
-from allhands.membership.survivors import Survivors
+from allhands.group.registry import GroupKey, GroupRegistry, check_tag
+from allhands.membership.resilient import FailurePolicy, ResilientGroup
+from allhands.membership.survivors import RecoveryService
 from allhands.membership.worker import Worker
 from allhands.recorder.record import OperationRecord
 from allhands.runtime import stack_dump, termination
@@ -34,7 +34,7 @@ from allhands.runtime.loop_thread import LoopThread
 
 
 @dataclass(frozen=True, slots=True)
-class GroupOptions:
+class NewGroupOptions:
     """How the calls of a new group are carried out; `sync.init_process_group` says more."""
 
     timeout: float | None = None
@@ -56,10 +56,10 @@ class GroupOptions:
             )
 
 
-class Seat(Protocol):
+class ThreadRank(Protocol):
     """The place of a thread among threads that are ranks."""
 
-    def place(self, rank: int, world_size: int) -> tuple[str, int, int]:
+    def resolve_rank(self, rank: int, world_size: int) -> tuple[str, int, int]:
         """Return where they meet, as a URL, and as which rank of how many; -1: not given.
 
         Raises:
@@ -77,23 +77,23 @@ class World:
         self._thread = thread
         self._worker = worker
         self._lock = threading.Lock()
-        self.register = Register()
+        self.registry = GroupRegistry()
         self._closed = False
         self.callbacks = thread.callbacks
         """What runs functions once calls have ended."""
-        self._survivors = Survivors(worker, thread)
-        self._resilient: list[ResilientGroup] = []
-        self.types = Types()
+        self._recovery = RecoveryService(worker, thread)
+        self._resilient_groups: list[ResilientGroup] = []
+        self.types = DataclassRegistry()
         """The dataclasses of which objects may be sent."""
         config = worker.config
-        self.group = self._face(
-            Group(worker.world, thread, config.timeout, self._survivors),
-            GroupOptions(on_failure=config.on_failure, retryable=config.retryable),
+        self.group = self._apply_options(
+            Group(worker.world, thread, config.timeout, self._recovery),
+            NewGroupOptions(on_failure=config.on_failure, retryable=config.retryable),
         )
         """All ranks."""
         self._is_terminated = False
         atexit.register(self._at_exit)
-        self.heed_termination()
+        self.install_termination_handler()
 
     @classmethod
     def join(cls, config: WorldConfig) -> "World":
@@ -122,14 +122,14 @@ class World:
     @property
     def endpoint(self) -> Endpoint:
         """The coordinator of this world."""
-        return self._worker.meeting.endpoint
+        return self._worker.rendezvous.endpoint
 
     def new_group(
         self,
         ranks: Sequence[int],
         tag: str | None = None,
         use_local_synchronization: bool = False,
-        options: GroupOptions | None = None,
+        options: NewGroupOptions | None = None,
     ) -> Group | NonMember:
         """Make a group of some ranks of the world; see `api.groups.new_group`.
 
@@ -139,44 +139,46 @@ class World:
         wanted = [operator.index(rank) for rank in ranks]
         if use_local_synchronization:
             wanted.sort()
-        return self.part(self.group, wanted, tag, options)
+        return self.make_subgroup(self.group, wanted, tag, options)
 
-    def part(
+    def make_subgroup(
         self,
         parent: Group,
-        places: Sequence[int],
+        group_ranks: Sequence[int],
         tag: str | None = None,
-        options: GroupOptions | None = None,
+        options: NewGroupOptions | None = None,
     ) -> Group | NonMember:
         """Make a group of some ranks of another one, which are given as ranks of that group.
 
         Raises:
             ValueError: no ranks, a rank twice, or one that the parent does not have.
         """
-        self._check_own()
-        if not places or len(set(places)) != len(places):
-            raise ValueError(f"a group needs each of its ranks once, and at least one: {places}")
-        if strangers := [place for place in places if not 0 <= place < parent.size]:
+        self._check_not_forked()
+        if not group_ranks or len(set(group_ranks)) != len(group_ranks):
+            raise ValueError(
+                f"a group needs each of its ranks once, and at least one: {group_ranks}"
+            )
+        if strangers := [place for place in group_ranks if not 0 <= place < parent.size]:
             what = "the world" if parent is self.group else f"group {parent.name!r}"
             raise ValueError(f"ranks {strangers} are not in {what}, which has {parent.size} ranks")
-        ranks = tuple(parent.ranks[place] for place in places)
-        members = [parent.members[place] for place in places]
+        ranks = tuple(parent.ranks[place] for place in group_ranks)
+        members = [parent.members[place] for place in group_ranks]
         if members == [self.group.members[rank] for rank in ranks if rank < self.group.size]:
-            parent, places = self.group, ranks  # as if its ranks had been named at once
-        lineage = Lineage(parent.name, tuple(places), check_tag(tag))
-        if parent.rank not in places:
-            name = lineage.stem if lineage.tag else self.register.next_name(lineage)
+            parent, group_ranks = self.group, ranks  # as if its ranks had been named at once
+        lineage = GroupKey(parent.name, tuple(group_ranks), check_tag(tag))
+        if parent.rank not in group_ranks:
+            name = lineage.base_name if lineage.tag else self.registry.make_name(lineage)
             return NonMember(name, ranks)
-        options = options or GroupOptions()
-        with self.register.making if lineage.tag else nullcontext():
-            if lineage.tag and (known := self.register.tagged(lineage)) is not None:
+        options = options or NewGroupOptions()
+        with self.registry.creation_lock if lineage.tag else nullcontext():
+            if lineage.tag and (known := self.registry.find_by_key(lineage)) is not None:
                 return known
-            name = self.register.next_name(lineage)
+            name = self.registry.make_name(lineage)
             seconds = options.timeout or self._worker.config.timeout
             opening = self._worker.open_group(name, members, seconds, ranks, options.verify)
-            plain = Group(self._thread.run(opening), self._thread, seconds, self._survivors)
-            group = self._face(plain, options)
-            self.register.add(group, lineage)
+            plain = Group(self._thread.run(opening), self._thread, seconds, self._recovery)
+            group = self._apply_options(plain, options)
+            self.registry.add(group, lineage)
         return group
 
     def is_open(self, group: Group) -> bool:
@@ -185,7 +187,7 @@ class World:
 
     def empty(self, shape: "int | tuple[int, ...]", dtype: npt.DTypeLike) -> AnyArray:
         """Return an array in the memory that this host's ranks share; see `ah.empty`."""
-        self._check_own()
+        self._check_not_forked()
         found = np.dtype(dtype)
         if found.hasobject:
             raise TypeError(f"{found} arrays hold Python objects, which cannot be shared")
@@ -196,9 +198,9 @@ class World:
         memory = self._worker.allocate(count * found.itemsize)
         return np.frombuffer(memory, found, count).reshape(lengths)
 
-    def failure(self, group: Group) -> AllhandsError | None:
+    def get_failure(self, group: Group) -> AllhandsError | None:
         """Return why calls on a group fail from now on; None: for nothing that is known here."""
-        parts = [self._thread.run(self._worker.failure(part.name)) for part in group.parts]
+        parts = [self._thread.run(self._worker.get_failure(part.name)) for part in group.parts]
         return next((one for one in parts if one is not None), None)
 
     @property
@@ -206,25 +208,25 @@ class World:
         """This process's rank in the job, which stays the same when others are lost."""
         return self._worker.rank
 
-    def members(self) -> dict[str, tuple[int, ...]]:
+    def get_members(self) -> dict[str, tuple[int, ...]]:
         """Return the job's ranks in each group that is open, by its name and by rank of it."""
-        return self._worker.groups()
+        return self._worker.get_groups()
 
-    def records(self) -> list[OperationRecord]:
+    def get_records(self) -> list[OperationRecord]:
         """Return what this rank has recorded, oldest first."""
-        return self._worker.records()
+        return self._worker.get_records()
 
-    def close_group(self, group: Group, why: Failure | None = None) -> None:
+    def close_group(self, group: Group, failure: ErrorFactory | None = None) -> None:
         """Forget a group, and its tag, when its calls have ended; those to come say `why`."""
         if self.is_inherited:
             return
         for part in group.parts:
-            self.register.remove(part)
-            self._thread.run(self._worker.close_group(part.name, why))
+            self.registry.remove(part)
+            self._thread.run(self._worker.close_group(part.name, failure))
 
     def abort(self, reason: str, group: str = "") -> None:
         """Release all ranks of a group, or of the world; return once they have been told."""
-        self._thread.run(self._worker.cry(group, reason))
+        self._thread.run(self._worker.abort_and_flush(group, reason))
 
     def fail(self, error: BaseException) -> None:
         """Leave because of an exception; unless the config says no, that aborts the peers."""
@@ -232,7 +234,7 @@ class World:
             self.close()
             return
         said = f"{type(error).__name__}: {error}"
-        self.close(said, stack_dump.of_error(error), self._worker.config.abort_on_exception)
+        self.close(said, stack_dump.format_error(error), self._worker.config.abort_on_exception)
 
     def close(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
         """Leave: what was sent before is received first, unless `error` says why not. Idempotent.
@@ -251,14 +253,14 @@ class World:
             error = error or "SIGTERM"
         try:
             if not error:
-                for group in self._resilient:
-                    self._thread.run(group.idle())
+                for group in self._resilient_groups:
+                    self._thread.run(group.wait_idle())
             self._thread.run(self._worker.leave(error, traceback, aborts))
         finally:
             termination.uninstall(self._terminate)
             self._thread.stop()
 
-    def heed_termination(self) -> None:
+    def install_termination_handler(self) -> None:
         """Let SIGTERM end blocked calls by an exception, where `allhands run` may send it.
 
         For the main thread; not if the program handles the signal.
@@ -266,7 +268,7 @@ class World:
         if LAUNCH_VARIABLE in os.environ:
             termination.install(self._terminate)
 
-    def _check_own(self) -> None:
+    def _check_not_forked(self) -> None:
         """Refuse to be used in a forked child.
 
         Raises:
@@ -281,17 +283,17 @@ class World:
         with suppress(RuntimeError):  # the thread is gone, and no call is left
             self._thread.call(self._worker.terminate)
 
-    def _face(self, group: Group, options: GroupOptions) -> Group:
+    def _apply_options(self, group: Group, options: NewGroupOptions) -> Group:
         """Return a group as its callers are to see it."""
         pickles = options.allow_pickle
-        group.objects = Objects(
+        group.objects = ObjectSerializer(
             self.types, self._worker.config.allow_pickle if pickles is None else pickles
         )
         if options.on_failure == "raise" and not options.retryable:
             return group
-        policy = Policy(options.on_failure, self._worker.config.min_size)
+        policy = FailurePolicy(options.on_failure, self._worker.config.min_size)
         resilient = ResilientGroup(group, self._worker, self._thread, policy)
-        self._resilient.append(resilient)
+        self._resilient_groups.append(resilient)
         return resilient
 
     def _at_exit(self) -> None:

@@ -50,21 +50,21 @@ DTYPES = tuple(_BYTES)
 BATCH = 16
 """Samples that each rank brings to a step."""
 _WIDTHS = (1024, 256, 64)
-_FEWEST_LAYERS = 4
+_MIN_LAYERS = 4
 """Of all widths but the least."""
 
-LARGEST_VALUE = 3
-LARGEST_SCALE = 3
+MAX_VALUE = 3
+MAX_SCALE = 3
 _EXACT_UP_TO = {"int8": 127, "uint8": 255, "bfloat16": 256, "float16": 2048}
 
 
-def most_ranks(dtype: str) -> int:
+def max_ranks(dtype: str) -> int:
     """Return of how many ranks the sums are still exact."""
-    return _EXACT_UP_TO.get(dtype, 1 << 20) // (LARGEST_VALUE * LARGEST_SCALE)
+    return _EXACT_UP_TO.get(dtype, 1 << 20) // (MAX_VALUE * MAX_SCALE)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BenchCase:
     """One place of the table."""
 
     operation: str
@@ -104,15 +104,17 @@ class Cell:
     @property
     def width(self) -> int:
         """Inputs and outputs of each layer of the model that is trained."""
-        enough = (one for one in _WIDTHS if _FEWEST_LAYERS * self._layer(one) <= self.nbytes)
+        enough = (
+            one for one in _WIDTHS if _MIN_LAYERS * self._count_layer_bytes(one) <= self.nbytes
+        )
         return next(enough, _WIDTHS[-1])
 
     @property
     def layers(self) -> int:
         """Layers of the model that is trained: at least one, whatever `nbytes`."""
-        return max(self.nbytes // self._layer(self.width), 1)
+        return max(self.nbytes // self._count_layer_bytes(self.width), 1)
 
-    def _layer(self, width: int) -> int:
+    def _count_layer_bytes(self, width: int) -> int:
         return width**2 * _BYTES[self.dtype]
 
     @property
@@ -126,19 +128,21 @@ class Cell:
         return range(min(2, self.ranks)) if self.operation == "sendrecv" else range(self.ranks)
 
     @property
-    def rewritten(self) -> bool:
+    def is_rewritten(self) -> bool:
         """Whether every call is timed by itself, on new data; else many in a row are."""
         return self.nbytes >= REWRITTEN_FROM and self.operation != "barrier"
 
 
-def cells_of(operations: list[str], ranks: int, sizes: list[int], dtypes: list[str]) -> list[Cell]:
+def list_cases(
+    operations: list[str], ranks: int, sizes: list[int], dtypes: list[str]
+) -> list[BenchCase]:
     """List the cells of a table; barrier has one of no bytes, whatever the sizes."""
     cells = []
     for operation in operations:
         if operation in ("sendrecv", "exchange") and ranks < 2:
             continue
         if operation == "barrier":
-            cells.append(Cell("barrier", ranks, 0))
+            cells.append(BenchCase("barrier", ranks, 0))
             continue
-        cells += [Cell(operation, ranks, size, dtype) for dtype in dtypes for size in sizes]
+        cells += [BenchCase(operation, ranks, size, dtype) for dtype in dtypes for size in sizes]
     return cells

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from allhands.bench import training
-from allhands.bench.cell import Cell
-from allhands.bench.data import Array, carrier
+from allhands.bench.cell import BenchCase
+from allhands.bench.data import Array, get_carrier
 
 Call = Callable[[], object]
 
@@ -28,11 +28,11 @@ MPI = ("openmpi", "mpich")
 PEERS = ("gloo", *MPI)
 
 
-class Refused(Exception):
+class Unsupported(Exception):
     """This contender does not do this; says why."""
 
 
-class Contender(Protocol):
+class System(Protocol):
     """One rank of a contender."""
 
     rank: int
@@ -40,10 +40,10 @@ class Contender(Protocol):
     about: dict[str, str]
     """What it is, with versions."""
 
-    def empty(self, elements: int, dtype: str) -> Array:
+    def allocate(self, elements: int, dtype: str) -> Array:
         """Allocate as its users would."""
 
-    def bind(self, cell: Cell, x: Array, out: Array, seed: int) -> Call:
+    def bind(self, case: BenchCase, x: Array, out: Array, seed: int) -> Call:
         """Return the call that does the cell's operation, a round trip for sendrecv.
 
         A model that is trained has the weights of that `seed`.
@@ -54,39 +54,39 @@ class Contender(Protocol):
 
     def barrier(self) -> None: ...
 
-    def variant(self) -> str | None:
+    def get_variant(self) -> str | None:
         """Say how it did the latest call, if it knows."""
 
     def close(self) -> None: ...
 
 
-class Allhands:
+class AllhandsSystem:
     """This package, through its public calls."""
 
     def __init__(self, name: str) -> None:
         import allhands as ah
 
         self._ah: Any = ah  # what only later releases have is asked for by name
-        self._own_arrays = name == "allhands-arena"
-        self._persistent = name == "allhands-persistent"
+        self._uses_heap_arrays = name == "allhands-arena"
+        self._is_persistent = name == "allhands-persistent"
         if name == UNRECORDED:
             os.environ["ALLHANDS_RECORDER_SIZE"] = "0"
         ah.init_process_group(backend=_BACKENDS.get(name, "auto"))
         self.rank, self.size = ah.get_rank(), ah.get_world_size()
         self.about = {"python": platform.python_version(), "numpy": np.__version__}
 
-    def empty(self, elements: int, dtype: str) -> Array:
-        if self._own_arrays and elements:
-            array: Array = self._ah.empty(elements, carrier(dtype))
+    def allocate(self, elements: int, dtype: str) -> Array:
+        if self._uses_heap_arrays and elements:
+            array: Array = self._ah.empty(elements, get_carrier(dtype))
             return array
-        return np.empty(elements, carrier(dtype))
+        return np.empty(elements, get_carrier(dtype))
 
-    def bind(self, cell: Cell, x: Array, out: Array, seed: int) -> Call:
-        ah, own_type = self._ah, _numpy_type(cell.dtype)
+    def bind(self, case: BenchCase, x: Array, out: Array, seed: int) -> Call:
+        ah, own_type = self._ah, _get_numpy_type(case.dtype)
         x, out = x.view(own_type), out.view(own_type)
-        if self._persistent:
-            return self._bind_persistent(cell, x, out)
-        match cell.operation:
+        if self._is_persistent:
+            return self._bind_persistent(case, x, out)
+        match case.operation:
             case "all_reduce":
                 return lambda: ah.all_reduce(x)
             case "all_gather":
@@ -98,15 +98,15 @@ class Allhands:
             case "reduce":
                 return lambda: ah.reduce(x, 0)
             case "gather":
-                places = self._shares(out)
+                places = self._split_shares(out)
                 return lambda: ah.gather(x, places, 0)
             case "scatter":
-                shares = self._shares(x)
+                shares = self._split_shares(x)
                 return lambda: ah.scatter(out, shares, 0)
             case "all_to_all":
                 return lambda: ah.all_to_all_single(out, x)
             case "sendrecv":
-                return _round_trip(
+                return _make_round_trip(
                     self.rank, lambda to: ah.send(x, to), lambda by: ah.recv(out, by)
                 )
             case "barrier":
@@ -116,13 +116,13 @@ class Allhands:
             case "future_all_reduce":
                 return lambda: ah.all_reduce(x, async_op=True).get_future().result()
             case "exchange":
-                return _exchange(ah, self.rank, self.size, x, out)
-        raise Refused(f"allhands is not measured on {cell.operation}")
+                return _make_exchange(ah, self.rank, self.size, x, out)
+        raise Unsupported(f"allhands is not measured on {case.operation}")
 
-    def _shares(self, array: Array) -> list[Array] | None:
+    def _split_shares(self, array: Array) -> list[Array] | None:
         return np.split(array, self.size) if self.rank == 0 else None
 
-    def _bind_persistent(self, cell: Cell, x: Array, out: Array) -> Call:
+    def _bind_persistent(self, case: BenchCase, x: Array, out: Array) -> Call:
         names = {
             "all_reduce": ("all_reduce_init", (x,)),
             "all_gather": ("all_gather_into_tensor_init", (out, x)),
@@ -131,9 +131,9 @@ class Allhands:
             "all_to_all": ("all_to_all_single_init", (out, x)),
             "barrier": ("barrier_init", ()),
         }
-        name, arguments = names.get(cell.operation, ("", ()))
+        name, arguments = names.get(case.operation, ("", ()))
         if not name or not hasattr(self._ah, name):
-            raise Refused(f"{cell.operation} has no persistent form")
+            raise Unsupported(f"{case.operation} has no persistent form")
         ready = getattr(self._ah, name)(*arguments)
         start, wait = ready.start, ready.wait
 
@@ -146,7 +146,7 @@ class Allhands:
     def barrier(self) -> None:
         self._ah.barrier()
 
-    def variant(self) -> str | None:
+    def get_variant(self) -> str | None:
         explain = getattr(self._ah.default_group(), "explain", None)
         return None if explain is None else str(explain()) or None
 
@@ -154,28 +154,28 @@ class Allhands:
         self._ah.destroy_process_group()
 
 
-class Torch:
+class TorchSystem:
     """torch.distributed with one of its backends, on tensors that share the arrays' memory."""
 
-    def __init__(self, backend: str, meeting: Path) -> None:
+    def __init__(self, backend: str, store_file: Path) -> None:
         import torch
         import torch.distributed as dist
 
         torch.set_num_threads(1)
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group(backend, f"file://{meeting}", rank=rank, world_size=size)
+        dist.init_process_group(backend, f"file://{store_file}", rank=rank, world_size=size)
         self._torch: Any = torch
         self._dist: Any = dist
         self._backend = backend
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.about = {"torch": str(torch.__version__), "python": platform.python_version()}
 
-    def empty(self, elements: int, dtype: str) -> Array:
-        return np.empty(elements, carrier(dtype))
+    def allocate(self, elements: int, dtype: str) -> Array:
+        return np.empty(elements, get_carrier(dtype))
 
-    def bind(self, cell: Cell, x: Array, out: Array, seed: int) -> Call:
-        dist, mine, theirs = self._dist, self._tensor(x, cell), self._tensor(out, cell)
-        match cell.operation:
+    def bind(self, case: BenchCase, x: Array, out: Array, seed: int) -> Call:
+        dist, mine, theirs = self._dist, self._to_tensor(x, case), self._to_tensor(out, case)
+        match case.operation:
             case "all_reduce":
                 return lambda: dist.all_reduce(mine)
             case "all_gather":
@@ -197,7 +197,7 @@ class Torch:
             case "all_to_all":
                 return lambda: dist.all_to_all_single(theirs, mine)
             case "sendrecv":
-                return _round_trip(
+                return _make_round_trip(
                     self.rank, lambda to: dist.send(mine, to), lambda by: dist.recv(theirs, by)
                 )
             case "barrier":
@@ -207,30 +207,30 @@ class Torch:
             case "future_all_reduce":
                 return lambda: dist.all_reduce(mine, async_op=True).get_future().wait()
             case "exchange":
-                return _exchange(dist, self.rank, self.size, mine, theirs)
+                return _make_exchange(dist, self.rank, self.size, mine, theirs)
             case "ddp_step":
-                if cell.dtype != "float32":
-                    raise Refused("models are measured in float32")
-                return training.step(cell, x, out, seed)
-        raise Refused(f"{self._backend} is not measured on {cell.operation}")
+                if case.dtype != "float32":
+                    raise Unsupported("models are measured in float32")
+                return training.make_step(case, x, out, seed)
+        raise Unsupported(f"{self._backend} is not measured on {case.operation}")
 
-    def _tensor(self, array: Array, cell: Cell) -> Any:
+    def _to_tensor(self, array: Array, case: BenchCase) -> Any:
         # torch has no unsigned type of two bytes that it could share with NumPy everywhere.
-        if cell.dtype == "bfloat16":
+        if case.dtype == "bfloat16":
             return self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
 
     def barrier(self) -> None:
         self._dist.barrier()
 
-    def variant(self) -> str | None:
+    def get_variant(self) -> str | None:
         return None
 
     def close(self) -> None:
         self._dist.destroy_process_group()
 
 
-class Mpi:
+class MpiSystem:
     """An MPI through mpi4py, on NumPy arrays."""
 
     def __init__(self) -> None:
@@ -252,14 +252,14 @@ class Mpi:
             "python": platform.python_version(),
         }
 
-    def empty(self, elements: int, dtype: str) -> Array:
-        return np.empty(elements, carrier(dtype))
+    def allocate(self, elements: int, dtype: str) -> Array:
+        return np.empty(elements, get_carrier(dtype))
 
-    def bind(self, cell: Cell, x: Array, out: Array, seed: int) -> Call:
+    def bind(self, case: BenchCase, x: Array, out: Array, seed: int) -> Call:
         world, in_place = self._world, self._mpi.IN_PLACE
-        if cell.operation != "barrier":
-            self._refuse_unknown(cell.dtype)
-        match cell.operation:
+        if case.operation != "barrier":
+            self._refuse_unknown(case.dtype)
+        match case.operation:
             case "all_reduce":
                 return lambda: world.Allreduce(in_place, x)
             case "all_gather":
@@ -281,7 +281,7 @@ class Mpi:
             case "all_to_all":
                 return lambda: world.Alltoall(x, out)
             case "sendrecv":
-                return _round_trip(
+                return _make_round_trip(
                     self.rank, lambda to: world.Send(x, to), lambda by: world.Recv(out, by)
                 )
             case "barrier":
@@ -293,7 +293,7 @@ class Mpi:
                 return lambda: self._mpi.Request.Waitall(
                     [world.Irecv(out, before), world.Isend(x, after)]
                 )
-        raise Refused(f"MPI is not measured on {cell.operation}")
+        raise Unsupported(f"MPI is not measured on {case.operation}")
 
     def _refuse_unknown(self, dtype: str) -> None:
         """Refuse what mpi4py finds no MPI type for."""
@@ -304,50 +304,52 @@ class Mpi:
                 found = self._mpi.DATATYPE_NULL
             if found != self._mpi.DATATYPE_NULL:
                 return
-        raise Refused(f"this MPI has no {dtype}")
+        raise Unsupported(f"this MPI has no {dtype}")
 
     def barrier(self) -> None:
         self._world.Barrier()
 
-    def variant(self) -> str | None:
+    def get_variant(self) -> str | None:
         return None
 
     def close(self) -> None:
         self._mpi.Finalize()
 
 
-def contender(name: str, meeting: Path) -> Contender:
+def join_system(name: str, store_file: Path) -> System:
     """Join the world of this process's contender; those of PyTorch find each other in a file."""
     if name == TORCH:
-        return Torch("allhands", meeting)
+        return TorchSystem("allhands", store_file)
     if name in ALLHANDS:
-        return Allhands(name)
-    return Torch(name, meeting) if name == "gloo" else Mpi()
+        return AllhandsSystem(name)
+    return TorchSystem(name, store_file) if name == "gloo" else MpiSystem()
 
 
-def _numpy_type(dtype: str) -> Any:
+def _get_numpy_type(dtype: str) -> Any:
     if dtype != "bfloat16":
         return np.dtype(dtype)
     try:
         import ml_dtypes
     except ImportError:
-        raise Refused("bfloat16 needs `pip install ml_dtypes`") from None
+        raise Unsupported("bfloat16 needs `pip install ml_dtypes`") from None
     return ml_dtypes.bfloat16
 
 
-def _round_trip(rank: int, send: Callable[[int], object], receive: Callable[[int], object]) -> Call:
-    def there_and_back() -> None:
+def _make_round_trip(
+    rank: int, send: Callable[[int], object], receive: Callable[[int], object]
+) -> Call:
+    def send_first() -> None:
         send(1)
         receive(1)
 
-    def back_from_there() -> None:
+    def receive_first() -> None:
         receive(0)
         send(0)
 
-    return there_and_back if rank == 0 else back_from_there
+    return send_first if rank == 0 else receive_first
 
 
-def _exchange(module: Any, rank: int, size: int, x: Any, out: Any) -> Call:
+def _make_exchange(module: Any, rank: int, size: int, x: Any, out: Any) -> Call:
     """Return the call of an exchange, with a module that has torch.distributed's names."""
     batch = [
         module.P2POp(module.isend, x, (rank + 1) % size),

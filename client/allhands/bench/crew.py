@@ -11,39 +11,43 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from allhands.bench.gate import Gate
-from allhands.bench.launches import HERE, Host, Launcher
-from allhands.bench.wire import Line, Message
+from allhands.bench.gate import StartGate
+from allhands.bench.launches import THIS_HOST, BenchHost, Launcher
+from allhands.bench.wire import JsonConnection, Message
 
-_START_PATIENCE = 90.0
-_TURN_PATIENCE = 180.0
-_END_PATIENCE = 5.0
-_TOLD_LINES = 12
+_START_SECONDS = 90.0
+_TRIAL_SECONDS = 180.0
+_END_SECONDS = 5.0
+_MAX_LOG_LINES = 12
 
 
-class CrewFailed(Exception):
+class RankPoolFailed(Exception):
     """A contender's processes did not do what they were told; says what they printed."""
 
 
-class Crew:
+class RankPool:
     """The ranks of one contender; they sleep unless `ask` asks."""
 
     def __init__(
-        self, launcher: Launcher, ranks: int, folder: Path, hosts: Sequence[Host] = (HERE,)
+        self,
+        launcher: Launcher,
+        ranks: int,
+        folder: Path,
+        hosts: Sequence[BenchHost] = (THIS_HOST,),
     ) -> None:
         """Start the ranks and wait until all have joined their world; `folder` must be empty.
 
         Raises:
             CrewFailed: they did not.
         """
-        self.name = launcher.contender
+        self.name = launcher.system
         self.size = ranks
         self.about: dict[str, str] = {}
         self._log = folder / "output"
         self._children: list[subprocess.Popen[bytes]] = []
-        self._lines: list[Line] = []
+        self._connections: list[JsonConnection] = []
         gate = folder / "gate"
-        gate.write_bytes(bytes(Gate.nbytes(ranks)))
+        gate.write_bytes(bytes(StartGate.count_bytes(ranks)))
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(folder / "driver"))
             listener.listen(ranks)
@@ -51,35 +55,35 @@ class Crew:
             arguments += ["--meeting", str(folder / "meeting")]
             try:
                 self._start(launcher, hosts, arguments)
-                self._muster(listener)
+                self._accept_ranks(listener)
             except BaseException:
                 self.close()
                 raise
 
-    def ask(self, order: Message) -> list[dict[str, Any]]:
+    def request(self, command: Message) -> list[dict[str, Any]]:
         """Let every rank obey one order; return their answers, by rank.
 
         Raises:
             CrewFailed: a rank ended, or takes too long.
         """
-        deadline = time.monotonic() + _TURN_PATIENCE
+        deadline = time.monotonic() + _TRIAL_SECONDS
         try:
-            for line in self._lines:
-                line.say(order)
-            answers = [line.hear(deadline - time.monotonic()) for line in self._lines]
+            for line in self._connections:
+                line.send(command)
+            answers = [line.receive(deadline - time.monotonic()) for line in self._connections]
         except (TimeoutError, OSError) as error:
-            raise self._failure(f"did not obey {order['do']}: {error}") from error
+            raise self._make_failure(f"did not obey {command['do']}: {error}") from error
         present = [answer for answer in answers if answer is not None]
         if len(present) < len(answers):
-            raise self._failure(f"a rank ended in {order['do']}")
+            raise self._make_failure(f"a rank ended in {command['do']}")
         return present
 
     def leave(self) -> None:
         """Let the ranks leave their world in good order, then end what is left of them."""
         try:
-            self.ask({"do": "leave"})
+            self.request({"do": "leave"})
             for child in self._children:
-                child.wait(_END_PATIENCE)
+                child.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             pass  # it has left its world, and `close` ends it
         finally:
@@ -87,16 +91,18 @@ class Crew:
 
     def close(self) -> None:
         """End every process; idempotent."""
-        for line in self._lines:
+        for line in self._connections:
             line.close()
-        self._lines = []
+        self._connections = []
         for child in self._children:
             _end(child)
         self._children = []
 
-    def _start(self, launcher: Launcher, hosts: Sequence[Host], arguments: Sequence[str]) -> None:
+    def _start(
+        self, launcher: Launcher, hosts: Sequence[BenchHost], arguments: Sequence[str]
+    ) -> None:
         with self._log.open("wb") as log:
-            for process in launcher.processes(hosts, self.size, arguments, _free_port()):
+            for process in launcher.list_processes(hosts, self.size, arguments, _find_free_port()):
                 self._children.append(
                     subprocess.Popen(
                         process.command,
@@ -108,37 +114,39 @@ class Crew:
                     )
                 )
 
-    def _muster(self, listener: socket.socket) -> None:
-        deadline = time.monotonic() + _START_PATIENCE
-        by_rank: dict[int, Line] = {}
+    def _accept_ranks(self, listener: socket.socket) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        by_rank: dict[int, JsonConnection] = {}
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
-            while len(self._lines) < self.size:
+            while len(self._connections) < self.size:
                 if selector.select(0.2):
-                    self._lines.append(Line(listener.accept()[0]))
+                    self._connections.append(JsonConnection(listener.accept()[0]))
                 elif any(child.poll() not in (None, 0) for child in self._children):
-                    raise self._failure("a process ended before it joined")
+                    raise self._make_failure("a process ended before it joined")
                 elif time.monotonic() > deadline:
-                    raise self._failure(f"only {len(self._lines)} of {self.size} ranks started")
-        for line in self._lines:
+                    raise self._make_failure(
+                        f"only {len(self._connections)} of {self.size} ranks started"
+                    )
+        for line in self._connections:
             try:
-                hello = line.hear(deadline - time.monotonic())
+                hello = line.receive(deadline - time.monotonic())
             except TimeoutError as error:
-                raise self._failure("not all ranks joined their world") from error
+                raise self._make_failure("not all ranks joined their world") from error
             if hello is None:
-                raise self._failure("a rank ended before it joined")
+                raise self._make_failure("a rank ended before it joined")
             if hello["size"] != self.size:
-                raise self._failure(
+                raise self._make_failure(
                     f"its ranks see a world of {hello['size']}, not {self.size}: its launcher and "
                     "its library are not of the same kind"
                 )
             by_rank[hello["rank"]] = line
             self.about = hello["about"]
-        self._lines = [by_rank[rank] for rank in range(self.size)]
+        self._connections = [by_rank[rank] for rank in range(self.size)]
 
-    def _failure(self, what: str) -> CrewFailed:
-        printed = self._log.read_text(errors="replace").splitlines()[-_TOLD_LINES:]
-        return CrewFailed("\n    ".join([f"{self.name}, {self.size} ranks: {what}", *printed]))
+    def _make_failure(self, what: str) -> RankPoolFailed:
+        printed = self._log.read_text(errors="replace").splitlines()[-_MAX_LOG_LINES:]
+        return RankPoolFailed("\n    ".join([f"{self.name}, {self.size} ranks: {what}", *printed]))
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
@@ -148,10 +156,10 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, kind)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(_END_PATIENCE)
+                child.wait(_END_SECONDS)
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

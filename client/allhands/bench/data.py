@@ -8,54 +8,56 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from allhands.bench.cell import LARGEST_SCALE, LARGEST_VALUE, Cell
+from allhands.bench.cell import MAX_SCALE, MAX_VALUE, BenchCase
 
 Array = NDArray[np.generic]
 
 _BLOCK = 1 << 16
 
 
-def carrier(dtype: str) -> np.dtype[np.generic]:
+def get_carrier(dtype: str) -> np.dtype[np.generic]:
     """Return NumPy's type of the same bytes: NumPy itself has no bfloat16."""
     return np.dtype(np.uint16) if dtype == "bfloat16" else np.dtype(dtype)
 
 
-def scale_of(call: int) -> int:
-    return call % LARGEST_SCALE + 1
+def choose_scale(call: int) -> int:
+    return call % MAX_SCALE + 1
 
 
-class Data:
+class CaseData:
     """What one rank brings to a cell, and what it must get."""
 
-    def __init__(self, cell: Cell, rank: int, seed: int) -> None:
-        self._cell = cell
-        self._gets = rank in cell.receivers
-        self._mine = values(cell, rank, seed)
-        self._due = self._expected(rank, seed)
+    def __init__(self, case: BenchCase, rank: int, seed: int) -> None:
+        self._case = case
+        self._has_result = rank in case.receivers
+        self._input = draw_values(case, rank, seed)
+        self._correct = self._compute_expected(rank, seed)
 
     def fill(self, x: Array, scale: int) -> None:
         """Write what this rank brings."""
-        _encode(self._mine, scale, self._cell.dtype, x)
+        _encode(self._input, scale, self._case.dtype, x)
 
-    def wrong(self, got: Array, scale: int) -> str | None:
+    def find_error(self, result: Array, scale: int) -> str | None:
         """Say what is wrong with a result; None: nothing."""
-        if not self._gets:
+        if not self._has_result:
             return None
-        due = np.empty(min(_BLOCK, got.size), got.dtype)
-        for start in range(0, got.size, _BLOCK):
-            part = got[start : start + _BLOCK]
-            _encode(self._due[start : start + _BLOCK], scale, self._cell.dtype, due[: part.size])
+        due = np.empty(min(_BLOCK, result.size), result.dtype)
+        for start in range(0, result.size, _BLOCK):
+            part = result[start : start + _BLOCK]
+            _encode(
+                self._correct[start : start + _BLOCK], scale, self._case.dtype, due[: part.size]
+            )
             if not np.array_equal(part, due[: part.size]):
                 place = int(np.argmax(part != due[: part.size]))
                 return (
-                    f"element {start + place} of {got.size} is {part[place]!r}, "
-                    f"not {due[place]!r} (as {got.dtype})"
+                    f"element {start + place} of {result.size} is {part[place]!r}, "
+                    f"not {due[place]!r} (as {result.dtype})"
                 )
         return None
 
-    def _expected(self, rank: int, seed: int) -> NDArray[np.int16]:
-        cell = self._cell
-        brought = (values(cell, other, seed) for other in range(cell.ranks))
+    def _compute_expected(self, rank: int, seed: int) -> NDArray[np.int16]:
+        cell = self._case
+        brought = (draw_values(cell, other, seed) for other in range(cell.ranks))
         share = cell.elements // cell.ranks
         mine = slice(rank * share, (rank + 1) * share)
         match cell.operation:
@@ -68,12 +70,12 @@ class Data:
             case "all_to_all":
                 return np.concatenate([one[mine] for one in brought])
             case "scatter":
-                return values(cell, 0, seed)[mine]
+                return draw_values(cell, 0, seed)[mine]
             case "exchange":
-                return values(cell, (rank - 1) % cell.ranks, seed)
+                return draw_values(cell, (rank - 1) % cell.ranks, seed)
             case "sendrecv":
-                return values(cell, 1 - rank, seed) if rank < 2 else self._mine
-        return values(cell, 0, seed)
+                return draw_values(cell, 1 - rank, seed) if rank < 2 else self._input
+        return draw_values(cell, 0, seed)
 
 
 def _sum(arrays: Iterator[NDArray[np.int16]], part: slice) -> NDArray[np.int16]:
@@ -83,12 +85,12 @@ def _sum(arrays: Iterator[NDArray[np.int16]], part: slice) -> NDArray[np.int16]:
     return total
 
 
-def values(cell: Cell, rank: int, seed: int) -> NDArray[np.int16]:
+def draw_values(case: BenchCase, rank: int, seed: int) -> NDArray[np.int16]:
     """Draw what a rank brings at scale 1; never 0, which a scale would not change."""
     random = np.random.default_rng((seed, rank))
-    values = random.integers(1, LARGEST_VALUE, cell.elements, np.int8, endpoint=True)
-    if not cell.dtype.startswith("u"):
-        values *= random.integers(0, 1, cell.elements, np.int8, endpoint=True) * 2 - 1
+    values = random.integers(1, MAX_VALUE, case.elements, np.int8, endpoint=True)
+    if not case.dtype.startswith("u"):
+        values *= random.integers(0, 1, case.elements, np.int8, endpoint=True) * 2 - 1
     return values.astype(np.int16)
 
 

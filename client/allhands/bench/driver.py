@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from allhands.bench import machine, turns
-from allhands.bench.cell import Cell
-from allhands.bench.crew import Crew, CrewFailed
-from allhands.bench.launches import HERE, Host, Launcher
-from allhands.bench.turns import Summary, Turn
+from allhands.bench.cell import BenchCase
+from allhands.bench.crew import RankPool, RankPoolFailed
+from allhands.bench.launches import THIS_HOST, BenchHost, Launcher
+from allhands.bench.turns import Summary, Trial
 
 
 @dataclass(slots=True)
-class Result:
+class CaseResult:
     """How one contender did in one cell."""
 
-    cell: Cell
-    contender: str
+    case: BenchCase
+    system: str
     summary: Summary | None = None
     calls: int = 0
     """How many calls it made; every sample is the mean of some, or one."""
@@ -36,28 +36,28 @@ class Result:
 
 @dataclass(slots=True)
 class _Series:
-    usual: float = float("inf")
+    typical: float = float("inf")
     """Seconds of a call, by the median of all so far."""
-    known: list[float] = field(default_factory=list)
+    all_times: list[float] = field(default_factory=list)
     """All times so far, also those that do not count."""
     times: list[float] = field(default_factory=list)
     calls: int = 0
     variant: str | None = None
 
 
-class _Meter:
+class _CpuMeter:
     """Finds out whether the machine was left to the contenders."""
 
     def __init__(self, cpu: Mapping[str, float]) -> None:
-        self._begun, self._busy = time.monotonic(), machine.busy_seconds()
+        self._start, self._busy = time.monotonic(), machine.read_busy_seconds()
         self._cpu = dict(cpu)
         self._own = time.process_time()
 
-    def others(self, cpu: Mapping[str, float]) -> float:
+    def compute_foreign_share(self, cpu: Mapping[str, float]) -> float:
         """Return which part of all cores' time other programs took, given the crews' seconds."""
-        elapsed = time.monotonic() - self._begun
+        elapsed = time.monotonic() - self._start
         ours = sum(cpu.values()) - sum(self._cpu.values()) + time.process_time() - self._own
-        foreign = machine.busy_seconds() - self._busy - ours
+        foreign = machine.read_busy_seconds() - self._busy - ours
         return max(foreign, 0.0) / elapsed / (os.cpu_count() or 1)
 
 
@@ -65,53 +65,53 @@ class Bench:
     """The crews of all contenders for one number of ranks."""
 
     def __init__(
-        self, order: Sequence[str], crews: Mapping[str, Crew], failed: Mapping[str, str]
+        self, order: Sequence[str], pools: Mapping[str, RankPool], failed: Mapping[str, str]
     ) -> None:
-        self._crews = dict(crews)
+        self._pools = dict(pools)
         self._failed = dict(failed)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """Whose failure stands in a result."""
         self._order = tuple(order)
         self._seeds = 0
-        self._cpu: dict[str, float] = dict.fromkeys(crews, 0.0)
+        self._cpu: dict[str, float] = dict.fromkeys(pools, 0.0)
         """CPU seconds of each crew's ranks, as of its latest answer."""
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
-        return {name: crew.about for name, crew in self._crews.items()}
+        return {name: crew.about for name, crew in self._pools.items()}
 
-    def measure(self, cell: Cell, budget: float) -> list[Result]:
+    def measure(self, case: BenchCase, budget: float) -> list[CaseResult]:
         """Measure one cell in `budget` seconds, or what five rounds take.
 
         A contender that fails, or whose result is wrong, is out for the cells that follow.
         """
-        results = {name: Result(cell, name) for name in self._order}
+        results = {name: CaseResult(case, name) for name in self._order}
         self._seeds += 1
-        for name, crew in list(self._crews.items()):
-            order = {"do": "prepare", "cell": asdict(cell), "seed": self._seeds}
-            answers = self._ask(crew, order) or []
+        for name, crew in list(self._pools.items()):
+            order = {"do": "prepare", "cell": asdict(case), "seed": self._seeds}
+            answers = self._request(crew, order) or []
             results[name].refused = next(
                 (one["refused"] for one in answers if one["refused"]), None
             )
-        playing = [name for name in self._crews if results[name].refused is None]
-        meter = _Meter(self._cpu)
-        series = self._rounds(cell, playing, budget)
-        others = meter.others(self._cpu)
+        playing = [name for name in self._pools if results[name].refused is None]
+        meter = _CpuMeter(self._cpu)
+        series = self._run_rounds(case, playing, budget)
+        others = meter.compute_foreign_share(self._cpu)
         for name, result in results.items():
-            result.failed = self._excuse(name)
+            result.failed = self._explain_failure(name)
             result.others_cpu = others
             if name in series and result.failed is None:
                 one = series[name]
-                result.summary = Summary.of(one.times)
+                result.summary = Summary.from_times(one.times)
                 result.calls, result.variant = one.calls, one.variant
         return list(results.values())
 
     def leave(self) -> None:
         """Let all ranks leave; they are not needed any more."""
-        for name, crew in list(self._crews.items()):
+        for name, crew in list(self._pools.items()):
             try:
                 crew.leave()
-            except CrewFailed as failure:
+            except RankPoolFailed as failure:
                 self._drop(name, str(failure))
 
     @property
@@ -119,84 +119,86 @@ class Bench:
         """Who is out, and why."""
         return dict(self._failed)
 
-    def _rounds(self, cell: Cell, playing: Sequence[str], budget: float) -> dict[str, _Series]:
-        series = {name: _Series() for name in playing}
-        share = budget / max(len(playing), 1)
-        for name in playing:
-            self._calibrate(cell, series[name], name, share)
+    def _run_rounds(
+        self, case: BenchCase, names: Sequence[str], budget: float
+    ) -> dict[str, _Series]:
+        series = {name: _Series() for name in names}
+        share = budget / max(len(names), 1)
+        for name in names:
+            self._calibrate(case, series[name], name, share)
         begun = time.monotonic()
-        for rounds, order in enumerate(turns.rotations(playing), 1):
+        for rounds, order in enumerate(turns.rotate(names), 1):
             for name in order:
-                if name in self._crews:
-                    self._turn(cell, series[name], name, share)
-            if turns.enough(rounds, time.monotonic() - begun, budget):
+                if name in self._pools:
+                    self._run_trial(case, series[name], name, share)
+            if turns.is_enough(rounds, time.monotonic() - begun, budget):
                 break
         return series
 
-    def _calibrate(self, cell: Cell, series: _Series, name: str, budget: float) -> None:
+    def _calibrate(self, case: BenchCase, series: _Series, name: str, budget: float) -> None:
         """Find out how many calls its turns are to have; these times do not count."""
         for _ in range(3):
-            if name in self._crews:
-                self._turn(cell, series, name, budget)
+            if name in self._pools:
+                self._run_trial(case, series, name, budget)
         series.times, series.calls = [], 0
 
-    def _turn(self, cell: Cell, series: _Series, name: str, budget: float) -> None:
-        turn = Turn.of(cell, series.usual, budget)
+    def _run_trial(self, case: BenchCase, series: _Series, name: str, budget: float) -> None:
+        turn = Trial.plan(case, series.typical, budget)
         order = {"do": "turn", **asdict(turn)}
-        answers = self._ask(self._crews[name], order)
+        answers = self._request(self._pools[name], order)
         if answers is None:
             return
         for rank, answer in enumerate(answers):
             if answer["wrong"]:
-                self._drop(name, f"WRONG RESULT on rank {rank} of {cell}: {answer['wrong']}")
+                self._drop(name, f"WRONG RESULT on rank {rank} of {case}: {answer['wrong']}")
                 return
-        times = turns.slowest([answer["times"] for answer in answers])
+        times = turns.take_slowest([answer["times"] for answer in answers])
         series.times += times
-        series.known += times
-        series.usual = statistics.median(series.known)
+        series.all_times += times
+        series.typical = statistics.median(series.all_times)
         series.calls += turn.batches * turn.calls
         series.variant = answers[0]["variant"]
 
-    def _ask(self, crew: Crew, order: dict[str, Any]) -> list[dict[str, Any]] | None:
+    def _request(self, pool: RankPool, command: dict[str, Any]) -> list[dict[str, Any]] | None:
         try:
-            answers = crew.ask(order)
-        except CrewFailed as failure:
-            self._drop(crew.name, str(failure))
+            answers = pool.request(command)
+        except RankPoolFailed as failure:
+            self._drop(pool.name, str(failure))
             return None
-        self._cpu[crew.name] = sum(answer["cpu"] for answer in answers)
+        self._cpu[pool.name] = sum(answer["cpu"] for answer in answers)
         return answers
 
-    def _excuse(self, name: str) -> str | None:
+    def _explain_failure(self, name: str) -> str | None:
         """Say why a contender has no times, at length only once."""
         if name not in self._failed:
             return None
-        if name in self._told:
+        if name in self._reported:
             return "it failed in an earlier cell"
-        self._told.add(name)
+        self._reported.add(name)
         return self._failed[name]
 
     def _drop(self, name: str, why: str) -> None:
         self._failed[name] = why
-        self._crews.pop(name).close()
+        self._pools.pop(name).close()
 
 
 @contextmanager
-def bench(
-    launchers: Sequence[Launcher], ranks: int, hosts: Sequence[Host] = (HERE,)
+def start_bench(
+    launchers: Sequence[Launcher], ranks: int, hosts: Sequence[BenchHost] = (THIS_HOST,)
 ) -> Iterator[Bench]:
     """Start all crews; they are gone afterwards."""
     with ExitStack() as stack:
-        crews: dict[str, Crew] = {}
+        crews: dict[str, RankPool] = {}
         failed: dict[str, str] = {}
         for launcher in launchers:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="allhands-bench-"))
             try:
-                crew = Crew(launcher, ranks, Path(folder), hosts)
-            except CrewFailed as failure:
-                failed[launcher.contender] = str(failure)
+                crew = RankPool(launcher, ranks, Path(folder), hosts)
+            except RankPoolFailed as failure:
+                failed[launcher.system] = str(failure)
                 continue
             stack.callback(crew.close)
-            crews[launcher.contender] = crew
-        running = Bench([one.contender for one in launchers], crews, failed)
+            crews[launcher.system] = crew
+        running = Bench([one.system for one in launchers], crews, failed)
         yield running
         running.leave()

@@ -9,25 +9,25 @@ import os
 import time
 from pathlib import Path
 
-_LINE = 64
+_CACHE_LINE = 64
 """Bytes of a cache line: no two ranks write to the same one."""
-_PATIENCE = 60.0
+_WAIT_SECONDS = 60.0
 _LOOKS_PER_CLOCK = 1000
 
 
-class Gate:
+class StartGate:
     """One rank's view of the gate; the file must be `nbytes(size)` of zeros."""
 
     def __init__(self, path: Path, rank: int, size: int) -> None:
         with path.open("r+b") as file:
-            memory = mmap.mmap(file.fileno(), self.nbytes(size))
+            memory = mmap.mmap(file.fileno(), self.count_bytes(size))
         self._words = memoryview(memory).cast("q")
         self._rank, self._size = rank, size
-        self._passed = [0, 0]
+        self._generations = [0, 0]
 
     @staticmethod
-    def nbytes(size: int) -> int:
-        return 3 * size * _LINE
+    def count_bytes(size: int) -> int:
+        return 3 * size * _CACHE_LINE
 
     def wait(self, participants: range) -> None:
         """Return when all participants have come: all ranks, or always the same part of them.
@@ -35,11 +35,11 @@ class Gate:
         Raises:
             TimeoutError: somebody did not.
         """
-        words, stride = self._words, _LINE // 8
+        words, stride = self._words, _CACHE_LINE // 8
         # Those who are not in the part do not count its passings: it has lines of its own.
         part = int(len(participants) < self._size)
-        self._passed[part] += 1
-        passed = self._passed[part]
+        self._generations[part] += 1
+        passed = self._generations[part]
         first = part * self._size
         words[(first + self._rank) * stride] = passed
         looks = 0
@@ -51,17 +51,17 @@ class Gate:
                 looks += 1
                 if looks % _LOOKS_PER_CLOCK == 0:
                     now = time.monotonic()
-                    deadline = deadline or now + _PATIENCE
+                    deadline = deadline or now + _WAIT_SECONDS
                     if now > deadline:
                         raise TimeoutError(f"rank {other} did not come to the gate")
 
     def announce(self) -> int:
         """Write on the board that this rank is about to enter its next barrier; number it."""
-        place = (2 * self._size + self._rank) * (_LINE // 8)
+        place = (2 * self._size + self._rank) * (_CACHE_LINE // 8)
         self._words[place] += 1
         return self._words[place]
 
-    def missing(self, number: int) -> list[int]:
+    def find_missing(self, number: int) -> list[int]:
         """Return the ranks that have not announced barrier `number` yet."""
-        words, stride, size = self._words, _LINE // 8, self._size
+        words, stride, size = self._words, _CACHE_LINE // 8, self._size
         return [rank for rank in range(size) if words[(2 * size + rank) * stride] < number]

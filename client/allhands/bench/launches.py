@@ -22,7 +22,7 @@ runpy.run_module("allhands.bench.rank", run_name="__main__", alter_sys=True)
 """
 _HERE = str(Path(__file__).parent.parent)
 
-_TELL_LIBRARY = """
+_PRINT_LIBRARY = """
 import mpi4py
 mpi4py.rc.initialize = mpi4py.rc.finalize = False
 from mpi4py import MPI
@@ -30,17 +30,26 @@ print(MPI.Get_library_version())
 """
 
 _NEEDED_BY_TORCH = {"torch": "torch==2.13.0", "numpy": "numpy"}
-_FOREIGN = ("OMPI_", "PMI", "PMIX_", "MPI_LOCAL", "HYDI_", "SLURM_", "MASTER_", "TORCHELASTIC_")
+_LAUNCHER_PREFIXES = (
+    "OMPI_",
+    "PMI",
+    "PMIX_",
+    "MPI_LOCAL",
+    "HYDI_",
+    "SLURM_",
+    "MASTER_",
+    "TORCHELASTIC_",
+)
 _OWN = {"ALLHANDS_URL", "ALLHANDS_JOB", "ALLHANDS_TOKEN", "ALLHANDS_TLS_CA"}
-_PLACE = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
+_RANK_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
 
 
-class Missing(Exception):
+class SystemMissing(Exception):
     """A contender cannot be measured on this machine; says what to install."""
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessSpec:
     """One process to start: a rank, or a launcher of ranks."""
 
     command: tuple[str, ...]
@@ -48,97 +57,102 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class BenchHost:
     """Where ranks run: this host, or what `netns` made of it."""
 
     name: str
     address: str
     interface: str
-    enter: tuple[str, ...] = ()
+    command_prefix: tuple[str, ...] = ()
     """The command that runs another one there."""
 
 
-HERE = Host("this host", "127.0.0.1", "lo")
+THIS_HOST = BenchHost("this host", "127.0.0.1", "lo")
 
 
 @dataclass(frozen=True, slots=True)
-class Pythons:
+class PythonPaths:
     """The Python to run each contender with, where it is not this one."""
 
-    by_contender: Mapping[str, str] = field(default_factory=dict)
+    by_system: Mapping[str, str] = field(default_factory=dict)
 
-    def of(self, contender: str) -> str:
-        return self.by_contender.get(contender, sys.executable)
+    def get(self, system: str) -> str:
+        return self.by_system.get(system, sys.executable)
 
 
-def base_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def make_base_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Remove what a launcher around this process left; one thread for each rank."""
     kept = {
         name: value
         for name, value in environment.items()
-        if not name.startswith(_FOREIGN) and name not in _OWN | _PLACE
+        if not name.startswith(_LAUNCHER_PREFIXES) and name not in _OWN | _RANK_VARIABLES
     }
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def find(contender: str, pythons: Pythons) -> "Launcher":
+def find_launcher(system: str, pythons: PythonPaths) -> "Launcher":
     """Find what it takes to start this contender.
 
     Raises:
         Missing: it is not there.
     """
-    python = pythons.of(contender)
-    if contender in ALLHANDS:
-        return _find_allhands(contender)
-    if contender in MPI:
-        return _find_mpi(contender, python)
-    _need_modules(contender, python, _NEEDED_BY_TORCH)
-    return Launcher(contender, python)
+    python = pythons.get(system)
+    if system in ALLHANDS:
+        return _find_allhands(system)
+    if system in MPI:
+        return _find_mpi(system, python)
+    _require_modules(system, python, _NEEDED_BY_TORCH)
+    return Launcher(system, python)
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """Knows the processes that make up a crew."""
 
-    contender: str
+    system: str
     python: str
     mpirun: tuple[str, ...] = ()
     """The command to which a number of ranks and what to run are added; empty: none is needed."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def processes(
-        self, hosts: Sequence[Host], ranks: int, arguments: Sequence[str], port: int
-    ) -> list[Process]:
+    def list_processes(
+        self, hosts: Sequence[BenchHost], ranks: int, arguments: Sequence[str], port: int
+    ) -> list[ProcessSpec]:
         """List what to start for so many ranks, equally many on each host.
 
         `port` is one that rank 0's host has free; only crews that span hosts meet there.
         """
         # Between hosts no notice on a file system tells the token.
         token = {"ALLHANDS_TOKEN": secrets.token_hex(16)} if len(hosts) > 1 else {}
-        base = {**base_environment(os.environ), **self.environment, **token}
-        own = self.contender in ALLHANDS
-        job = ("--contender", self.contender, *arguments)
+        base = {**make_base_environment(os.environ), **self.environment, **token}
+        own = self.system in ALLHANDS
+        job = ("--contender", self.system, *arguments)
         if own:
             rank = (self.python, "-m", "allhands.bench.rank", *job)
         else:
             rank = (self.python, "-c", _AS_RANK, _HERE, *job)
         if self.mpirun:
-            return [Process((*self.mpirun, "-n", str(ranks), *rank), base)]
-        if own and len(hosts) == 1 and self.contender != TORCH:
+            return [ProcessSpec((*self.mpirun, "-n", str(ranks), *rank), base)]
+        if own and len(hosts) == 1 and self.system != TORCH:
             launcher = (self.python, "-m", "allhands.cli.main", "run", "-n", str(ranks), "-m")
-            return [Process((*hosts[0].enter, *launcher, *rank[2:]), base)]
+            return [ProcessSpec((*hosts[0].command_prefix, *launcher, *rank[2:]), base)]
         return [
-            Process((*host.enter, *rank), {**base, **_place(hosts, host, number, ranks, port)})
-            for number, host in _placed(hosts, ranks)
+            ProcessSpec(
+                (*host.command_prefix, *rank),
+                {**base, **_make_rank_environment(hosts, host, number, ranks, port)},
+            )
+            for number, host in _assign_hosts(hosts, ranks)
         ]
 
 
-def _placed(hosts: Sequence[Host], ranks: int) -> Iterator[tuple[int, Host]]:
+def _assign_hosts(hosts: Sequence[BenchHost], ranks: int) -> Iterator[tuple[int, BenchHost]]:
     for number in range(ranks):
         yield number, hosts[number * len(hosts) // ranks]
 
 
-def _place(hosts: Sequence[Host], host: Host, rank: int, ranks: int, port: int) -> dict[str, str]:
+def _make_rank_environment(
+    hosts: Sequence[BenchHost], host: BenchHost, rank: int, ranks: int, port: int
+) -> dict[str, str]:
     local = ranks // len(hosts)
     return {
         "RANK": str(rank),
@@ -152,87 +166,87 @@ def _place(hosts: Sequence[Host], host: Host, rank: int, ranks: int, port: int) 
     }
 
 
-def _find_allhands(contender: str) -> Launcher:
+def _find_allhands(system: str) -> Launcher:
     import allhands as ah
 
-    if contender == TORCH:
-        _need_modules(contender, sys.executable, {**_NEEDED_BY_TORCH, "ml_dtypes": "ml_dtypes"})
+    if system == TORCH:
+        _require_modules(system, sys.executable, {**_NEEDED_BY_TORCH, "ml_dtypes": "ml_dtypes"})
     needs = {"allhands-arena": "empty", "allhands-persistent": "all_reduce_init"}
-    name = needs.get(contender)
+    name = needs.get(system)
     if name is not None and not hasattr(ah, name):
-        raise Missing(f"{contender} needs `allhands.{name}`, which this release does not have")
-    return Launcher(contender, sys.executable)
+        raise SystemMissing(f"{system} needs `allhands.{name}`, which this release does not have")
+    return Launcher(system, sys.executable)
 
 
-def _find_mpi(contender: str, python: str) -> Launcher:
-    _need_modules(contender, python, {"mpi4py": "mpi4py", "numpy": "numpy"})
-    if contender == "openmpi":
+def _find_mpi(system: str, python: str) -> Launcher:
+    _require_modules(system, python, {"mpi4py": "mpi4py", "numpy": "numpy"})
+    if system == "openmpi":
         names = ("mpirun.openmpi", "mpirun", "mpiexec.openmpi", "mpiexec")
-        mpirun = _find_mpirun(contender, python, names, "Open MPI", "apt install openmpi-bin")
+        mpirun = _find_mpirun(system, python, names, "Open MPI", "apt install openmpi-bin")
         # More ranks than cores are allowed, and Open MPI then yields by itself; bound to a core
         # each, ranks of other contenders would find it taken.
         options = ["--oversubscribe", "--bind-to", "none"]
         if os.geteuid() == 0:
             options.append("--allow-run-as-root")
-        environment = _library_environment(python, mpirun, "Open MPI", "openmpi")
-        return Launcher(contender, python, (mpirun, *options), environment)
+        environment = _find_library_environment(python, mpirun, "Open MPI", "openmpi")
+        return Launcher(system, python, (mpirun, *options), environment)
     names = ("mpiexec.hydra", "mpiexec.mpich", "mpiexec", "mpirun")
-    mpirun = _find_mpirun(contender, python, names, "HYDRA", "pip install mpich")
+    mpirun = _find_mpirun(system, python, names, "HYDRA", "pip install mpich")
     return Launcher(
-        contender, python, (mpirun,), _library_environment(python, mpirun, "MPICH", "mpich")
+        system, python, (mpirun,), _find_library_environment(python, mpirun, "MPICH", "mpich")
     )
 
 
-def _find_mpirun(contender: str, python: str, names: Sequence[str], sign: str, remedy: str) -> str:
+def _find_mpirun(system: str, python: str, names: Sequence[str], sign: str, remedy: str) -> str:
     """Find the launcher of one MPI, beside the Python first: all MPIs call theirs the same."""
     beside = str(Path(shutil.which(python) or python).parent)
     for folder in (beside, None):
         for name in names:
             path = shutil.which(name, path=folder)
-            if path is not None and sign in _output([path, "--version"]):
+            if path is not None and sign in _read_output([path, "--version"]):
                 return path
-    raise Missing(
-        f"{contender} needs its {names[1]}, and neither PATH nor {beside} has one: `{remedy}`"
+    raise SystemMissing(
+        f"{system} needs its {names[1]}, and neither PATH nor {beside} has one: `{remedy}`"
     )
 
 
-def _library_environment(python: str, mpirun: str, sign: str, abi: str) -> Mapping[str, str]:
+def _find_library_environment(python: str, mpirun: str, sign: str, abi: str) -> Mapping[str, str]:
     """Find the setting with which mpi4py loads this MPI: its wheels can load several."""
     libraries = sorted(Path(mpirun).resolve().parent.parent.glob("lib*/**/libmpi.so*"))[:1]
     candidates: list[dict[str, str]] = [{}, {"MPI4PY_MPIABI": abi}]
     candidates += [{"MPI4PY_LIBMPI": str(one), "MPI4PY_MPIABI": abi} for one in libraries]
     said = ""
     for candidate in candidates:
-        said = _output([python, "-c", _TELL_LIBRARY], candidate)
+        said = _read_output([python, "-c", _PRINT_LIBRARY], candidate)
         if sign in said:
             return candidate
-    raise Missing(
+    raise SystemMissing(
         f"mpi4py of {python} does not load the {sign} of {mpirun}: install mpi4py 4.1 or later "
         f"there, or one built for it (it said: {said.strip().splitlines()[-1:]})"
     )
 
 
-def _need_modules(contender: str, python: str, modules: Mapping[str, str]) -> None:
+def _require_modules(system: str, python: str, modules: Mapping[str, str]) -> None:
     if shutil.which(python) is None:
-        raise Missing(f"{contender} should run under {python}, which is no program here")
+        raise SystemMissing(f"{system} should run under {python}, which is no program here")
     ask = (
         "import importlib.util as u, sys; "
         "print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])"
     )
-    missing = _output([python, "-c", ask, *modules]).split()
+    missing = _read_output([python, "-c", ask, *modules]).split()
     if missing:
         wanted = " ".join(modules.get(name, name) for name in missing)
-        other = f", or another Python that has it: --{contender}-python"
-        raise Missing(
-            f"{contender} needs `{python} -m pip install {wanted}`"
-            f"{'' if contender in ALLHANDS else other}"
+        other = f", or another Python that has it: --{system}-python"
+        raise SystemMissing(
+            f"{system} needs `{python} -m pip install {wanted}`"
+            f"{'' if system in ALLHANDS else other}"
         )
 
 
-def _output(command: Sequence[str], more: Mapping[str, str] | None = None) -> str:
+def _read_output(command: Sequence[str], more: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(
         command,
-        env={**base_environment(os.environ), **(more or {})},
+        env={**make_base_environment(os.environ), **(more or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

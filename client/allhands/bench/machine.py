@@ -19,7 +19,7 @@ _MEMORY_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MachineLimits:
     """What no contender can beat here."""
 
     cores: int
@@ -35,27 +35,27 @@ class Limits:
     """One way over loopback, in GB/s."""
 
 
-def measure() -> Limits:
+def measure() -> MachineLimits:
     """Measure all of them, in a few seconds."""
     loopback = tcp.measure("127.0.0.1")
-    return Limits(
+    return MachineLimits(
         len(os.sched_getaffinity(0)),
-        cross_core_read(),
-        memory_copy(),
-        line_bounce(),
+        measure_cross_core_read(),
+        measure_memory_copy(),
+        measure_line_bounce(),
         loopback.round_trip_us,
         loopback.gbs,
     )
 
 
-def busy_seconds() -> float:
+def read_busy_seconds() -> float:
     """Return the CPU time that this machine has spent so far, on whatever."""
     with open("/proc/stat") as file:
         user, nice, system, _, _, *rest = map(int, file.readline().split()[1:9])
     return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
-def cross_core_read() -> float | None:
+def measure_cross_core_read() -> float | None:
     """Measure in GB/s how fast one core copies what another has just written; None: one core."""
     allowed = os.sched_getaffinity(0)
     if len(allowed) < 2:
@@ -77,7 +77,7 @@ def cross_core_read() -> float | None:
     return statistics.median(rates)
 
 
-def memory_copy() -> float:
+def measure_memory_copy() -> float:
     """Measure in GB/s how fast one core copies memory that no cache holds."""
     source = np.zeros(_MEMORY_BYTES, np.uint8)
     target = np.ones_like(source)
@@ -89,7 +89,7 @@ def memory_copy() -> float:
     return statistics.median(rates)
 
 
-def line_bounce() -> float | None:
+def measure_line_bounce() -> float | None:
     """Measure in nanoseconds how long a cache line takes from core to core."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     cores = sorted(os.sched_getaffinity(0))[:2]

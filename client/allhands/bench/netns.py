@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from allhands.bench.launches import Host
+from allhands.bench.launches import BenchHost
 
 _NAMES = ("allhands-a", "allhands-b")
 _ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -42,7 +42,7 @@ def check_rate(text: str) -> str | None:
 
 
 @contextmanager
-def two_hosts(rate: str | None) -> Iterator[tuple[Host, Host]]:
+def open_two_hosts(rate: str | None) -> Iterator[tuple[BenchHost, BenchHost]]:
     """Make two hosts with a cable between them; they are gone afterwards.
 
     Raises:
@@ -51,30 +51,32 @@ def two_hosts(rate: str | None) -> Iterator[tuple[Host, Host]]:
     if os.geteuid() != 0:
         raise NoNamespaces("network namespaces need root: run it with sudo")
     for tool, package in (("unshare", "util-linux"), ("nsenter", "util-linux"), ("ip", "iproute2")):
-        _need(tool, package)
+        _require(tool, package)
     if rate is not None:
-        _need("tc", "iproute2")
+        _require("tc", "iproute2")
     with ExitStack() as stack:
-        first, second = (stack.enter_context(namespace(name)) for name in _NAMES)
+        first, second = (stack.enter_context(open_namespaces(name)) for name in _NAMES)
         cable = ("ip", "link", "add", _INTERFACE, "type", "veth")
-        run([*enter(first), *cable, "peer", "name", _INTERFACE, "netns", str(second)])
+        run_command(
+            [*make_enter_command(first), *cable, "peer", "name", _INTERFACE, "netns", str(second)]
+        )
         for pid, address in zip((first, second), _ADDRESSES, strict=True):
-            inside = enter(pid)
-            run([*inside, "ip", "addr", "add", f"{address}/24", "dev", _INTERFACE])
+            inside = make_enter_command(pid)
+            run_command([*inside, "ip", "addr", "add", f"{address}/24", "dev", _INTERFACE])
             for interface in ("lo", _INTERFACE):
-                run([*inside, "ip", "link", "set", interface, "up"])
+                run_command([*inside, "ip", "link", "set", interface, "up"])
             if rate is not None:
                 limit = ("tbf", "rate", rate, "burst", _BURST, "latency", _QUEUE)
-                run([*inside, "tc", "qdisc", "add", "dev", _INTERFACE, "root", *limit])
+                run_command([*inside, "tc", "qdisc", "add", "dev", _INTERFACE, "root", *limit])
         hosts = [
-            Host(name, address, _INTERFACE, enter(pid))
+            BenchHost(name, address, _INTERFACE, make_enter_command(pid))
             for name, address, pid in zip(_NAMES, _ADDRESSES, (first, second), strict=True)
         ]
         yield hosts[0], hosts[1]
 
 
 @contextmanager
-def namespace(name: str) -> Iterator[int]:
+def open_namespaces(name: str) -> Iterator[int]:
     """Start the process that holds the namespaces of one host; give its process id."""
     separate = ("unshare", "--net", "--uts", "--ipc", "--mount", "--propagation", "private")
     # It reads from us until we end, however that comes about.
@@ -97,16 +99,16 @@ def namespace(name: str) -> Iterator[int]:
         yield holder.pid  # and closing its input ends it
 
 
-def enter(pid: int) -> tuple[str, ...]:
+def make_enter_command(pid: int) -> tuple[str, ...]:
     return ("nsenter", "--target", str(pid), "--net", "--uts", "--ipc", "--mount")
 
 
-def _need(tool: str, package: str) -> None:
+def _require(tool: str, package: str) -> None:
     if shutil.which(tool) is None:
         raise NoNamespaces(f"network namespaces need `{tool}`: apt install {package}")
 
 
-def run(command: Sequence[str]) -> None:
+def run_command(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NoNamespaces(f"`{' '.join(command)}` failed: {done.stderr.strip()}")

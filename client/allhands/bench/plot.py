@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from allhands.bench.report import Report, Row, by_cell, contenders_of
+from allhands.bench.report import Report, Row, group_by_case, list_systems
 
 _PANEL_INCHES = (4.6, 3.4)
 _DOTS_PER_INCH = 110
@@ -13,7 +13,7 @@ class NoPlot(Exception):
     """There is nothing to draw, or nothing to draw with; says which."""
 
 
-def check() -> None:
+def require_matplotlib() -> None:
     """Find out now, and not after the measurement, whether there is something to draw with.
 
     Raises:
@@ -35,21 +35,21 @@ def plot(report: Report, path: Path) -> None:
     Raises:
         NoPlot: no matplotlib, a format that it does not know, or no times in the report.
     """
-    check()
+    require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = [row for row in report["rows"] if "median" in row]
     if not rows:
         raise NoPlot("there are no times to draw")
-    panels = list(dict.fromkeys(place[:3] for place in by_cell(rows)))
+    panels = list(dict.fromkeys(place[:3] for place in group_by_case(rows)))
     counts = sorted({ranks for _, _, ranks in panels})
     kinds = list(dict.fromkeys(panel[:2] for panel in panels))
     width, height = _PANEL_INCHES
     figure = Figure((2 * width * len(counts), height * len(kinds)), layout="constrained")
     FigureCanvasAgg(figure)
     grid: Any = figure.subplots(len(kinds), 2 * len(counts), squeeze=False)
-    names = contenders_of(rows)
+    names = list_systems(rows)
     for line, (operation, dtype) in enumerate(kinds):
         for column, ranks in enumerate(counts):
             chosen = [
@@ -59,7 +59,7 @@ def plot(report: Report, path: Path) -> None:
             ]
             pair = grid[line][2 * column], grid[line][2 * column + 1]
             if chosen:
-                _panel(*pair, f"{operation}, {ranks} ranks, {dtype}", chosen, names)
+                _draw_panel(*pair, f"{operation}, {ranks} ranks, {dtype}", chosen, names)
             else:
                 for axes in pair:
                     axes.set_axis_off()
@@ -75,7 +75,9 @@ def plot(report: Report, path: Path) -> None:
         raise NoPlot(str(error)) from error
 
 
-def _panel(latency: Any, bandwidth: Any, title: str, rows: list[Row], names: list[str]) -> None:
+def _draw_panel(
+    latency: Any, bandwidth: Any, title: str, rows: list[Row], names: list[str]
+) -> None:
     latency.set(title=title, ylabel="microseconds", yscale="log")
     bandwidth.set(title=title, ylabel="GB/s of each rank's array")
     colors = {name: f"C{number}" for number, name in enumerate(names)}
@@ -87,17 +89,17 @@ def _panel(latency: Any, bandwidth: Any, title: str, rows: list[Row], names: lis
             latency.bar(row["contender"], micros, color=colors[row["contender"]])
         return
     for name in names:
-        mine = sorted((row for row in rows if row["contender"] == name), key=_nbytes)
+        mine = sorted((row for row in rows if row["contender"] == name), key=_get_nbytes)
         if mine:
-            _lines(latency, bandwidth, name, colors[name], mine)
+            _draw_curves(latency, bandwidth, name, colors[name], mine)
     bandwidth.set_ylim(0, None)
     for axes in (latency, bandwidth):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [_size(nbytes) for nbytes in sizes])
+        axes.set_xticks(sizes, [_format_size(nbytes) for nbytes in sizes])
         axes.grid(alpha=0.3)
 
 
-def _lines(latency: Any, bandwidth: Any, name: str, color: str, rows: list[Row]) -> None:
+def _draw_curves(latency: Any, bandwidth: Any, name: str, color: str, rows: list[Row]) -> None:
     sizes = [row["bytes"] for row in rows]
     look = {"color": color, "marker": "o", "markersize": 3}
     latency.plot(sizes, [row["median"] * 1e6 for row in rows], label=name, **look)
@@ -106,12 +108,12 @@ def _lines(latency: Any, bandwidth: Any, name: str, color: str, rows: list[Row])
     bandwidth.plot(sizes, [row["bytes"] / row["median"] / 1e9 for row in rows], **look)
 
 
-def _nbytes(row: Row) -> int:
+def _get_nbytes(row: Row) -> int:
     nbytes: int = row["bytes"]
     return nbytes
 
 
-def _size(nbytes: int) -> str:
+def _format_size(nbytes: int) -> str:
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if nbytes % unit == 0:
             return f"{nbytes // unit} {name}"

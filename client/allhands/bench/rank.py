@@ -11,37 +11,37 @@ from pathlib import Path
 
 import numpy as np
 
-from allhands.bench.cell import Cell
-from allhands.bench.contenders import Call, Contender, Refused, contender
-from allhands.bench.data import Array, Data, scale_of
-from allhands.bench.gate import Gate
-from allhands.bench.training import Gradients
-from allhands.bench.wire import Line, Message
+from allhands.bench.cell import BenchCase
+from allhands.bench.contenders import Call, System, Unsupported, join_system
+from allhands.bench.data import Array, CaseData, choose_scale
+from allhands.bench.gate import StartGate
+from allhands.bench.training import StepData
+from allhands.bench.wire import JsonConnection, Message
 
-_CHECKED_ALWAYS_UP_TO = 4 << 20
+_MAX_ALWAYS_CHECKED = 4 << 20
 _REFUSALS = ("Invalid scalar type", "MPI_ERR_TYPE", "MPI_ERR_OP")
 """What Gloo and MPI say to a type that they do not know."""
 
 
-class Seat:
+class PreparedCase:
     """What a rank has ready for the cell that is measured now."""
 
-    def __init__(self, one: Contender, gate: Gate, cell: Cell, seed: int) -> None:
-        self.cell = cell
-        self._one, self._gate = one, gate
-        self._takes_part = one.rank in cell.participants
-        kind = Gradients if cell.operation == "ddp_step" else Data
-        self._data = kind(cell, one.rank, seed)
-        self._x = one.empty(cell.elements, cell.dtype)
-        self._out = one.empty(cell.output_elements, cell.dtype)
-        self._fresh = np.empty(0 if cell.rewritten else cell.elements, self._x.dtype)
+    def __init__(self, system: System, gate: StartGate, case: BenchCase, seed: int) -> None:
+        self.case = case
+        self._system, self._gate = system, gate
+        self._takes_part = system.rank in case.participants
+        kind = StepData if case.operation == "ddp_step" else CaseData
+        self._data = kind(case, system.rank, seed)
+        self._x = system.allocate(case.elements, case.dtype)
+        self._out = system.allocate(case.output_elements, case.dtype)
+        self._fresh = np.empty(0 if case.is_rewritten else case.elements, self._x.dtype)
         # Pages that were never written would be made by the kernel while the clock runs.
         self._x.fill(0)
         self._out.fill(0)
         self._calls = 0
-        self._call = self._ready(seed)
+        self._call = self._bind(seed)
 
-    def turn(self, warm: int, batches: int, calls: int) -> tuple[list[float], str | None]:
+    def run_trial(self, warm: int, batches: int, calls: int) -> tuple[list[float], str | None]:
         """Make `warm` calls, then the timed ones; return their seconds, and what was wrong.
 
         On rewritten arrays every call is timed by itself; else batches are, and their means are
@@ -49,9 +49,9 @@ class Seat:
         """
         if not self._takes_part:
             return [], None
-        if self.cell.rewritten:
-            return self._one_by_one(warm, batches * calls)
-        batch = self._barriers if self.cell.operation == "barrier" else self._in_a_row
+        if self.case.is_rewritten:
+            return self._time_single_calls(warm, batches * calls)
+        batch = self._time_barriers if self.case.operation == "barrier" else self._time_batch
         _, wrong = batch(warm)
         times = []
         for _ in range(batches):
@@ -60,125 +60,125 @@ class Seat:
             wrong = wrong or said
         return times, wrong
 
-    def _ready(self, seed: int) -> Call:
+    def _bind(self, seed: int) -> Call:
         """Make one call, to see whether the contender takes arguments like these.
 
         Raises:
             Refused: it does not, on any rank.
         """
         try:
-            call = self._one.bind(self.cell, self._x, self._out, seed)
+            call = self._system.bind(self.case, self._x, self._out, seed)
             if self._takes_part:
                 call()
         except (TypeError, ValueError) as error:
-            raise Refused(str(error)) from error
+            raise Unsupported(str(error)) from error
         except RuntimeError as error:
             if not any(sign in str(error) for sign in _REFUSALS):
                 raise
-            raise Refused(f"its library takes no {self.cell.dtype}: {error}") from error
+            raise Unsupported(f"its library takes no {self.case.dtype}: {error}") from error
         return call
 
-    def _one_by_one(self, warm: int, calls: int) -> tuple[list[float], str | None]:
-        always = self._x.nbytes + self._out.nbytes <= _CHECKED_ALWAYS_UP_TO
+    def _time_single_calls(self, warm: int, calls: int) -> tuple[list[float], str | None]:
+        always = self._x.nbytes + self._out.nbytes <= _MAX_ALWAYS_CHECKED
         times = []
         wrong = None
         for number in range(warm + calls):
-            scale = self._next_scale()
+            scale = self._advance_scale()
             self._data.fill(self._x, scale)
-            took = self._timed(self._call)
+            took = self._time(self._call)
             if number >= warm:
                 times.append(took)
             if always or number == warm + calls - 1:
-                wrong = wrong or self._data.wrong(self._result(), scale)
+                wrong = wrong or self._data.find_error(self._get_result(), scale)
         return times, wrong
 
-    def _in_a_row(self, calls: int) -> tuple[float, str | None]:
+    def _time_batch(self, calls: int) -> tuple[float, str | None]:
         # Sums in place of anything but zeros would outgrow every type; the last call, within the
         # time that is measured, is on random numbers.
-        scale = self._next_scale()
+        scale = self._advance_scale()
         self._data.fill(self._fresh, scale)
         self._x.fill(0)
         call, x, fresh = self._call, self._x, self._fresh
 
-        def many() -> None:
+        def run_calls() -> None:
             for _ in range(calls - 1):
                 call()
             x[:] = fresh
             call()
 
-        took = self._timed(many)
-        return took / calls, self._data.wrong(self._result(), scale)
+        took = self._time(run_calls)
+        return took / calls, self._data.find_error(self._get_result(), scale)
 
-    def _barriers(self, calls: int) -> tuple[float, str | None]:
+    def _time_barriers(self, calls: int) -> tuple[float, str | None]:
         call = self._call
 
-        def many() -> None:
+        def run_calls() -> None:
             for _ in range(calls):
                 call()
 
-        took = self._timed(many)
+        took = self._time(run_calls)
         number = self._gate.announce()
         call()
-        early = self._gate.missing(number)
+        early = self._gate.find_missing(number)
         return took / calls, f"ended before ranks {early} came" if early else None
 
-    def _timed(self, act: Call) -> float:
-        self._gate.wait(self.cell.participants)
+    def _time(self, act: Call) -> float:
+        self._gate.wait(self.case.participants)
         begun = time.perf_counter()
         act()
         took = time.perf_counter() - begun
-        return took / 2 if self.cell.operation == "sendrecv" else took
+        return took / 2 if self.case.operation == "sendrecv" else took
 
-    def _result(self) -> Array:
+    def _get_result(self) -> Array:
         return self._out if self._out.size else self._x
 
-    def _next_scale(self) -> int:
+    def _advance_scale(self) -> int:
         self._calls += 1
-        return scale_of(self._calls)
+        return choose_scale(self._calls)
 
 
-class Rank:
+class CommandServer:
     """Obeys the driver."""
 
-    def __init__(self, one: Contender, gate: Gate) -> None:
-        self._one, self._gate = one, gate
-        self._seat: Seat | None = None
+    def __init__(self, system: System, gate: StartGate) -> None:
+        self._system, self._gate = system, gate
+        self._case: PreparedCase | None = None
 
-    def obey(self, order: Message) -> Message:
+    def execute(self, command: Message) -> Message:
         """Do what the driver orders; return what to answer."""
-        match order:
+        match command:
             case {"do": "prepare", "cell": cell, "seed": seed}:
-                return self._prepare(Cell(**cell), seed)
+                return self._prepare(BenchCase(**cell), seed)
             case {"do": "turn", "warm": warm, "batches": batches, "calls": calls}:
-                return self._turn(warm, batches, calls)
-        raise ValueError(f"no rank knows how to obey {order}")
+                return self._run_trial(warm, batches, calls)
+        raise ValueError(f"no rank knows how to obey {command}")
 
-    def _prepare(self, cell: Cell, seed: int) -> Message:
-        self._seat = None  # its memory first
+    def _prepare(self, case: BenchCase, seed: int) -> Message:
+        self._case = None  # its memory first
         gc.collect()  # a model refers to itself
         try:
-            self._seat = Seat(self._one, self._gate, cell, seed)
-        except Refused as refusal:
+            self._case = PreparedCase(self._system, self._gate, case, seed)
+        except Unsupported as refusal:
             return {"refused": str(refusal), "cpu": time.process_time()}
         return {"refused": None, "cpu": time.process_time()}
 
-    def _turn(self, warm: int, batches: int, calls: int) -> Message:
-        assert self._seat is not None
-        times, wrong = self._seat.turn(warm, batches, calls)
+    def _run_trial(self, warm: int, batches: int, calls: int) -> Message:
+        assert self._case is not None
+        times, wrong = self._case.run_trial(warm, batches, calls)
         cpu = time.process_time()
-        return {"times": times, "wrong": wrong, "variant": self._one.variant(), "cpu": cpu}
+        return {"times": times, "wrong": wrong, "variant": self._system.get_variant(), "cpu": cpu}
 
 
-def serve(line: Line, one: Contender, gate: Gate) -> None:
+def serve(connection: JsonConnection, system: System, gate: StartGate) -> None:
     """Obey until the driver lets go."""
-    rank = Rank(one, gate)
-    line.say({"rank": one.rank, "size": one.size, "about": one.about})
-    while (order := line.hear()) is not None:
+    rank = CommandServer(system, gate)
+    connection.send({"rank": system.rank, "size": system.size, "about": system.about})
+    while (order := connection.receive()) is not None:
         if order["do"] == "leave":
-            one.close()
-            line.say({"left": True})
+            system.close()
+            connection.send({"left": True})
             return
-        line.say(rank.obey(order))
+        connection.send(rank.execute(order))
     # The driver is gone, and maybe other ranks: leaving in good order could wait for them.
     sys.stderr.write("the driver of this benchmark is gone\n")
     sys.stderr.flush()
@@ -194,9 +194,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(options.driver)
-    one = contender(options.contender, options.meeting)
+    one = join_system(options.contender, options.meeting)
     gc.disable()
-    serve(Line(connection), one, Gate(options.gate, one.rank, one.size))
+    serve(JsonConnection(connection), one, StartGate(options.gate, one.rank, one.size))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from allhands.bench.cell import CONVENTIONS, TIMES
 from allhands.bench.contenders import ALLHANDS
-from allhands.bench.driver import Result
+from allhands.bench.driver import CaseResult
 
 Row = dict[str, Any]
 """One result, as it stands in the JSON."""
@@ -22,11 +22,11 @@ _OTHERS = "CPU of others"
 """Of all cores' time while a cell was measured: figures of a busy machine mean little."""
 
 
-def rows_of(results: Iterable[Result]) -> list[Row]:
+def make_rows(results: Iterable[CaseResult]) -> list[Row]:
     """Return the rows of one cell; times in seconds."""
     rows = []
     for result in results:
-        cell, summary = result.cell, result.summary
+        cell, summary = result.case, result.summary
         rows.append(
             {
                 "operation": cell.operation,
@@ -34,7 +34,7 @@ def rows_of(results: Iterable[Result]) -> list[Row]:
                 "bytes": cell.nbytes,
                 "dtype": cell.dtype,
                 "elements": cell.elements,
-                "contender": result.contender,
+                "contender": result.system,
                 **(asdict(summary) if summary else {}),
                 "calls": result.calls,
                 "variant": result.variant,
@@ -59,9 +59,9 @@ def _add_ratios(rows: list[Row]) -> None:
             row["ratios"] = {name: row["median"] / median for name, median in own.items()}
 
 
-def report(
+def make_report(
     machine: Sequence[Mapping[str, Any]],
-    contenders: Mapping[str, Any],
+    systems: Mapping[str, Any],
     rows: Sequence[Row],
     link: Link,
 ) -> Report:
@@ -69,7 +69,7 @@ def report(
     return {
         "link": link,
         "machine": [dict(one) for one in machine],
-        "contenders": dict(contenders),
+        "contenders": dict(systems),
         "conventions": {
             "times": TIMES,
             **{row["operation"]: CONVENTIONS[row["operation"]] for row in rows},
@@ -78,7 +78,7 @@ def report(
     }
 
 
-def merged(reports: Sequence[Report]) -> Report:
+def merge_reports(reports: Sequence[Report]) -> Report:
     """Make one report of several runs of the same contenders.
 
     Raises:
@@ -106,7 +106,7 @@ def merged(reports: Sequence[Report]) -> Report:
     }
 
 
-def by_cell(rows: Iterable[Row]) -> dict[tuple[str, str, int, int], dict[str, Row]]:
+def group_by_case(rows: Iterable[Row]) -> dict[tuple[str, str, int, int], dict[str, Row]]:
     """Sort rows by operation, dtype, ranks and bytes, and then by contender."""
     cells: dict[tuple[str, str, int, int], dict[str, Row]] = {}
     for row in rows:
@@ -115,7 +115,7 @@ def by_cell(rows: Iterable[Row]) -> dict[tuple[str, str, int, int], dict[str, Ro
     return cells
 
 
-def contenders_of(rows: Iterable[Row]) -> list[str]:
+def list_systems(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(row["contender"] for row in rows))
 
 
@@ -123,10 +123,10 @@ def show(report: Report, console: Console) -> None:
     """Print a table for each operation and dtype, and below them what the machine can do."""
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
-    cells = by_cell(report["rows"])
+    cells = group_by_case(report["rows"])
     for operation, dtype in dict.fromkeys((place[0], place[1]) for place in cells):
         _show_operation(report, operation, dtype, console)
-    console.print(_machine(report), soft_wrap=True)
+    console.print(_describe_machine(report), soft_wrap=True)
     if "tcp_gbs" in (link := report["link"]):
         console.print(
             f"{link['name']}: TCP takes {link['tcp_round_trip_us']:.0f} us there and back, and "
@@ -138,7 +138,7 @@ def show(report: Report, console: Console) -> None:
         )
 
 
-def failures(report: Report) -> dict[str, str]:
+def list_failures(report: Report) -> dict[str, str]:
     """Say which contenders failed, and how."""
     found: dict[str, str] = {}
     for row in report["rows"]:
@@ -150,10 +150,10 @@ def failures(report: Report) -> dict[str, str]:
 def _show_operation(report: Report, operation: str, dtype: str, console: Console) -> None:
     places = {
         place: found
-        for place, found in by_cell(report["rows"]).items()
+        for place, found in group_by_case(report["rows"]).items()
         if place[:2] == (operation, dtype)
     }
-    names = contenders_of(row for found in places.values() for row in found.values())
+    names = list_systems(row for found in places.values() for row in found.values())
     pairs = [
         (peer, own) for peer in names if peer not in ALLHANDS for own in names if own in ALLHANDS
     ]
@@ -169,39 +169,42 @@ def _show_operation(report: Report, operation: str, dtype: str, console: Console
         table.add_row(
             str(ranks),
             f"{nbytes:,}",
-            *(_figure(found.get(name)) for name in names),
-            *("-" if ratio is None else _ratio(ratio) for ratio in ratios),
-            _others(found.values()),
+            *(_format_figure(found.get(name)) for name in names),
+            *("-" if ratio is None else _format_ratio(ratio) for ratio in ratios),
+            _format_others(found.values()),
         )
     console.print(table)
 
 
-def _figure(row: Row | None) -> str:
+def _format_figure(row: Row | None) -> str:
     if row is None:
         return "-"
     if "median" not in row:
         return "failed" if row["failed"] else "refused"
-    return f"{_micros(row['median'])} ({_micros(row['low'])} to {_micros(row['high'])})"
+    return (
+        f"{_format_micros(row['median'])} ({_format_micros(row['low'])} to "
+        f"{_format_micros(row['high'])})"
+    )
 
 
-def _micros(seconds: float) -> str:
+def _format_micros(seconds: float) -> str:
     micros = seconds * 1e6
     return (
         f"{micros:,.2f}" if micros < 10 else f"{micros:,.1f}" if micros < 100 else f"{micros:,.0f}"
     )
 
 
-def _others(rows: Iterable[Row]) -> str:
+def _format_others(rows: Iterable[Row]) -> str:
     known = [row["others_cpu"] for row in rows if row["others_cpu"] is not None]
     return f"{max(known):.0%}" if known else "-"
 
 
-def _ratio(ratio: float) -> str:
+def _format_ratio(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
-def _machine(report: Report) -> str:
-    def said(name: str, form: str) -> str:
+def _describe_machine(report: Report) -> str:
+    def format_range(name: str, form: str) -> str:
         values = [one[name] for one in report["machine"] if one[name] is not None]
         if not values:
             return "(not measured)"
@@ -209,10 +212,11 @@ def _machine(report: Report) -> str:
         return low if low == high else f"{low} to {high}"
 
     return (
-        f"this machine, meanwhile: {said('cores', 'd')} cores; a core reads what another wrote at "
-        f"{said('cross_core_read_gbs', '.0f')} GB/s, memory copies at "
-        f"{said('memory_copy_gbs', '.0f')} GB/s, a cache line takes "
-        f"{said('line_bounce_ns', '.0f')} ns from core to core; TCP over loopback takes "
-        f"{said('tcp_round_trip_us', '.0f')} us there and back and streams at "
-        f"{said('tcp_gbs', '.1f')} GB/s"
+        f"this machine, meanwhile: {format_range('cores', 'd')} cores; a core reads what another "
+        "wrote at "
+        f"{format_range('cross_core_read_gbs', '.0f')} GB/s, memory copies at "
+        f"{format_range('memory_copy_gbs', '.0f')} GB/s, a cache line takes "
+        f"{format_range('line_bounce_ns', '.0f')} ns from core to core; TCP over loopback takes "
+        f"{format_range('tcp_round_trip_us', '.0f')} us there and back and streams at "
+        f"{format_range('tcp_gbs', '.1f')} GB/s"
     )

@@ -18,13 +18,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from allhands.bench.store_servers import SERVERS, Server, missing
+from allhands.bench.store_servers import SERVERS, StoreServer, find_missing
 
 OPERATIONS = ("set", "get", "add")
 OUTSTANDING = 64
 
 _GRPC = "allhands by gRPC"
-_CAN = {  # alone, together
+_SUPPORTED = {  # alone, together
     "allhands": (OPERATIONS, OPERATIONS),
     _GRPC: (OPERATIONS, ()),
     "tcpstore": (("get", "add"), ()),
@@ -33,38 +33,38 @@ _CAN = {  # alone, together
 
 
 @dataclass
-class Contender:
+class MeasuredStore:
     """A server with its clients, which wait for commands."""
 
     name: str
-    server: Server
+    server: StoreServer
     clients: "list[subprocess.Popen[str]]"
 
-    def can(self, operation: str, outstanding: int) -> bool:
-        return operation in _CAN[self.name][outstanding > 1]
+    def supports(self, operation: str, outstanding: int) -> bool:
+        return operation in _SUPPORTED[self.name][outstanding > 1]
 
     def measure(
         self, operation: str, clients: int, outstanding: int, seconds: float
     ) -> dict[str, float]:
         """Load the server once; return calls a second, and seconds for each."""
         command = {"operation": operation, "outstanding": outstanding, "seconds": seconds}
-        before = self.server.cpu_seconds()
+        before = self.server.read_cpu_seconds()
         for client in self.clients[:clients]:
             assert client.stdin is not None
             client.stdin.write(json.dumps(command) + "\n")
             client.stdin.flush()
-        found = [_result(client) for client in self.clients[:clients]]
+        found = [_read_result(client) for client in self.clients[:clients]]
         calls = sum(one["calls"] for one in found)
         measured = {
             "per_second": sum(one["calls"] / one["seconds"] for one in found),
-            "server_cpu": (self.server.cpu_seconds() - before) / calls,
+            "server_cpu": (self.server.read_cpu_seconds() - before) / calls,
         }
         if outstanding == 1:
             measured["median"] = statistics.median(one["median"] for one in found)
         return measured
 
 
-def _result(client: "subprocess.Popen[str]") -> dict[str, float]:
+def _read_result(client: "subprocess.Popen[str]") -> dict[str, float]:
     assert client.stdout is not None
     if not (line := client.stdout.readline()):
         raise RuntimeError(f"a client ended with status {client.wait()}")
@@ -73,7 +73,7 @@ def _result(client: "subprocess.Popen[str]") -> dict[str, float]:
 
 
 @contextmanager
-def contender(name: str, server: Server, clients: int) -> Iterator[Contender]:
+def open_clients(name: str, server: StoreServer, clients: int) -> Iterator[MeasuredStore]:
     """Start the clients of a server; leaving ends them."""
     with ExitStack() as stack:
         started = []
@@ -92,7 +92,7 @@ def contender(name: str, server: Server, clients: int) -> Iterator[Contender]:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"a client of {name} did not start")
-        yield Contender(name, server, started)
+        yield MeasuredStore(name, server, started)
 
 
 def run(vs: Sequence[str], clients: int, rounds: int, seconds: float) -> list[dict[str, Any]]:
@@ -103,20 +103,22 @@ def run(vs: Sequence[str], clients: int, rounds: int, seconds: float) -> list[di
         for name in ("allhands", *vs):
             server = stack.enter_context(SERVERS[name]())
             for way in ("allhands", _GRPC) if name == "allhands" else (name,):
-                contenders.append(stack.enter_context(contender(way, server, clients)))
+                contenders.append(stack.enter_context(open_clients(way, server, clients)))
         for _ in range(rounds):
             for count, outstanding in ((1, 1), (clients, 1), (clients, OUTSTANDING)):
                 for operation in OPERATIONS:
                     for one in contenders:
-                        if one.can(operation, outstanding):
+                        if one.supports(operation, outstanding):
                             cell = count, outstanding, operation, one.name
                             measured = one.measure(operation, count, outstanding, seconds)
                             found.setdefault(cell, []).append(measured)
-    return [_row(cell, samples) for cell, samples in sorted(found.items())]
+    return [_make_row(cell, samples) for cell, samples in sorted(found.items())]
 
 
-def _row(cell: tuple[int, int, str, str], samples: Sequence[dict[str, float]]) -> dict[str, Any]:
-    clients, outstanding, operation, name = cell
+def _make_row(
+    case: tuple[int, int, str, str], samples: Sequence[dict[str, float]]
+) -> dict[str, Any]:
+    clients, outstanding, operation, name = case
     rates = [one["per_second"] for one in samples]
     row: dict[str, Any] = {
         "clients": clients,
@@ -166,7 +168,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     others = [name for name in SERVERS if name != "allhands"]
-    found = ",".join(name for name in others if missing(name) is None)
+    found = ",".join(name for name in others if find_missing(name) is None)
     parser = argparse.ArgumentParser(prog="python -m allhands.bench.store")
     parser.add_argument(
         "--vs", default=found, help=f"of {', '.join(others)}; default: those that are here"
@@ -180,7 +182,7 @@ def main() -> None:
     for name in vs:
         if name not in others:
             parser.error(f"no contender {name!r}; there are: {', '.join(others)}")
-        if (needed := missing(name)) is not None:
+        if (needed := find_missing(name)) is not None:
             parser.error(f"{name} needs {needed}")
     if arguments.clients < 2 or arguments.rounds < 1 or arguments.seconds <= 0:
         parser.error("at least two clients, and one round of some length")

@@ -21,24 +21,24 @@ from allhands.stores import AsyncCoordinatorStore, CoordinatorStore
 _VALUE = b"twenty bytes of text"
 _JOB = "bench"
 
-Act = Callable[[], None]
-AsyncAct = Callable[[], Awaitable[None]]
+Call = Callable[[], None]
+AsyncCall = Callable[[], Awaitable[None]]
 
 
-class Client(Protocol):
+class StoreClient(Protocol):
     """One client; `name` tells its keys from those of others."""
 
-    def acts(self) -> dict[str, Act]:
+    def make_calls(self) -> dict[str, Call]:
         """Return what it can do, each call of which is over when it returns."""
 
-    async def async_acts(self) -> dict[str, AsyncAct]:
+    async def open_async_calls(self) -> dict[str, AsyncCall]:
         """Return what many tasks can do at once."""
 
     async def aclose(self) -> None:
         """Free what `async_acts` has opened."""
 
 
-class Allhands:
+class AllhandsClient:
     """This package's store, on lines, or by gRPC only."""
 
     def __init__(self, name: str, port: int, token: str, *, use_lines: bool = True) -> None:
@@ -49,9 +49,9 @@ class Allhands:
         self._store.set(name, _VALUE)
         self._sum = 0
         self._use_lines = use_lines
-        self._many: AsyncCoordinatorStore | None = None
+        self._async_store: AsyncCoordinatorStore | None = None
 
-    def acts(self) -> dict[str, Act]:
+    def make_calls(self) -> dict[str, Call]:
         return {"set": self._set, "get": self._get, "add": self._add}
 
     def _set(self) -> None:
@@ -64,10 +64,10 @@ class Allhands:
         self._sum += 1
         _check(self._store.add(f"{self._name}/sum", 1) == self._sum)
 
-    async def async_acts(self) -> dict[str, AsyncAct]:
+    async def open_async_calls(self) -> dict[str, AsyncCall]:
         if not self._use_lines:
             return {}
-        self._many = many = AsyncCoordinatorStore(self._endpoint, job=_JOB)
+        self._async_store = many = AsyncCoordinatorStore(self._endpoint, job=_JOB)
         await many.set(self._name, _VALUE)
 
         async def put() -> None:
@@ -84,11 +84,11 @@ class Allhands:
         return {"set": put, "get": get, "add": add}
 
     async def aclose(self) -> None:
-        if self._many is not None:
-            await self._many.aclose()
+        if self._async_store is not None:
+            await self._async_store.aclose()
 
 
-class TcpStore:
+class TcpStoreClient:
     """torch's TCPStore; it does not acknowledge `set`, and makes one call at a time."""
 
     def __init__(self, name: str, port: int, token: str) -> None:
@@ -99,7 +99,7 @@ class TcpStore:
         self._store.set(name, _VALUE.decode())
         self._sum = 0
 
-    def acts(self) -> dict[str, Act]:
+    def make_calls(self) -> dict[str, Call]:
         return {"get": self._get, "add": self._add}
 
     def _get(self) -> None:
@@ -109,14 +109,14 @@ class TcpStore:
         self._sum += 1
         _check(self._store.add(f"{self._name}/sum", 1) == self._sum)
 
-    async def async_acts(self) -> dict[str, AsyncAct]:
+    async def open_async_calls(self) -> dict[str, AsyncCall]:
         return {}
 
     async def aclose(self) -> None:
         """Nothing has been opened."""
 
 
-class Etcd:
+class EtcdClient:
     """etcd's key-value service through grpcio."""
 
     def __init__(self, name: str, port: int, token: str) -> None:
@@ -124,12 +124,12 @@ class Etcd:
 
         self._name = name.encode()
         self._target = f"127.0.0.1:{port}"
-        self._put, self._range = _etcd_calls(grpc.insecure_channel(self._target))
+        self._put, self._range = _make_etcd_calls(grpc.insecure_channel(self._target))
         self._channel: Any = None
-        self._requests = _etcd_messages()
+        self._requests = _make_etcd_messages()
         self._set()
 
-    def acts(self) -> dict[str, Act]:
+    def make_calls(self) -> dict[str, Call]:
         return {"set": self._set, "get": self._get}
 
     def _set(self) -> None:
@@ -139,11 +139,11 @@ class Etcd:
         found = self._range(self._requests["RangeRequest"](key=self._name))
         _check(found.kvs[0].value == _VALUE)
 
-    async def async_acts(self) -> dict[str, AsyncAct]:
+    async def open_async_calls(self) -> dict[str, AsyncCall]:
         import grpc.aio
 
         self._channel = grpc.aio.insecure_channel(self._target)
-        put, look = _etcd_calls(self._channel)
+        put, look = _make_etcd_calls(self._channel)
 
         async def set_() -> None:
             await put(self._requests["PutRequest"](key=self._name, value=_VALUE))
@@ -158,7 +158,7 @@ class Etcd:
         await self._channel.close()
 
 
-def _etcd_messages() -> dict[str, Any]:
+def _make_etcd_messages() -> dict[str, Any]:
     """Make the few messages of etcd's API that are needed, with the fields that are needed."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -189,8 +189,8 @@ def _etcd_messages() -> dict[str, Any]:
     }
 
 
-def _etcd_calls(channel: Any) -> tuple[Any, ...]:
-    messages = _etcd_messages()
+def _make_etcd_calls(channel: Any) -> tuple[Any, ...]:
+    messages = _make_etcd_messages()
     return tuple(
         channel.unary_unary(
             f"/etcdserverpb.KV/{name}",
@@ -209,13 +209,13 @@ def _check(is_right: bool) -> None:
 # ---------------------------------------------------------------- the process
 
 
-def alone(act: Act, seconds: float) -> dict[str, Any]:
+def run_sequential(call: Call, seconds: float) -> dict[str, Any]:
     """Call again and again, and time each call."""
-    act()
+    call()
     times = []
     begun = now = time.perf_counter()
     while now < begun + seconds:
-        act()
+        call()
         before, now = now, time.perf_counter()
         times.append(now - before)
     tenths = statistics.quantiles(times, n=10)
@@ -228,9 +228,11 @@ def alone(act: Act, seconds: float) -> dict[str, Any]:
     }
 
 
-async def together(client: Client, operation: str, outstanding: int, seconds: float) -> Any:
+async def run_concurrent(
+    client: StoreClient, operation: str, outstanding: int, seconds: float
+) -> Any:
     """Keep so many calls under way, and count them."""
-    act = (await client.async_acts())[operation]
+    act = (await client.open_async_calls())[operation]
     calls = 0
 
     async def repeat(until: float) -> None:
@@ -253,25 +255,25 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()
     token = sys.stdin.readline().strip()  # not an argument: those everybody can read
-    made: Client
+    made: StoreClient
     match arguments.contender:
         case "allhands":
-            made = Allhands(arguments.name, arguments.port, token)
+            made = AllhandsClient(arguments.name, arguments.port, token)
         case "allhands by gRPC":
-            made = Allhands(arguments.name, arguments.port, token, use_lines=False)
+            made = AllhandsClient(arguments.name, arguments.port, token, use_lines=False)
         case "tcpstore":
-            made = TcpStore(arguments.name, arguments.port, token)
+            made = TcpStoreClient(arguments.name, arguments.port, token)
         case _:
-            made = Etcd(arguments.name, arguments.port, token)
+            made = EtcdClient(arguments.name, arguments.port, token)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
         said = json.loads(line)
         if said["outstanding"] == 1:
-            found = alone(made.acts()[said["operation"]], said["seconds"])
+            found = run_sequential(made.make_calls()[said["operation"]], said["seconds"])
         else:
             found = uvloop.run(
-                together(made, said["operation"], said["outstanding"], said["seconds"])
+                run_concurrent(made, said["operation"], said["outstanding"], said["seconds"])
             )
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()

@@ -21,80 +21,80 @@ from allhands_proto import notice
 T = TypeVar("T")
 
 _START_SECONDS = 30.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class StoreServer:
     """A server that listens on 127.0.0.1."""
 
     pid: int
     port: int
     token: str = ""
 
-    def cpu_seconds(self) -> float:
+    def read_cpu_seconds(self) -> float:
         """Return how long its threads have computed, as fine as the kernel's ticks."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def missing(contender: str) -> str | None:
+def find_missing(system: str) -> str | None:
     """Say what this machine lacks to run it; None: nothing."""
-    if contender == "tcpstore" and importlib.util.find_spec("torch") is None:
+    if system == "tcpstore" and importlib.util.find_spec("torch") is None:
         return "pip install torch"
-    if contender == "etcd" and shutil.which("etcd") is None:
+    if system == "etcd" and shutil.which("etcd") is None:
         return "the program etcd on PATH (Debian: etcd-server)"
     return None
 
 
 @contextmanager
-def allhands() -> Iterator[Server]:
+def run_allhands() -> Iterator[StoreServer]:
     """Run `allhands serve`."""
     with tempfile.TemporaryDirectory(prefix="allhands-bench-") as runtime:
         command = [sys.executable, "-m", "allhands.cli.main", "serve", "--listen", "127.0.0.1:0"]
-        with _running(command, {"XDG_RUNTIME_DIR": runtime}) as process:
-            posted = _until(lambda: _notice(Path(runtime)), process)
-            yield Server(process.pid, posted.port, posted.token)
+        with _run_server(command, {"XDG_RUNTIME_DIR": runtime}) as process:
+            posted = _poll(lambda: _read_notice(Path(runtime)), process)
+            yield StoreServer(process.pid, posted.port, posted.token)
 
 
 @contextmanager
-def tcpstore() -> Iterator[Server]:
+def run_tcpstore() -> Iterator[StoreServer]:
     """Run the C++ server of torch's TCPStore in a process that does nothing else."""
     script = (
         "import sys; from torch.distributed import TCPStore;"
         "store = TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False);"
         "sys.stdout.write(f'{store.port}\\n'); sys.stdout.flush(); sys.stdin.read()"
     )
-    with _running([sys.executable, "-c", script], {}) as process:
+    with _run_server([sys.executable, "-c", script], {}) as process:
         assert process.stdout is not None
-        yield Server(process.pid, int(process.stdout.readline()))
+        yield StoreServer(process.pid, int(process.stdout.readline()))
 
 
 @contextmanager
-def etcd() -> Iterator[Server]:
+def run_etcd() -> Iterator[StoreServer]:
     """Run a cluster of one etcd, on a disk, as it comes."""
-    port, peers = _free_port(), _free_port()
+    port, peers = _find_free_port(), _find_free_port()
     here, others = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
     with tempfile.TemporaryDirectory(prefix="allhands-bench-") as folder:
         command = ["etcd", "--data-dir", folder, "--log-level", "error", "--logger", "zap"]
         command += ["--listen-client-urls", here, "--advertise-client-urls", here]
         command += ["--listen-peer-urls", others, "--initial-advertise-peer-urls", others]
         command += ["--initial-cluster", f"default={others}"]
-        with _running(command, {}) as process:
-            _until(lambda: _is_listening(port), process)
-            yield Server(process.pid, port)
+        with _run_server(command, {}) as process:
+            _poll(lambda: _is_listening(port), process)
+            yield StoreServer(process.pid, port)
 
 
-SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
-    "allhands": allhands,
-    "tcpstore": tcpstore,
-    "etcd": etcd,
+SERVERS: dict[str, Callable[[], AbstractContextManager[StoreServer]]] = {
+    "allhands": run_allhands,
+    "tcpstore": run_tcpstore,
+    "etcd": run_etcd,
 }
 
 
 @contextmanager
-def _running(command: list[str], more: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+def _run_server(command: list[str], more: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ALLHANDS_")}
     with subprocess.Popen(
         command,
@@ -110,16 +110,16 @@ def _running(command: list[str], more: dict[str, str]) -> Iterator["subprocess.P
             process.terminate()
 
 
-def _until(look: Callable[[], T | None], process: "subprocess.Popen[str]") -> T:
+def _poll(read: Callable[[], T | None], process: "subprocess.Popen[str]") -> T:
     deadline = time.monotonic() + _START_SECONDS
-    while (found := look()) is None:
+    while (found := read()) is None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{process.args!r} does not listen")
-        time.sleep(_LOOK_SECONDS)  # nothing tells of it
+        time.sleep(_POLL_SECONDS)  # nothing tells of it
     return found
 
 
-def _notice(runtime: Path) -> notice.Notice | None:
+def _read_notice(runtime: Path) -> notice.Notice | None:
     for path in runtime.glob("allhands/coordinator-*.json"):
         return notice.Notice(**json.loads(path.read_text()))
     return None
@@ -131,7 +131,7 @@ def _is_listening(port: int) -> bool | None:
     return None
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 
 _PING_PONGS = 1000
 _CHUNK = 1 << 20
-_LEAST_CHUNKS = 16
-_LONGEST_STREAM = 0.3
-_PATIENCE = 60.0
+_MIN_CHUNKS = 16
+_MAX_STREAM_SECONDS = 0.3
+_MAX_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tcp:
+class TcpFigures:
     round_trip_us: float
     """One byte there and back, both sides blocking."""
     gbs: float
     """One way, in GB/s."""
 
 
-def measure(address: str, here: Sequence[str] = (), there: Sequence[str] = ()) -> Tcp:
+def measure(address: str, here: Sequence[str] = (), there: Sequence[str] = ()) -> TcpFigures:
     """Measure between two processes; `here` and `there` are commands that run another one."""
     program = (sys.executable, "-m", "allhands.bench.tcp")
     with subprocess.Popen([*there, *program, address], stdout=subprocess.PIPE, text=True) as echo:
@@ -37,17 +37,17 @@ def measure(address: str, here: Sequence[str] = (), there: Sequence[str] = ()) -
             stdout=subprocess.PIPE,
             text=True,
             check=True,
-            timeout=_PATIENCE,
+            timeout=_MAX_SECONDS,
         )
     round_trip, rate = map(float, asked.stdout.split())
-    return Tcp(round_trip, rate)
+    return TcpFigures(round_trip, rate)
 
 
-def _answer(address: str) -> None:
+def _serve(address: str) -> None:
     with socket.create_server((address, 0)) as server:
         sys.stdout.write(f"{server.getsockname()[1]}\n")
         sys.stdout.flush()
-        server.settimeout(_PATIENCE)
+        server.settimeout(_MAX_SECONDS)
         connection = server.accept()[0]
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,8 +60,8 @@ def _answer(address: str) -> None:
         connection.sendall(b"x")  # the stream has ended, and all of it is here
 
 
-def _ask(address: str, port: int) -> None:
-    with socket.create_connection((address, port), _PATIENCE) as connection:
+def _run_client(address: str, port: int) -> None:
+    with socket.create_connection((address, port), _MAX_SECONDS) as connection:
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         round_trips = []
@@ -73,7 +73,7 @@ def _ask(address: str, port: int) -> None:
         chunk = bytes(_CHUNK)
         chunks = 0
         begun = time.perf_counter()
-        while chunks < _LEAST_CHUNKS or time.perf_counter() - begun < _LONGEST_STREAM:
+        while chunks < _MIN_CHUNKS or time.perf_counter() - begun < _MAX_STREAM_SECONDS:
             connection.sendall(chunk)
             chunks += 1
         connection.shutdown(socket.SHUT_WR)
@@ -85,6 +85,6 @@ def _ask(address: str, port: int) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        _answer(sys.argv[1])
+        _serve(sys.argv[1])
     else:
-        _ask(sys.argv[1], int(sys.argv[2]))
+        _run_client(sys.argv[1], int(sys.argv[2]))

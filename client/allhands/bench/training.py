@@ -10,14 +10,14 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from allhands.bench.cell import BATCH, Cell
-from allhands.bench.data import Array, values
+from allhands.bench.cell import BATCH, BenchCase
+from allhands.bench.data import Array, draw_values
 
 _TOLERANCE = 1e-4
 """Of the largest gradient of a layer: what the order of float32 sums may change."""
 
 
-def step(cell: Cell, x: Array, out: Array, seed: int) -> Callable[[], object]:
+def make_step(case: BenchCase, x: Array, out: Array, seed: int) -> Callable[[], object]:
     """Return what does one step on `x` and leaves the mean of all ranks' gradients in `out`.
 
     The default group of torch.distributed is there; all its ranks call this.
@@ -25,12 +25,12 @@ def step(cell: Cell, x: Array, out: Array, seed: int) -> Callable[[], object]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    width = cell.width
-    layers = [torch.nn.Linear(width, width, bias=False) for _ in range(cell.layers)]
+    width = case.width
+    layers = [torch.nn.Linear(width, width, bias=False) for _ in range(case.layers)]
     with torch.no_grad():
-        for layer, drawn in zip(layers, weights(cell, seed), strict=True):
+        for layer, drawn in zip(layers, draw_weights(case, seed), strict=True):
             layer.weight.copy_(torch.from_numpy(drawn))
-    gradients = torch.from_numpy(out.reshape(cell.layers, width, width))
+    gradients = torch.from_numpy(out.reshape(case.layers, width, width))
     for layer, gradient in zip(layers, gradients, strict=True):
         layer.weight.grad = gradient
     model = DistributedDataParallel(torch.nn.Sequential(*layers))
@@ -43,50 +43,52 @@ def step(cell: Cell, x: Array, out: Array, seed: int) -> Callable[[], object]:
     return train
 
 
-class Gradients:
+class StepData:
     """What one rank brings to a step, and what it must get; see `data.Data`."""
 
-    def __init__(self, cell: Cell, rank: int, seed: int) -> None:
+    def __init__(self, case: BenchCase, rank: int, seed: int) -> None:
         brought = [
-            values(cell, one, seed).astype(np.float32).reshape(BATCH, cell.width)
-            for one in range(cell.ranks)
+            draw_values(case, one, seed).astype(np.float32).reshape(BATCH, case.width)
+            for one in range(case.ranks)
         ]
-        self._mine = brought[rank].reshape(-1)
-        self._due = list(_gradients(np.concatenate(brought), cell, seed))
+        self._input = brought[rank].reshape(-1)
+        self._correct = list(_compute_gradients(np.concatenate(brought), case, seed))
 
     def fill(self, x: Array, scale: int) -> None:
         """Write what this rank brings."""
-        x[:] = self._mine * np.float32(scale)
+        x[:] = self._input * np.float32(scale)
 
-    def wrong(self, got: Array, scale: int) -> str | None:
+    def find_error(self, result: Array, scale: int) -> str | None:
         """Say what is wrong with a result; None: nothing."""
         for layer, (found, due) in enumerate(
-            zip(got.reshape(len(self._due), -1), self._due, strict=True)
+            zip(result.reshape(len(self._correct), -1), self._correct, strict=True)
         ):
             far = float(np.abs(np.subtract(found, due.reshape(-1) * np.float32(scale))).max())
             largest = float(np.abs(due).max()) * scale
             if not far <= _TOLERANCE * largest:
                 return (
-                    f"a gradient of layer {layer} of {len(self._due)} is {far:.3g} from the "
+                    f"a gradient of layer {layer} of {len(self._correct)} is {far:.3g} from the "
                     f"ranks' mean, whose largest is {largest:.3g}"
                 )
         return None
 
 
-def weights(cell: Cell, seed: int) -> Iterator[NDArray[np.float32]]:
+def draw_weights(case: BenchCase, seed: int) -> Iterator[NDArray[np.float32]]:
     """Draw those of each layer."""
     random = np.random.default_rng(seed)
-    for _ in range(cell.layers):
-        yield random.standard_normal((cell.width,) * 2, np.float32) / np.float32(cell.width**0.5)
+    for _ in range(case.layers):
+        yield random.standard_normal((case.width,) * 2, np.float32) / np.float32(case.width**0.5)
 
 
-def _gradients(inputs: NDArray[np.float32], cell: Cell, seed: int) -> Iterator[NDArray[np.float32]]:
+def _compute_gradients(
+    inputs: NDArray[np.float32], case: BenchCase, seed: int
+) -> Iterator[NDArray[np.float32]]:
     """Give each layer's, of the sum of outputs: y = x W^T, so dW = (dy)^T x and dx = dy W."""
-    layers = list(weights(cell, seed))
+    layers = list(draw_weights(case, seed))
     entering = list(accumulate(layers[:-1], lambda x, one: x @ one.T, initial=inputs))
     leaving = np.ones_like(inputs)
     found: list[NDArray[np.float32]] = []
     for one, x in zip(reversed(layers), reversed(entering), strict=True):
-        found.append(leaving.T @ x / np.float32(cell.ranks))
+        found.append(leaving.T @ x / np.float32(case.ranks))
         leaving = np.matmul(leaving, one)
     return reversed(found)

@@ -4,34 +4,34 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from allhands.bench.cell import Cell
+from allhands.bench.cell import BenchCase
 
-FEWEST_ROUNDS = 5
-MOST_ROUNDS = 100
-_FEWEST_SLOW_ROUNDS = 3
-_SLOW_FROM_BUDGETS = 3
+MIN_ROUNDS = 5
+MAX_ROUNDS = 100
+_MIN_SLOW_ROUNDS = 3
+_SLOW_BUDGETS = 3
 """Who takes so many times the budget gets the fewest rounds of all."""
-_LONGEST_TURN = 0.03
-_SHORTEST_TURN = 0.004
+_MAX_TRIAL = 0.03
+_MIN_TRIAL = 0.004
 _BATCH = 0.001
 """Seconds of a batch: short, so that what disturbs one leaves others alone."""
 _WARM_UP = 0.01
 """Seconds: ranks that have just woken may share a core until the system spreads them."""
-_MOST_CALLS = 5000
-_MOST_ONE_BY_ONE = 200
+_MAX_CALLS = 5000
+_MAX_SINGLE_CALLS = 200
 _NO_WARM_UP_FROM = 16 << 20
 
 
-def rotations(contenders: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def rotate(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Give the order of every round: each contender comes first, and after each, in its turn."""
     start = 0
-    while contenders:
-        yield (*contenders[start:], *contenders[:start])
-        start = (start + 1) % len(contenders)
+    while names:
+        yield (*names[start:], *names[:start])
+        start = (start + 1) % len(names)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Trial:
     """What a contender does in one of its turns."""
 
     warm: int
@@ -41,30 +41,30 @@ class Turn:
     """Calls of each batch."""
 
     @classmethod
-    def of(cls, cell: Cell, usual: float, budget: float) -> "Turn":
+    def plan(cls, case: BenchCase, typical: float, budget: float) -> "Trial":
         """Choose what fits into `budget` seconds for all turns of a contender in this cell.
 
         `usual` is what a call takes, in seconds; infinite before the first.
         """
-        seconds = min(max(budget / (2 * FEWEST_ROUNDS), _SHORTEST_TURN), _LONGEST_TURN)
-        usual = max(usual, 1e-9)
-        if cell.rewritten:
-            calls = min(max(int(seconds / usual), 1), _MOST_ONE_BY_ONE)
-            warm = min(max(int(_WARM_UP / usual), 1), _MOST_ONE_BY_ONE)
-            return cls(0 if cell.nbytes >= _NO_WARM_UP_FROM else warm, 1, calls)
-        calls = min(max(int(_BATCH / usual), 1), _MOST_CALLS)
-        warm = min(max(int(_WARM_UP / usual), 1), _MOST_CALLS)
-        return cls(warm, max(int(seconds / max(usual * calls, _BATCH)), 1), calls)
+        seconds = min(max(budget / (2 * MIN_ROUNDS), _MIN_TRIAL), _MAX_TRIAL)
+        typical = max(typical, 1e-9)
+        if case.is_rewritten:
+            calls = min(max(int(seconds / typical), 1), _MAX_SINGLE_CALLS)
+            warm = min(max(int(_WARM_UP / typical), 1), _MAX_SINGLE_CALLS)
+            return cls(0 if case.nbytes >= _NO_WARM_UP_FROM else warm, 1, calls)
+        calls = min(max(int(_BATCH / typical), 1), _MAX_CALLS)
+        warm = min(max(int(_WARM_UP / typical), 1), _MAX_CALLS)
+        return cls(warm, max(int(seconds / max(typical * calls, _BATCH)), 1), calls)
 
 
-def enough(rounds: int, spent: float, budget: float) -> bool:
+def is_enough(rounds: int, spent: float, budget: float) -> bool:
     """Say whether to stop after so many rounds and seconds."""
-    if rounds >= FEWEST_ROUNDS:
-        return spent >= budget or rounds >= MOST_ROUNDS
-    return rounds >= _FEWEST_SLOW_ROUNDS and spent >= _SLOW_FROM_BUDGETS * budget
+    if rounds >= MIN_ROUNDS:
+        return spent >= budget or rounds >= MAX_ROUNDS
+    return rounds >= _MIN_SLOW_ROUNDS and spent >= _SLOW_BUDGETS * budget
 
 
-def slowest(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
+def take_slowest(times_by_rank: Sequence[Sequence[float]]) -> list[float]:
     """Return each call's time: that of the rank for which it took longest."""
     taking_part = [times for times in times_by_rank if times]
     return [max(each) for each in zip(*taking_part, strict=True)]
@@ -82,7 +82,7 @@ class Summary:
     samples: int
 
     @classmethod
-    def of(cls, times: Sequence[float]) -> "Summary":
+    def from_times(cls, times: Sequence[float]) -> "Summary":
         if len(times) == 1:
             return cls(times[0], times[0], times[0], 1)
         tenths = statistics.quantiles(times, n=10, method="inclusive")

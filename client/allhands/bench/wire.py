@@ -10,7 +10,7 @@ Message = dict[str, Any]
 _READ_BYTES = 1 << 16
 
 
-class Line:
+class JsonConnection:
     """One end of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -20,7 +20,7 @@ class Line:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message.
 
         Raises:
@@ -28,7 +28,7 @@ class Line:
         """
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
-    def hear(self, timeout: float | None = None) -> Message | None:
+    def receive(self, timeout: float | None = None) -> Message | None:
         """Wait for the next message; None: the other end has gone.
 
         Raises:

@@ -6,7 +6,7 @@ import numpy as np
 
 from allhands.c10d import checks, forms, several
 from allhands.c10d.forms import Arrays
-from allhands.c10d.giving import Giving
+from allhands.c10d.giving import FixedResultCollectives
 from allhands.c10d.options import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
@@ -18,16 +18,16 @@ from allhands.c10d.options import (
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
-    settled,
+    merge_options,
 )
 from allhands.collectives import arguments, vector
 from allhands.collectives.arguments import AnyArray
-from allhands.collectives.composite_call import Chain
+from allhands.collectives.composite_call import CompositeCall
 from allhands.collectives.reduction import ReduceOp
 from allhands.collectives.signature import Result
 from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import Timeout
-from allhands.engine.work.completed import Ended
+from allhands.engine.work.completed import CompletedWork
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
 
@@ -59,19 +59,19 @@ class Collectives:
 
         They are alike. One array alone, with `root`, is a list of one.
         """
-        opts, root = forms.rooted(opts, root)
-        options = settled(BroadcastOptions, opts, rootRank=root, timeout=timeout)
-        given = forms.several(tensors)
+        opts, root = forms.split_root(opts, root)
+        options = merge_options(BroadcastOptions, opts, rootRank=root, timeout=timeout)
+        given = forms.to_list(tensors)
         if len(given) == 1 and options.rootTensor == 0:
-            ended = self._tried(options, list(given), "broadcast", given[0], options.rootRank)
+            ended = self._try_inline(options, list(given), "broadcast", given[0], options.rootRank)
             if ended is not None:
                 return ended
-        arrays = checks.broadcast(given, options.rootRank, options.rootTensor, self.size())
-        views = arguments.targets(arrays, "tensors", len(arrays), in_place=True)
+        arrays = checks.check_broadcast(given, options.rootRank, options.rootTensor, self.size())
+        views = arguments.check_targets(arrays, "tensors", len(arrays), in_place=True)
         if len(views) > 1:
             chain = several.broadcast(views, options.rootRank, options.rootTensor, arrays)
-            return self._chain(options, chain)
-        return self._giving(options, arrays).broadcast(
+            return self._start_composite(options, chain)
+        return self._bind_result(options, arrays).broadcast(
             arrays[0], options.rootRank, timeout=options.seconds, label=options.label
         )
 
@@ -88,21 +88,25 @@ class Collectives:
         They are alike, and all dense or all sparse: those have new indices and values then. AVG
         divides by how many there are on all ranks together.
         """
-        opts, op = forms.combined(opts, op)
-        options = settled(AllreduceOptions, opts, reduceOp=op, timeout=timeout)
-        given = forms.several(tensors)
+        opts, op = forms.split_op(opts, op)
+        options = merge_options(AllreduceOptions, opts, reduceOp=op, timeout=timeout)
+        given = forms.to_list(tensors)
         if len(given) == 1:
-            ended = self._tried(options, list(given), "all_reduce", given[0], options.reduceOp)
+            ended = self._try_inline(options, list(given), "all_reduce", given[0], options.reduceOp)
             if ended is not None:
                 return ended
-        arrays = checks.allreduce(given, options.reduceOp)
+        arrays = checks.check_allreduce(given, options.reduceOp)
         if isinstance(arrays[0], SparseArray):
             sparse = [array for array in arrays if isinstance(array, SparseArray)]
-            return self._chain(options, several.all_reduce_sparse(sparse, options.reduceOp))
-        views = arguments.targets(arrays, "tensors", len(arrays), in_place=True)
+            return self._start_composite(
+                options, several.all_reduce_sparse(sparse, options.reduceOp)
+            )
+        views = arguments.check_targets(arrays, "tensors", len(arrays), in_place=True)
         if len(views) > 1:
-            return self._chain(options, several.all_reduce(views, options.reduceOp, arrays))
-        return self._giving(options, arrays).all_reduce(
+            return self._start_composite(
+                options, several.all_reduce(views, options.reduceOp, arrays)
+            )
+        return self._bind_result(options, arrays).all_reduce(
             arrays[0], options.reduceOp, timeout=options.seconds, label=options.label
         )
 
@@ -118,10 +122,10 @@ class Collectives:
 
         They may differ in their shapes, not in their dtype.
         """
-        opts, op = forms.combined(opts, op)
-        options = settled(AllreduceCoalescedOptions, opts, reduceOp=op, timeout=timeout)
-        arrays = checks.allreduce_coalesced(tensors, options.reduceOp)
-        return self._on(options).all_reduce_coalesced(
+        opts, op = forms.split_op(opts, op)
+        options = merge_options(AllreduceCoalescedOptions, opts, reduceOp=op, timeout=timeout)
+        arrays = checks.check_allreduce_coalesced(tensors, options.reduceOp)
+        return self._select_group(options).all_reduce_coalesced(
             arrays, options.reduceOp, timeout=options.seconds, label=options.label
         )
 
@@ -135,23 +139,23 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Overwrite the root's one array with the combination of all; others are only read."""
-        opts, root = forms.rooted(opts, root)
-        options = settled(ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
-        given = forms.several(tensors)
+        opts, root = forms.split_root(opts, root)
+        options = merge_options(ReduceOptions, opts, rootRank=root, reduceOp=op, timeout=timeout)
+        given = forms.to_list(tensors)
         if len(given) == 1 and options.rootTensor == 0:
-            ended = self._tried(
+            ended = self._try_inline(
                 options, list(given), "reduce", given[0], options.rootRank, options.reduceOp
             )
             if ended is not None:
                 return ended
-        array = checks.reduce(
+        array = checks.check_reduce(
             given,
             options.reduceOp,
             options.rootRank,
             options.rootTensor,
             self.size(),
         )
-        return self._giving(options, [array]).reduce(
+        return self._bind_result(options, [array]).reduce(
             array,
             options.rootRank,
             options.reduceOp,
@@ -174,17 +178,17 @@ class Collectives:
         The result is the one list where n is 1, else all lists. One array alone comes with one
         list of arrays.
         """
-        options = settled(AllgatherOptions, opts, timeout=timeout)
-        given, into = forms.nested(input_tensors, output_tensors)
-        lists, inputs = checks.allgather(into, given, self.size())
+        options = merge_options(AllgatherOptions, opts, timeout=timeout)
+        given, into = forms.nest_lists(input_tensors, output_tensors)
+        lists, inputs = checks.check_allgather(into, given, self.size())
         if len(lists) == 1:
-            return self._giving(options, lists[0]).all_gather(
+            return self._bind_result(options, lists[0]).all_gather(
                 lists[0], inputs[0], timeout=options.seconds, label=options.label
             )
         everywhere = [array for one in lists for array in one]
-        views = arguments.targets(everywhere, "output_tensors", len(everywhere))
-        read = arguments.sources(inputs, "input_tensors", len(inputs), views)
-        return self._chain(options, several.all_gather(views, read, inputs, lists))
+        views = arguments.check_targets(everywhere, "output_tensors", len(everywhere))
+        read = arguments.check_sources(inputs, "input_tensors", len(inputs), views)
+        return self._start_composite(options, several.all_gather(views, read, inputs, lists))
 
     def all_gather_single(
         self,
@@ -195,12 +199,12 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Fill `output`, `size` times as long as `x`, with every rank's `x`, by rank."""
-        options = settled(AllgatherOptions, opts, timeout=timeout)
-        ended = self._tried(options, [output], "all_gather_into_tensor", output, x)
+        options = merge_options(AllgatherOptions, opts, timeout=timeout)
+        ended = self._try_inline(options, [output], "all_gather_into_tensor", output, x)
         if ended is not None:
             return ended
-        checks.whole("_allgather_base", [output], [x], self.size(), ("output", "input"))
-        return self._giving(options, [output]).all_gather_into_tensor(
+        checks.check_sizes("_allgather_base", [output], [x], self.size(), ("output", "input"))
+        return self._bind_result(options, [output]).all_gather_into_tensor(
             output, x, timeout=options.seconds, label=options.label
         )
 
@@ -215,11 +219,11 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Fill the list of each rank with the arrays that it gives, of any shapes and dtypes."""
-        options = settled(AllgatherOptions, opts, timeout=timeout)
-        lists, inputs = checks.allgather_coalesced(
+        options = merge_options(AllgatherOptions, opts, timeout=timeout)
+        lists, inputs = checks.check_allgather_coalesced(
             output_tensor_lists, input_tensor_list, self.size()
         )
-        return self._on(options).all_gather_coalesced(
+        return self._select_group(options).all_gather_coalesced(
             lists, inputs, timeout=options.seconds, label=options.label
         )
 
@@ -232,10 +236,12 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Fill every output, `size` times as long as its input, with all ranks' inputs there."""
-        options = settled(AllgatherOptions, opts, timeout=timeout)
+        options = merge_options(AllgatherOptions, opts, timeout=timeout)
         name = "allgather_into_tensor_coalesced"
-        filled, given = checks.whole(name, outputs, inputs, self.size(), ("outputs", "inputs"))
-        return self._on(options).all_gather_into_tensor_coalesced(
+        filled, given = checks.check_sizes(
+            name, outputs, inputs, self.size(), ("outputs", "inputs")
+        )
+        return self._select_group(options).all_gather_into_tensor_coalesced(
             filled, given, timeout=options.seconds, label=options.label
         )
 
@@ -254,11 +260,11 @@ class Collectives:
 
         One array alone comes with the root's list of arrays.
         """
-        opts, root = forms.rooted(opts, root)
-        options = settled(GatherOptions, opts, rootRank=root, timeout=timeout)
-        given, into = forms.nested(input_tensors, output_tensors)
-        filled, array = checks.gather(into, given, options.rootRank, self.rank(), self.size())
-        return self._giving(options, filled).gather(
+        opts, root = forms.split_root(opts, root)
+        options = merge_options(GatherOptions, opts, rootRank=root, timeout=timeout)
+        given, into = forms.nest_lists(input_tensors, output_tensors)
+        filled, array = checks.check_gather(into, given, options.rootRank, self.rank(), self.size())
+        return self._bind_result(options, filled).gather(
             array, filled, options.rootRank, timeout=options.seconds, label=options.label
         )
 
@@ -275,11 +281,11 @@ class Collectives:
 
         One array alone comes with the root's list of arrays.
         """
-        opts, root = forms.rooted(opts, root)
-        options = settled(ScatterOptions, opts, rootRank=root, timeout=timeout)
-        into, given = forms.nested(output_tensors, input_tensors)
-        array, read = checks.scatter(into, given, options.rootRank, self.rank(), self.size())
-        return self._giving(options, [array]).scatter(
+        opts, root = forms.split_root(opts, root)
+        options = merge_options(ScatterOptions, opts, rootRank=root, timeout=timeout)
+        into, given = forms.nest_lists(output_tensors, input_tensors)
+        array, read = checks.check_scatter(into, given, options.rootRank, self.rank(), self.size())
+        return self._bind_result(options, [array]).scatter(
             array, read, options.rootRank, timeout=options.seconds, label=options.label
         )
 
@@ -297,15 +303,19 @@ class Collectives:
         One array alone comes with a list of arrays, one for each rank. They may have another shape
         for each rank, the same on all.
         """
-        opts, op = forms.combined(opts, op)
-        options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
-        into, given = forms.nested(output_tensors, input_tensors)
-        array, read = checks.reduce_scatter(into, given, options.reduceOp, self.rank(), self.size())
+        opts, op = forms.split_op(opts, op)
+        options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
+        into, given = forms.nest_lists(output_tensors, input_tensors)
+        array, read = checks.check_reduce_scatter(
+            into, given, options.reduceOp, self.rank(), self.size()
+        )
         if any(one.shape != array.shape for one in read):
             blocks = [np.ascontiguousarray(one).reshape(one.shape) for one in read]
-            arguments.target(array, "output_tensors[0]")
-            return self._chain(options, vector.reduce_scatter(blocks, options.reduceOp, array))
-        return self._giving(options, [array]).reduce_scatter(
+            arguments.check_target(array, "output_tensors[0]")
+            return self._start_composite(
+                options, vector.reduce_scatter(blocks, options.reduceOp, array)
+            )
+        return self._bind_result(options, [array]).reduce_scatter(
             array, read, options.reduceOp, timeout=options.seconds, label=options.label
         )
 
@@ -319,14 +329,16 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
-        opts, op = forms.combined(opts, op)
-        options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
-        ended = self._tried(options, [output], "reduce_scatter_tensor", output, x, options.reduceOp)
+        opts, op = forms.split_op(opts, op)
+        options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
+        ended = self._try_inline(
+            options, [output], "reduce_scatter_tensor", output, x, options.reduceOp
+        )
         if ended is not None:
             return ended
-        checks.whole("_reduce_scatter_base", [x], [output], self.size(), ("input", "output"))
-        checks.reducible("_reduce_scatter_base", options.reduceOp, output)
-        return self._giving(options, [output]).reduce_scatter_tensor(
+        checks.check_sizes("_reduce_scatter_base", [x], [output], self.size(), ("input", "output"))
+        checks.check_reducible("_reduce_scatter_base", options.reduceOp, output)
+        return self._bind_result(options, [output]).reduce_scatter_tensor(
             output, x, options.reduceOp, timeout=options.seconds, label=options.label
         )
 
@@ -342,13 +354,15 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Overwrite every output with this rank's share of the combination of all its inputs."""
-        opts, op = forms.combined(opts, op)
-        options = settled(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
+        opts, op = forms.split_op(opts, op)
+        options = merge_options(ReduceScatterOptions, opts, reduceOp=op, timeout=timeout)
         name = "reduce_scatter_tensor_coalesced"
-        given, filled = checks.whole(name, inputs, outputs, self.size(), ("inputs", "outputs"))
+        given, filled = checks.check_sizes(
+            name, inputs, outputs, self.size(), ("inputs", "outputs")
+        )
         for array in filled:
-            checks.reducible(name, options.reduceOp, array)
-        return self._on(options).reduce_scatter_tensor_coalesced(
+            checks.check_reducible(name, options.reduceOp, array)
+        return self._select_group(options).reduce_scatter_tensor_coalesced(
             filled, given, options.reduceOp, timeout=options.seconds, label=options.label
         )
 
@@ -363,10 +377,10 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Give each rank its input and fill its output with what it gives; sizes may differ."""
-        options = settled(AllToAllOptions, opts, timeout=timeout)
-        outputs = checks.listed("alltoall", output_tensors, "output_tensors")
-        inputs = checks.listed("alltoall", input_tensors, "input_tensors")
-        return self._giving(options, outputs).all_to_all(
+        options = merge_options(AllToAllOptions, opts, timeout=timeout)
+        outputs = checks.check_dense_list("alltoall", output_tensors, "output_tensors")
+        inputs = checks.check_dense_list("alltoall", input_tensors, "input_tensors")
+        return self._bind_result(options, outputs).all_to_all(
             outputs, inputs, timeout=options.seconds, label=options.label
         )
 
@@ -381,13 +395,16 @@ class Collectives:
         timeout: Timeout | None = None,
     ) -> Work:
         """Give rank j its rows of `x` and fill this rank's rows of `output`; no sizes: equal."""
-        options = settled(AllToAllOptions, opts, timeout=timeout)
-        recv, send = forms.sizes(output_split_sizes), forms.sizes(input_split_sizes)
+        options = merge_options(AllToAllOptions, opts, timeout=timeout)
+        recv, send = (
+            forms.normalize_sizes(output_split_sizes),
+            forms.normalize_sizes(input_split_sizes),
+        )
         if recv is None and send is None:
-            ended = self._tried(options, [output], "all_to_all_single", output, x)
+            ended = self._try_inline(options, [output], "all_to_all_single", output, x)
             if ended is not None:
                 return ended
-        return self._giving(options, [output]).all_to_all_single(
+        return self._bind_result(options, [output]).all_to_all_single(
             output,
             x,
             recv,
@@ -400,14 +417,14 @@ class Collectives:
 
     # ------------------------------------------------------------ inside
 
-    def _on(self, options: Options) -> Group:
+    def _select_group(self, options: Options) -> Group:
         """Return what a call is made on: the group, or what collects its calls just now."""
         group = self.group
-        if group.collecting is not None and (instead := group.collecting.instead()) is not None:
+        if group.coalescer is not None and (instead := group.coalescer.redirect()) is not None:
             return instead
         return group if options.asyncOp else group.here
 
-    def _tried(
+    def _try_inline(
         self, options: Options, result: Result, name: str, *arguments: object
     ) -> Work | None:
         """Make a call whose caller waits on its thread by the shortest way; None: it has not begun.
@@ -415,14 +432,16 @@ class Collectives:
         What goes by it is looked at there; what does not is checked, and told what is wrong.
         """
         group = self.group
-        if options.asyncOp or group.collecting is not None or (comm := group.order.comm) is None:
+        if options.asyncOp or group.coalescer is not None or (comm := group.order.comm) is None:
             return None
         if not getattr(comm, name)(*arguments, options.seconds, options.label):
             return None
-        return Ended.latest(comm, options.label, group.name, result)
+        return CompletedWork.from_comm(comm, options.label, group.name, result)
 
-    def _giving(self, options: Options, result: Result) -> Giving:
-        return Giving(self._on(options), result)
+    def _bind_result(self, options: Options, result: Result) -> FixedResultCollectives:
+        return FixedResultCollectives(self._select_group(options), result)
 
-    def _chain(self, options: Options, chain: Chain) -> Work:
-        return self._on(options)._chain(chain, options.seconds, options.label)
+    def _start_composite(self, options: Options, composite: CompositeCall) -> Work:
+        return self._select_group(options)._start_composite(
+            composite, options.seconds, options.label
+        )

@@ -1,16 +1,16 @@
 """The calls of a group, whose works give what the caller says: lists, where c10d has lists."""
 
-from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
-from allhands.collectives.primitive import Build, Collectives, Timeout
-from allhands.collectives.request import Native
+from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
+from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
 from allhands.engine.work.work import Work
 from allhands.group.group import Group
 
 
-class Giving(Collectives[Work]):
+class FixedResultCollectives(Collectives[Work]):
     """One call of a group: when it has ended well, its work gives `result`."""
 
     def __init__(self, group: Group, result: Result) -> None:
@@ -31,28 +31,33 @@ class Giving(Collectives[Work]):
         return self._group.size
 
     @property
-    def _wire(self) -> Wire | None:
-        return self._group._wire
+    def _link_cost(self) -> LinkCost | None:
+        return self._group._link_cost
 
-    def send(self, x: AnyArray, dst: int, tag: int, timeout: Timeout) -> Work:
+    def send(self, x: AnyArray, dst: int, tag: int, timeout: CallTimeout) -> Work:
         """Send `x` to rank `dst`; see `Group.send`."""
-        return self._message("send", *self._group.check_send(x, dst, tag), tag, timeout)
+        return self._start_p2p("send", *self._group.check_send(x, dst, tag), tag, timeout)
 
-    def recv(self, x: AnyArray, src: int | None, tag: int, timeout: Timeout) -> Work:
+    def recv(self, x: AnyArray, src: int | None, tag: int, timeout: CallTimeout) -> Work:
         """Overwrite `x` with a message; see `Group.recv`."""
-        return self._message("recv", *self._group.check_recv(x, src, tag), tag, timeout)
+        return self._start_p2p("recv", *self._group.check_recv(x, src, tag), tag, timeout)
 
-    def _message(
-        self, operation: str, array: Array, peer: int | None, tag: int, timeout: Timeout
+    def _start_p2p(
+        self, operation: str, array: Array, peer: int | None, tag: int, timeout: CallTimeout
     ) -> Work:
-        return self._group._exchange(operation, array, self._result, peer, tag, timeout, None)
+        return self._group._start_p2p(operation, array, self._result, peer, tag, timeout, None)
 
     def _start(
-        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        timeout: CallTimeout,
+        label: str | None,
     ) -> Work:
-        return self._group._start(native, build, self._result, timeout, label)
+        return self._group._start(request, build, self._result, timeout, label)
 
-    def _start_foreign(
-        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    def _start_custom_reduction(
+        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
     ) -> Work:
-        return self._group._start_foreign(native, self._result, timeout, label)
+        return self._group._start_custom_reduction(request, self._result, timeout, label)

@@ -25,7 +25,7 @@ class Options:
 
     @property
     def seconds(self) -> float | None:
-        return None if self.timeout is None else deadlines.seconds(self.timeout)
+        return None if self.timeout is None else deadlines.to_seconds(self.timeout)
 
 
 @dataclass(slots=True)
@@ -93,15 +93,17 @@ class GroupOptions:
 AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
-def settled(kind: type[AnyOptions], given: AnyOptions | None, **more: object) -> AnyOptions:
+def merge_options(
+    kind: type[AnyOptions], opts: AnyOptions | None, **overrides: object
+) -> AnyOptions:
     """Return the options of one call; what is said in `more`, unless None, counts first.
 
     Raises:
         TypeError: `given` is something else.
     """
-    if given is not None and not isinstance(given, kind):
-        raise TypeError(f"opts must be {kind.__name__}, not {type(given).__name__}")
-    said: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
-    if given is None:
+    if opts is not None and not isinstance(opts, kind):
+        raise TypeError(f"opts must be {kind.__name__}, not {type(opts).__name__}")
+    said: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    if opts is None:
         return kind(**said)
-    return replace(given, **said) if said else given
+    return replace(opts, **said) if said else opts

@@ -3,15 +3,15 @@
 import copy
 from collections.abc import Sequence
 
-from allhands.engine.failures.call_errors import listed
+from allhands.engine.failures.call_errors import format_ranks
 from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 
 
-def not_passed(
+def to_c10d_error(
     error: CollectiveTimeout | PeerFailed,
     rank: int,
     ranks: Sequence[int],
-    limit: float | None,
+    timeout: float | None,
     names_all: bool,
 ) -> AllhandsError:
     """Return an error with what c10d says on a rank before what all ranks are told.
@@ -19,11 +19,11 @@ def not_passed(
     `ranks` are those of the group, as ranks of the world, `limit` the seconds that were asked for.
     """
     absent = error.failed_ranks if isinstance(error, PeerFailed) else error.missing_ranks
-    if rank == 0 and limit == 0:
+    if rank == 0 and timeout == 0:
         text = "Rank 0 timed out in monitoredBarrier after 0 s"
     elif rank == 0 and isinstance(error, PeerFailed):
         named = absent if names_all else absent[:1]
-        text = f"{listed(named).capitalize()} failed to pass monitoredBarrier"
+        text = f"{format_ranks(named).capitalize()} failed to pass monitoredBarrier"
     elif rank == 0 or ranks[rank] in absent:
         return error
     else:

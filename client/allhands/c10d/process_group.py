@@ -17,15 +17,15 @@ from datetime import timedelta
 from allhands.c10d import checks
 from allhands.c10d.collectives import Collectives
 from allhands.c10d.forms import Arrays
-from allhands.c10d.giving import Giving
-from allhands.c10d.options import BarrierOptions, GroupOptions, settled
-from allhands.c10d.passing import not_passed
-from allhands.deadlines import Timeout, seconds
+from allhands.c10d.giving import FixedResultCollectives
+from allhands.c10d.options import BarrierOptions, GroupOptions, merge_options
+from allhands.c10d.passing import to_c10d_error
+from allhands.deadlines import Timeout, to_seconds
 from allhands.engine.work.work import Work
 from allhands.errors import CollectiveTimeout, PeerFailed
-from allhands.runtime.termination import INTERRUPTIONS, reason_of
+from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
 
-_AT_ONCE = 0.001
+_MIN_TIMEOUT = 0.001
 """Seconds for a monitored barrier that may take none: the others must hear that it was made."""
 
 
@@ -46,7 +46,7 @@ class ProcessGroup(Collectives):
 
     def _set_default_timeout(self, timeout: Timeout) -> None:
         """Say how long calls of the group may take from now on that do not say it themselves."""
-        self.group.timeout = seconds(timeout)
+        self.group.timeout = to_seconds(timeout)
 
     def _get_sequence_number_for_group(self) -> int:
         return self.group.sequence
@@ -60,22 +60,28 @@ class ProcessGroup(Collectives):
         self, tensors: Arrays, dstRank: int, tag: int = 0, *, timeout: Timeout | None = None
     ) -> Work:
         """Send the one array; ended when it may be changed, received or not."""
-        array = checks.message("send", tensors)
-        return Giving(self.group, [array]).send(array, dstRank, tag, _seconds(timeout))
+        array = checks.check_message("send", tensors)
+        return FixedResultCollectives(self.group, [array]).send(
+            array, dstRank, tag, _to_seconds(timeout)
+        )
 
     def recv(
         self, tensors: Arrays, srcRank: int, tag: int = 0, *, timeout: Timeout | None = None
     ) -> Work:
         """Overwrite the one array with the next message from that rank under `tag`."""
-        array = checks.message("recv", tensors)
-        return Giving(self.group, [array]).recv(array, srcRank, tag, _seconds(timeout))
+        array = checks.check_message("recv", tensors)
+        return FixedResultCollectives(self.group, [array]).recv(
+            array, srcRank, tag, _to_seconds(timeout)
+        )
 
     def recv_anysource(
         self, tensors: Arrays, tag: int = 0, *, timeout: Timeout | None = None
     ) -> Work:
         """Overwrite the one array with a message from whoever sends: `Work.source_rank()`."""
-        array = checks.message("recv_anysource", tensors)
-        return Giving(self.group, [array]).recv(array, None, tag, _seconds(timeout))
+        array = checks.check_message("recv_anysource", tensors)
+        return FixedResultCollectives(self.group, [array]).recv(
+            array, None, tag, _to_seconds(timeout)
+        )
 
     # ------------------------------------------------------------ barriers
 
@@ -83,11 +89,11 @@ class ProcessGroup(Collectives):
         self, opts: BarrierOptions | None = None, *, timeout: Timeout | None = None
     ) -> Work:
         """End when every rank has called it; calls before it have ended by then."""
-        options = settled(BarrierOptions, opts, timeout=timeout)
-        ended = self._tried(options, None, "barrier")
+        options = merge_options(BarrierOptions, opts, timeout=timeout)
+        ended = self._try_inline(options, None, "barrier")
         if ended is not None:
             return ended
-        return self._on(options).barrier(timeout=options.seconds, label=options.label)
+        return self._select_group(options).barrier(timeout=options.seconds, label=options.label)
 
     def monitored_barrier(
         self,
@@ -104,21 +110,21 @@ class ProcessGroup(Collectives):
             CollectiveTimeout: ranks did not come in time; c10d's text is before our own.
             PeerFailed: ranks died or left, likewise.
         """
-        limit = _seconds(timeout)
-        given = None if limit is None else max(limit, _AT_ONCE)
+        limit = _to_seconds(timeout)
+        given = None if limit is None else max(limit, _MIN_TIMEOUT)
         work = self.group.monitored_barrier(given, wait_all_ranks, label=label)
         try:
             work.wait()
         except (CollectiveTimeout, PeerFailed) as error:
             ranks = self.group.ranks
-            told = not_passed(error, self.rank(), ranks, limit, wait_all_ranks)
+            told = to_c10d_error(error, self.rank(), ranks, limit, wait_all_ranks)
             if told is error:
                 raise
             raise told from error
         except INTERRUPTIONS as interruption:
-            work.abandon(reason_of(type(interruption).__name__))
+            work.abandon(get_cancel_reason(type(interruption).__name__))
             raise
 
 
-def _seconds(timeout: Timeout | None) -> float | None:
-    return None if timeout is None else seconds(timeout)
+def _to_seconds(timeout: Timeout | None) -> float | None:
+    return None if timeout is None else to_seconds(timeout)

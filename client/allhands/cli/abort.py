@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach, this_user
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, describe_user, open_client
 
 
 def abort_command(
@@ -22,6 +22,6 @@ def abort_command(
 
     Processes are not ended; what they do about the error is up to them.
     """
-    with reach(coordinator, job, insecure=insecure) as control:
-        told = control.abort(reason, by=this_user())
+    with open_client(coordinator, job, insecure=insecure) as control:
+        told = control.abort(reason, by=describe_user())
     typer.echo(f"told {told} {'rank' if told == 1 else 'ranks'} of job {job}")

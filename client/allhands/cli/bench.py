@@ -14,7 +14,7 @@ from allhands.bench import cell as cells
 from allhands.bench.contenders import ALLHANDS, MPI, PEERS
 
 if TYPE_CHECKING:
-    from allhands.bench.launches import Host, Launcher, Pythons
+    from allhands.bench.launches import BenchHost, Launcher, PythonPaths
     from allhands.bench.report import Link, Report
 
 T = TypeVar("T")
@@ -106,37 +106,37 @@ def bench_command(
     """
     from rich.console import Console
 
-    from allhands.bench.report import failures, merged, show
+    from allhands.bench.report import list_failures, merge_reports, show
 
     if output not in ("table", "json"):
         raise typer.BadParameter(f"--output is table or json, not {output!r}")
     if plot is not None:
-        _check_plot()
+        _require_plot()
     if load:
         try:
-            result = merged([json.loads(path.read_text()) for path in load])
+            result = merge_reports([json.loads(path.read_text()) for path in load])
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--load") from error
     else:
         pythons = {"gloo": gloo_python, "openmpi": openmpi_python, "mpich": mpich_python}
-        launchers = _launchers(variants, vs, pythons)
-        counts = _listed(ranks, _number)
+        launchers = _find_launchers(variants, vs, pythons)
+        counts = _parse_list(ranks, _parse_rank_count)
         if netns:
             counts = [2 * ranks_per_host]
-            if strangers := [one.contender for one in launchers if one.contender in MPI]:
+            if strangers := [one.system for one in launchers if one.system in MPI]:
                 raise typer.BadParameter(
                     f"between namespaces only gloo is measured beside, not {strangers}",
                     param_hint="--vs",
                 )
         table = _Table(
-            list(cells.COLLECTIVES) if ops == "all" else _listed(ops, _operation),
+            list(cells.COLLECTIVES) if ops == "all" else _parse_list(ops, _parse_operation),
             counts,
-            _listed(_ALL_SIZES if sizes == "all" else sizes, _nbytes),
-            _listed(dtypes, _dtype),
+            _parse_list(_ALL_SIZES if sizes == "all" else sizes, _parse_nbytes),
+            _parse_list(dtypes, _parse_dtype),
         )
         # Whoever ends this process means its ranks too: that takes the way of an exception.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        with _hosts(netns, rate) as (hosts, link):
+        with _open_hosts(netns, rate) as (hosts, link):
             result = _measure(table, launchers, budget, hosts, link)
     if save is not None:
         save.write_text(json.dumps(result, indent=1) + "\n")
@@ -146,7 +146,7 @@ def bench_command(
         typer.echo(json.dumps(result, indent=2))
     else:
         show(result, Console())
-    if failed := failures(result):
+    if failed := list_failures(result):
         for name, why in failed.items():
             typer.echo(f"allhands: {name} failed: {why}", err=True)
         raise typer.Exit(1)
@@ -159,62 +159,64 @@ class _Table:
         self, operations: list[str], ranks: list[int], sizes: list[int], dtypes: list[str]
     ) -> None:
         for dtype in dtypes:
-            if max(ranks) > cells.most_ranks(dtype):
+            if max(ranks) > cells.max_ranks(dtype):
                 raise typer.BadParameter(
-                    f"sums of {dtype} are exact for {cells.most_ranks(dtype)} ranks at most"
+                    f"sums of {dtype} are exact for {cells.max_ranks(dtype)} ranks at most"
                 )
         self.ranks = ranks
-        self._what = operations, sizes, dtypes
+        self._axes = operations, sizes, dtypes
 
-    def cells(self, ranks: int) -> list[cells.Cell]:
-        operations, sizes, dtypes = self._what
-        return cells.cells_of(operations, ranks, sizes, dtypes)
+    def list_cases(self, ranks: int) -> list[cells.BenchCase]:
+        operations, sizes, dtypes = self._axes
+        return cells.list_cases(operations, ranks, sizes, dtypes)
 
 
 def _measure(
     table: _Table,
     launchers: Sequence["Launcher"],
     budget: float,
-    hosts: "Sequence[Host]",
+    hosts: "Sequence[BenchHost]",
     link: "Link",
 ) -> "Report":
     from dataclasses import asdict
 
     from allhands.bench import machine
-    from allhands.bench.driver import bench
-    from allhands.bench.report import Row, report, rows_of
+    from allhands.bench.driver import start_bench
+    from allhands.bench.report import Row, make_report, make_rows
 
     rows: list[Row] = []
     contenders: dict[str, dict[str, str]] = {}
     limits = [asdict(machine.measure())]
     for ranks in table.ranks:
-        with bench(launchers, ranks, hosts) as running:
+        with start_bench(launchers, ranks, hosts) as running:
             contenders |= running.about
-            for cell in table.cells(ranks):
+            for cell in table.list_cases(ranks):
                 what = f"{cell.operation}, {ranks} ranks, {cell.nbytes:,} bytes, {cell.dtype}"
                 typer.echo(f"measuring {what}", err=True)
-                rows += rows_of(running.measure(cell, budget))
+                rows += make_rows(running.measure(cell, budget))
     limits.append(asdict(machine.measure()))  # it may not be what it was
-    return report(limits, contenders, rows, link)
+    return make_report(limits, contenders, rows, link)
 
 
 @contextmanager
-def _hosts(netns: bool, rate: str) -> Iterator[tuple["Sequence[Host]", "Link"]]:
+def _open_hosts(netns: bool, rate: str) -> Iterator[tuple["Sequence[BenchHost]", "Link"]]:
     """Give the hosts to measure on, and what is between them."""
     from allhands.bench import tcp
-    from allhands.bench.launches import HERE
-    from allhands.bench.netns import NoNamespaces, check_rate, two_hosts
+    from allhands.bench.launches import THIS_HOST
+    from allhands.bench.netns import NoNamespaces, check_rate, open_two_hosts
 
     if not netns:
-        yield (HERE,), {"name": "this host"}
+        yield (THIS_HOST,), {"name": "this host"}
         return
     try:
         limit = check_rate(rate)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--rate") from error
     try:
-        with two_hosts(limit) as (first, second):
-            plain = tcp.measure(first.address, here=second.enter, there=first.enter)
+        with open_two_hosts(limit) as (first, second):
+            plain = tcp.measure(
+                first.address, here=second.command_prefix, there=first.command_prefix
+            )
             name = f"two hosts, {'no limit' if limit is None else limit}"
             between = {"tcp_round_trip_us": plain.round_trip_us, "tcp_gbs": plain.gbs}
             yield (first, second), {"name": name, **between}
@@ -222,11 +224,11 @@ def _hosts(netns: bool, rate: str) -> Iterator[tuple["Sequence[Host]", "Link"]]:
         raise typer.BadParameter(str(error), param_hint="--netns") from error
 
 
-def _check_plot() -> None:
-    from allhands.bench.plot import NoPlot, check
+def _require_plot() -> None:
+    from allhands.bench.plot import NoPlot, require_matplotlib
 
     try:
-        check()
+        require_matplotlib()
     except NoPlot as error:
         raise typer.BadParameter(str(error), param_hint="--plot") from error
 
@@ -241,67 +243,67 @@ def _plot(result: "Report", path: Path) -> None:
         raise typer.Exit(1) from error
 
 
-def _launchers(variants: str, vs: str, pythons: dict[str, str]) -> list["Launcher"]:
-    from allhands.bench.launches import Missing, Pythons, find
+def _find_launchers(variants: str, vs: str, pythons: dict[str, str]) -> list["Launcher"]:
+    from allhands.bench.launches import PythonPaths, SystemMissing, find_launcher
 
-    known = Pythons({name: python for name, python in pythons.items() if python})
-    names = [*_listed(variants, _variant), *(_listed(vs, _peer) if vs else [])]
+    known = PythonPaths({name: python for name, python in pythons.items() if python})
+    names = [*_parse_list(variants, _parse_variant), *(_parse_list(vs, _parse_peer) if vs else [])]
     try:
-        found = [find(name, known) for name in names if name != "mpi"]
-    except Missing as error:
+        found = [find_launcher(name, known) for name in names if name != "mpi"]
+    except SystemMissing as error:
         raise typer.BadParameter(str(error), param_hint="--vs, --variants") from error
-    return found + (_any_mpi(known) if "mpi" in names else [])
+    return found + (_find_any_mpi(known) if "mpi" in names else [])
 
 
-def _any_mpi(pythons: "Pythons") -> list["Launcher"]:
-    from allhands.bench.launches import Launcher, Missing, find
+def _find_any_mpi(pythons: "PythonPaths") -> list["Launcher"]:
+    from allhands.bench.launches import Launcher, SystemMissing, find_launcher
 
     found: list[Launcher] = []
     missing: list[str] = []
     for name in MPI:
         try:
-            found.append(find(name, pythons))
-        except Missing as error:
+            found.append(find_launcher(name, pythons))
+        except SystemMissing as error:
             missing.append(str(error))
     if not found:
         raise typer.BadParameter("; ".join(missing), param_hint="--vs")
     return found
 
 
-def _listed(text: str, parse: Callable[[str], T]) -> list[T]:
+def _parse_list(text: str, parse: Callable[[str], T]) -> list[T]:
     """Parse a list with commas, each item once."""
     return list(dict.fromkeys(parse(item.strip()) for item in text.split(",")))
 
 
-def _operation(text: str) -> str:
-    return _known(text, tuple(cells.CONVENTIONS), "operation")
+def _parse_operation(text: str) -> str:
+    return _check_known(text, tuple(cells.CONVENTIONS), "operation")
 
 
-def _dtype(text: str) -> str:
-    return _known(text, cells.DTYPES, "dtype")
+def _parse_dtype(text: str) -> str:
+    return _check_known(text, cells.DTYPES, "dtype")
 
 
-def _variant(text: str) -> str:
-    return _known(text, ALLHANDS, "variant")
+def _parse_variant(text: str) -> str:
+    return _check_known(text, ALLHANDS, "variant")
 
 
-def _peer(text: str) -> str:
-    return _known(text, (*PEERS, "mpi"), "peer")
+def _parse_peer(text: str) -> str:
+    return _check_known(text, (*PEERS, "mpi"), "peer")
 
 
-def _known(text: str, names: Sequence[str], what: str) -> str:
+def _check_known(text: str, names: Sequence[str], what: str) -> str:
     if text not in names:
         raise typer.BadParameter(f"no {what} {text!r}; there are: {', '.join(names)}")
     return text
 
 
-def _number(text: str) -> int:
+def _parse_rank_count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise typer.BadParameter(f"{text!r} is not a number of ranks")
     return int(text)
 
 
-def _nbytes(text: str) -> int:
+def _parse_nbytes(text: str) -> int:
     digits = text.rstrip("BbKkMmGgIi")
     unit = text[len(digits) :].upper()
     if not digits.isdigit() or unit not in _UNITS:

@@ -31,7 +31,7 @@ InsecureOption: TypeAlias = Annotated[
 
 
 @contextmanager
-def reach(
+def open_client(
     url: str | None, job: str | None = None, *, insecure: bool = False
 ) -> "Iterator[Control]":
     """Give a client of the coordinator that is meant, for `job` or the one that the URL names.
@@ -51,7 +51,7 @@ def reach(
         raise typer.BadParameter(str(error)) from error
 
 
-def this_user() -> str:
+def describe_user() -> str:
     """Say who runs this command, for those who are told what it did."""
     try:
         name = getpass.getuser()

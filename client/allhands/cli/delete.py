@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach, this_user
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, describe_user, open_client
 
 
 def delete_command(
@@ -23,8 +23,8 @@ def delete_command(
     A job that has members is refused: `allhands abort JOB` releases them. With --force they are
     expelled: their calls fail, and their processes are not ended.
     """
-    with reach(coordinator, jobs[0], insecure=insecure) as control:
+    with open_client(coordinator, jobs[0], insecure=insecure) as control:
         for job in jobs:
-            expelled = control.delete_job(job, force=force, by=this_user())
+            expelled = control.delete_job(job, force=force, by=describe_user())
             ranks = f", and expelled {expelled} {'rank' if expelled == 1 else 'ranks'}"
             typer.echo(f"deleted job {job}{ranks if expelled else ''}")

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
 from allhands.cli.render import Output, show
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def diagnose_command(
     Of a job that has ended: what failed first, and where each rank was then. Exit status 1: the job
     has ended and failed.
     """
-    with reach(coordinator, job, insecure=insecure) as control, named(control):
-        found = control.diagnose(chosen(control))
+    with open_client(coordinator, job, insecure=insecure) as control, explain_not_found(control):
+        found = control.diagnose(choose_job(control))
     _show(found, output)
     if found.has_failed:
         raise typer.Exit(1)
@@ -70,13 +70,13 @@ def _show(found: "Diagnosis", output: Output) -> None:
         told["failed"] = found.has_failed
         typer.echo(json.dumps(told, indent=2))
         return
-    from allhands.coordinator.tables import diagnosis_table
+    from allhands.coordinator.tables import draw_diagnosis
 
-    show(diagnosis_table(found))
+    show(draw_diagnosis(found))
 
 
 @contextmanager
-def named(control: "Control") -> Iterator[None]:
+def explain_not_found(control: "Control") -> Iterator[None]:
     """Say of a job that does not exist which coordinator was asked."""
     from allhands.errors import NotFound
 
@@ -89,7 +89,7 @@ def named(control: "Control") -> Iterator[None]:
         ) from error
 
 
-def chosen(control: "Control") -> str:
+def choose_job(control: "Control") -> str:
     """Return the job that was named, or the only one with members, else the only one that ended.
 
     Raises:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
 from allhands.cli.render import show
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ def group_command(
     insecure: InsecureOption = False,
 ) -> None:
     """Show the members of a group with their progress."""
-    with reach(coordinator, job, insecure=insecure) as control:
+    with open_client(coordinator, job, insecure=insecure) as control:
         jobs = [one for one in control.jobs() if control.job_name in (None, one.job)]
         job = control.job_name
     _show(name, jobs, "any job" if job is None else f"job {job!r}")
 
 
 def _show(name: str, jobs: "Sequence[JobStatus]", where: str) -> None:
-    from allhands.coordinator.tables import group_table
+    from allhands.coordinator.tables import draw_group
     from allhands.errors import NotFound
 
     found = [(job, group) for job in jobs for group in job.groups if group.group == name]
@@ -34,4 +34,4 @@ def _show(name: str, jobs: "Sequence[JobStatus]", where: str) -> None:
         existing = ", ".join(f"{one.group} ({job.job})" for job in jobs for one in job.groups)
         raise NotFound(f"no group {name!r} in {where}; there are: {existing or 'none'}")
     for job, group in found:
-        show(group_table(job, group))
+        show(draw_group(job, group))

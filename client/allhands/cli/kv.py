@@ -5,8 +5,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
-from allhands.escapes import one_line
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
+from allhands.escapes import escape_line
 
 kv_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -22,7 +22,7 @@ def get(
     insecure: InsecureOption = False,
 ) -> None:
     """Write what the key holds to standard output, byte for byte."""
-    with reach(coordinator, job, insecure=insecure) as control:
+    with open_client(coordinator, job, insecure=insecure) as control:
         value = control.get(key)
     sys.stdout.buffer.write(value)
     if sys.stdout.isatty():
@@ -39,7 +39,7 @@ def put(
     insecure: InsecureOption = False,
 ) -> None:
     """Set the key."""
-    with reach(coordinator, job, insecure=insecure) as control:
+    with open_client(coordinator, job, insecure=insecure) as control:
         control.put(key, sys.stdin.buffer.read() if value == "-" else value)
 
 
@@ -51,13 +51,13 @@ def delete(
     insecure: InsecureOption = False,
 ) -> None:
     """Delete the keys; fail if one of them did not exist."""
-    from allhands.coordinator.kv.values import quoted
+    from allhands.coordinator.kv.values import format_keys
     from allhands.errors import NotFound
 
-    with reach(coordinator, job, insecure=insecure) as control:
+    with open_client(coordinator, job, insecure=insecure) as control:
         absent = [key for key in keys if not control.delete(key)]
     if absent:
-        raise NotFound(f"job {job!r} had no {quoted(absent)}")
+        raise NotFound(f"job {job!r} had no {format_keys(absent)}")
 
 
 @kv_app.command("ls")
@@ -68,6 +68,6 @@ def ls(
     insecure: InsecureOption = False,
 ) -> None:
     """List the keys, one a line; what is not printable in them is escaped, as in `\\x1b`."""
-    with reach(coordinator, job, insecure=insecure) as control:
+    with open_client(coordinator, job, insecure=insecure) as control:
         for key in control.list(prefix):
-            typer.echo(one_line(key))
+            typer.echo(escape_line(key))

@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from allhands.errors import AllhandsError
-from allhands.escapes import lines
+from allhands.escapes import escape_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +60,20 @@ _COMMANDS = {
 def main() -> None:
     """Run the command that the process was started with, and exit with its status."""
     try:
-        app(sys.argv[1:])(prog_name="allhands")
+        make_app(sys.argv[1:])(prog_name="allhands")
     except (AllhandsError, OSError) as error:
-        sys.stderr.write(f"allhands: {lines(str(error))}\n")
+        sys.stderr.write(f"allhands: {escape_lines(str(error))}\n")
         sys.exit(1)
 
 
-def app(arguments: Sequence[str]) -> typer.Typer:
+def make_app(arguments: Sequence[str]) -> typer.Typer:
     """Make the command line that understands these arguments."""
     built = typer.Typer(
-        callback=_allhands, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+        callback=_run_root, no_args_is_help=True, add_completion=False, rich_markup_mode=None
     )
     wanted = next((one for one in arguments if not one.startswith("-")), None)
     for name, command in _COMMANDS.items():
-        target: object = _not_loaded
+        target: object = _raise_not_loaded
         if name == wanted:
             target = getattr(import_module(f"allhands.cli.{command.module}"), command.attribute)
         if isinstance(target, typer.Typer):
@@ -98,11 +98,11 @@ _Version: TypeAlias = Annotated[
 ]
 
 
-def _allhands(version: _Version = False) -> None:
+def _run_root(version: _Version = False) -> None:
     """All ranks, together: collective communication among Python processes."""
 
 
-def _not_loaded() -> None:
+def _raise_not_loaded() -> None:
     """Stand for a command that was not asked for."""
     raise AssertionError("only the command that is asked for is ever called")
 

@@ -22,15 +22,15 @@ def show(renderable: "RenderableType") -> None:
     """Write to standard output: fitted to a terminal, else plain and never wrapped."""
     from rich.console import Console
 
-    from allhands.coordinator.tables import plain
+    from allhands.coordinator.tables import render_plain
 
     if sys.stdout.isatty():
         Console().print(renderable)
     else:
-        typer.echo(plain(renderable))
+        typer.echo(render_plain(renderable))
 
 
-def jobs_json(jobs: "Sequence[JobStatus]", indent: int | None = None) -> str:
+def format_jobs_json(jobs: "Sequence[JobStatus]", indent: int | None = None) -> str:
     """Write the jobs as one JSON document; its form is documented at `allhands status`."""
     import json
     from dataclasses import asdict

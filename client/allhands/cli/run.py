@@ -66,7 +66,7 @@ def run_command(
             help="Keep a copy of each rank's output, both streams, in DIR/rank-K.log.",
         ),
     ] = None,
-    least: Annotated[
+    min_size: Annotated[
         int,
         typer.Option(
             "--min-size",
@@ -116,10 +116,10 @@ def run_command(
     rank before each line. When one fails the others get 2 s to end by themselves, then SIGTERM; its
     exit status is the launcher's.
     """
-    from allhands.launcher.coordinator import fresh_job_name, probe
+    from allhands.launcher.coordinator import make_job_name, probe
 
-    arguments, stem = _program(program, is_module)
-    placement = _placement(count, nodes, node)
+    arguments, stem = _parse_program(program, is_module)
+    placement = _make_placement(count, nodes, node)
     given = {
         "ALLHANDS_ADVERTISE": advertise,
         "ALLHANDS_INTERFACE": interface,
@@ -127,11 +127,11 @@ def run_command(
     }
     environment = {**os.environ, **{name: said for name, said in given.items() if said is not None}}
     _check_network(environment, given, placement)
-    endpoint = _endpoint(coordinator, insecure)
-    job = _job_name(job, endpoint)
-    if least > placement.local_size:
+    endpoint = _find_endpoint(coordinator, insecure)
+    job = _resolve_job_name(job, endpoint)
+    if min_size > placement.local_size:
         raise typer.BadParameter(
-            f"{least} of {placement.local_size} ranks cannot be left", param_hint="--min-size"
+            f"{min_size} of {placement.local_size} ranks cannot be left", param_hint="--min-size"
         )
     if nodes > 1 and (endpoint is None or job is None):
         raise typer.BadParameter(
@@ -141,13 +141,13 @@ def run_command(
         )
     if endpoint is not None:
         probe(endpoint)
-    with _tees(tee, placement) as tees:
-        job = job or fresh_job_name(stem)
-        status = _run(arguments, placement, endpoint, job, tees, least, environment, grace)
+    with _open_tees(tee, placement) as tees:
+        job = job or make_job_name(stem)
+        status = _run(arguments, placement, endpoint, job, tees, min_size, environment, grace)
     raise typer.Exit(status)
 
 
-def _program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str, ...], str]:
+def _parse_program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str, ...], str]:
     """Return what each rank runs, and the name that the job may be made from."""
     hint = "SCRIPT"
     if not program:
@@ -157,7 +157,7 @@ def _program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str,
     script, *arguments = program
     if is_module:
         return (*_PYTHON, "-m", script, *arguments), script
-    if (interpreter := _interpreter(script)) is not None:
+    if (interpreter := _find_interpreter(script)) is not None:
         if not arguments:
             raise typer.BadParameter(
                 f"say what {script!r} is to run, as in: allhands run -n 4 {script} script.py",
@@ -178,7 +178,7 @@ def _program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str,
     return (*_PYTHON, script, *arguments), Path(script).stem
 
 
-def _interpreter(name: str) -> str | None:
+def _find_interpreter(name: str) -> str | None:
     """Return the path of the Python that a first argument names, as for mpirun; None: a script."""
     if not _INTERPRETER.fullmatch(Path(name).name):
         return None
@@ -187,7 +187,7 @@ def _interpreter(name: str) -> str | None:
     return None if found is None else os.path.abspath(found)
 
 
-def _placement(count: int | None, nodes: int, node: int) -> "Placement":
+def _make_placement(count: int | None, nodes: int, node: int) -> "Placement":
     from allhands.launcher.environment import Placement
 
     if count is None:
@@ -199,7 +199,9 @@ def _placement(count: int | None, nodes: int, node: int) -> "Placement":
 
 
 def _check_network(
-    environment: Mapping[str, str], given: Mapping[str, str | None], placement: "Placement"
+    environment: Mapping[str, str],
+    network_options: Mapping[str, str | None],
+    placement: "Placement",
 ) -> None:
     """Make sure that ranks of this host can listen as they are told, before any of them starts.
 
@@ -214,13 +216,15 @@ def _check_network(
         "ALLHANDS_INTERFACE": "--interface",
         "ALLHANDS_PORT_RANGE": "--port-range",
     }
-    names = {one: options[one] if said is not None else one for one, said in given.items()}
+    names = {
+        one: options[one] if said is not None else one for one, said in network_options.items()
+    }
     checking = "ALLHANDS_ADVERTISE"
     try:
         read_host(environment.get(checking, ""), names[checking])
         checking = "ALLHANDS_INTERFACE"
         if interface := environment.get(checking):
-            interfaces.address_of(interface)
+            interfaces.get_address(interface)
         checking = "ALLHANDS_PORT_RANGE"
         ports = read_port_range(environment.get(checking, ""), names[checking])
         each = 1 if environment.get("ALLHANDS_BACKEND") == "grpc" else 2
@@ -233,7 +237,7 @@ def _check_network(
         raise typer.BadParameter(str(error), param_hint=names[checking]) from error
 
 
-def _endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None":
+def _find_endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None":
     """Return the coordinator that is to be used; None: one is embedded."""
     from allhands.coordinator.endpoint import check_privacy, find_coordinator
 
@@ -247,7 +251,7 @@ def _endpoint(coordinator: str | None, insecure: bool) -> "Endpoint | None":
     return endpoint
 
 
-def _job_name(job: str | None, endpoint: "Endpoint | None") -> str | None:
+def _resolve_job_name(job: str | None, endpoint: "Endpoint | None") -> str | None:
     """Return the job that was asked for: by its option, or in the coordinator's URL."""
     in_url = endpoint.address.job if endpoint is not None else None
     if job is None:
@@ -265,15 +269,15 @@ def _job_name(job: str | None, endpoint: "Endpoint | None") -> str | None:
 
 
 @contextmanager
-def _tees(directory: Path | None, placement: "Placement") -> Iterator[Mapping[int, int]]:
-    from allhands.launcher.tee import tee_files
+def _open_tees(directory: Path | None, placement: "Placement") -> Iterator[Mapping[int, int]]:
+    from allhands.launcher.tee import open_tee_files
 
     if directory is None:
         yield {}
         return
     with ExitStack() as stack:
         try:
-            tees = stack.enter_context(tee_files(directory, placement.ranks))
+            tees = stack.enter_context(open_tee_files(directory, placement.ranks))
         except FileExistsError as error:
             raise typer.BadParameter(
                 f"{error}; give another directory, or remove them", param_hint="--tee"
@@ -287,22 +291,24 @@ def _run(
     endpoint: "Endpoint | None",
     job: str,
     tees: Mapping[int, int],
-    least: int,
+    min_size: int,
     environment: Mapping[str, str],
     grace: float,
 ) -> int:
     import uvloop
 
-    from allhands.launcher.coordinator import embedded, rendezvous_at
+    from allhands.launcher.coordinator import make_job_endpoint, run_embedded
     from allhands.launcher.launch import launch
-    from allhands.launcher.plan import Launch, choose_master
+    from allhands.launcher.plan import LaunchPlan, choose_master
 
     async def run() -> int:
-        meeting = nullcontext(rendezvous_at(endpoint, job)) if endpoint else embedded(job)
+        meeting = nullcontext(make_job_endpoint(endpoint, job)) if endpoint else run_embedded(job)
         async with meeting as rendezvous:
             master = choose_master(placement, rendezvous)
             return await launch(
-                Launch(program, placement, rendezvous, environment, tees, master, least, grace)
+                LaunchPlan(
+                    program, placement, rendezvous, environment, tees, master, min_size, grace
+                )
             )
 
     return uvloop.run(run())

@@ -45,7 +45,7 @@ def serve_command(
     from allhands_server.config import FLAGS, ServerConfig, read_token
     from allhands_server.daemon import main
 
-    host, port = _address(listen)
+    host, port = _parse_address(listen)
     try:
         config = ServerConfig(
             host=host,
@@ -63,7 +63,7 @@ def serve_command(
     raise typer.Exit(main(config))
 
 
-def _address(listen: str) -> tuple[str, int]:
+def _parse_address(listen: str) -> tuple[str, int]:
     """Read HOST:PORT, an IPv6 address in brackets."""
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or not host or (":" in host) != (host[0] == "[" and host[-1] == "]"):

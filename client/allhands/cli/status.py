@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
-from allhands.cli.render import Output, jobs_json, show
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.render import Output, format_jobs_json, show
 
 if TYPE_CHECKING:
     from allhands.coordinator.client import Control
@@ -54,15 +54,15 @@ def status_command(
     insecure: InsecureOption = False,
 ) -> None:
     """Show jobs: members, their heartbeats, and the operation each is in."""
-    with reach(coordinator, job, insecure=insecure) as control:
+    with open_client(coordinator, job, insecure=insecure) as control:
         if not watch:
-            _show(_chosen(control), output)
+            _show(_select_jobs(control), output)
         else:
             with contextlib.suppress(KeyboardInterrupt):
-                _watch(lambda: _chosen(control), output)
+                _watch(lambda: _select_jobs(control), output)
 
 
-def _chosen(control: "Control") -> "Sequence[JobStatus]":
+def _select_jobs(control: "Control") -> "Sequence[JobStatus]":
     """Return the job that this client is for, or all."""
     from allhands.errors import NotFound
 
@@ -77,33 +77,33 @@ def _chosen(control: "Control") -> "Sequence[JobStatus]":
 
 
 def _show(jobs: "Sequence[JobStatus]", output: Output) -> None:
-    from allhands.coordinator.tables import jobs_table
+    from allhands.coordinator.tables import draw_jobs
 
     match output:
         case Output.JSON:
-            typer.echo(jobs_json(jobs, indent=2))
+            typer.echo(format_jobs_json(jobs, indent=2))
         case Output.TABLE:
-            show(jobs_table(jobs))
+            show(draw_jobs(jobs))
 
 
-def _watch(look: "Callable[[], Sequence[JobStatus]]", output: Output) -> None:
+def _watch(read_jobs: "Callable[[], Sequence[JobStatus]]", output: Output) -> None:
     """Show it until interrupted: in place on a terminal; else one after the other.
 
     JSON then comes as one line each time.
     """
     from rich.live import Live
 
-    from allhands.coordinator.tables import jobs_table
+    from allhands.coordinator.tables import draw_jobs
 
     if output is Output.JSON:
         while True:
-            typer.echo(jobs_json(look()))
+            typer.echo(format_jobs_json(read_jobs()))
             time.sleep(_REFRESH_SECONDS)
     if not sys.stdout.isatty():
         while True:
-            show(jobs_table(look()))
+            show(draw_jobs(read_jobs()))
             time.sleep(_REFRESH_SECONDS)
-    with Live(jobs_table(look()), auto_refresh=False) as live:
+    with Live(draw_jobs(read_jobs()), auto_refresh=False) as live:
         while True:
-            live.update(jobs_table(look()), refresh=True)
+            live.update(draw_jobs(read_jobs()), refresh=True)
             time.sleep(_REFRESH_SECONDS)

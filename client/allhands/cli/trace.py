@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, reach
-from allhands.cli.diagnose import chosen, named
-from allhands.escapes import one_line
+from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.diagnose import choose_job, explain_not_found
+from allhands.escapes import escape_line
 
 if TYPE_CHECKING:
-    from allhands.coordinator.client import Reports
+    from allhands.coordinator.client import JobReports
     from allhands.errors import AllhandsError
 
-_ALL = 1 << 20
-_LISTED = 8
+_MAX_LAST = 1 << 20
+_MAX_LISTED = 8
 
 
 def trace_command(
@@ -28,35 +28,35 @@ def trace_command(
     ] = Path("trace.json"),
     last: Annotated[
         int, typer.Option("--last", min=1, help="Operations of each rank and group, at most.")
-    ] = _ALL,
+    ] = _MAX_LAST,
     coordinator: CoordinatorOption = None,
     insecure: InsecureOption = False,
 ) -> None:
     """Write what all ranks recorded as one trace; open it at https://ui.perfetto.dev."""
-    with reach(coordinator, job, insecure=insecure) as control, named(control):
-        found = control.reports(chosen(control), last)
-    document = _document(found)
+    with open_client(coordinator, job, insecure=insecure) as control, explain_not_found(control):
+        found = control.reports(choose_job(control), last)
+    document = _make_document(found)
     shown = sum(event["ph"] == "X" for event in document["traceEvents"])
     if not shown:
-        raise _nothing(found, output)
+        raise _make_empty_error(found, output)
     _write(output, json.dumps(document))
     over = "" if found.job.ended is None else ", what is kept of them since the job has ended"
-    typer.echo(f"{output}: {shown} operations of {len(found.told)} ranks{over}")
-    for rank, why in sorted(found.absences.items()):
-        typer.echo(f"rank {rank} is not in it: {one_line(why)}", err=True)
-    if cut := [rank for rank, report in found.told.items() if report.is_cut]:
+    typer.echo(f"{output}: {shown} operations of {len(found.reports)} ranks{over}")
+    for rank, why in sorted(found.missing.items()):
+        typer.echo(f"rank {rank} is not in it: {escape_line(why)}", err=True)
+    if cut := [rank for rank, report in found.reports.items() if report.is_cut]:
         typer.echo(f"ranks {cut} had more than they may send: the oldest are left out", err=True)
 
 
-def _nothing(found: "Reports", output: Path) -> "AllhandsError":
+def _make_empty_error(found: "JobReports", output: Path) -> "AllhandsError":
     """Say why there is nothing to write."""
     from allhands.errors import NotFound
 
-    why = [f"rank {rank}: {text}" for rank, text in sorted(found.absences.items())[:_LISTED]]
-    if found.told:
-        why.append(f"{len(found.told)} ranks have recorded no call")
-    if len(found.absences) > _LISTED:
-        why.append(f"and {len(found.absences) - _LISTED} ranks more")
+    why = [f"rank {rank}: {text}" for rank, text in sorted(found.missing.items())[:_MAX_LISTED]]
+    if found.reports:
+        why.append(f"{len(found.reports)} ranks have recorded no call")
+    if len(found.missing) > _MAX_LISTED:
+        why.append(f"and {len(found.missing) - _MAX_LISTED} ranks more")
     return NotFound(
         f"no call of job {found.job.job!r} ({found.job.state}) is known, and {output} was not "
         f"written: {'; '.join(why) or 'it has no members'}"
@@ -77,14 +77,14 @@ def _write(output: Path, text: str) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _document(found: "Reports") -> dict[str, list[dict[str, object]]]:
-    from allhands.recorder.trace import trace
+def _make_document(found: "JobReports") -> dict[str, list[dict[str, object]]]:
+    from allhands.recorder.trace import make_trace
 
     members = {one.rank: one for one in found.job.members}
-    return trace(
+    return make_trace(
         {
             rank: (members[rank].clock_offset or 0.0, report.now, report.operations)
-            for rank, report in found.told.items()
+            for rank, report in found.reports.items()
         },
         {
             rank: f"rank {rank} ({one.host}, pid {one.pid}{', ' if one.label else ''}{one.label})"

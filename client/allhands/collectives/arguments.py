@@ -17,18 +17,18 @@ from allhands.errors import InvalidArgument, InvalidType
 
 AnyArray = NDArray[Any]
 
-_PARTS: Final[Mapping[np.dtype[Any], np.dtype[Any]]] = MappingProxyType(
+_REAL_PARTS: Final[Mapping[np.dtype[Any], np.dtype[Any]]] = MappingProxyType(
     {np.dtype(whole): np.dtype(part) for whole, part in (("c8", "f4"), ("c16", "f8"))}
 )
 """What complex numbers consist of."""
 _HOST_DEVICES: Final = (1, 3, 11)
 """Of DLPack: host memory, also where it is pinned for CUDA or ROCm."""
-_DEVICES: Final[Mapping[int, str]] = MappingProxyType(
+_DEVICE_NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda", 14: "oneapi"}
 )
 
 
-def checked(array: object, name: str) -> AnyArray:
+def check_array(array: object, name: str) -> AnyArray:
     """Return the array if its elements can be moved as bytes.
 
     Raises:
@@ -36,7 +36,7 @@ def checked(array: object, name: str) -> AnyArray:
         InvalidType: an array of another library, in the memory of another device.
     """
     if not isinstance(array, np.ndarray):
-        if (device := _device_of(array)) is not None:
+        if (device := _find_device(array)) is not None:
             raise InvalidType(
                 f"{name}: unsupported device type {device}: copy it to host memory first, such as "
                 "cupy.asnumpy(x) or x.cpu().numpy(), and the result back"
@@ -57,7 +57,7 @@ def checked(array: object, name: str) -> AnyArray:
     return np.asarray(array)  # subclasses such as np.matrix would stay 2-D when made flat
 
 
-def _device_of(array: object) -> str | None:
+def _find_device(array: object) -> str | None:
     """Return the kind of device that has an array of another library; None: the host has it."""
     if hasattr(array, "__cuda_array_interface__"):
         return "cuda"
@@ -68,17 +68,19 @@ def _device_of(array: object) -> str | None:
         number = int(tell()[0])
     except (BufferError, RuntimeError, TypeError, ValueError):  # it is in nobody's memory
         return None
-    return None if number in _HOST_DEVICES else _DEVICES.get(number, f"number {number} of DLPack")
+    return (
+        None if number in _HOST_DEVICES else _DEVICE_NAMES.get(number, f"number {number} of DLPack")
+    )
 
 
-def target(array: object, name: str) -> Array:
+def check_target(array: object, name: str) -> Array:
     """Return a 1-D view of an array that a collective writes.
 
     Raises:
         TypeError: as `checked`.
         ValueError: it is not C-contiguous, or read-only: a copy would take the result.
     """
-    found = checked(array, name)
+    found = check_array(array, name)
     if not found.flags.c_contiguous:
         raise ValueError(
             f"{name} must be C-contiguous, this one has shape {found.shape} and strides "
@@ -89,7 +91,7 @@ def target(array: object, name: str) -> Array:
     return found.reshape(-1)
 
 
-def targets(arrays: object, name: str, size: int, *, in_place: bool = False) -> list[Array]:
+def check_targets(arrays: object, name: str, size: int, *, in_place: bool = False) -> list[Array]:
     """Return 1-D views of a list of arrays to write, one for each of `size` ranks.
 
     With `in_place` each is read before any is written, and may be there several times: then equal
@@ -99,8 +101,10 @@ def targets(arrays: object, name: str, size: int, *, in_place: bool = False) -> 
         TypeError, ValueError: as `target`; a wrong number of them.
         InvalidArgument: two share memory, and would hold different elements.
     """
-    views = [target(one, f"{name}[{at}]") for at, one in enumerate(listed(arrays, name, size))]
-    spans = sorted((*span(view), str(view.dtype) * in_place) for view in views if view.nbytes)
+    views = [
+        check_target(one, f"{name}[{at}]") for at, one in enumerate(check_list(arrays, name, size))
+    ]
+    spans = sorted((*get_span(view), str(view.dtype) * in_place) for view in views if view.nbytes)
     for before, after in pairwise(spans):
         if before[1] > after[0] and not (in_place and before == after):
             text = "one would overwrite the other"
@@ -110,7 +114,7 @@ def targets(arrays: object, name: str, size: int, *, in_place: bool = False) -> 
     return views
 
 
-def source(array: object, name: str, written: Sequence[Array] = ()) -> Array:
+def check_source(array: object, name: str, written: Sequence[Array] = ()) -> Array:
     """Return 1-D contiguous data of an array that is only read.
 
     It is a copy where the array is not contiguous or shares memory with what is `written`.
@@ -118,21 +122,24 @@ def source(array: object, name: str, written: Sequence[Array] = ()) -> Array:
     Raises:
         TypeError: as `checked`.
     """
-    found = checked(array, name)
+    found = check_array(array, name)
     flat: Array = np.ascontiguousarray(found).reshape(-1)
     if any(np.may_share_memory(flat, other) for other in written):
         flat = flat.copy()
     return flat
 
 
-def sources(arrays: object, name: str, size: int, written: Sequence[Array] = ()) -> list[Array]:
+def check_sources(
+    arrays: object, name: str, size: int, written: Sequence[Array] = ()
+) -> list[Array]:
     """Return 1-D contiguous data of a list of arrays to read, one for each of `size` ranks."""
     return [
-        source(one, f"{name}[{at}]", written) for at, one in enumerate(listed(arrays, name, size))
+        check_source(one, f"{name}[{at}]", written)
+        for at, one in enumerate(check_list(arrays, name, size))
     ]
 
 
-def listed(arrays: object, name: str, size: int) -> list[object]:
+def check_list(arrays: object, name: str, size: int) -> list[object]:
     """Return a list or tuple of exactly `size` items.
 
     Raises:
@@ -149,14 +156,14 @@ def listed(arrays: object, name: str, size: int) -> list[object]:
     return list(arrays)
 
 
-def alike(arrays: Sequence[Array], names: Sequence[str]) -> None:
+def check_alike(arrays: Sequence[Array], names: Sequence[str]) -> None:
     """Check that 1-D arrays agree in dtype and length.
 
     Raises:
         ValueError: it names the first two that differ.
     """
     for array, name in zip(arrays, names, strict=True):
-        same_dtype(arrays[0], names[0], array, name)
+        check_same_dtype(arrays[0], names[0], array, name)
         if len(array) != len(arrays[0]):
             raise InvalidArgument(
                 f"invalid tensor size: {name} has {len(array)} elements, {names[0]} has "
@@ -164,19 +171,19 @@ def alike(arrays: Sequence[Array], names: Sequence[str]) -> None:
             )
 
 
-def in_common(arrays: Sequence[Array]) -> list[Array]:
+def unify_dtypes(arrays: Sequence[Array]) -> list[Array]:
     """Return 1-D arrays as they are or, where real numbers are among complex ones, all as real.
 
     A complex number is two real ones of half its size, one after the other. Other dtypes that
     differ are left for `same_dtype` to find.
     """
-    real = [_PARTS.get(array.dtype, array.dtype) for array in arrays]
+    real = [_REAL_PARTS.get(array.dtype, array.dtype) for array in arrays]
     if len({array.dtype for array in arrays}) == 1 or len(set(real)) > 1:
         return list(arrays)
     return [array.view(dtype) for array, dtype in zip(arrays, real, strict=True)]
 
 
-def same_dtype(first: Array, first_name: str, second: Array, second_name: str) -> None:
+def check_same_dtype(first: Array, first_name: str, second: Array, second_name: str) -> None:
     """Raise ValueError if the dtypes differ."""
     if first.dtype != second.dtype:
         raise InvalidArgument(
@@ -185,19 +192,19 @@ def same_dtype(first: Array, first_name: str, second: Array, second_name: str) -
         )
 
 
-def splits(given: Sequence[int] | None, name: str, rows: int, size: int) -> list[int]:
+def check_splits(sizes: Sequence[int] | None, name: str, rows: int, size: int) -> list[int]:
     """Return how many rows go to or come from each rank.
 
     Raises:
         ValueError: not one for each rank, negative, or not all rows.
     """
-    if given is None:
+    if sizes is None:
         if rows % size:
             raise InvalidArgument(
                 f"dimension 0 has {rows} rows, which {size} ranks cannot share equally: pass {name}"
             )
         return [rows // size] * size
-    numbers = [int(number) for number in given]
+    numbers = [int(number) for number in sizes]
     if len(numbers) != size:
         raise InvalidArgument(
             f"Number of tensor splits not equal to group size: {name} has {len(numbers)}, "
@@ -211,7 +218,7 @@ def splits(given: Sequence[int] | None, name: str, rows: int, size: int) -> list
     return numbers
 
 
-def span(array: Array) -> tuple[int, int]:
+def get_span(array: Array) -> tuple[int, int]:
     """Return where the memory of a contiguous array begins and ends."""
     start = int(array.__array_interface__["data"][0])
     return start, start + array.nbytes

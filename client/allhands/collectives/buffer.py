@@ -20,7 +20,7 @@ class Buffer:
     def __len__(self) -> int:
         return sum(map(len, self.arrays))
 
-    def pieces(self, start: int, stop: int) -> list[Array]:
+    def view_pieces(self, start: int, stop: int) -> list[Array]:
         """Return views of the elements [start, stop), as many as arrays they lie in."""
         if len(self.arrays) == 1:
             return [self.arrays[0][start:stop]] if start < stop else []
@@ -36,19 +36,19 @@ class Buffer:
                 break
         return found
 
-    def whole(self, start: int, stop: int) -> Array:
+    def view_whole(self, start: int, stop: int) -> Array:
         """Return one view of [start, stop), which must lie in one array."""
-        pieces = self.pieces(start, stop)
+        pieces = self.view_pieces(start, stop)
         if not pieces:
             return np.empty(0, self.dtype)
         assert len(pieces) == 1, "a span that is reduced lies in one array"
         return pieces[0]
 
-    def slices(self, start: int, stop: int) -> "Buffer":
+    def slice_arrays(self, start: int, stop: int) -> "Buffer":
         """Return the elements [start, stop) of every array, as a buffer of its own."""
         return Buffer([array[start:stop] for array in self.arrays], self.dtype)
 
 
-def octets(array: Array) -> memoryview:
+def view_as_bytes(array: Array) -> memoryview:
     """View a 1-D contiguous array as bytes, whatever its dtype."""
     return array.view(np.uint8).data

@@ -10,10 +10,10 @@ import numpy as np
 
 from allhands.collectives import arguments
 from allhands.collectives.buffer import Array
-from allhands.collectives.composite_call import Chain, Moves, Steps
+from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
 from allhands.collectives.reduction import ReduceOp, check
-from allhands.collectives.request import named
-from allhands.collectives.signature import Call, Shape, shape_text
+from allhands.collectives.request import name_dtype
+from allhands.collectives.signature import CallSignature, Shape, format_shape
 
 Shapes = Sequence[Shape]
 """Of the arrays as callers gave them, on which ranks must agree."""
@@ -21,7 +21,7 @@ BUCKET_BYTES = 16 << 20
 """Of a bucket, unless one array is larger."""
 
 
-def buckets(arrays: Sequence[Array], limit: int) -> list[list[int]]:
+def make_buckets(arrays: Sequence[Array], limit: int) -> list[list[int]]:
     """Return the places of the arrays, put together by dtype up to `limit` bytes."""
     found: list[list[int]] = []
     latest: dict[np.dtype[np.generic], tuple[list[int], int]] = {}
@@ -35,42 +35,46 @@ def buckets(arrays: Sequence[Array], limit: int) -> list[list[int]]:
     return found
 
 
-def all_reduce(arrays: Sequence[Array], shapes: Shapes, op: ReduceOp, result: object) -> Chain:
+def all_reduce(
+    arrays: Sequence[Array], shapes: Shapes, op: ReduceOp, result: object
+) -> CompositeCall:
     """Overwrite each of the 1-D arrays with the combination of all ranks'."""
     for array in arrays:
         check(op, array.dtype)
-    groups = buckets(arrays, BUCKET_BYTES)
+    groups = make_buckets(arrays, BUCKET_BYTES)
 
-    def steps(moves: Moves) -> Steps:
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
         packed = []
         for group in groups:
             packed.append(np.concatenate([arrays[at] for at in group]))
-            yield moves.all_reduce(packed[-1], op)
+            yield builder.all_reduce(packed[-1], op)
         for group, whole in zip(groups, packed, strict=True):
             _unpack(whole, [arrays[at] for at in group])
         return result
 
-    call = _call("all_reduce_coalesced", arrays, shapes, op.name)
-    return Chain(call, steps, arrays)
+    call = _make_signature("all_reduce_coalesced", arrays, shapes, op.name)
+    return CompositeCall(call, generate_steps, arrays)
 
 
 def broadcast(
     arrays: Sequence[Array], shapes: Shapes, root: int, limit: int, result: object
-) -> Chain:
+) -> CompositeCall:
     """Overwrite each of the 1-D arrays with the root's, in buckets of `limit` bytes."""
-    groups = buckets(arrays, limit)
+    groups = make_buckets(arrays, limit)
 
-    def steps(moves: Moves) -> Steps:
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
         packed = []
         for group in groups:
             packed.append(np.concatenate([arrays[at] for at in group]))
-            yield moves.broadcast(packed[-1], root)
-        if moves.rank != root:
+            yield builder.broadcast(packed[-1], root)
+        if builder.rank != root:
             for group, whole in zip(groups, packed, strict=True):
                 _unpack(whole, [arrays[at] for at in group])
         return result
 
-    return Chain(_call("broadcast_coalesced", arrays, shapes, root=root), steps, arrays)
+    return CompositeCall(
+        _make_signature("broadcast_coalesced", arrays, shapes, root=root), generate_steps, arrays
+    )
 
 
 def all_gather(
@@ -79,23 +83,23 @@ def all_gather(
     shapes: Shapes,
     name: str,
     result: object,
-) -> Chain:
+) -> CompositeCall:
     """Fill `outputs[i]`, a 1-D array for each rank, with every rank's `inputs[i]`."""
-    groups = buckets(inputs, BUCKET_BYTES)
+    groups = make_buckets(inputs, BUCKET_BYTES)
 
-    def steps(moves: Moves) -> Steps:
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
         gathered = []
         for group in groups:
             packed = np.concatenate([inputs[at] for at in group])
-            gathered.append(np.empty((moves.size, packed.size), packed.dtype))
-            yield moves.all_gather_into_tensor(gathered[-1], packed)
+            gathered.append(np.empty((builder.size, packed.size), packed.dtype))
+            yield builder.all_gather_into_tensor(gathered[-1], packed)
         for group, found in zip(groups, gathered, strict=True):
             for rank, row in enumerate(found):
                 _unpack(row, [outputs[at][rank] for at in group])
         return result
 
     written = [block for one in outputs for block in one]
-    return Chain(_call(name, inputs, shapes), steps, written)
+    return CompositeCall(_make_signature(name, inputs, shapes), generate_steps, written)
 
 
 def reduce_scatter(
@@ -104,32 +108,32 @@ def reduce_scatter(
     shapes: Shapes,
     op: ReduceOp,
     result: object,
-) -> Chain:
+) -> CompositeCall:
     """Overwrite `outputs[i]` with the combination of what all ranks have in `inputs[i][rank]`.
 
     `shapes` are those of one rank's share of each.
     """
     for array in outputs:
         check(op, array.dtype)
-    groups = buckets(outputs, BUCKET_BYTES)
+    groups = make_buckets(outputs, BUCKET_BYTES)
 
-    def steps(moves: Moves) -> Steps:
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
         scattered = []
         for group in groups:
             packed = np.concatenate(
-                [inputs[at][rank] for rank in range(moves.size) for at in group]
+                [inputs[at][rank] for rank in range(builder.size) for at in group]
             )
-            scattered.append(np.empty(packed.size // moves.size, packed.dtype))
-            yield moves.reduce_scatter_tensor(scattered[-1], packed, op)
+            scattered.append(np.empty(packed.size // builder.size, packed.dtype))
+            yield builder.reduce_scatter_tensor(scattered[-1], packed, op)
         for group, found in zip(groups, scattered, strict=True):
             _unpack(found, [outputs[at] for at in group])
         return result
 
-    call = _call("reduce_scatter_tensor_coalesced", outputs, shapes, op.name)
-    return Chain(call, steps, outputs)
+    call = _make_signature("reduce_scatter_tensor_coalesced", outputs, shapes, op.name)
+    return CompositeCall(call, generate_steps, outputs)
 
 
-def listed(arrays: object, name: str) -> list[object]:
+def check_list(arrays: object, name: str) -> list[object]:
     """Return a list or tuple of at least one item.
 
     Raises:
@@ -143,25 +147,25 @@ def listed(arrays: object, name: str) -> list[object]:
     return list(arrays)
 
 
-def targets(arrays: object, name: str, *, in_place: bool = False) -> list[Array]:
+def check_targets(arrays: object, name: str, *, in_place: bool = False) -> list[Array]:
     """Return 1-D views of a list of arrays to write; see `arguments.targets`."""
-    found = listed(arrays, name)
-    return arguments.targets(found, name, len(found), in_place=in_place)
+    found = check_list(arrays, name)
+    return arguments.check_targets(found, name, len(found), in_place=in_place)
 
 
-def _call(
+def _make_signature(
     name: str,
     arrays: Sequence[Array],
     shapes: Shapes,
     reduce: str = "",
     root: int | None = None,
-) -> Call:
+) -> CallSignature:
     # Ranks must agree on all of it: another cut would give other arrays.
     layout = ",".join(
-        f"{named(array.dtype)}[{shape_text(shape)}]"
+        f"{name_dtype(array.dtype)}[{format_shape(shape)}]"
         for array, shape in zip(arrays, shapes, strict=True)
     )
-    return Call(name, reduce=reduce, root=root, layout=layout)
+    return CallSignature(name, reduce=reduce, root=root, layout=layout)
 
 
 def _unpack(whole: Array, arrays: Sequence[Array]) -> None:

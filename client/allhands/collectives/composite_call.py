@@ -21,40 +21,40 @@ from typing import TypeAlias
 
 import numpy as np
 
-from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.buffer import Array
 from allhands.collectives.part import Part
-from allhands.collectives.primitive import Build, Collectives, Timeout
-from allhands.collectives.reduction import Premul, ReduceOp, fold, is_narrow, scaled
-from allhands.collectives.request import Native
-from allhands.collectives.signature import Call, Result
+from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
+from allhands.collectives.reduction import PremulSum, ReduceOp, fold, is_narrow, scale
+from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import CallSignature, Result
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
+class Step:
     """One collective that a chain waits for."""
 
-    native: Native
-    build: Build
-    instead: "Some | None" = None
+    request: CollectiveRequest
+    build: BuildParts
+    substeps: "SubstepGenerator | None" = None
     """What it is made of, where that is several."""
 
 
-Steps: TypeAlias = Generator[Movement, None, Result]
-Some: TypeAlias = Generator[Movement, None, None]
+StepGenerator: TypeAlias = Generator[Step, None, Result]
+SubstepGenerator: TypeAlias = Generator[Step, None, None]
 """Movements after which something is written."""
 
 
-class Moves(Collectives[Movement]):
+class StepBuilder(Collectives[Step]):
     """What a chain has for steps: the collectives of its group, which it yields."""
 
     def __init__(
-        self, name: str, rank: int, size: int, deterministic: bool, wire: Wire | None
+        self, name: str, rank: int, size: int, deterministic: bool, link_cost: LinkCost | None
     ) -> None:
         self._name = name
         self._rank = rank
         self._size = size
-        self._measured = wire
+        self._measured = link_cost
         self.deterministic = deterministic
 
     @property
@@ -70,75 +70,80 @@ class Moves(Collectives[Movement]):
         return self._size
 
     @property
-    def _wire(self) -> Wire | None:
+    def _link_cost(self) -> LinkCost | None:
         return self._measured
 
     def _start(
-        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
-    ) -> Movement:
-        return Movement(native, build)
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        timeout: CallTimeout,
+        label: str | None,
+    ) -> Step:
+        return Step(request, build)
 
-    def _start_foreign(
-        self, native: Native, result: Result, timeout: Timeout, label: str | None
-    ) -> Movement:
-        return Movement(native, _no_parts, _foreign_steps(self, native))
+    def _start_custom_reduction(
+        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
+    ) -> Step:
+        return Step(request, _build_no_parts, _foreign_steps(self, request))
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class CompositeCall:
     """A call, and how its steps are made."""
 
-    call: Call
+    call: CallSignature
     """What the others are told of it."""
-    steps: Callable[[Moves], Steps]
+    generate_steps: Callable[[StepBuilder], StepGenerator]
     """Makes them, for a group as it is."""
     targets: Sequence[Array] = ()
     """What it writes of its caller's, at its end."""
 
 
-class Running:
+class CompositeState:
     """The steps of one call under way."""
 
-    def __init__(self, chain: Chain, moves: Moves) -> None:
-        self._steps = chain.steps(moves)
-        self._several: Some | None = None
+    def __init__(self, composite: CompositeCall, builder: StepBuilder) -> None:
+        self._steps = composite.generate_steps(builder)
+        self._substeps: SubstepGenerator | None = None
         self.result: Result = None
         """What the call gives, when its last step has ended."""
         self.is_over = False
         """Whether it has come to its end, and written what the caller gave."""
 
-    def advance(self) -> Movement | None:
+    def advance(self) -> Step | None:
         """Return the next step, when the one before has ended; None: there is no other."""
         while True:
-            if self._several is not None:
-                if (step := next(self._several, None)) is not None:
+            if self._substeps is not None:
+                if (step := next(self._substeps, None)) is not None:
                     return step
-                self._several = None
+                self._substeps = None
             try:
                 step = next(self._steps)
             except StopIteration as end:
                 self.result, self.is_over = end.value, True
                 return None
-            if step.instead is None:
+            if step.substeps is None:
                 return step
-            self._several = step.instead
+            self._substeps = step.substeps
 
 
-def foreign_chain(native: Native, result: Result) -> Chain:
+def make_custom_reduction(request: CollectiveRequest, result: Result) -> CompositeCall:
     """Return a reduction that the native core does not know as a call of its own."""
 
-    def steps(moves: Moves) -> Steps:
-        yield from _foreign_steps(moves, native)
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        yield from _foreign_steps(builder, request)
         return result
 
-    return Chain(native.call, steps, native.targets)
+    return CompositeCall(request.call, generate_steps, request.targets)
 
 
-def _no_parts(rank: int, size: int) -> list[Part]:
+def _build_no_parts(rank: int, size: int) -> list[Part]:
     return []
 
 
-def _foreign_steps(moves: Moves, native: Native) -> Some:
+def _foreign_steps(moves: StepBuilder, native: CollectiveRequest) -> SubstepGenerator:
     """Carry out a reduction that was checked."""
     assert native.op is not None
     match native.kind:
@@ -151,53 +156,57 @@ def _foreign_steps(moves: Moves, native: Native) -> Some:
             yield from _reduce_scatter(moves, native.sources, native.targets[0], native.op)
 
 
-def _all_reduce(moves: Moves, array: Array, op: ReduceOp) -> Some:
-    if (factor := _factor(op, array.dtype)) is not None:
-        found = scaled(factor, array)
-        yield moves.all_reduce(found)
+def _all_reduce(builder: StepBuilder, array: Array, op: ReduceOp) -> SubstepGenerator:
+    if (factor := _get_factor(op, array.dtype)) is not None:
+        found = scale(factor, array)
+        yield builder.all_reduce(found)
     else:
         found = np.empty_like(array)
-        block, parts = _room(moves, array)
-        yield moves.all_to_all(parts, np.array_split(array, moves.size))
-        fold(op, parts, block, moves.size)
-        yield moves.all_to_all(np.array_split(found, moves.size), [block] * moves.size)
+        block, parts = _allocate_blocks(builder, array)
+        yield builder.all_to_all(parts, np.array_split(array, builder.size))
+        fold(op, parts, block, builder.size)
+        yield builder.all_to_all(np.array_split(found, builder.size), [block] * builder.size)
     array[...] = found
 
 
-def _reduce(moves: Moves, source: Array, target: Array | None, root: int, op: ReduceOp) -> Some:
-    if (factor := _factor(op, source.dtype)) is not None:
-        found = scaled(factor, source)
-        yield moves.reduce(found, root)
+def _reduce(
+    builder: StepBuilder, source: Array, target: Array | None, root: int, op: ReduceOp
+) -> SubstepGenerator:
+    if (factor := _get_factor(op, source.dtype)) is not None:
+        found = scale(factor, source)
+        yield builder.reduce(found, root)
     else:
         found = np.empty_like(source if target is not None else source[:0])
-        block, parts = _room(moves, source)
-        yield moves.all_to_all(parts, np.array_split(source, moves.size))
-        fold(op, parts, block, moves.size)
+        block, parts = _allocate_blocks(builder, source)
+        yield builder.all_to_all(parts, np.array_split(source, builder.size))
+        fold(op, parts, block, builder.size)
         nothing = block[:0]
-        given = [block if rank == root else nothing for rank in range(moves.size)]
-        yield moves.all_to_all(np.array_split(found, moves.size), given)
+        given = [block if rank == root else nothing for rank in range(builder.size)]
+        yield builder.all_to_all(np.array_split(found, builder.size), given)
     if target is not None:
         target[...] = found
 
 
-def _reduce_scatter(moves: Moves, sources: Sequence[Array], target: Array, op: ReduceOp) -> Some:
+def _reduce_scatter(
+    builder: StepBuilder, sources: Sequence[Array], target: Array, op: ReduceOp
+) -> SubstepGenerator:
     found = np.empty_like(target)
-    if (factor := _factor(op, target.dtype)) is not None:
-        yield moves.reduce_scatter(found, [scaled(factor, source) for source in sources])
+    if (factor := _get_factor(op, target.dtype)) is not None:
+        yield builder.reduce_scatter(found, [scale(factor, source) for source in sources])
     else:
         parts = [np.empty_like(target) for _ in sources]
-        yield moves.all_to_all(parts, list(sources))
-        fold(op, parts, found, moves.size)
+        yield builder.all_to_all(parts, list(sources))
+        fold(op, parts, found, builder.size)
     target[...] = found
 
 
-def _factor(op: ReduceOp, dtype: "np.dtype[np.generic]") -> int | float | None:
+def _get_factor(op: ReduceOp, dtype: "np.dtype[np.generic]") -> int | float | None:
     """Return by what contributions may be multiplied before they are added up by others."""
-    return op.value.factor if isinstance(op.value, Premul) and not is_narrow(dtype) else None
+    return op.value.factor if isinstance(op.value, PremulSum) and not is_narrow(dtype) else None
 
 
-def _room(moves: Moves, array: Array) -> tuple[Array, list[Array]]:
+def _allocate_blocks(builder: StepBuilder, array: Array) -> tuple[Array, list[Array]]:
     """Return memory for this rank's block of the result, and of all ranks' arrays."""
-    length = np.array_split(array, moves.size)[moves.rank].size
-    block, *parts = (np.empty(length, array.dtype) for _ in range(1 + moves.size))
+    length = np.array_split(array, builder.size)[builder.rank].size
+    block, *parts = (np.empty(length, array.dtype) for _ in range(1 + builder.size))
     return block, parts

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from allhands.collectives.buffer import Array
 from allhands.collectives.reduction import ReduceOp
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 
-FLAT = 16 << 10
+FLAT_BYTES = 16 << 10
 """Bytes, of all blocks together, up to which a call goes over links as a whole.
 
 On the callers' own threads, while phases need the threads beside them."""
-SMALL = 64 << 10
+SMALL_BYTES = 64 << 10
 """Bytes up to which the number of phases decides, above it how much each rank carries."""
 SLICE_BYTES = 16 << 20
 """Of the array that is worked on at a time, at most; a quarter of that at least.
@@ -31,14 +31,14 @@ SLICE_BYTES = 16 << 20
 With two hosts of two ranks, all on two processors, a slice cost each rank 0.5 ms beside the work
 itself: of 64 MiB, four slices did better than eight or sixteen, and than one that overlaps nothing.
 """
-DEPTH = 3
+PIPELINE_DEPTH = 3
 """Slices under way at once: one on the network, one before it, one behind it."""
-MOST_SLICES = 512
+MAX_SLICES = 512
 """Of one call, so that the numbers of its phases stay small."""
 
 Allocate = Callable[[int], "bytearray | memoryview"]
 """Gives so many bytes."""
-Islands = tuple[tuple[int, ...], ...]
+RanksByHost = tuple[tuple[int, ...], ...]
 """Ranks of the group by host, in order of the lowest of each."""
 
 
@@ -50,14 +50,14 @@ class Phase:
     """The same on all its ranks, and of no other phase of the call."""
     ranks: tuple[int, ...]
     """Of the group; roots and blocks of `native` go by the place in here."""
-    within: bool
+    is_local: bool
     """Whether they are on one host."""
-    native: Native
-    after: tuple[int, ...] = ()
+    request: CollectiveRequest
+    depends_on: tuple[int, ...] = ()
     """The phases on this rank that end before this one begins."""
 
 
-def islands(hosts: Sequence[str]) -> Islands:
+def group_by_host(hosts: Sequence[str]) -> RanksByHost:
     """Put the ranks of one host together; who names no host is alone."""
     found: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
@@ -65,73 +65,77 @@ def islands(hosts: Sequence[str]) -> Islands:
     return tuple(tuple(ranks) for ranks in found.values())
 
 
-class Scratch:
+class SliceScratch:
     """Memory for the slices under way, whatever the size of the arrays; kept from call to call."""
 
     def __init__(self, allocate: Allocate = bytearray) -> None:
         self._allocate = allocate
-        self._rooms: dict[int, NDArray[np.uint8]] = {}
+        self._slices: dict[int, NDArray[np.uint8]] = {}
 
-    def room(self, nth: int, count: int, dtype: "np.dtype[np.generic]") -> Array:
+    def get_slice(self, nth: int, count: int, dtype: "np.dtype[np.generic]") -> Array:
         """Return memory of the n-th slice of a call, which the slice DEPTH before it has had."""
         nbytes = count * dtype.itemsize
-        held = self._rooms.get(nth % DEPTH)
+        held = self._slices.get(nth % PIPELINE_DEPTH)
         if held is None or len(held) < nbytes:
             held = np.frombuffer(self._allocate(max(nbytes, 1)), np.uint8)
-            self._rooms[nth % DEPTH] = held
+            self._slices[nth % PIPELINE_DEPTH] = held
         return held[:nbytes].view(dtype)
 
 
-class Layout:
+class HostLayout:
     """Where one rank is among the islands of its group."""
 
-    def __init__(self, islands: Islands, rank: int) -> None:
-        self.islands = islands
+    def __init__(self, ranks_by_host: RanksByHost, rank: int) -> None:
+        self.ranks_by_host = ranks_by_host
         self.rank = rank
-        self.mine = next(island for island in islands if rank in island)
+        self.local_ranks = next(island for island in ranks_by_host if rank in island)
         """The ranks of this host."""
-        self.place = self.mine.index(rank)
+        self.local_rank = self.local_ranks.index(rank)
         """This rank's place among them."""
-        self.is_even = len({len(island) for island in islands}) == 1
+        self.is_even = len({len(island) for island in ranks_by_host}) == 1
 
     @property
-    def is_layered(self) -> bool:
+    def is_hierarchical(self) -> bool:
         """Whether there is more than one host, and one with more than one rank."""
-        return len(self.islands) > 1 and len(self.islands) < sum(map(len, self.islands))
+        return len(self.ranks_by_host) > 1 and len(self.ranks_by_host) < sum(
+            map(len, self.ranks_by_host)
+        )
 
     @property
     def counterparts(self) -> tuple[int, ...]:
         """The ranks at this rank's place of all islands, which are even."""
-        return tuple(island[self.place] for island in self.islands)
+        return tuple(island[self.local_rank] for island in self.ranks_by_host)
 
-    def heads(self, root: int | None = None) -> tuple[int, ...]:
+    def choose_leaders(self, root: int | None = None) -> tuple[int, ...]:
         """Return who speaks for each island: its first rank, or the root."""
-        return tuple(root if root in island else island[0] for island in self.islands)
+        return tuple(root if root in island else island[0] for island in self.ranks_by_host)
 
     def __str__(self) -> str:
-        sizes = [len(island) for island in self.islands]
+        sizes = [len(island) for island in self.ranks_by_host]
         each = f"{sizes[0]}" if self.is_even else "/".join(map(str, sizes))
         return f"{len(sizes)} hosts of {each} ranks"
 
 
-def phases(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
+def plan_phases(
+    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
+) -> list[Phase]:
     """Cut a call into what this rank does, in the order in which it does what is on its host.
 
     None where the call goes over links as a whole. An AVG is a SUM here, to be divided at the end.
     """
-    make = _MAKERS.get(native.kind)
-    if make is None or not layout.is_layered or _total(layout, native) <= FLAT:
+    make = _PLANNERS.get(request.kind)
+    if make is None or not layout.is_hierarchical or _count_bytes(layout, request) <= FLAT_BYTES:
         return []
-    if native.op is ReduceOp.AVG:
-        native = replace(native, op=ReduceOp.SUM)
-    return make(layout, native, scratch)
+    if request.op is ReduceOp.AVG:
+        request = replace(request, op=ReduceOp.SUM)
+    return make(layout, request, scratch)
 
 
-def described(layout: Layout, phases: Iterable[Phase], in_memory: bool) -> str:
+def describe_phases(layout: HostLayout, phases: Iterable[Phase], in_memory: bool) -> str:
     """Word how a call was carried out; for people."""
     inside = "in shared memory" if in_memory else "over links of the host"
     steps = dict.fromkeys(
-        f"{phase.native.kind} {inside if phase.within else 'across hosts'}" for phase in phases
+        f"{phase.request.kind} {inside if phase.is_local else 'across hosts'}" for phase in phases
     )
     return f"{layout}: {', '.join(steps)}"
 
@@ -139,169 +143,185 @@ def described(layout: Layout, phases: Iterable[Phase], in_memory: bool) -> str:
 # ---------------------------------------------------------------- one array
 
 
-def _all_reduce(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
-    (x,) = native.targets
+def _all_reduce(
+    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
+) -> list[Phase]:
+    (x,) = request.targets
     if not layout.is_even:
-        return _all_reduce_by_heads(layout, native)
-    if x.nbytes <= SMALL:
-        return _all_reduce_whole(layout, native, x)
-    size = len(layout.mine)
+        return _all_reduce_by_leaders(layout, request)
+    if x.nbytes <= SMALL_BYTES:
+        return _all_reduce_whole(layout, request, x)
+    size = len(layout.local_ranks)
     rest = len(x) % size
-    made = _all_reduce_whole(layout, native, x[len(x) - rest :]) if rest else []
+    made = _all_reduce_whole(layout, request, x[len(x) - rest :]) if rest else []
     body = x[: len(x) - rest]
     slices = []
     for nth, part in enumerate(_cut(body, size)):
         blocks = _split(part, size)
         count = len(part) // size
-        room = scratch.room(nth, count, x.dtype)
+        room = scratch.get_slice(nth, count, x.dtype)
         first = 2 + 3 * nth
-        scattered = Native("reduce_scatter", x.dtype, count, blocks, [room], native.op)
-        summed = Native("all_reduce", x.dtype, count, targets=[room], op=native.op)
-        gathered = Native("all_gather", x.dtype, count, [room], blocks)
+        scattered = CollectiveRequest("reduce_scatter", x.dtype, count, blocks, [room], request.op)
+        summed = CollectiveRequest("all_reduce", x.dtype, count, targets=[room], op=request.op)
+        gathered = CollectiveRequest("all_gather", x.dtype, count, [room], blocks)
         slices.append(
             (
                 [
-                    Phase(first, layout.mine, True, scattered),
+                    Phase(first, layout.local_ranks, True, scattered),
                     Phase(first + 1, layout.counterparts, False, summed, (first,)),
                 ],
-                [Phase(first + 2, layout.mine, True, gathered, (first + 1,))],
+                [Phase(first + 2, layout.local_ranks, True, gathered, (first + 1,))],
             )
         )
-    return made + _staggered(slices)
+    return made + _stagger(slices)
 
 
-def _all_reduce_whole(layout: Layout, native: Native, x: Array) -> list[Phase]:
+def _all_reduce_whole(layout: HostLayout, request: CollectiveRequest, x: Array) -> list[Phase]:
     """Let every rank know its island's sum first: the fewest phases."""
-    summed = Native("all_reduce", x.dtype, len(x), targets=[x], op=native.op)
+    summed = CollectiveRequest("all_reduce", x.dtype, len(x), targets=[x], op=request.op)
     return [
-        Phase(0, layout.mine, True, summed),
+        Phase(0, layout.local_ranks, True, summed),
         Phase(1, layout.counterparts, False, summed, (0,)),
     ]
 
 
-def _all_reduce_by_heads(layout: Layout, native: Native) -> list[Phase]:
-    (x,) = native.targets
-    heads = layout.heads()
+def _all_reduce_by_leaders(layout: HostLayout, request: CollectiveRequest) -> list[Phase]:
+    (x,) = request.targets
+    heads = layout.choose_leaders()
     is_head = layout.rank in heads
     slices = []
     for nth, part in enumerate(_cut(x)):
         collected, summed, spread = 3 * nth, 3 * nth + 1, 3 * nth + 2
-        reduce = Native(
-            "reduce", x.dtype, len(part), [part], [part] if is_head else [], native.op, root=0
+        reduce = CollectiveRequest(
+            "reduce", x.dtype, len(part), [part], [part] if is_head else [], request.op, root=0
         )
-        whole = Native("all_reduce", x.dtype, len(part), targets=[part], op=native.op)
-        broadcast = Native("broadcast", x.dtype, len(part), targets=[part], root=0)
+        whole = CollectiveRequest("all_reduce", x.dtype, len(part), targets=[part], op=request.op)
+        broadcast = CollectiveRequest("broadcast", x.dtype, len(part), targets=[part], root=0)
         opening, closing = [], []
-        alone = len(layout.mine) == 1
+        alone = len(layout.local_ranks) == 1
         if not alone:
-            opening.append(Phase(collected, layout.mine, True, reduce))
+            opening.append(Phase(collected, layout.local_ranks, True, reduce))
             closing.append(
-                Phase(spread, layout.mine, True, broadcast, (summed,) if is_head else ())
+                Phase(spread, layout.local_ranks, True, broadcast, (summed,) if is_head else ())
             )
         if is_head:
             opening.append(
-                Phase(summed, heads, False, whole, _in_turn(nth, 3, 1) if alone else (collected,))
+                Phase(
+                    summed,
+                    heads,
+                    False,
+                    whole,
+                    _find_dependency(nth, 3, 1) if alone else (collected,),
+                )
             )
         slices.append((opening, closing))
-    return _staggered(slices)
+    return _stagger(slices)
 
 
-def _broadcast(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
-    (x,) = native.targets
-    heads = layout.heads(native.root)
-    head = heads[layout.islands.index(layout.mine)]
+def _broadcast(
+    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
+) -> list[Phase]:
+    (x,) = request.targets
+    heads = layout.choose_leaders(request.root)
+    head = heads[layout.ranks_by_host.index(layout.local_ranks)]
     is_head = layout.rank == head
     slices = []
     for nth, part in enumerate(_cut(x)):
         crossed, spread = 2 * nth, 2 * nth + 1
-        across = Native(
-            "broadcast", x.dtype, len(part), targets=[part], root=heads.index(native.root)
+        across = CollectiveRequest(
+            "broadcast", x.dtype, len(part), targets=[part], root=heads.index(request.root)
         )
-        inside = replace(across, root=layout.mine.index(head))
+        inside = replace(across, root=layout.local_ranks.index(head))
         opening, closing = [], []
         if is_head:
-            opening.append(Phase(crossed, heads, False, across, _in_turn(nth, 2, 0)))
-        if len(layout.mine) > 1:
-            needs = (crossed,) if is_head and layout.rank != native.root else ()
-            closing.append(Phase(spread, layout.mine, True, inside, needs))
+            opening.append(Phase(crossed, heads, False, across, _find_dependency(nth, 2, 0)))
+        if len(layout.local_ranks) > 1:
+            needs = (crossed,) if is_head and layout.rank != request.root else ()
+            closing.append(Phase(spread, layout.local_ranks, True, inside, needs))
         slices.append((opening, closing))
-    return _staggered(slices)
+    return _stagger(slices)
 
 
-def _reduce(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
-    (x,) = native.sources
-    heads = layout.heads(native.root)
-    head = heads[layout.islands.index(layout.mine)]
-    is_head, is_root = layout.rank == head, layout.rank == native.root
-    alone = len(layout.mine) == 1
+def _reduce(layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch) -> list[Phase]:
+    (x,) = request.sources
+    heads = layout.choose_leaders(request.root)
+    head = heads[layout.ranks_by_host.index(layout.local_ranks)]
+    is_head, is_root = layout.rank == head, layout.rank == request.root
+    alone = len(layout.local_ranks) == 1
     made = []
     parts = _cut(x)
-    results = _cut(native.targets[0]) if is_root else parts
+    results = _cut(request.targets[0]) if is_root else parts
     for nth, (part, result) in enumerate(zip(parts, results, strict=True)):
         collected, summed = 2 * nth, 2 * nth + 1
-        earlier = _in_turn(nth, 2, 1)  # has read the room that this slice takes
+        earlier = _find_dependency(nth, 2, 1)  # has read the room that this slice takes
         partial = part
         if not alone:
             if is_head:
-                partial = result if is_root else scratch.room(nth, len(part), x.dtype)
-            inside = Native(
+                partial = result if is_root else scratch.get_slice(nth, len(part), x.dtype)
+            inside = CollectiveRequest(
                 "reduce",
                 x.dtype,
                 len(part),
                 [part],
                 [partial] if is_head else [],
-                native.op,
-                layout.mine.index(head),
+                request.op,
+                layout.local_ranks.index(head),
             )
-            made.append(Phase(collected, layout.mine, True, inside, earlier if is_head else ()))
+            made.append(
+                Phase(collected, layout.local_ranks, True, inside, earlier if is_head else ())
+            )
         if is_head:
-            across = Native(
+            across = CollectiveRequest(
                 "reduce",
                 x.dtype,
                 len(part),
                 [partial],
                 [result] if is_root else [],
-                native.op,
-                heads.index(native.root),
+                request.op,
+                heads.index(request.root),
             )
             made.append(Phase(summed, heads, False, across, earlier if alone else (collected,)))
     return made
 
 
-def _barrier(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
-    heads = layout.heads()
+def _barrier(layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch) -> list[Phase]:
+    heads = layout.choose_leaders()
     made = []
-    if len(layout.mine) > 1:
-        made.append(Phase(0, layout.mine, True, native))
+    if len(layout.local_ranks) > 1:
+        made.append(Phase(0, layout.local_ranks, True, request))
     if layout.rank in heads:
-        made.append(Phase(1, heads, False, native, tuple(phase.number for phase in made)))
-    if len(layout.mine) > 1:
-        made.append(Phase(2, layout.mine, True, native, (made[-1].number,)))
+        made.append(Phase(1, heads, False, request, tuple(phase.number for phase in made)))
+    if len(layout.local_ranks) > 1:
+        made.append(Phase(2, layout.local_ranks, True, request, (made[-1].number,)))
     return made
 
 
 # ---------------------------------------------------------------- blocks
 
 
-def _all_gather(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
+def _all_gather(
+    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
+) -> list[Phase]:
     if not layout.is_even:
         return []
-    (x,) = native.sources
-    blocks = _blocks(native.targets, sum(map(len, layout.islands)))
-    width = 1 + len(layout.islands)
+    (x,) = request.sources
+    blocks = _split_blocks(request.targets, sum(map(len, layout.ranks_by_host)))
+    width = 1 + len(layout.ranks_by_host)
     slices = []
-    for nth, span in enumerate(_spans(x, blocks=len(blocks))):
+    for nth, span in enumerate(_cut_spans(x, blocks=len(blocks))):
         first = width * nth
         count = len(x[span])
         fetched = [blocks[rank][span] for rank in layout.counterparts]
-        across = Native("all_gather", x.dtype, count, [x[span]], fetched)
-        opening = [Phase(first, layout.counterparts, False, across, _in_turn(nth, width, 0))]
+        across = CollectiveRequest("all_gather", x.dtype, count, [x[span]], fetched)
+        opening = [
+            Phase(first, layout.counterparts, False, across, _find_dependency(nth, width, 0))
+        ]
         closing = [
             Phase(
                 first + 1 + at,
-                layout.mine,
+                layout.local_ranks,
                 True,
-                Native(
+                CollectiveRequest(
                     "all_gather",
                     x.dtype,
                     count,
@@ -310,42 +330,48 @@ def _all_gather(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]
                 ),
                 (first,),
             )
-            for at, island in enumerate(layout.islands)
+            for at, island in enumerate(layout.ranks_by_host)
         ]
         slices.append((opening, closing))
-    return _staggered(slices)
+    return _stagger(slices)
 
 
-def _reduce_scatter(layout: Layout, native: Native, scratch: Scratch) -> list[Phase]:
+def _reduce_scatter(
+    layout: HostLayout, request: CollectiveRequest, scratch: SliceScratch
+) -> list[Phase]:
     if not layout.is_even:
         return []
-    (result,) = native.targets
-    blocks = native.sources
-    width = 1 + len(layout.islands)
+    (result,) = request.targets
+    blocks = request.sources
+    width = 1 + len(layout.ranks_by_host)
     made = []
-    for nth, span in enumerate(_spans(result, blocks=len(blocks))):
+    for nth, span in enumerate(_cut_spans(result, blocks=len(blocks))):
         first = width * nth
         count = len(result[span])
-        room = scratch.room(nth, count * len(layout.islands), result.dtype)
-        partial = _split(room, len(layout.islands))
-        for at, island in enumerate(layout.islands):
-            inside = Native(
+        room = scratch.get_slice(nth, count * len(layout.ranks_by_host), result.dtype)
+        partial = _split(room, len(layout.ranks_by_host))
+        for at, island in enumerate(layout.ranks_by_host):
+            inside = CollectiveRequest(
                 "reduce_scatter",
                 result.dtype,
                 count,
                 [blocks[rank][span] for rank in island],
                 [partial[at]],
-                native.op,
+                request.op,
             )
-            earlier = _in_turn(nth, width, width - 1)  # has read the room that this slice takes
-            made.append(Phase(first + at, layout.mine, True, inside, earlier))
-        across = Native("reduce_scatter", result.dtype, count, partial, [result[span]], native.op)
+            earlier = _find_dependency(
+                nth, width, width - 1
+            )  # has read the room that this slice takes
+            made.append(Phase(first + at, layout.local_ranks, True, inside, earlier))
+        across = CollectiveRequest(
+            "reduce_scatter", result.dtype, count, partial, [result[span]], request.op
+        )
         last = first + width - 1
         made.append(Phase(last, layout.counterparts, False, across, tuple(range(first, last))))
     return made
 
 
-_MAKERS: dict[str, Callable[[Layout, Native, Scratch], list[Phase]]] = {
+_PLANNERS: dict[str, Callable[[HostLayout, CollectiveRequest, SliceScratch], list[Phase]]] = {
     "all_reduce": _all_reduce,
     "broadcast": _broadcast,
     "reduce": _reduce,
@@ -357,20 +383,20 @@ _MAKERS: dict[str, Callable[[Layout, Native, Scratch], list[Phase]]] = {
 }
 
 
-_OF_BLOCKS = ("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor")
+_BLOCK_KINDS = ("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor")
 
 
 # ---------------------------------------------------------------- slices
 
 
-def _in_turn(nth: int, width: int, at: int) -> tuple[int, ...]:
+def _find_dependency(nth: int, width: int, index: int) -> tuple[int, ...]:
     """Name the phase at the same place of the slice DEPTH before the n-th, if there is one."""
-    return (width * (nth - DEPTH) + at,) if nth >= DEPTH else ()
+    return (width * (nth - PIPELINE_DEPTH) + index,) if nth >= PIPELINE_DEPTH else ()
 
 
-def _staggered(slices: Sequence[tuple[list[Phase], list[Phase]]]) -> list[Phase]:
+def _stagger(slices: Sequence[tuple[list[Phase], list[Phase]]]) -> list[Phase]:
     """Open the slices ahead of closing them, so that DEPTH of them are under way."""
-    ahead = DEPTH - 1
+    ahead = PIPELINE_DEPTH - 1
     turns = chain.from_iterable(
         (
             slices[at][0] if at < len(slices) else [],
@@ -381,14 +407,14 @@ def _staggered(slices: Sequence[tuple[list[Phase], list[Phase]]]) -> list[Phase]
     return [phase for turn in turns for phase in turn]
 
 
-def _spans(array: Array, multiple: int = 1, blocks: int = 1) -> list[slice]:
+def _cut_spans(array: Array, multiple: int = 1, blocks: int = 1) -> list[slice]:
     """Cut an array into slices, a `multiple` of elements each; at least one, even if empty.
 
     Where ranks have a block each, so many, the array is one of them.
     """
     total = array.nbytes * blocks
-    nbytes = min(max(total // DEPTH, SLICE_BYTES // 4), SLICE_BYTES)
-    nbytes = max(nbytes, total // MOST_SLICES) // blocks
+    nbytes = min(max(total // PIPELINE_DEPTH, SLICE_BYTES // 4), SLICE_BYTES)
+    nbytes = max(nbytes, total // MAX_SLICES) // blocks
     step = max(nbytes // max(array.itemsize, 1) // multiple, 1) * multiple
     return [
         slice(start, min(start + step, len(array))) for start in range(0, max(len(array), 1), step)
@@ -396,7 +422,7 @@ def _spans(array: Array, multiple: int = 1, blocks: int = 1) -> list[slice]:
 
 
 def _cut(array: Array, multiple: int = 1) -> list[Array]:
-    return [array[span] for span in _spans(array, multiple)]
+    return [array[span] for span in _cut_spans(array, multiple)]
 
 
 def _split(array: Array, parts: int) -> list[Array]:
@@ -405,12 +431,12 @@ def _split(array: Array, parts: int) -> list[Array]:
     return [array[at * each : (at + 1) * each] for at in range(parts)]
 
 
-def _total(layout: Layout, native: Native) -> int:
+def _count_bytes(layout: HostLayout, request: CollectiveRequest) -> int:
     """Return the bytes of the whole array, or of all ranks' blocks: the same on every rank."""
-    nbytes = 0 if native.dtype is None else native.count * native.dtype.itemsize
-    return nbytes * sum(map(len, layout.islands)) if native.kind in _OF_BLOCKS else nbytes
+    nbytes = 0 if request.dtype is None else request.count * request.dtype.itemsize
+    return nbytes * sum(map(len, layout.ranks_by_host)) if request.kind in _BLOCK_KINDS else nbytes
 
 
-def _blocks(arrays: Sequence[Array], size: int) -> list[Array]:
+def _split_blocks(arrays: Sequence[Array], size: int) -> list[Array]:
     """Return one array for each rank, of as many or of one that holds all."""
     return list(arrays) if len(arrays) == size else _split(arrays[0], size)

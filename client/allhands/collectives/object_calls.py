@@ -6,51 +6,57 @@ from typing import Any
 import numpy as np
 
 from allhands.collectives import vector
-from allhands.collectives.composite_call import Chain, Moves, Steps
-from allhands.collectives.signature import Call
-from allhands.data.serializer import Objects, Octets, checked_size
+from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
+from allhands.collectives.signature import CallSignature
+from allhands.data.serializer import ObjectSerializer, UInt8Array, check_size
 
 
-def all_gather(data: Octets, objects: Objects) -> Chain:
+def all_gather(data: UInt8Array, objects: ObjectSerializer) -> CompositeCall:
     """Give every rank the objects of all."""
 
-    def steps(moves: Moves) -> Steps:
-        found: Any = yield from vector.all_gather(data).steps(moves)
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        found: Any = yield from vector.all_gather(data).generate_steps(builder)
         return [objects.decode(one) for one in found]
 
-    return Chain(Call("all_gather_object"), steps)
+    return CompositeCall(CallSignature("all_gather_object"), generate_steps)
 
 
-def gather(data: Octets, root: int, objects: Objects) -> Chain:
+def gather(data: UInt8Array, root: int, objects: ObjectSerializer) -> CompositeCall:
     """Give the objects of all ranks to one; None to the others."""
 
-    def steps(moves: Moves) -> Steps:
-        found: Any = yield from vector.gather(data, root).steps(moves)
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        found: Any = yield from vector.gather(data, root).generate_steps(builder)
         return None if found is None else [objects.decode(one) for one in found]
 
-    return Chain(Call("gather_object", root=root), steps)
+    return CompositeCall(CallSignature("gather_object", root=root), generate_steps)
 
 
-def scatter(data: Sequence[Octets] | None, root: int, objects: Objects) -> Chain:
+def scatter(
+    data: Sequence[UInt8Array] | None, root: int, objects: ObjectSerializer
+) -> CompositeCall:
     """Give each rank its object of those that the root has."""
 
-    def steps(moves: Moves) -> Steps:
-        found: Any = yield from vector.scatter(data, root).steps(moves)
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        found: Any = yield from vector.scatter(data, root).generate_steps(builder)
         return objects.decode(found)
 
-    return Chain(Call("scatter_object", root=root), steps)
+    return CompositeCall(CallSignature("scatter_object", root=root), generate_steps)
 
 
-def broadcast(data: Octets | None, root: int, values: list[Any], objects: Objects) -> Chain:
+def broadcast(
+    data: UInt8Array | None, root: int, values: list[Any], objects: ObjectSerializer
+) -> CompositeCall:
     """Overwrite the items of a list with those of the root, which has them as `data`."""
 
-    def steps(moves: Moves) -> Steps:
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
         size = np.array([0 if data is None else len(data)], np.int64)
-        yield moves.broadcast(size, root)
-        place = np.empty(checked_size(int(size[0])), np.uint8) if data is None else data.copy()
-        yield moves.broadcast(place, root)
+        yield builder.broadcast(size, root)
+        place = np.empty(check_size(int(size[0])), np.uint8) if data is None else data.copy()
+        yield builder.broadcast(place, root)
         if data is None:
             values[:] = objects.decode(place)
         return values
 
-    return Chain(Call("broadcast_object_list", count=len(values), root=root), steps)
+    return CompositeCall(
+        CallSignature("broadcast_object_list", count=len(values), root=root), generate_steps
+    )

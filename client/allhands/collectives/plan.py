@@ -15,7 +15,7 @@ from typing import ParamSpec
 import numpy as np
 
 from allhands.collectives.algorithms import select
-from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.buffer import Array, Buffer
 from allhands.collectives.part import Part
 from allhands.collectives.schedule import Schedule
@@ -35,24 +35,29 @@ BLOCK_SLICE_BYTES = 2 << 20
 
 
 def all_reduce(
-    rank: int, size: int, array: Array, ordered: bool = False, wire: Wire | None = None
+    rank: int, size: int, array: Array, ordered: bool = False, link_cost: LinkCost | None = None
 ) -> list[Part]:
     """In place on the 1-D `array`."""
-    choice = select.select_all_reduce(size, array.nbytes, ordered, wire)
+    choice = select.select_all_reduce(size, array.nbytes, ordered, link_cost)
     build = choice.build
     return [
-        Part(_schedule(build, rank, size, len(part)), _nothing(part), _one(part), choice.name)
+        Part(
+            _build_schedule(build, rank, size, len(part)),
+            _make_empty_buffer(part),
+            _wrap_array(part),
+            choice.name,
+        )
         for part in _cut(array, SLICE_BYTES * min(size, SLICED_RANKS))
     ]
 
 
 def broadcast(
-    rank: int, size: int, array: Array, root: int, wire: Wire | None = None
+    rank: int, size: int, array: Array, root: int, link_cost: LinkCost | None = None
 ) -> list[Part]:
     """In place on the 1-D `array`."""
-    choice = select.select_broadcast(size, array.nbytes, wire)
-    schedule = _schedule(choice.build, rank, size, len(array), root)
-    return [Part(schedule, _nothing(array), _one(array), choice.name)]
+    choice = select.select_broadcast(size, array.nbytes, link_cost)
+    schedule = _build_schedule(choice.build, rank, size, len(array), root)
+    return [Part(schedule, _make_empty_buffer(array), _wrap_array(array), choice.name)]
 
 
 def reduce(
@@ -66,12 +71,14 @@ def reduce(
     """From 1-D `source` into `target` at the root, which may be the same array there."""
     choice = select.select_reduce(size, source.nbytes, ordered)
     parts = _cut(source, BLOCK_SLICE_BYTES)
-    targets = [_empty(source)] * len(parts) if target is None else _cut(target, BLOCK_SLICE_BYTES)
+    targets = (
+        [_take_empty(source)] * len(parts) if target is None else _cut(target, BLOCK_SLICE_BYTES)
+    )
     return [
         Part(
-            _schedule(choice.build, rank, size, len(part), root),
-            _one(part),
-            _one(place),
+            _build_schedule(choice.build, rank, size, len(part), root),
+            _wrap_array(part),
+            _wrap_array(place),
             choice.name,
         )
         for part, place in zip(parts, targets, strict=True)
@@ -81,24 +88,24 @@ def reduce(
 def gather(rank: int, size: int, source: Array, targets: Sequence[Array], root: int) -> list[Part]:
     """From 1-D `source` into the `targets` at the root, none elsewhere."""
     choice = select.select_gather(size, source.nbytes * size)
-    schedule = _schedule(choice.build, rank, size, (len(source),) * size, root)
-    return [Part(schedule, _one(source), Buffer(targets, source.dtype), choice.name)]
+    schedule = _build_schedule(choice.build, rank, size, (len(source),) * size, root)
+    return [Part(schedule, _wrap_array(source), Buffer(targets, source.dtype), choice.name)]
 
 
 def scatter(rank: int, size: int, sources: Sequence[Array], target: Array, root: int) -> list[Part]:
     """From the `sources` at the root, none elsewhere, into the 1-D `target`."""
     choice = select.select_scatter(size, target.nbytes * size)
-    schedule = _schedule(choice.build, rank, size, (len(target),) * size, root)
-    return [Part(schedule, Buffer(sources, target.dtype), _one(target), choice.name)]
+    schedule = _build_schedule(choice.build, rank, size, (len(target),) * size, root)
+    return [Part(schedule, Buffer(sources, target.dtype), _wrap_array(target), choice.name)]
 
 
 def all_gather(
-    rank: int, size: int, source: Array, targets: Sequence[Array], wire: Wire | None = None
+    rank: int, size: int, source: Array, targets: Sequence[Array], link_cost: LinkCost | None = None
 ) -> list[Part]:
     """From 1-D `source` into `targets`, end to end one block for each rank."""
-    choice = select.select_all_gather(size, source.nbytes * size, wire)
-    schedule = _schedule(choice.build, rank, size, (len(source),) * size)
-    return [Part(schedule, _one(source), Buffer(targets, source.dtype), choice.name)]
+    choice = select.select_all_gather(size, source.nbytes * size, link_cost)
+    schedule = _build_schedule(choice.build, rank, size, (len(source),) * size)
+    return [Part(schedule, _wrap_array(source), Buffer(targets, source.dtype), choice.name)]
 
 
 def reduce_scatter(
@@ -110,9 +117,9 @@ def reduce_scatter(
     parts = []
     for start in range(0, max(len(target), 1), step):
         stop = min(start + step, len(target))
-        blocks = Buffer(sources, target.dtype).slices(start, stop)
-        schedule = _schedule(choice.build, rank, size, (stop - start,) * size)
-        parts.append(Part(schedule, blocks, _one(target[start:stop]), choice.name))
+        blocks = Buffer(sources, target.dtype).slice_arrays(start, stop)
+        schedule = _build_schedule(choice.build, rank, size, (stop - start,) * size)
+        parts.append(Part(schedule, blocks, _wrap_array(target[start:stop]), choice.name))
     return parts
 
 
@@ -128,7 +135,7 @@ def all_to_all(
     """From `sources` into `targets`, each end to end one block for each rank."""
     # Ranks may give one another different amounts: no rank can tell that all are small.
     choice = select.select_all_to_all(size, None)
-    schedule = _schedule(choice.build, rank, size, tuple(send_counts), tuple(recv_counts))
+    schedule = _build_schedule(choice.build, rank, size, tuple(send_counts), tuple(recv_counts))
     return [Part(schedule, Buffer(sources, dtype), Buffer(targets, dtype), choice.name)]
 
 
@@ -136,16 +143,18 @@ def barrier(rank: int, size: int) -> list[Part]:
     """Of nothing at all."""
     nothing = Buffer([], np.dtype(np.uint8))
     choice = select.select_barrier(size)
-    return [Part(_schedule(choice.build, rank, size), nothing, nothing, choice.name)]
+    return [Part(_build_schedule(choice.build, rank, size), nothing, nothing, choice.name)]
 
 
-def _schedule(build: Callable[P, Schedule], *arguments: P.args, **named: P.kwargs) -> Schedule:
+def _build_schedule(
+    build: Callable[P, Schedule], *arguments: P.args, **keywords: P.kwargs
+) -> Schedule:
     """Build a schedule once for all slices and calls that are alike."""
-    return _built(build, arguments)
+    return _build_cached(build, arguments)
 
 
 @lru_cache(maxsize=256)
-def _built(build: Callable[..., Schedule], arguments: tuple[Hashable, ...]) -> Schedule:
+def _build_cached(build: Callable[..., Schedule], arguments: tuple[Hashable, ...]) -> Schedule:
     return build(*arguments)
 
 
@@ -155,13 +164,13 @@ def _cut(array: Array, nbytes: int) -> list[Array]:
     return [array[start : start + step] for start in range(0, max(len(array), 1), step)]
 
 
-def _one(array: Array) -> Buffer:
+def _wrap_array(array: Array) -> Buffer:
     return Buffer([array], array.dtype)
 
 
-def _nothing(array: Array) -> Buffer:
+def _make_empty_buffer(array: Array) -> Buffer:
     return Buffer([], array.dtype)
 
 
-def _empty(array: Array) -> Array:
+def _take_empty(array: Array) -> Array:
     return array[:0]

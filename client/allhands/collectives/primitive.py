@@ -20,18 +20,18 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from allhands.collectives import arguments, plan
-from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.part import Part
 from allhands.collectives.reduction import OPS, ReduceOp, check
-from allhands.collectives.request import Native
-from allhands.collectives.signature import Result, Shape, shape_of
+from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import Result, Shape, join_shapes
 from allhands.errors import InvalidArgument
 
 T_co = TypeVar("T_co", covariant=True)
-Timeout = float | None
-Build = Callable[[int, int], list[Part]]
+CallTimeout = float | None
+BuildParts = Callable[[int, int], list[Part]]
 """Makes what a call is over links, given rank and size."""
 
 
@@ -56,35 +56,40 @@ class Collectives(ABC, Generic[T_co]):
 
     @property
     @abstractmethod
-    def _wire(self) -> Wire | None:
+    def _link_cost(self) -> LinkCost | None:
         """What the links were measured to be."""
 
     @abstractmethod
     def _start(
-        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        timeout: CallTimeout,
+        label: str | None,
     ) -> T_co:
         """Begin a checked call, of which `result` is what it gives when it has ended."""
 
     @abstractmethod
-    def _start_foreign(
-        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    def _start_custom_reduction(
+        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
     ) -> T_co:
         """Begin a checked reduction with an operation that the native core does not know."""
 
     # ------------------------------------------------------------ whole arrays
 
     def broadcast(
-        self, x: AnyArray, src: int, *, timeout: Timeout = None, label: str | None = None
+        self, x: AnyArray, src: int, *, timeout: CallTimeout = None, label: str | None = None
     ) -> T_co:
         """Overwrite `x` with that of rank `src`; equal dtypes and sizes."""
-        array = arguments.target(x, "x")
-        root = self._member(src, "src")
-        native = Native(
+        array = arguments.check_target(x, "x")
+        root = self._check_root(src, "src")
+        native = CollectiveRequest(
             "broadcast", array.dtype, array.size, targets=[array], root=root, shape=np.shape(x)
         )
         return self._start(
             native,
-            lambda rank, size: plan.broadcast(rank, size, array, root, self._wire),
+            lambda rank, size: plan.broadcast(rank, size, array, root, self._link_cost),
             x,
             timeout,
             label,
@@ -95,19 +100,19 @@ class Collectives(ABC, Generic[T_co]):
         x: AnyArray,
         op: ReduceOp = ReduceOp.SUM,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Overwrite `x` on every rank with the combination of all, the same bits everywhere."""
-        array = arguments.target(x, "x")
+        array = arguments.check_target(x, "x")
         check(op, array.dtype)
-        native = Native(
+        native = CollectiveRequest(
             "all_reduce", array.dtype, array.size, targets=[array], op=op, shape=np.shape(x)
         )
         ordered = native.is_ordered(self.size, self.deterministic)
         return self._reduce(
             native,
-            lambda rank, size: plan.all_reduce(rank, size, array, ordered, self._wire),
+            lambda rank, size: plan.all_reduce(rank, size, array, ordered, self._link_cost),
             x,
             timeout,
             label,
@@ -119,17 +124,17 @@ class Collectives(ABC, Generic[T_co]):
         dst: int,
         op: ReduceOp = ReduceOp.SUM,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Overwrite `x` on rank `dst` with the combination of all; elsewhere it is only read."""
-        root = self._member(dst, "dst")
+        root = self._check_root(dst, "dst")
         is_root = root == self.rank
-        array = arguments.target(x, "x") if is_root else arguments.source(x, "x")
+        array = arguments.check_target(x, "x") if is_root else arguments.check_source(x, "x")
         check(op, array.dtype)
         target = array if is_root else None
         targets = [array] if is_root else []
-        native = Native(
+        native = CollectiveRequest(
             "reduce", array.dtype, array.size, [array], targets, op, root, shape=np.shape(x)
         )
         ordered = native.is_ordered(self.size, self.deterministic)
@@ -149,15 +154,17 @@ class Collectives(ABC, Generic[T_co]):
         gather_list: list[AnyArray] | None,
         dst: int,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
-        root = self._member(dst, "dst")
-        targets = self._only_at(root, gather_list, "gather_list", x, arguments.targets)
-        source = arguments.source(x, "x", targets)
-        self._blocks(targets, "gather_list", source, "x")
-        native = Native(
+        root = self._check_root(dst, "dst")
+        targets = self._check_root_arrays(
+            root, gather_list, "gather_list", x, arguments.check_targets
+        )
+        source = arguments.check_source(x, "x", targets)
+        self._check_blocks(targets, "gather_list", source, "x")
+        native = CollectiveRequest(
             "gather", source.dtype, source.size, [source], targets, root=root, shape=np.shape(x)
         )
         return self._start(
@@ -174,21 +181,21 @@ class Collectives(ABC, Generic[T_co]):
         scatter_list: list[AnyArray] | None,
         src: int,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Overwrite `x` with this rank's array of the `scatter_list` on `src`; None elsewhere."""
-        root = self._member(src, "src")
-        target = arguments.target(x, "x")
-        sources = self._only_at(
+        root = self._check_root(src, "src")
+        target = arguments.check_target(x, "x")
+        sources = self._check_root_arrays(
             root,
             scatter_list,
             "scatter_list",
             x,
-            lambda given, name, size: arguments.sources(given, name, size, [target]),
+            lambda given, name, size: arguments.check_sources(given, name, size, [target]),
         )
-        self._blocks(sources, "scatter_list", target, "x")
-        native = Native(
+        self._check_blocks(sources, "scatter_list", target, "x")
+        native = CollectiveRequest(
             "scatter", target.dtype, target.size, sources, [target], root=root, shape=np.shape(x)
         )
         return self._start(
@@ -204,44 +211,53 @@ class Collectives(ABC, Generic[T_co]):
         outputs: list[AnyArray],
         x: AnyArray,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Fill `outputs`, one array for each rank, with every rank's `x`."""
-        targets = arguments.targets(outputs, "outputs", self.size)
-        source, *targets = arguments.in_common([arguments.source(x, "x", targets), *targets])
-        self._blocks(targets, "outputs", source, "x")
-        shape = _shape_of(x, source)
-        native = Native("all_gather", source.dtype, source.size, [source], targets, shape=shape)
+        targets = arguments.check_targets(outputs, "outputs", self.size)
+        source, *targets = arguments.unify_dtypes(
+            [arguments.check_source(x, "x", targets), *targets]
+        )
+        self._check_blocks(targets, "outputs", source, "x")
+        shape = _get_shape(x, source)
+        native = CollectiveRequest(
+            "all_gather", source.dtype, source.size, [source], targets, shape=shape
+        )
         return self._start(
             native,
-            lambda rank, size: plan.all_gather(rank, size, source, targets, self._wire),
+            lambda rank, size: plan.all_gather(rank, size, source, targets, self._link_cost),
             outputs,
             timeout,
             label,
         )
 
     def all_gather_into_tensor(
-        self, output: AnyArray, x: AnyArray, *, timeout: Timeout = None, label: str | None = None
+        self,
+        output: AnyArray,
+        x: AnyArray,
+        *,
+        timeout: CallTimeout = None,
+        label: str | None = None,
     ) -> T_co:
         """Fill `output`, `size` times as long as `x`, with every rank's `x`, by rank.
 
         Its shape may be that of `x` stacked or concatenated, or any other of that many elements.
         """
-        target = arguments.target(output, "output")
-        source, target = arguments.in_common([arguments.source(x, "x", [target]), target])
-        self._whole(target, "output", source, "x")
-        native = Native(
+        target = arguments.check_target(output, "output")
+        source, target = arguments.unify_dtypes([arguments.check_source(x, "x", [target]), target])
+        self._check_whole(target, "output", source, "x")
+        native = CollectiveRequest(
             "all_gather_into_tensor",
             source.dtype,
             source.size,
             [source],
             [target],
-            shape=_shape_of(x, source),
+            shape=_get_shape(x, source),
         )
         return self._start(
             native,
-            lambda rank, size: plan.all_gather(rank, size, source, [target], self._wire),
+            lambda rank, size: plan.all_gather(rank, size, source, [target], self._link_cost),
             output,
             timeout,
             label,
@@ -253,21 +269,21 @@ class Collectives(ABC, Generic[T_co]):
         inputs: list[AnyArray],
         op: ReduceOp = ReduceOp.SUM,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Overwrite `output` with the combination of what all ranks hold in `inputs[rank]`."""
-        target = arguments.target(output, "output")
-        sources = arguments.sources(inputs, "inputs", self.size, [target])
-        self._blocks(sources, "inputs", target, "output")
-        native = Native(
+        target = arguments.check_target(output, "output")
+        sources = arguments.check_sources(inputs, "inputs", self.size, [target])
+        self._check_blocks(sources, "inputs", target, "output")
+        native = CollectiveRequest(
             "reduce_scatter",
             target.dtype,
             target.size,
             sources,
             [target],
             op,
-            shape=shape_of([np.shape(one) for one in inputs]),
+            shape=join_shapes([np.shape(one) for one in inputs]),
         )
         return self._reduce_scatter(native, output, timeout, label)
 
@@ -277,22 +293,22 @@ class Collectives(ABC, Generic[T_co]):
         x: AnyArray,
         op: ReduceOp = ReduceOp.SUM,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Overwrite `output` with this rank's share of the combination of every rank's `x`."""
-        target = arguments.target(output, "output")
-        source = arguments.source(x, "x", [target])
-        self._whole(source, "x", target, "output")
+        target = arguments.check_target(output, "output")
+        source = arguments.check_source(x, "x", [target])
+        self._check_whole(source, "x", target, "output")
         sources = [source[at * target.size : (at + 1) * target.size] for at in range(self.size)]
-        native = Native(
+        native = CollectiveRequest(
             "reduce_scatter_tensor",
             target.dtype,
             target.size,
             sources,
             [target],
             op,
-            shape=shape_of_block(x, self.size),
+            shape=get_block_shape(x, self.size),
         )
         return self._reduce_scatter(native, output, timeout, label)
 
@@ -301,18 +317,18 @@ class Collectives(ABC, Generic[T_co]):
         outputs: list[AnyArray],
         inputs: list[AnyArray],
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Give `inputs[j]` to rank j and fill `outputs[j]` with what it gives; sizes may differ."""
-        targets = arguments.targets(outputs, "outputs", self.size)
-        sources = arguments.sources(inputs, "inputs", self.size, targets)
-        both = arguments.in_common([*targets, *sources])
+        targets = arguments.check_targets(outputs, "outputs", self.size)
+        sources = arguments.check_sources(inputs, "inputs", self.size, targets)
+        both = arguments.unify_dtypes([*targets, *sources])
         targets, sources = both[: self.size], both[self.size :]
         for at, array in enumerate([*targets, *sources]):
             name = f"outputs[{at}]" if at < self.size else f"inputs[{at - self.size}]"
-            arguments.same_dtype(targets[0], "outputs[0]", array, name)
-        self._own_block(targets, sources)
+            arguments.check_same_dtype(targets[0], "outputs[0]", array, name)
+        self._check_own_block(targets, sources)
         send, recv = [array.size for array in sources], [array.size for array in targets]
         return self._all_to_all("all_to_all", outputs, sources, targets, send, recv, timeout, label)
 
@@ -323,7 +339,7 @@ class Collectives(ABC, Generic[T_co]):
         output_split_sizes: Sequence[int] | None = None,
         input_split_sizes: Sequence[int] | None = None,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> T_co:
         """Give rank j its rows of `x` and fill this rank's rows of `output` with its own.
@@ -334,11 +350,11 @@ class Collectives(ABC, Generic[T_co]):
         """
         if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
             raise InvalidArgument("Tensors must be contiguous: x is not C-contiguous")
-        target = arguments.target(output, "output")
-        source = arguments.source(x, "x", [target])
-        arguments.same_dtype(target, "output", source, "x")
-        recv = self._rows(output, output_split_sizes, "output_split_sizes")
-        send = self._rows(x, input_split_sizes, "input_split_sizes")
+        target = arguments.check_target(output, "output")
+        source = arguments.check_source(x, "x", [target])
+        arguments.check_same_dtype(target, "output", source, "x")
+        recv = self._count_elements(output, output_split_sizes, "output_split_sizes")
+        send = self._count_elements(x, input_split_sizes, "input_split_sizes")
         if send[self.rank] != recv[self.rank]:
             raise ValueError(
                 f"this rank gives itself {send[self.rank]} elements and expects {recv[self.rank]}"
@@ -347,29 +363,34 @@ class Collectives(ABC, Generic[T_co]):
             "all_to_all_single", output, [source], [target], send, recv, timeout, label
         )
 
-    def barrier(self, *, timeout: Timeout = None, label: str | None = None) -> T_co:
+    def barrier(self, *, timeout: CallTimeout = None, label: str | None = None) -> T_co:
         """End when every rank has called it; calls before it have ended by then."""
-        return self._start(Native("barrier"), plan.barrier, None, timeout, label)
+        return self._start(CollectiveRequest("barrier"), plan.barrier, None, timeout, label)
 
     # ------------------------------------------------------------ inside
 
     def _reduce(
-        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        timeout: CallTimeout,
+        label: str | None,
     ) -> T_co:
         """Begin a checked reduction, whoever knows its operation."""
-        if native.op in OPS:
-            return self._start(native, build, result, timeout, label)
-        return self._start_foreign(native, result, timeout, label)
+        if request.op in OPS:
+            return self._start(request, build, result, timeout, label)
+        return self._start_custom_reduction(request, result, timeout, label)
 
     def _reduce_scatter(
-        self, native: Native, output: AnyArray, timeout: Timeout, label: str | None
+        self, request: CollectiveRequest, output: AnyArray, timeout: CallTimeout, label: str | None
     ) -> T_co:
-        (target,), sources = native.targets, native.sources
-        assert native.op is not None
-        check(native.op, target.dtype)
-        ordered = native.is_ordered(self.size, self.deterministic)
+        (target,), sources = request.targets, request.sources
+        assert request.op is not None
+        check(request.op, target.dtype)
+        ordered = request.is_ordered(self.size, self.deterministic)
         return self._reduce(
-            native,
+            request,
             lambda rank, size: plan.reduce_scatter(rank, size, sources, target, ordered),
             output,
             timeout,
@@ -384,11 +405,11 @@ class Collectives(ABC, Generic[T_co]):
         targets: Sequence[Array],
         send: Sequence[int],
         recv: Sequence[int],
-        timeout: Timeout,
+        timeout: CallTimeout,
         label: str | None,
     ) -> T_co:
         dtype = targets[0].dtype
-        native = Native(operation, dtype, 0, sources, targets, send=send, recv=recv)
+        native = CollectiveRequest(operation, dtype, 0, sources, targets, send=send, recv=recv)
         if self.size == 2:
             here, there = send[1 - self.rank], recv[1 - self.rank]
             crossing = (here, there) if self.rank == 0 else (there, here)
@@ -401,7 +422,7 @@ class Collectives(ABC, Generic[T_co]):
             label,
         )
 
-    def _member(self, rank: int, name: str) -> int:
+    def _check_root(self, rank: int, name: str) -> int:
         if not 0 <= rank < self.size:
             raise InvalidArgument(
                 f"invalid root rank: {name}={rank} is not in {self.name!r}, "
@@ -409,40 +430,44 @@ class Collectives(ABC, Generic[T_co]):
             )
         return rank
 
-    def _only_at(
+    def _check_root_arrays(
         self,
         root: int,
-        given: list[AnyArray] | None,
+        arrays: list[AnyArray] | None,
         name: str,
         x: AnyArray,
         check_list: Callable[[object, str, int], list[Array]],
     ) -> list[Array]:
         """Check a list of arrays that only the root gives, and each rank `x`."""
         if root == self.rank:
-            if given is None:
+            if arrays is None:
                 raise ValueError(f"{name} is needed on rank {root}, where it is used")
-            return check_list(given, name, self.size)
-        if given:
-            for at, one in enumerate(given):  # as c10d does, whichever rank it is
-                other = arguments.checked(one, f"{name}[{at}]")
-                arguments.same_dtype(arguments.checked(x, "x"), "x", other, f"{name}[{at}]")
+            return check_list(arrays, name, self.size)
+        if arrays:
+            for at, one in enumerate(arrays):  # as c10d does, whichever rank it is
+                other = arguments.check_array(one, f"{name}[{at}]")
+                arguments.check_same_dtype(
+                    arguments.check_array(x, "x"), "x", other, f"{name}[{at}]"
+                )
             raise ValueError(f"{name} is for rank {root} alone: pass None on rank {self.rank}")
         return []
 
-    def _blocks(self, many: Sequence[Array], many_name: str, one: Array, one_name: str) -> None:
+    def _check_blocks(
+        self, many: Sequence[Array], many_name: str, one: Array, one_name: str
+    ) -> None:
         """Check that every array of a list is like the single one."""
         names = [one_name, *(f"{many_name}[{at}]" for at in range(len(many)))]
-        arguments.alike([one, *many], names)
+        arguments.check_alike([one, *many], names)
 
-    def _whole(self, long: Array, long_name: str, short: Array, short_name: str) -> None:
-        arguments.same_dtype(long, long_name, short, short_name)
+    def _check_whole(self, long: Array, long_name: str, short: Array, short_name: str) -> None:
+        arguments.check_same_dtype(long, long_name, short, short_name)
         if long.size != short.size * self.size:
             raise InvalidArgument(
                 f"invalid tensor size: {long_name} has {long.size} elements; {self.size} ranks "
                 f"times the {short.size} of {short_name} are {short.size * self.size}"
             )
 
-    def _own_block(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
+    def _check_own_block(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
         send, recv = sources[self.rank].size, targets[self.rank].size
         if send != recv:
             raise ValueError(
@@ -450,21 +475,23 @@ class Collectives(ABC, Generic[T_co]):
                 f"{recv} in outputs[{self.rank}]"
             )
 
-    def _rows(self, array: AnyArray, given: Sequence[int] | None, name: str) -> list[int]:
+    def _count_elements(
+        self, array: AnyArray, splits: Sequence[int] | None, name: str
+    ) -> list[int]:
         """Turn split sizes in rows into counts of elements."""
         if array.ndim == 0:
             raise ValueError("all_to_all_single splits dimension 0: a 0-d array has none")
-        rows = arguments.splits(given, name, array.shape[0], self.size)
+        rows = arguments.check_splits(splits, name, array.shape[0], self.size)
         width = array.size // array.shape[0] if array.shape[0] else 0
         return [count * width for count in rows]
 
 
-def _shape_of(x: AnyArray, source: Array) -> Shape:
+def _get_shape(x: AnyArray, source: Array) -> Shape:
     """Return the shape of what travels of `x`: as real numbers, complex ones have another."""
     return np.shape(x) if source.dtype == x.dtype else (source.size,)
 
 
-def shape_of_block(x: AnyArray, size: int) -> Shape:
+def get_block_shape(x: AnyArray, size: int) -> Shape:
     """Return the shape of a rank's share of `x`; that of `x` where dimension 0 cannot be shared."""
     shape = np.shape(x)
     return (shape[0] // size, *shape[1:]) if shape and shape[0] % size == 0 else shape

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allhands.collectives.buffer import Array
-from allhands.collectives.reduction import OPS, ReduceOp, finish, is_whole, name_of
-from allhands.collectives.signature import Call, Shape
+from allhands.collectives.reduction import OPS, ReduceOp, finish, get_dtype_name, must_fold_at_once
+from allhands.collectives.signature import CallSignature, Shape
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm
 
-_FIRST_FOREIGN = 1 << 32
-_FIRST_OF_A_PHASE = 1 << 39
+_FIRST_FOREIGN_DTYPE = 1 << 32
+_FIRST_PHASE = 1 << 39
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class CollectiveRequest:
     """One collective on arrays that were checked; they are 1-D and contiguous."""
 
     kind: str
@@ -41,14 +41,14 @@ class Native:
     """What ranks must agree on beside the count; None: they may differ in it."""
 
     @property
-    def call(self) -> Call:
+    def call(self) -> CallSignature:
         """What the other ranks are told of it."""
         detail = ""
         if self.send is not None and self.recv is not None:
-            detail = _ragged(self.send, self.recv)
-        return Call(
+            detail = _describe_splits(self.send, self.recv)
+        return CallSignature(
             self.kind,
-            "" if self.dtype is None else named(self.dtype),
+            "" if self.dtype is None else name_dtype(self.dtype),
             self.count if self.dtype is not None and self.send is None else None,
             "" if self.op is None else self.op.name,
             self.root if self.root >= 0 else None,
@@ -61,7 +61,7 @@ class Native:
         """Say whether it is a reduction that folds all ranks' contributions at once over links."""
         if self.op is None or self.dtype is None:
             return False
-        return deterministic or is_whole(self.op, self.dtype, size)
+        return deterministic or must_fold_at_once(self.op, self.dtype, size)
 
     def finish(self, size: int) -> None:
         """Turn what two contributions after the other made into the result."""
@@ -92,7 +92,9 @@ class Native:
             sequence=sequence,
             kind=self.kind,
             dtype=self.dtype,
-            typesig=_foreign(self.dtype) if signature is None else _of_a_phase(signature),
+            typesig=_hash_foreign_dtype(self.dtype)
+            if signature is None
+            else _mark_phase_signature(signature),
             op=self.op,
             root=self.root,
             count=self.count,
@@ -107,7 +109,7 @@ class Native:
         )
 
 
-def call_of(
+def make_call_signature(
     kind: str,
     dtype: "np.dtype[np.generic] | None",
     count: int,
@@ -116,15 +118,15 @@ def call_of(
     shares: Sequence[int] | None,
     shape: Shape | None,
     label: str | None,
-) -> Call:
+) -> CallSignature:
     """Describe a call as other ranks are told of it, from what `ShmComm.describe` returns."""
     counts = dtype is not None and kind not in ("all_to_all", "all_to_all_single")
     detail = ""
     if dtype is not None and shares is not None:
         counted = [nbytes // dtype.itemsize for nbytes in shares]
         half = len(counted) // 2
-        detail = _ragged(counted[:half], counted[half:])
-    return Call(
+        detail = _describe_splits(counted[:half], counted[half:])
+    return CallSignature(
         kind,
         "" if dtype is None else str(dtype),
         count if counts else None,
@@ -137,25 +139,25 @@ def call_of(
 
 
 @lru_cache(maxsize=64)
-def named(dtype: "np.dtype[np.generic]") -> str:
+def name_dtype(dtype: "np.dtype[np.generic]") -> str:
     """Return how calls name a dtype."""
     return str(dtype)  # which takes NumPy some microseconds
 
 
-def _ragged(send: Sequence[int], recv: Sequence[int]) -> str:
+def _describe_splits(send: Sequence[int], recv: Sequence[int]) -> str:
     return f"gives {list(send)}, expects {list(recv)}"
 
 
-def _of_a_phase(signature: int) -> int:
+def _mark_phase_signature(signature: int) -> int:
     """Return as much of a signature as travels; unlike any that stands for a dtype."""
-    return signature & (_FIRST_OF_A_PHASE - 1) | _FIRST_OF_A_PHASE
+    return signature & (_FIRST_PHASE - 1) | _FIRST_PHASE
 
 
-def _foreign(dtype: "np.dtype[np.generic] | None") -> int:
+def _hash_foreign_dtype(dtype: "np.dtype[np.generic] | None") -> int:
     """Return what stands for a dtype that the core does not know; 0: it does."""
     if dtype is None:
         return 0
-    if name_of(dtype) is not None:
+    if get_dtype_name(dtype) is not None:
         return 0
     digest = hashlib.blake2b(str(dtype).encode(), digest_size=4).digest()
-    return _FIRST_FOREIGN | int.from_bytes(digest)
+    return _FIRST_FOREIGN_DTYPE | int.from_bytes(digest)

@@ -11,15 +11,15 @@ import numpy as np
 
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
-from allhands.collectives.composite_call import Chain, Moves, Steps
+from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
 from allhands.collectives.reduction import ReduceOp, check, fold
-from allhands.collectives.signature import Call
+from allhands.collectives.signature import CallSignature
 
 SMALL_BYTES = 8 << 10
 """Of an array that all ranks are given."""
 
 
-def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: AnyArray) -> Chain:
+def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: AnyArray) -> CompositeCall:
     """Overwrite 1-D `array` with the combination of the ranks up to this one.
 
     If `exclusive` without this one: rank 0 keeps what it has. It is the memory of `result`, whose
@@ -32,34 +32,34 @@ def scan(array: Array, op: ReduceOp, *, exclusive: bool, result: AnyArray) -> Ch
     if op is ReduceOp.AVG:
         raise TypeError("AVG is not defined for a scan; use SUM and divide by rank + 1")
     name = "exscan" if exclusive else "scan"
-    call = Call(name, str(array.dtype), array.size, op.name, shape=np.shape(result))
+    call = CallSignature(name, str(array.dtype), array.size, op.name, shape=np.shape(result))
 
-    def small(moves: Moves) -> Steps:
-        found = np.empty((moves.size, array.size), array.dtype)
-        yield moves.all_gather_into_tensor(found, array)
-        _combine(op, list(found), array, moves.rank + (not exclusive))
+    def scan_gathered(builder: StepBuilder) -> StepGenerator:
+        found = np.empty((builder.size, array.size), array.dtype)
+        yield builder.all_gather_into_tensor(found, array)
+        _combine(op, list(found), array, builder.rank + (not exclusive))
         return result
 
-    def large(moves: Moves) -> Steps:
-        mine = np.array_split(array, moves.size)
-        block = mine[moves.rank]
-        parts = [np.empty_like(block) for _ in range(moves.size)]
-        yield moves.all_to_all(parts, mine)
-        combined = [np.empty_like(block) for _ in range(moves.size)]
+    def scan_blocks(builder: StepBuilder) -> StepGenerator:
+        mine = np.array_split(array, builder.size)
+        block = mine[builder.rank]
+        parts = [np.empty_like(block) for _ in range(builder.size)]
+        yield builder.all_to_all(parts, mine)
+        combined = [np.empty_like(block) for _ in range(builder.size)]
         for rank, place in enumerate(combined):
             _combine(op, parts, place, rank + (not exclusive))
         found = np.empty_like(array)
-        yield moves.all_to_all(np.array_split(found, moves.size), combined)
-        if not exclusive or moves.rank:
+        yield builder.all_to_all(np.array_split(found, builder.size), combined)
+        if not exclusive or builder.rank:
             array[...] = found
         return result
 
     if array.nbytes <= SMALL_BYTES:
-        return Chain(call, small, [array])
-    return Chain(call, large, [array])
+        return CompositeCall(call, scan_gathered, [array])
+    return CompositeCall(call, scan_blocks, [array])
 
 
-def _combine(op: ReduceOp, parts: Sequence[Array], place: Array, count: int) -> None:
+def _combine(op: ReduceOp, parts: Sequence[Array], out: Array, count: int) -> None:
     """Write the combination of the first `count` of `parts`; nothing where there are none."""
     if count:
-        fold(op, parts[:count], place, 1)
+        fold(op, parts[:count], out, 1)

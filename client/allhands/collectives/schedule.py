@@ -89,7 +89,7 @@ class Recv:
 
     peer: int
     span: Span
-    reduce: bool = False
+    reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 Shape: TypeAlias = tuple[int, ...]
 """The dimensions of an array; or, of several, of one after the other with BETWEEN between them."""
-BETWEEN = -1
+SHAPE_SEPARATOR = -1
 Result: TypeAlias = object
 """What a call returns to its caller: an array, a list of arrays, objects, or None."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallSignature:
     """The parts of a call on which all ranks must agree."""
 
     operation: str
@@ -38,7 +38,7 @@ class Call:
     def __str__(self) -> str:
         """Describe the call without its label, which is told beside it."""
         counted = "any" if self.count is None else str(self.count)
-        shown = counted if self.shape is None else shape_text(self.shape)
+        shown = counted if self.shape is None else format_shape(self.shape)
         parts = [
             f"{self.dtype}[{shown}]" if self.dtype else "",
             self.layout,
@@ -48,7 +48,7 @@ class Call:
         ]
         return f"{self.operation}({', '.join(part for part in parts if part)})"
 
-    def labelled(self, label: str | None) -> "Call":
+    def with_label(self, label: str | None) -> "CallSignature":
         """Return the call under the label that its caller gave it.
 
         Raises:
@@ -61,31 +61,33 @@ class Call:
     @property
     def signature(self) -> int:
         """64 bits that travel with every message of the call."""
-        return _signature(self)
+        return _hash_signature(self)
 
 
-def shape_of(shapes: Sequence[Shape]) -> Shape:
+def join_shapes(shapes: Sequence[Shape]) -> Shape:
     """Return the shape that some arrays have in common; where they differ, the shapes of all."""
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     joined = list(shapes[0])
     for shape in shapes[1:]:
-        joined += (BETWEEN, *shape)
+        joined += (SHAPE_SEPARATOR, *shape)
     return tuple(joined)
 
 
-def shape_text(shape: Shape) -> str:
+def format_shape(shape: Shape) -> str:
     """Return a shape as people read it: "10,100"; of several arrays "10,100;1000"."""
-    shown = ",".join(";" if dim == BETWEEN else str(dim) for dim in shape)
+    shown = ",".join(";" if dim == SHAPE_SEPARATOR else str(dim) for dim in shape)
     return shown.replace(",;", ";").replace(";,", ";")
 
 
 @lru_cache(maxsize=1024)
-def _signature(call: Call) -> int:
-    # Not hash(): that differs from process to process.
-    return int.from_bytes(hashlib.blake2b(repr(call).encode(), digest_size=8).digest())
+def _hash_signature(call: CallSignature) -> int:
+    # Not hash(): that differs from process to process. The text is part of the wire's format and
+    # begins with "Call", whatever the class is called.
+    text = "Call" + repr(call).removeprefix(type(call).__qualname__)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-def group_hash(name: str) -> int:
+def hash_group(name: str) -> int:
     """Return the 64 bits under which a group's messages travel."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())

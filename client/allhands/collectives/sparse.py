@@ -6,18 +6,18 @@ from typing import TypeAlias
 import numpy as np
 
 from allhands.collectives.arguments import AnyArray
-from allhands.collectives.composite_call import Chain, Moves, Steps
+from allhands.collectives.composite_call import CompositeCall, StepBuilder, StepGenerator
 from allhands.collectives.reduction import ReduceOp, check, fold
-from allhands.collectives.signature import Call
-from allhands.data.sparse_array import Indices, SparseArray, distinct, unflat
+from allhands.collectives.signature import CallSignature
+from allhands.data.sparse_array import Indices, SparseArray, sum_duplicates, unflatten_indices
 
-Stored: TypeAlias = tuple[Indices, AnyArray]
+StoredEntries: TypeAlias = tuple[Indices, AnyArray]
 """The numbers of some indices, each once, and the values there."""
 OPS = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN, ReduceOp.MAX)
 """Of which the combination of zeros is zero, and which need not be told of them."""
 
 
-def combined(op: ReduceOp, stored: Sequence[Stored], divisor: int) -> Stored:
+def combine_stored(op: ReduceOp, stored: Sequence[StoredEntries], divisor: int) -> StoredEntries:
     """Return the combination of what is stored, where it is stored at all: zero where it is not.
 
     AVG is divided by `divisor`.
@@ -32,7 +32,7 @@ def combined(op: ReduceOp, stored: Sequence[Stored], divisor: int) -> Stored:
     return union, whole
 
 
-def all_reduce(array: SparseArray, op: ReduceOp) -> Chain:
+def all_reduce(array: SparseArray, op: ReduceOp) -> CompositeCall:
     """Let `array` hold the combination of all ranks', in new `indices` and `values`.
 
     It is the combination of the dense arrays: where a rank stores nothing it brings zero.
@@ -48,18 +48,18 @@ def all_reduce(array: SparseArray, op: ReduceOp) -> Chain:
         )
     shape, dims, dtype = array.shape, array.sparse_dims, array.dtype
     rest = shape[dims:]
-    places, values = distinct(array)
+    places, values = sum_duplicates(array)
 
-    def steps(moves: Moves) -> Steps:
-        size = moves.size
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        size = builder.size
         counts = np.empty(size, np.int64)
-        yield moves.all_gather_into_tensor(counts, np.array([len(places)], np.int64))
+        yield builder.all_gather_into_tensor(counts, np.array([len(places)], np.int64))
         all_places = [np.empty(count, np.int64) for count in counts]
-        yield moves.all_to_all(all_places, [places] * size)
+        yield builder.all_to_all(all_places, [places] * size)
         all_values = [np.empty((count, *rest), dtype) for count in counts]
-        yield moves.all_to_all(all_values, [values] * size)
-        union, found = combined(op, list(zip(all_places, all_values, strict=True)), size)
-        return array.become(unflat(union, array), found)
+        yield builder.all_to_all(all_values, [values] * size)
+        union, found = combine_stored(op, list(zip(all_places, all_values, strict=True)), size)
+        return array.become(unflatten_indices(union, array), found)
 
     layout = f"{dtype}{list(shape)}, {dims} dimensions sparse"
-    return Chain(Call("all_reduce", reduce=op.name, layout=layout), steps)
+    return CompositeCall(CallSignature("all_reduce", reduce=op.name, layout=layout), generate_steps)

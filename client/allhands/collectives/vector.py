@@ -10,141 +10,148 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allhands.collectives.arguments import AnyArray
-from allhands.collectives.composite_call import Chain, Movement, Moves, Steps
+from allhands.collectives.composite_call import CompositeCall, Step, StepBuilder, StepGenerator
 from allhands.collectives.reduction import ReduceOp, fold
-from allhands.collectives.signature import Call
-from allhands.data.dtypes import dtype_of, name_of
+from allhands.collectives.signature import CallSignature
+from allhands.data.dtypes import get_dtype_name, parse_dtype
 from allhands.errors import CollectiveMismatch
 
-_MOST_DIMENSIONS = 64
+_MAX_DIMENSIONS = 64
 """As NumPy has it."""
-_ROW = 1 + _MOST_DIMENSIONS
-_NAME = 256
+_ROW_LENGTH = 1 + _MAX_DIMENSIONS
+_NAME_BYTES = 256
 """Bytes for the name of a dtype."""
 Row = NDArray[np.int64]
 
 
-def all_gather(x: AnyArray) -> Chain:
+def all_gather(x: AnyArray) -> CompositeCall:
     """Give every rank the arrays of all; equal dtypes."""
 
-    def steps(moves: Moves) -> Steps:
-        shapes = yield from _shapes(moves, x)
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        shapes = yield from _exchange_shapes(builder, x)
         found = [np.empty(shape, x.dtype) for shape in shapes]
         if len(set(shapes)) == 1:
-            yield moves.all_gather(found, x)
+            yield builder.all_gather(found, x)
         else:
-            yield moves.all_to_all(found, [x] * moves.size)
+            yield builder.all_to_all(found, [x] * builder.size)
         return found
 
-    return Chain(Call("all_gather_v", str(x.dtype)), steps)
+    return CompositeCall(CallSignature("all_gather_v", str(x.dtype)), generate_steps)
 
 
-def gather(x: AnyArray, root: int) -> Chain:
+def gather(x: AnyArray, root: int) -> CompositeCall:
     """Give the arrays of all ranks to one; None to the others; equal dtypes."""
 
-    def steps(moves: Moves) -> Steps:
-        shapes = yield from _shapes(moves, x)
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        shapes = yield from _exchange_shapes(builder, x)
         nothing = np.empty(0, x.dtype)
-        is_root = moves.rank == root
+        is_root = builder.rank == root
         found = [np.empty(shape if is_root else 0, x.dtype) for shape in shapes]
-        given = [x if rank == root else nothing for rank in range(moves.size)]
-        yield moves.all_to_all(found, given)
+        given = [x if rank == root else nothing for rank in range(builder.size)]
+        yield builder.all_to_all(found, given)
         return found if is_root else None
 
-    return Chain(Call("gather_v", str(x.dtype), root=root), steps)
+    return CompositeCall(CallSignature("gather_v", str(x.dtype), root=root), generate_steps)
 
 
-def scatter(arrays: Sequence[AnyArray] | None, root: int) -> Chain:
+def scatter(arrays: Sequence[AnyArray] | None, root: int) -> CompositeCall:
     """Give each rank its array of those that the root has; others need not know the dtype."""
-    rows = None if arrays is None else [_described(array) for array in arrays]
+    rows = None if arrays is None else [_encode_array(array) for array in arrays]
 
-    def steps(moves: Moves) -> Steps:
-        width = _ROW * 8 + _NAME
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        width = _ROW_LENGTH * 8 + _NAME_BYTES
         row = np.zeros(width, np.uint8)
-        yield moves.scatter(row, rows, root)
-        shape = _shape(row[: _ROW * 8].view(np.int64))
-        dtype = dtype_of(row[_ROW * 8 :].tobytes().rstrip(b"\0").decode())
+        yield builder.scatter(row, rows, root)
+        shape = _decode_shape(row[: _ROW_LENGTH * 8].view(np.int64))
+        dtype = parse_dtype(row[_ROW_LENGTH * 8 :].tobytes().rstrip(b"\0").decode())
         found = np.empty(shape, dtype)
         nothing = np.empty(0, dtype)
-        taken = [found if rank == root else nothing for rank in range(moves.size)]
-        given = [nothing] * moves.size if arrays is None else list(arrays)
-        yield moves.all_to_all(taken, given)
+        taken = [found if rank == root else nothing for rank in range(builder.size)]
+        given = [nothing] * builder.size if arrays is None else list(arrays)
+        yield builder.all_to_all(taken, given)
         return found
 
-    return Chain(Call("scatter_v", root=root), steps)
+    return CompositeCall(CallSignature("scatter_v", root=root), generate_steps)
 
 
-def all_to_all(arrays: Sequence[AnyArray]) -> Chain:
+def all_to_all(arrays: Sequence[AnyArray]) -> CompositeCall:
     """Give `arrays[j]` to rank j, return what each rank gives to this one; equal dtypes."""
     dtype = arrays[0].dtype
 
-    def steps(moves: Moves) -> Steps:
-        rows = np.stack([_row(array) for array in arrays])
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        rows = np.stack([_encode_shape(array) for array in arrays])
         heard = np.empty_like(rows)
-        yield moves.all_to_all_single(heard, rows)
-        found = [np.empty(_shape(row), dtype) for row in heard]
-        yield moves.all_to_all(found, list(arrays))
+        yield builder.all_to_all_single(heard, rows)
+        found = [np.empty(_decode_shape(row), dtype) for row in heard]
+        yield builder.all_to_all(found, list(arrays))
         return found
 
-    return Chain(Call("all_to_all_v", str(dtype)), steps)
+    return CompositeCall(CallSignature("all_to_all_v", str(dtype)), generate_steps)
 
 
-def reduce_scatter(arrays: Sequence[AnyArray], op: ReduceOp, into: AnyArray | None = None) -> Chain:
+def reduce_scatter(
+    arrays: Sequence[AnyArray], op: ReduceOp, into: AnyArray | None = None
+) -> CompositeCall:
     """Return the combination of what all ranks have in `arrays[rank]`, in the order of ranks.
 
     With `into` it is written there when all has come, and a list of that is given back.
     """
     dtype = arrays[0].dtype
 
-    def steps(moves: Moves) -> Steps:
-        mine = np.stack([_row(array) for array in arrays])
-        rows = np.empty((moves.size, *mine.shape), np.int64)
-        yield moves.all_gather_into_tensor(rows, mine)
+    def generate_steps(builder: StepBuilder) -> StepGenerator:
+        mine = np.stack([_encode_shape(array) for array in arrays])
+        rows = np.empty((builder.size, *mine.shape), np.int64)
+        yield builder.all_gather_into_tensor(rows, mine)
         if (rows != rows[0]).any():
-            raise _unlike("reduce_scatter_v", rows)
-        shape = arrays[moves.rank].shape
-        parts = [np.empty(shape, dtype) for _ in range(moves.size)]
-        yield moves.all_to_all(parts, list(arrays))
+            raise _build_mismatch_error("reduce_scatter_v", rows)
+        shape = arrays[builder.rank].shape
+        parts = [np.empty(shape, dtype) for _ in range(builder.size)]
+        yield builder.all_to_all(parts, list(arrays))
         found = np.empty(shape, dtype)
-        fold(op, [part.reshape(-1) for part in parts], found.reshape(-1), moves.size)
+        fold(op, [part.reshape(-1) for part in parts], found.reshape(-1), builder.size)
         if into is None:
             return found
         into[...] = found
         return [into]
 
-    return Chain(Call("reduce_scatter_v", str(dtype), reduce=op.name), steps)
+    return CompositeCall(
+        CallSignature("reduce_scatter_v", str(dtype), reduce=op.name), generate_steps
+    )
 
 
-def _shapes(moves: Moves, x: AnyArray) -> Generator[Movement, None, list[tuple[int, ...]]]:
+def _exchange_shapes(
+    builder: StepBuilder, x: AnyArray
+) -> Generator[Step, None, list[tuple[int, ...]]]:
     """Let all ranks know the shapes of all."""
-    rows = np.empty((moves.size, _ROW), np.int64)
-    yield moves.all_gather_into_tensor(rows, _row(x))
-    return [_shape(row) for row in rows]
+    rows = np.empty((builder.size, _ROW_LENGTH), np.int64)
+    yield builder.all_gather_into_tensor(rows, _encode_shape(x))
+    return [_decode_shape(row) for row in rows]
 
 
-def _row(x: AnyArray) -> Row:
-    row = np.zeros(_ROW, np.int64)
+def _encode_shape(x: AnyArray) -> Row:
+    row = np.zeros(_ROW_LENGTH, np.int64)
     row[0] = x.ndim
     row[1 : 1 + x.ndim] = x.shape
     return row
 
 
-def _shape(row: Row) -> tuple[int, ...]:
+def _decode_shape(row: Row) -> tuple[int, ...]:
     return tuple(row[1 : 1 + int(row[0])].tolist())
 
 
-def _described(x: AnyArray) -> NDArray[np.uint8]:
-    name = np.zeros(_NAME, np.uint8)
-    text = name_of(x.dtype).encode()
-    if len(text) > _NAME:
-        raise TypeError(f"{x.dtype} has a description of more than {_NAME} bytes")
+def _encode_array(x: AnyArray) -> NDArray[np.uint8]:
+    name = np.zeros(_NAME_BYTES, np.uint8)
+    text = get_dtype_name(x.dtype).encode()
+    if len(text) > _NAME_BYTES:
+        raise TypeError(f"{x.dtype} has a description of more than {_NAME_BYTES} bytes")
     name[: len(text)] = np.frombuffer(text, np.uint8)
-    return np.concatenate([_row(x).view(np.uint8), name])
+    return np.concatenate([_encode_shape(x).view(np.uint8), name])
 
 
-def _unlike(operation: str, rows: Row) -> CollectiveMismatch:
+def _build_mismatch_error(operation: str, rows: Row) -> CollectiveMismatch:
     table = {
-        rank: f"{operation}(shapes {[_shape(row) for row in one]})" for rank, one in enumerate(rows)
+        rank: f"{operation}(shapes {[_decode_shape(row) for row in one]})"
+        for rank, one in enumerate(rows)
     }
     told = "; ".join(f"rank {rank}: {row}" for rank, row in table.items())
     return CollectiveMismatch(f"{operation}: the ranks bring blocks of other shapes: {told}", table)

@@ -26,8 +26,8 @@ T = TypeVar("T")
 RETRY_SECONDS = 0.1
 QUIET_SECONDS = 2.0
 """Ranks that start together, and the one that hosts the coordinator, may be apart so far."""
-_SECONDS = 2.0
-_PROBED_EVERY = 1.0
+_PROBE_SECONDS = 2.0
+_PROBE_INTERVAL = 1.0
 _NAME_MISMATCH = 62, 64
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _UNTRUSTED = 2, 18, 19, 20, 21
@@ -37,7 +37,7 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LO
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConnectProblem:
     """Why a coordinator cannot be reached."""
 
     text: str
@@ -45,7 +45,7 @@ class Finding:
     """Whether trying again cannot help: something has to be changed."""
 
 
-def find_reason(endpoint: Endpoint, seconds: float = _SECONDS) -> Finding | None:
+def probe_coordinator(endpoint: Endpoint, seconds: float = _PROBE_SECONDS) -> ConnectProblem | None:
     """Connect to a coordinator, and return what is wrong on the way there; None: nothing is.
 
     Blocks, for `seconds` at most but for looking up a name.
@@ -56,82 +56,86 @@ def find_reason(endpoint: Endpoint, seconds: float = _SECONDS) -> Finding | None
     try:
         connected = socket.create_connection((address.host, address.port), seconds)
     except socket.gaierror as error:
-        return Finding(f"{at}: the name {address.host!r} has no address ({error.strerror})", False)
+        return ConnectProblem(
+            f"{at}: the name {address.host!r} has no address ({error.strerror})", False
+        )
     except ConnectionRefusedError:
         text = "nothing listens there; start one with `allhands serve`, or check host and port"
-        return Finding(f"{at}: {text}", False)
+        return ConnectProblem(f"{at}: {text}", False)
     except TimeoutError:
         text = f"no answer within {seconds:g} s; is a firewall between?"
-        return Finding(f"{at}: {text}", False)
+        return ConnectProblem(f"{at}: {text}", False)
     except OSError as error:
-        return Finding(f"{at}: {error.strerror or error}", False)
+        return ConnectProblem(f"{at}: {error.strerror or error}", False)
     with connected:
         connected.settimeout(max(until - time.monotonic(), 0.1))
         if endpoint.tls_ca is None:
-            return _without_authorities(at, connected)
-        return _with_authorities(at, connected, endpoint)
+            return _probe_without_ca(at, connected)
+        return _probe_with_ca(at, connected, endpoint)
 
 
-def reason_of(error: grpc.RpcError, endpoint: Endpoint) -> str:
+def explain_unavailable(error: grpc.RpcError, endpoint: Endpoint) -> str:
     """Return why a call failed with UNAVAILABLE, as far as that can be found out; else empty."""
     if error.code() is not grpc.StatusCode.UNAVAILABLE:
         return ""
-    found = find_reason(endpoint)
+    found = probe_coordinator(endpoint)
     return "" if found is None else found.text
 
 
-def _without_authorities(at: str, connected: socket.socket) -> Finding | None:
+def _probe_without_ca(prefix: str, sock: socket.socket) -> ConnectProblem | None:
     """Find out whether a coordinator that is called in plaintext speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent, and nothing believed
     try:
-        with context.wrap_socket(connected):
+        with context.wrap_socket(sock):
             pass
     except OSError:
         return None
-    return Finding(
-        f"{at}: it speaks TLS, and this side was given no authority: set ALLHANDS_TLS_CA=FILE "
+    return ConnectProblem(
+        f"{prefix}: it speaks TLS, and this side was given no authority: set ALLHANDS_TLS_CA=FILE "
         "(in Python also tls=) to the one that vouches for it",
         True,
     )
 
 
-def _with_authorities(at: str, connected: socket.socket, endpoint: Endpoint) -> Finding | None:
+def _probe_with_ca(prefix: str, sock: socket.socket, endpoint: Endpoint) -> ConnectProblem | None:
     ours = f"ALLHANDS_TLS_CA={endpoint.tls_ca}"
     name = endpoint.tls_name or endpoint.address.host
     try:
-        with tls_context(endpoint).wrap_socket(connected, server_hostname=name):
+        with tls_context(endpoint).wrap_socket(sock, server_hostname=name):
             return None
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _NAME_MISMATCH:
-            found = ", ".join(_names(endpoint)) or "no name"
+            found = ", ".join(_read_certificate_names(endpoint)) or "no name"
             text = f"its certificate is for {found}, not for {name!r}: dial it by such a name"
         elif error.verify_code in _UNTRUSTED:
             text = f"its certificate is not vouched for by the authorities of this side ({ours})"
         else:
             text = f"its certificate is not valid: {error.verify_message}"
-        return Finding(f"{at}: {text}", True)
+        return ConnectProblem(f"{prefix}: {text}", True)
     except TimeoutError:
-        return Finding(f"{at}: it accepts connections, but does not answer", False)
+        return ConnectProblem(f"{prefix}: it accepts connections, but does not answer", False)
     except ssl.SSLEOFError:
-        return Finding(f"{at}: it closed the connection in the TLS handshake", False)
+        return ConnectProblem(f"{prefix}: it closed the connection in the TLS handshake", False)
     except ssl.SSLError as error:
         if error.reason in _NO_TLS:
-            return Finding(f"{at}: it speaks no TLS, and this side wants TLS ({ours})", True)
-        return Finding(f"{at}: the TLS handshake fails: {error.reason}", False)
+            return ConnectProblem(
+                f"{prefix}: it speaks no TLS, and this side wants TLS ({ours})", True
+            )
+        return ConnectProblem(f"{prefix}: the TLS handshake fails: {error.reason}", False)
     except OSError as error:
-        return Finding(f"{at}: {error.strerror or error}", False)
+        return ConnectProblem(f"{prefix}: {error.strerror or error}", False)
 
 
-def _names(endpoint: Endpoint) -> list[str]:
+def _read_certificate_names(endpoint: Endpoint) -> list[str]:
     """Return the names in the certificate of a coordinator that the authorities vouch for."""
     context = tls_context(endpoint)
     context.check_hostname = False
     address = (endpoint.address.host, endpoint.address.port)
     with (
         contextlib.suppress(OSError),
-        socket.create_connection(address, _SECONDS) as connected,
+        socket.create_connection(address, _PROBE_SECONDS) as connected,
         context.wrap_socket(connected) as secure,
     ):
         found: dict[str, Any] = secure.getpeercert() or {}
@@ -139,7 +143,7 @@ def _names(endpoint: Endpoint) -> list[str]:
     return []
 
 
-class Attempts:
+class ConnectAttempts:
     """Repeated attempts to reach a coordinator that may only be late; for one caller.
 
     They go on until `deadline`, by the monotonic clock, unless something has to be changed. A
@@ -147,14 +151,16 @@ class Attempts:
     """
 
     def __init__(self, deadline: float, quiet: float = QUIET_SECONDS) -> None:
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._deadline = deadline
         self._quiet = quiet
         self._has_warned = False
-        self._probed = -math.inf
-        self._found: Finding | None = None
+        self._last_probe = -math.inf
+        self._problem: ConnectProblem | None = None
 
-    def failed(self, error: AllhandsError, endpoint: Endpoint | None, is_guess: bool) -> None:
+    def record_failure(
+        self, error: AllhandsError, endpoint: Endpoint | None, is_guess: bool
+    ) -> None:
         """Return if another attempt is to be made; may block for a second or two.
 
         Nothing has to be changed where the endpoint is a guess: the next may be right.
@@ -165,24 +171,26 @@ class Attempts:
         """
         now = time.monotonic()
         is_last = now + RETRY_SECONDS > self._deadline
-        if endpoint is not None and (is_last or now - self._probed > _PROBED_EVERY):
-            self._probed = now
-            self._found = find_reason(endpoint, max(min(self._deadline - now, _SECONDS), 0.1))
-        found = self._found
+        if endpoint is not None and (is_last or now - self._last_probe > _PROBE_INTERVAL):
+            self._last_probe = now
+            self._problem = probe_coordinator(
+                endpoint, max(min(self._deadline - now, _PROBE_SECONDS), 0.1)
+            )
+        found = self._problem
         if found is not None and found.is_final and not is_guess:
             raise CoordinatorUnavailable(found.text) from error
         if is_last:
             if found is None:
                 raise error
-            passed = f"tried again for {now - self._begun:.0f} s"
+            passed = f"tried again for {now - self._started:.0f} s"
             raise CoordinatorUnavailable(f"{found.text}; {passed}") from error
-        if not self._has_warned and now - self._begun >= self._quiet:
+        if not self._has_warned and now - self._started >= self._quiet:
             self._has_warned = True
             what = error if found is None else found.text
             logger.warning("%s; trying again for %.0f s", what, self._deadline - now)
 
 
-def insist(
+def call_until_available(
     call: Callable[[], T], endpoint: Endpoint, deadline: float, quiet: float = QUIET_SECONDS
 ) -> T:
     """Make a call of a coordinator that may only be late, until it answers or the deadline passes.
@@ -190,10 +198,10 @@ def insist(
     Raises:
         CoordinatorUnavailable: it did not; says what is wrong on the way there.
     """
-    attempts = Attempts(deadline, quiet)
+    attempts = ConnectAttempts(deadline, quiet)
     while True:
         try:
             return call()
         except CoordinatorUnavailable as error:
-            attempts.failed(error, endpoint, is_guess=False)
+            attempts.record_failure(error, endpoint, is_guess=False)
         time.sleep(RETRY_SECONDS)  # there is no event for "somebody listens"

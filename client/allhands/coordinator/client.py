@@ -12,15 +12,22 @@ from typing import Self, TypeVar
 import grpc
 
 from allhands.coordinator import report_codec
-from allhands.coordinator.attempts import reason_of
+from allhands.coordinator.attempts import explain_unavailable
 from allhands.coordinator.diagnosis import Diagnosis, RankReport, diagnose
-from allhands.coordinator.endpoint import Dial, Endpoint, dial, find_coordinator, meaning, translate
+from allhands.coordinator.endpoint import (
+    ChannelConfig,
+    Endpoint,
+    configure_channel,
+    find_coordinator,
+    translate_error,
+    translate_status,
+)
 from allhands.coordinator.kv import calls
-from allhands.coordinator.kv.blocking import Lines
-from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q
+from allhands.coordinator.kv.blocking import KvConnectionPool
+from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q
 from allhands.coordinator.kv.values import encode
 from allhands.coordinator.status import JobStatus, MemberStatus
-from allhands.deadlines import Timeout, effective_for, seconds
+from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks
 from allhands_proto.codec import (
     decode_compare_set,
@@ -38,7 +45,7 @@ from allhands_proto.values import (
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
 
-_STATES = {
+_MEMBER_STATES = {
     wire.MEMBER_STATE_JOINED: "joined",
     wire.MEMBER_STATE_LOST: "lost",
     wire.MEMBER_STATE_LEFT: "left",
@@ -50,15 +57,15 @@ DIAGNOSED_OPERATIONS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class JobReports:
     """What the ranks of a job say of themselves, by rank, and why some do not.
 
     Of ranks that are lost or have left it is what they said at a failure, or when they left.
     """
 
     job: JobStatus
-    told: Mapping[int, RankReport]
-    absences: Mapping[int, str]
+    reports: Mapping[int, RankReport]
+    missing: Mapping[int, str]
     """Of ranks of which there is no report."""
 
 
@@ -108,14 +115,16 @@ class Control:
     ) -> None:
         self.endpoint = endpoint
         """The coordinator, and what it takes to be let in."""
-        self._inherited: list[object] = []
+        self._parent_connections: list[object] = []
         """Connections of the processes that this one was forked from, which are not to be freed."""
         self._is_closed = False
         self._connect()
         self._job = job
-        self._timeout = seconds(timeout)
-        find_port = partial(_port_known_to, weakref.ref(self))
-        self._lines = Lines(self._dial.endpoint, find_port if use_lines else lambda _: None)
+        self._timeout = to_seconds(timeout)
+        find_port = partial(_find_port_of, weakref.ref(self))
+        self._kv_pool = KvConnectionPool(
+            self._channel_config.endpoint, find_port if use_lines else lambda _: None
+        )
         forks.hold(self)
 
     def __enter__(self) -> Self:
@@ -132,13 +141,18 @@ class Control:
     def close(self) -> None:
         """Drop the connection; calls that wait raise CoordinatorUnavailable. Idempotent."""
         self._is_closed = True
-        self._lines.close()
+        self._kv_pool.close()
         if not forks.is_inherited(self._generation):
             self._channel.close()
 
     def forked(self) -> None:
         """Leave the connection to the parent: a forked child makes its own with its next call."""
-        self._inherited += self._dial, self._channel, self._stub, self._describe
+        self._parent_connections += (
+            self._channel_config,
+            self._channel,
+            self._stub,
+            self._describe_coordinator,
+        )
 
     @property
     def job_name(self) -> str | None:
@@ -149,8 +163,8 @@ class Control:
 
     def put(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Set the key, and return the revision of the job's store that this made."""
-        request = wire.SetRequest(job=self._named(), key=key, value=encode(value))
-        return self._about_keys(calls.SET, request, timeout).revision
+        request = wire.SetRequest(job=self._require_job(), key=key, value=encode(value))
+        return self._call_kv(calls.SET, request, timeout).revision
 
     def get(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Return what the key holds; with `wait`, as soon as it exists.
@@ -159,8 +173,8 @@ class Control:
             NotFound: there is no such key, without `wait`.
             StoreTimeout: nobody set it in time.
         """
-        request = wire.GetRequest(job=self._named(), key=key, wait=wait)
-        return self._about_keys(calls.GET, request, timeout).value
+        request = wire.GetRequest(job=self._require_job(), key=key, wait=wait)
+        return self._call_kv(calls.GET, request, timeout).value
 
     def wait(self, keys: Sequence[str], *, timeout: Timeout | None = None) -> None:
         """Return when all the keys exist.
@@ -168,13 +182,13 @@ class Control:
         Raises:
             StoreTimeout: some were not set in time.
         """
-        request = wire.WaitRequest(job=self._named(), keys=keys)
-        self._about_keys(calls.WAIT, request, timeout)
+        request = wire.WaitRequest(job=self._require_job(), keys=keys)
+        self._call_kv(calls.WAIT, request, timeout)
 
     def add(self, key: str, amount: int = 1, *, timeout: Timeout | None = None) -> int:
         """Add to the decimal number that the key holds, 0 if it does not exist; return the sum."""
-        request = wire.AddRequest(job=self._named(), key=key, amount=amount)
-        return self._about_keys(calls.ADD, request, timeout).value
+        request = wire.AddRequest(job=self._require_job(), key=key, amount=amount)
+        return self._call_kv(calls.ADD, request, timeout).value
 
     def cas(
         self,
@@ -186,23 +200,23 @@ class Control:
     ) -> CompareSetResult:
         """Set the key if it holds `expected`, or if it does not exist and `expected` is empty."""
         request = wire.CompareSetRequest(
-            job=self._named(), key=key, expected=encode(expected), desired=encode(desired)
+            job=self._require_job(), key=key, expected=encode(expected), desired=encode(desired)
         )
-        reply = self._about_keys(calls.COMPARE_SET, request, timeout)
+        reply = self._call_kv(calls.COMPARE_SET, request, timeout)
         return decode_compare_set(reply)
 
     def append(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to what the key holds, nothing if it does not exist; return the new length."""
-        request = wire.AppendRequest(job=self._named(), key=key, value=encode(value))
-        return self._about_keys(calls.APPEND, request, timeout).length
+        request = wire.AppendRequest(job=self._require_job(), key=key, value=encode(value))
+        return self._call_kv(calls.APPEND, request, timeout).length
 
     def multi_put(self, pairs: Mapping[str, bytes | str], *, timeout: Timeout | None = None) -> int:
         """Set all the keys at once, and return the revision that this made."""
         request = wire.MultiSetRequest(
-            job=self._named(),
+            job=self._require_job(),
             pairs=[wire.KeyValue(key=key, value=encode(value)) for key, value in pairs.items()],
         )
-        return self._about_keys(calls.MULTI_SET, request, timeout).revision
+        return self._call_kv(calls.MULTI_SET, request, timeout).revision
 
     def multi_get(
         self, keys: Sequence[str], *, wait: bool = False, timeout: Timeout | None = None
@@ -213,30 +227,30 @@ class Control:
             NotFound: some do not exist, without `wait`.
             StoreTimeout: some were not set in time.
         """
-        request = wire.MultiGetRequest(job=self._named(), keys=keys, wait=wait)
-        return tuple(self._about_keys(calls.MULTI_GET, request, timeout).values)
+        request = wire.MultiGetRequest(job=self._require_job(), keys=keys, wait=wait)
+        return tuple(self._call_kv(calls.MULTI_GET, request, timeout).values)
 
     def delete(self, key: str, *, timeout: Timeout | None = None) -> bool:
         """Delete the key, and say whether it existed."""
-        request = wire.DeleteRequest(job=self._named(), key=key)
-        return self._about_keys(calls.DELETE, request, timeout).deleted
+        request = wire.DeleteRequest(job=self._require_job(), key=key)
+        return self._call_kv(calls.DELETE, request, timeout).deleted
 
     def list(self, prefix: str = "", *, timeout: Timeout | None = None) -> tuple[str, ...]:
         """Return the keys that begin with `prefix`, sorted."""
-        request = wire.ListRequest(job=self._named(), prefix=prefix)
-        return tuple(self._about_keys(calls.LIST, request, timeout).keys)
+        request = wire.ListRequest(job=self._require_job(), prefix=prefix)
+        return tuple(self._call_kv(calls.LIST, request, timeout).keys)
 
     def count(self, *, timeout: Timeout | None = None) -> int:
         """Return how many keys the job has."""
-        request = wire.CountRequest(job=self._named())
-        return self._about_keys(calls.COUNT, request, timeout).count
+        request = wire.CountRequest(job=self._require_job())
+        return self._call_kv(calls.COUNT, request, timeout).count
 
     # ------------------------------------------------------------ queues
 
     def queue_push(self, key: str, value: bytes | str, *, timeout: Timeout | None = None) -> int:
         """Append to the queue, and return how long it is then; 0: somebody waited for the value."""
-        request = wire.QueuePushRequest(job=self._named(), key=key, value=encode(value))
-        return self._about_keys(calls.QUEUE_PUSH, request, timeout).length
+        request = wire.QueuePushRequest(job=self._require_job(), key=key, value=encode(value))
+        return self._call_kv(calls.QUEUE_PUSH, request, timeout).length
 
     def queue_pop(self, key: str, *, wait: bool = False, timeout: Timeout | None = None) -> bytes:
         """Remove what is first in the queue, and return it; with `wait`, as soon as there is any.
@@ -247,13 +261,13 @@ class Control:
             NotFound: it is empty, without `wait`.
             StoreTimeout: nobody pushed in time.
         """
-        request = wire.QueuePopRequest(job=self._named(), key=key, wait=wait)
-        return self._about_keys(calls.QUEUE_POP, request, timeout).value
+        request = wire.QueuePopRequest(job=self._require_job(), key=key, wait=wait)
+        return self._call_kv(calls.QUEUE_POP, request, timeout).value
 
     def queue_length(self, key: str, *, timeout: Timeout | None = None) -> int:
         """Return how many values the queue holds."""
-        request = wire.QueueLengthRequest(job=self._named(), key=key)
-        return self._about_keys(calls.QUEUE_LENGTH, request, timeout).length
+        request = wire.QueueLengthRequest(job=self._require_job(), key=key)
+        return self._call_kv(calls.QUEUE_LENGTH, request, timeout).length
 
     # ------------------------------------------------------------ barriers
 
@@ -275,9 +289,9 @@ class Control:
             Refused: the others wait for other participants under this name.
         """
         request = wire.BarrierRequest(
-            job=self._named(), name=name, participant=participant, participants=participants
+            job=self._require_job(), name=name, participant=participant, participants=participants
         )
-        doing = self._in_job(f"wait at barrier {name!r} as {participant!r}")
+        doing = self._append_job(f"wait at barrier {name!r} as {participant!r}")
         return self._call(self._calls.Barrier, request, doing, timeout).generation
 
     # ------------------------------------------------------------ looking
@@ -285,7 +299,7 @@ class Control:
     def jobs(self, *, timeout: Timeout | None = None) -> tuple[JobStatus, ...]:
         """Return every job that the coordinator knows, by name."""
         reply = self._call(self._calls.ListJobs, wire.ListJobsRequest(), "list jobs", timeout)
-        return tuple(sorted(map(_job, reply.jobs), key=lambda job: job.job))
+        return tuple(sorted(map(_read_job, reply.jobs), key=lambda job: job.job))
 
     def job(self, name: str | None = None, *, timeout: Timeout | None = None) -> JobStatus:
         """Return one job, this client's own unless another is named.
@@ -293,9 +307,9 @@ class Control:
         Raises:
             NotFound: the coordinator knows no such job.
         """
-        request = wire.DescribeJobRequest(job=name or self._named())
+        request = wire.DescribeJobRequest(job=name or self._require_job())
         doing = f"describe job {request.job!r}"
-        return _job(self._call(self._calls.DescribeJob, request, doing, timeout))
+        return _read_job(self._call(self._calls.DescribeJob, request, doing, timeout))
 
     def members(self, *, timeout: Timeout | None = None) -> tuple[MemberStatus, ...]:
         """Return the members of the job, by rank.
@@ -311,7 +325,7 @@ class Control:
         operations: int = DIAGNOSED_OPERATIONS,
         *,
         timeout: Timeout | None = None,
-    ) -> Reports:
+    ) -> JobReports:
         """Return what the ranks of a job say of themselves, `operations` of each group.
 
         Ranks that do not answer within 2 s are told apart. Each may say 1 MiB, or less where there
@@ -320,17 +334,17 @@ class Control:
         Raises:
             NotFound: the coordinator knows no such job.
         """
-        request = wire.CollectReportsRequest(job=name or self._named(), operations=operations)
-        limit = self._timeout if timeout is None else seconds(timeout)
+        request = wire.CollectReportsRequest(job=name or self._require_job(), operations=operations)
+        limit = self._timeout if timeout is None else to_seconds(timeout)
         job: JobStatus | None = None
         told: dict[int, RankReport] = {}
         absences: dict[int, str] = {}
         try:
             for reply in self._calls.CollectReports(
-                request, timeout=limit, metadata=self._dial.metadata
+                request, timeout=limit, metadata=self._channel_config.metadata
             ):
                 if reply.HasField("job"):
-                    job = _job(reply.job)
+                    job = _read_job(reply.job)
                 elif reply.report.missing_reason and not reply.report.report:
                     absences[reply.report.rank] = reply.report.missing_reason
                 elif (report := report_codec.decode(reply.report.report, operations)) is None:
@@ -339,9 +353,9 @@ class Control:
                     told[reply.report.rank] = report
         except grpc.RpcError as error:
             doing = f"collect the reports of job {request.job!r}"
-            raise self._translated(error, doing) from error
+            raise self._translate(error, doing) from error
         assert job is not None  # it comes first
-        return Reports(job, told, absences)
+        return JobReports(job, told, absences)
 
     def diagnose(self, name: str | None = None, *, timeout: Timeout | None = None) -> Diagnosis:
         """Ask every rank of a job where it is, and return who waits for whom and who is behind.
@@ -352,7 +366,7 @@ class Control:
             NotFound: the coordinator knows no such job.
         """
         found = self.reports(name, timeout=timeout)
-        return diagnose(found.job, found.told, found.absences)
+        return diagnose(found.job, found.reports, found.missing)
 
     # ------------------------------------------------------------ ending
 
@@ -367,7 +381,7 @@ class Control:
             NotFound: the coordinator knows no such job.
             Refused: nobody is in it.
         """
-        request = wire.AbortJobRequest(job=job or self._named(), by=by, reason=reason)
+        request = wire.AbortJobRequest(job=job or self._require_job(), by=by, reason=reason)
         doing = f"abort job {request.job!r}"
         return self._call(self._calls.AbortJob, request, doing, timeout).notified
 
@@ -389,7 +403,7 @@ class Control:
             Refused: members are in it.
         """
         request = wire.DeleteJobRequest(
-            job=name or self._named(), by=by or f"process {os.getpid()}", force=force
+            job=name or self._require_job(), by=by or f"process {os.getpid()}", force=force
         )
         doing = f"delete job {request.job!r}"
         return self._call(self._calls.DeleteJob, request, doing, timeout).expelled
@@ -405,9 +419,9 @@ class Control:
             NotFound: the coordinator knows no such job.
         """
         request = wire.ReportExitRequest(
-            job=self._named(), pid_namespace=space, pid=pid, start_ticks=born, status=status
+            job=self._require_job(), pid_namespace=space, pid=pid, start_ticks=born, status=status
         )
-        doing = self._in_job(f"report the end of process {pid}")
+        doing = self._append_job(f"report the end of process {pid}")
         return self._call(self._calls.ReportExit, request, doing, timeout).known
 
     # ------------------------------------------------------------ calling
@@ -415,32 +429,34 @@ class Control:
     def _connect(self) -> None:
         """Make the channel of this process, which connects with its first call."""
         self._generation = forks.generation
-        self._dial: Dial = dial(self.endpoint)
-        self._channel = self._dial.open()
+        self._channel_config: ChannelConfig = configure_channel(self.endpoint)
+        self._channel = self._channel_config.open()
         self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
-        self._describe = self._stub.DescribeCoordinator
+        self._describe_coordinator = self._stub.DescribeCoordinator
         if self._is_closed:
             self._channel.close()
 
     @property
     def _calls(self) -> coordinator_pb2_grpc.CoordinatorStub:
         """The calls of the coordinator."""
-        self._check_connected()
+        self._reconnect_if_forked()
         return self._stub
 
-    def _check_connected(self) -> None:
+    def _reconnect_if_forked(self) -> None:
         """Connect anew in a forked child."""
         if forks.is_inherited(self._generation):
             self._connect()
 
-    def _find_port(self, limit: float) -> CallsPort | None:
-        self._check_connected()
+    def _find_port(self, limit: float) -> KvPort | None:
+        self._reconnect_if_forked()
         deadline = time.monotonic() + limit
 
         def describe() -> wire.CoordinatorDescription:
             remaining = max(deadline - time.monotonic(), 0.0)
             request = wire.DescribeCoordinatorRequest()
-            return self._describe(request, timeout=remaining, metadata=self._dial.metadata)
+            return self._describe_coordinator(
+                request, timeout=remaining, metadata=self._channel_config.metadata
+            )
 
         try:
             try:
@@ -455,66 +471,70 @@ class Control:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return None  # an older one
             raise
-        return calls.calls_port(found)
+        return calls.read_kv_port(found)
 
-    def _named(self) -> str:
+    def _require_job(self) -> str:
         if not self._job:
-            raise ValueError(f"no job named: write ah://{self._dial.target}/JOB, or pass job=")
+            raise ValueError(
+                f"no job named: write ah://{self._channel_config.target}/JOB, or pass job="
+            )
         return self._job
 
-    def _about_keys(self, call: KeyCall[Q, P], request: Q, timeout: Timeout | None) -> P:
-        limit = self._timeout if timeout is None else seconds(timeout)
-        limit = effective_for(lambda: self._in_job(call.doing(request)), limit)
+    def _call_kv(self, call: KvCall[Q, P], request: Q, timeout: Timeout | None) -> P:
+        limit = self._timeout if timeout is None else to_seconds(timeout)
+        limit = clip_or_raise(lambda: self._append_job(call.describe(request)), limit)
         deadline = time.monotonic() + limit
         try:
-            reply = self._lines.call(call, request, deadline)
+            reply = self._kv_pool.call(call, request, deadline)
             if reply is None:
                 method = getattr(self._calls, call.method)
                 remaining = deadline - time.monotonic()
-                reply = method(request, timeout=remaining, metadata=self._dial.metadata)
+                reply = method(request, timeout=remaining, metadata=self._channel_config.metadata)
             return reply
-        except CallFailed as error:
-            doing = self._in_job(call.doing(request))
-            raise meaning(error.code, error.details, doing, at=self._dial.target) from error
+        except KvCallError as error:
+            doing = self._append_job(call.describe(request))
+            raise translate_status(
+                error.code, error.details, doing, target=self._channel_config.target
+            ) from error
         except grpc.RpcError as error:
-            doing = self._in_job(call.doing(request))
-            raise self._translated(error, doing) from error
+            doing = self._append_job(call.describe(request))
+            raise self._translate(error, doing) from error
 
-    def _in_job(self, doing: str) -> str:
-        return f"{doing} of job {self._job!r}"
+    def _append_job(self, action: str) -> str:
+        return f"{action} of job {self._job!r}"
 
     def _call(
         self,
         method: "grpc.UnaryUnaryMultiCallable[_Request, _Reply]",
         request: _Request,
-        doing: str,
+        action: str,
         timeout: Timeout | None,
     ) -> _Reply:
-        limit = self._timeout if timeout is None else seconds(timeout)
-        limit = effective_for(lambda: doing, limit)
+        limit = self._timeout if timeout is None else to_seconds(timeout)
+        limit = clip_or_raise(lambda: action, limit)
         try:
-            return method(request, timeout=limit, metadata=self._dial.metadata)
+            return method(request, timeout=limit, metadata=self._channel_config.metadata)
         except grpc.RpcError as error:
-            raise self._translated(error, doing) from error
+            raise self._translate(error, action) from error
 
-    def _translated(self, error: grpc.RpcError, doing: str) -> Exception:
-        reason = reason_of(error, self._dial.endpoint)
-        return translate(error, doing, at=self._dial.target, reason=reason)
+    def _translate(self, error: grpc.RpcError, action: str) -> Exception:
+        reason = explain_unavailable(error, self._channel_config.endpoint)
+        return translate_error(error, action, target=self._channel_config.target, reason=reason)
 
 
-def _port_known_to(asking: "weakref.ref[Control]", limit: float) -> CallsPort | None:
-    control = asking()
+def _find_port_of(client: "weakref.ref[Control]", limit: float) -> KvPort | None:
+    control = client()
     assert control is not None, "it is what calls"
     return control._find_port(limit)
 
 
-def _job(job: wire.Job) -> JobStatus:
+def _read_job(job: wire.Job) -> JobStatus:
     return JobStatus(
         job=job.job,
         state=job.state,
         epoch=job.epoch,
         world_size=job.world_size,
-        members=tuple(map(_member, job.members)),
+        members=tuple(map(_read_member, job.members)),
         groups=tuple(map(decode_group, job.groups)),
         heartbeat_window=job.heartbeat_window,
         keys=job.keys,
@@ -524,7 +544,7 @@ def _job(job: wire.Job) -> JobStatus:
     )
 
 
-def _member(member: wire.Member) -> MemberStatus:
+def _read_member(member: wire.Member) -> MemberStatus:
     return MemberStatus(
         rank=member.rank,
         member_id=member.member_id,
@@ -532,7 +552,7 @@ def _member(member: wire.Member) -> MemberStatus:
         pid=member.pid,
         address=member.address,
         label=member.label,
-        state=_STATES.get(member.state, "unknown"),
+        state=_MEMBER_STATES.get(member.state, "unknown"),
         reason=member.reason,
         last_heartbeat=member.last_heartbeat,
         operations=tuple(map(decode_operation, member.progress)),

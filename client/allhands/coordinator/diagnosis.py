@@ -25,7 +25,7 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class PendingOperation:
     """An operation that a rank is in."""
 
     group: str
@@ -51,7 +51,7 @@ class RankDiagnosis:
     pid: int
     absence: str
     """Why it did not answer; empty: it did, or what it said at its end is known."""
-    waits: tuple[Wait, ...]
+    waits: tuple[PendingOperation, ...]
     """What it is in, the oldest first."""
     idle: float
     """Seconds since it is in none; 0: it is in one, or has not been in any."""
@@ -66,7 +66,7 @@ class RankDiagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class CallPosition:
     """Where some ranks are in the order of a group's calls."""
 
     sequence: int
@@ -80,7 +80,7 @@ class GroupDiagnosis:
     """Where the ranks of a group are, the foremost first."""
 
     group: str
-    positions: tuple[Position, ...]
+    positions: tuple[CallPosition, ...]
     unknown: tuple[int, ...] = ()
     """Ranks that were lost and did not say where they were then."""
     is_over: bool = False
@@ -131,9 +131,9 @@ class Diagnosis:
 
     def __str__(self) -> str:
         # Only who looks at the table pays for importing what draws it.
-        from allhands.coordinator.tables import diagnosis_table, plain
+        from allhands.coordinator.tables import draw_diagnosis, render_plain
 
-        return plain(diagnosis_table(self))
+        return render_plain(draw_diagnosis(self))
 
 
 def diagnose(
@@ -145,7 +145,7 @@ def diagnose(
         for member in job.members
     }
     ranks = tuple(
-        _rank(member, reports.get(member.rank), absences.get(member.rank, ""))
+        _diagnose_rank(member, reports.get(member.rank), absences.get(member.rank, ""))
         for member in job.members
     )
     silent = {
@@ -156,7 +156,7 @@ def diagnose(
     groups = tuple(
         GroupDiagnosis(
             group.group,
-            _positions(group.group, [at for at in group.ranks if at not in silent], progress),
+            _find_positions(group.group, [at for at in group.ranks if at not in silent], progress),
             tuple(sorted(silent.intersection(group.ranks))),
             job.ended is not None,
         )
@@ -171,14 +171,14 @@ def diagnose(
     return Diagnosis(job.job, job.state, ranks, groups, tuple(late), job.failures, job.ended)
 
 
-def _rank(member: MemberStatus, report: RankReport | None, absence: str) -> RankDiagnosis:
+def _diagnose_rank(member: MemberStatus, report: RankReport | None, absence: str) -> RankDiagnosis:
     progress = member.operations if report is None else report.progress
-    waits = _waits(progress, report)
+    waits = _find_waits(progress, report)
     ended = min(progress, key=lambda one: one.elapsed, default=None)
     idle, last = 0.0, ""
     if not waits and ended is not None and ended.sequence:
         idle = ended.elapsed
-        last = _named_last(ended, () if report is None else report.operations)
+        last = _format_last_call(ended, () if report is None else report.operations)
     return RankDiagnosis(
         rank=member.rank,
         host=member.host,
@@ -189,18 +189,20 @@ def _rank(member: MemberStatus, report: RankReport | None, absence: str) -> Rank
         last=last,
         stack="" if report is None else report.stack,
         gone="" if member.state == "joined" else member.state,
-        stale=_stale(member, report),
+        stale=_compute_staleness(member, report),
     )
 
 
-def _stale(member: MemberStatus, report: RankReport | None) -> float:
+def _compute_staleness(member: MemberStatus, report: RankReport | None) -> float:
     """Return how old what a lost rank had told was when it was lost."""
     if member.state != "lost" or member.gone is None or report is not None:
         return 0.0
     return max(member.last_heartbeat - member.gone, 0.0)
 
 
-def _waits(progress: Iterable[OperationStatus], report: RankReport | None) -> tuple[Wait, ...]:
+def _find_waits(
+    progress: Iterable[OperationStatus], report: RankReport | None
+) -> tuple[PendingOperation, ...]:
     """Return what a rank is in: as it has recorded, else as it has told the coordinator."""
     found = []
     recorded = set()
@@ -214,7 +216,7 @@ def _waits(progress: Iterable[OperationStatus], report: RankReport | None) -> tu
             if one.outcome != "running":
                 since = inside[one.group, one.sequence]
             found.append(
-                Wait(
+                PendingOperation(
                     group=one.group,
                     sequence=one.sequence,
                     operation=one.operation,
@@ -227,11 +229,15 @@ def _waits(progress: Iterable[OperationStatus], report: RankReport | None) -> tu
             )
     for now in progress:
         if now.operation and (now.group, now.sequence) not in recorded:
-            found.append(Wait(now.group, now.sequence, now.operation, "", now.elapsed, (), "", ""))
+            found.append(
+                PendingOperation(
+                    now.group, now.sequence, now.operation, "", now.elapsed, (), "", ""
+                )
+            )
     return tuple(sorted(found, key=lambda one: -one.seconds))
 
 
-def _named_last(ended: OperationStatus, operations: Sequence[OperationRecord]) -> str:
+def _format_last_call(ended: OperationStatus, operations: Sequence[OperationRecord]) -> str:
     """Name the call after which a rank has been in none."""
     call = f"#{ended.sequence} of group {ended.group}"
     for one in reversed(operations):
@@ -242,16 +248,16 @@ def _named_last(ended: OperationStatus, operations: Sequence[OperationRecord]) -
     return call
 
 
-def _positions(
+def _find_positions(
     group: str, ranks: Iterable[int], progress: Mapping[int, Sequence[OperationStatus]]
-) -> tuple[Position, ...]:
+) -> tuple[CallPosition, ...]:
     at: dict[tuple[int, str], list[int]] = {}
     for rank in ranks:
         here = next((one for one in progress.get(rank, ()) if one.group == group), None)
         key = (0, "") if here is None else (here.sequence, here.operation)
         at.setdefault(key, []).append(rank)
     return tuple(
-        Position(sequence, operation, tuple(sorted(found)))
+        CallPosition(sequence, operation, tuple(sorted(found)))
         for (sequence, operation), found in sorted(
             at.items(), key=lambda one: (-one[0][0], not one[0][1], one[0][1])
         )

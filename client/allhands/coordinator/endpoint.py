@@ -23,12 +23,12 @@ from allhands.errors import (
     StoreTimeout,
     Unauthenticated,
 )
-from allhands.escapes import lines
+from allhands.escapes import escape_lines
 from allhands_proto import forks, notice
 from allhands_proto.certificates import client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
 
-_FORM = "ah://HOST:PORT or ah://HOST:PORT/JOB"
+_URL_FORMAT = "ah://HOST:PORT or ah://HOST:PORT/JOB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,18 @@ def parse_url(url: str) -> Address:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError(f"not a coordinator's URL: {url!r}: {error}; write {_FORM}") from error
+        raise ValueError(
+            f"not a coordinator's URL: {url!r}: {error}; write {_URL_FORMAT}"
+        ) from error
     if parts.scheme != "ah":
         raise ValueError(f"not a coordinator's URL, which begins with ah://: {url!r}")
     if not host:
-        raise ValueError(f"no host in {url!r}; write {_FORM}")
+        raise ValueError(f"no host in {url!r}; write {_URL_FORMAT}")
     if not port:
-        raise ValueError(f"no port in {url!r}; write {_FORM}")
+        raise ValueError(f"no port in {url!r}; write {_URL_FORMAT}")
     job = parts.path.removeprefix("/")
     if parts.query or parts.fragment or "/" in job or job != "".join(job.split()):
-        raise ValueError(f"not one job's name: {parts.path!r} in {url!r}; write {_FORM}")
+        raise ValueError(f"not one job's name: {parts.path!r} in {url!r}; write {_URL_FORMAT}")
     return Address(host, port, job or None)
 
 
@@ -132,7 +134,7 @@ def find_coordinator(
     url = url or environ.get("ALLHANDS_URL") or None
     if url is not None:
         address = parse_url(url)
-        return complete(
+        return apply_notice(
             Endpoint(
                 address,
                 token or environ.get("ALLHANDS_TOKEN") or None,
@@ -141,13 +143,13 @@ def find_coordinator(
                 environ.get("ALLHANDS_TLS_NAME") or None,
             )
         )
-    found = _only_one(notice.live())
-    address = Address(_dialable(found.host), found.port)
+    found = _choose_notice(notice.live())
+    address = Address(_to_dialable(found.host), found.port)
     # What is sent to an address of this host does not leave it.
-    return _as_noted(Endpoint(address, token or found.token, insecure=True), found)
+    return _merge_notice(Endpoint(address, token or found.token, insecure=True), found)
 
 
-def complete(endpoint: Endpoint) -> Endpoint:
+def apply_notice(endpoint: Endpoint) -> Endpoint:
     """Add what the notice of a coordinator says, if no token was given: that, and how it does TLS.
 
     A notice counts only on loopback: the same port on another host belongs to somebody else, who
@@ -156,10 +158,10 @@ def complete(endpoint: Endpoint) -> Endpoint:
     if endpoint.token is not None or not endpoint.address.is_loopback:
         return endpoint
     found = notice.find(endpoint.address.port)
-    return endpoint if found is None else _as_noted(endpoint, found)
+    return endpoint if found is None else _merge_notice(endpoint, found)
 
 
-def _as_noted(endpoint: Endpoint, found: notice.Notice) -> Endpoint:
+def _merge_notice(endpoint: Endpoint, found: notice.Notice) -> Endpoint:
     return replace(
         endpoint,
         token=endpoint.token or found.token,
@@ -168,7 +170,7 @@ def _as_noted(endpoint: Endpoint, found: notice.Notice) -> Endpoint:
     )
 
 
-def _only_one(notices: list[notice.Notice]) -> notice.Notice:
+def _choose_notice(notices: list[notice.Notice]) -> notice.Notice:
     candidates = [found for found in notices if found.kind == "daemon"] or notices
     match candidates:
         case [only]:
@@ -187,13 +189,13 @@ def _only_one(notices: list[notice.Notice]) -> notice.Notice:
             )
 
 
-def _dialable(host: str) -> str:
+def _to_dialable(host: str) -> str:
     """Turn the address that means "all of this host" into one that can be dialled."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
 
 
 @dataclass(frozen=True, slots=True)
-class Dial:
+class ChannelConfig:
     """The arguments of a channel, `grpc` and `grpc.aio` alike, and the metadata of its calls.
 
     Pass `metadata` with every call. `credentials` is None for a plaintext channel.
@@ -214,7 +216,7 @@ class Dial:
         return grpc.secure_channel(self.target, self.credentials, options=self.options)
 
 
-_OPTIONS = (
+_CHANNEL_OPTIONS = (
     # A proxy for the outside world has no business between ranks and their coordinator.
     ("grpc.enable_http_proxy", 0),
     # Own connections: else a channel inherits the back-off of an earlier one to the same address.
@@ -262,7 +264,7 @@ def check_privacy(endpoint: Endpoint) -> Endpoint:
     )
 
 
-def dial(endpoint: Endpoint) -> Dial:
+def configure_channel(endpoint: Endpoint) -> ChannelConfig:
     """Prepare a channel to the coordinator; it sends nothing there.
 
     Raises:
@@ -279,17 +281,17 @@ def dial(endpoint: Endpoint) -> Dial:
         if not (endpoint.token.isascii() and endpoint.token.isprintable()):
             raise ValueError("the token holds characters that no token has, perhaps a line's end")
         metadata = (("authorization", f"Bearer {endpoint.token}"),)
-    options: tuple[tuple[str, int | str], ...] = _OPTIONS
+    options: tuple[tuple[str, int | str], ...] = _CHANNEL_OPTIONS
     if endpoint.tls_name:
         options += (("grpc.ssl_target_name_override", endpoint.tls_name),)
-    return Dial(endpoint, endpoint.address.target, credentials, options, metadata)
+    return ChannelConfig(endpoint, endpoint.address.target, credentials, options, metadata)
 
 
-def translate(
+def translate_error(
     error: grpc.RpcError,
-    doing: str,
+    action: str,
     *,
-    at: str,
+    target: str,
     refused: type[AllhandsError] = Refused,
     reason: str = "",
 ) -> Exception:
@@ -297,17 +299,17 @@ def translate(
 
     The arguments are those of `meaning`.
     """
-    return meaning(
-        error.code(), error.details() or "", doing, at=at, refused=refused, reason=reason
+    return translate_status(
+        error.code(), error.details() or "", action, target=target, refused=refused, reason=reason
     )
 
 
-def meaning(
+def translate_status(
     code: grpc.StatusCode,
     details: str,
-    doing: str,
+    action: str,
     *,
-    at: str,
+    target: str,
     refused: type[AllhandsError] = Refused,
     reason: str = "",
 ) -> Exception:
@@ -329,7 +331,7 @@ def meaning(
         ABORTED                              `refused`
         anything else                        AllhandsError that names the code
     """
-    said = f"{doing}: {lines(details)}"  # of whoever answers there
+    said = f"{action}: {escape_lines(details)}"  # of whoever answers there
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return StoreTimeout(f"timeout: {said}")
@@ -337,19 +339,19 @@ def meaning(
             return CoordinatorUnavailable(f"{reason} ({said})")
         case grpc.StatusCode.UNAVAILABLE:
             return CoordinatorUnavailable(
-                f"the coordinator at {at} is not available ({said}); start one with "
+                f"the coordinator at {target} is not available ({said}); start one with "
                 "`allhands serve`, or check its address and whether it speaks TLS (ALLHANDS_TLS_CA)"
             )
         case grpc.StatusCode.CANCELLED:
             return CoordinatorUnavailable(
-                f"the call to the coordinator at {at} was cut off ({said})"
+                f"the call to the coordinator at {target} was cut off ({said})"
             )
         case grpc.StatusCode.UNAUTHENTICATED:
             return Unauthenticated(
-                f"the coordinator at {at} wants its token ({said}): set ALLHANDS_TOKEN"
+                f"the coordinator at {target} wants its token ({said}): set ALLHANDS_TOKEN"
             )
         case grpc.StatusCode.PERMISSION_DENIED:
-            return PermissionDenied(f"the coordinator at {at} does not allow this: {said}")
+            return PermissionDenied(f"the coordinator at {target} does not allow this: {said}")
         case grpc.StatusCode.NOT_FOUND:
             return NotFound(said)
         case grpc.StatusCode.INVALID_ARGUMENT if issubclass(refused, JoinRefused):
@@ -367,4 +369,4 @@ def meaning(
         ):
             return refused(said)
         case _:
-            return AllhandsError(f"the coordinator at {at} failed with {code.name}: {said}")
+            return AllhandsError(f"the coordinator at {target} failed with {code.name}: {said}")

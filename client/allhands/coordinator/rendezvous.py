@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allhands.config import Alone, Daemon, Gathering, Hosted, WorldConfig
-from allhands.coordinator.attempts import RETRY_SECONDS, Attempts
-from allhands.coordinator.endpoint import Address, Endpoint, check_privacy, complete, parse_url
+from allhands.config import Daemon, FileRendezvous, HostedByRank0, SingleProcess, WorldConfig
+from allhands.coordinator.attempts import RETRY_SECONDS, ConnectAttempts
+from allhands.coordinator.endpoint import Address, Endpoint, apply_notice, check_privacy, parse_url
 from allhands.errors import CoordinatorUnavailable
-from allhands.runtime.loading import uncollected
+from allhands.runtime.loading import pause_gc
 from allhands_proto import notice
 
 if TYPE_CHECKING:
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _DRAIN_SECONDS = 30.0
 _ANY_PORT = 1
 
 
 @dataclass(slots=True)
-class Meeting:
+class WorldRendezvous:
     """A coordinator to go to, and the embedded one where this rank hosts it."""
 
     endpoint: Endpoint
-    hosted: "RunningCoordinator | None" = None
-    note: Path | None = None
+    embedded: "RunningCoordinator | None" = None
+    rendezvous_file: Path | None = None
     is_guess: bool = False
     """The endpoint is from what rank 0 left on this host, perhaps from an earlier world of it."""
 
     async def aclose(self) -> None:
         """Where this rank hosts the coordinator, wait until the others have left, then end it."""
-        if self.note is not None:
-            self.note.unlink(missing_ok=True)
-        if self.hosted is not None:
-            await self.hosted.stop(_DRAIN_SECONDS)
+        if self.rendezvous_file is not None:
+            self.rendezvous_file.unlink(missing_ok=True)
+        if self.embedded is not None:
+            await self.embedded.stop(_DRAIN_SECONDS)
 
 
-async def meet(config: WorldConfig) -> Meeting:
+async def find_or_host_coordinator(config: WorldConfig) -> WorldRendezvous:
     """Find the coordinator of a world; rank 0 starts it where it has none.
 
     Raises:
@@ -58,49 +58,55 @@ async def meet(config: WorldConfig) -> Meeting:
         ValueError: the coordinator would be reached from other hosts without a token and TLS, or
             others could read this rank's token on its way there.
     """
-    match config.place:
+    match config.rendezvous:
         case Daemon(url):
             address = parse_url(url)
-            endpoint = complete(
+            endpoint = apply_notice(
                 Endpoint(address, config.token, config.tls_ca, config.insecure, config.tls_name)
             )
             await asyncio.to_thread(check_privacy, endpoint)
-            return Meeting(endpoint)
-        case Hosted() as place:
-            return await _hosted(config, place)
-        case Gathering(name):
+            return WorldRendezvous(endpoint)
+        case HostedByRank0() as place:
+            return await _host_or_connect(config, place)
+        case FileRendezvous(name):
             path = Path(name) if os.path.isabs(name) else notice.directory() / name
             if config.rank != 0:
-                return Meeting(await _find_note(path, config.timeout), is_guess=True)
+                return WorldRendezvous(
+                    await _wait_rendezvous_file(path, config.timeout), is_guess=True
+                )
             path.unlink(missing_ok=True)  # of an earlier run that was killed
-            meeting = await _host(_with_token(config), "127.0.0.1", 0)
-            meeting.note = path
-            _leave_note(path, meeting.endpoint)
+            meeting = await _start_coordinator(_add_token(config), "127.0.0.1", 0)
+            meeting.rendezvous_file = path
+            _publish_rendezvous_file(path, meeting.endpoint)
             return meeting
-        case Alone():
-            return await _host(_with_token(config), "127.0.0.1", 0)
+        case SingleProcess():
+            return await _start_coordinator(_add_token(config), "127.0.0.1", 0)
 
 
-def _with_token(config: WorldConfig) -> WorldConfig:
+def _add_token(config: WorldConfig) -> WorldConfig:
     """Settle the token here where the ranks need no notice to learn it."""
     return replace(config, token=config.token or secrets.token_urlsafe(32))
 
 
-async def _hosted(config: WorldConfig, place: Hosted) -> Meeting:
+async def _host_or_connect(config: WorldConfig, place: HostedByRank0) -> WorldRendezvous:
     """Host the coordinator in rank 0, where `place` says; go there on the others.
 
     Raises:
         ValueError: other hosts would reach it without a token and TLS; the same text on all ranks.
     """
-    if config.rank == 0 and place.announce is not None:
-        return await _announced(config, place, place.announce)
-    if not _are_guarded(config) and await _is_reached_by_others(place):
+    if config.rank == 0 and place.on_listening is not None:
+        return await _host_and_announce(config, place, place.on_listening)
+    if not _is_secured(config) and await _is_reachable_remotely(place):
         if config.world_size == 1 and not config.is_elastic:
-            return await _host(config, "127.0.0.1", place.port)  # nobody is to reach it
-        raise ValueError(_recipe(config, place))
-    resolved = await _resolve_in_time(place.host, time.monotonic() + config.timeout)
+            return await _start_coordinator(
+                config, "127.0.0.1", place.port
+            )  # nobody is to reach it
+        raise ValueError(_explain_requirements(config, place))
+    resolved = await _resolve_host_until(place.host, time.monotonic() + config.timeout)
     if config.rank == 0:
-        return await _host(config, _listened(config, place.host, resolved), place.port, place.host)
+        return await _start_coordinator(
+            config, _choose_listen_address(config, place.host, resolved), place.port, place.host
+        )
     # A certificate is for a name; without one all ranks take the same address of several.
     address = Address(place.host if config.tls_ca else resolved, place.port)
     # On loopback rank 0 speaks TLS only if it was told to, whatever other coordinators do.
@@ -109,49 +115,49 @@ async def _hosted(config: WorldConfig, place: Hosted) -> Meeting:
     deadline = time.monotonic() + config.timeout
     while address.is_loopback and time.monotonic() < deadline:
         # Rank 0 leaves its token in a notice when it listens, perhaps after this rank is up.
-        if (endpoint := complete(endpoint)).token is not None:
+        if (endpoint := apply_notice(endpoint)).token is not None:
             break
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     is_guess = config.token is None
     await asyncio.to_thread(check_privacy, endpoint)
-    return Meeting(endpoint, is_guess=is_guess)
+    return WorldRendezvous(endpoint, is_guess=is_guess)
 
 
-async def _announced(
-    config: WorldConfig, place: Hosted, announce: Callable[[str, str], None]
-) -> Meeting:
+async def _host_and_announce(
+    config: WorldConfig, place: HostedByRank0, announce: Callable[[str, str], None]
+) -> WorldRendezvous:
     """Host the coordinator in rank 0, and tell the others where it listens, or why it does not."""
     try:
-        meeting = await _host(config, await resolve(place.host), place.port)
+        meeting = await _start_coordinator(config, await resolve_host(place.host), place.port)
     except (OSError, ValueError) as error:
         await asyncio.to_thread(announce, "", str(error))
         raise
     try:
         await asyncio.to_thread(announce, meeting.endpoint.address.url, "")
     except BaseException:
-        assert meeting.hosted is not None
-        await meeting.hosted.stop(0)
+        assert meeting.embedded is not None
+        await meeting.embedded.stop(0)
         raise
     return meeting
 
 
-def _are_guarded(config: WorldConfig) -> bool:
+def _is_secured(config: WorldConfig) -> bool:
     """Say whether this rank has what a coordinator takes that other hosts reach."""
     has_tls = config.tls_cert and config.tls_key if config.rank == 0 else config.tls_ca
     return config.token is not None and bool(has_tls or config.insecure)
 
 
-async def _is_reached_by_others(place: Hosted) -> bool:
+async def _is_reachable_remotely(place: HostedByRank0) -> bool:
     """Say whether other hosts reach what rank 0 is to host, as far as this rank can know."""
     if place.spans_hosts:
         return True
     try:
-        return not Address(await resolve(place.host), place.port).is_loopback
+        return not Address(await resolve_host(place.host), place.port).is_loopback
     except CoordinatorUnavailable:
         return True  # a name that this host does not know yet is not its own
 
 
-def _recipe(config: WorldConfig, place: Hosted) -> str:
+def _explain_requirements(config: WorldConfig, place: HostedByRank0) -> str:
     """Say what every rank needs; the same on all ranks that were given the same."""
     has_tls = config.tls_ca or config.tls_cert
     absent = [] if config.token else ["no token (ALLHANDS_TOKEN)"]
@@ -175,21 +181,23 @@ def _recipe(config: WorldConfig, place: Hosted) -> str:
     )
 
 
-def _listened(config: WorldConfig, name: str, resolved: str) -> str:
+def _choose_listen_address(config: WorldConfig, name: str, resolved: str) -> str:
     """Return the address that rank 0 listens on for a name.
 
     Many a host resolves its own name to loopback, where no other host reaches it: then it is all
     addresses, where the ranks have what that takes.
     """
     is_own_name = name != "localhost" and name != resolved
-    if not (is_own_name and Address(resolved, 0).is_loopback and _are_guarded(config)):
+    if not (is_own_name and Address(resolved, 0).is_loopback and _is_secured(config)):
         return resolved
     return "::" if ":" in resolved else "0.0.0.0"
 
 
-async def _host(config: WorldConfig, host: str, port: int, name: str | None = None) -> Meeting:
+async def _start_coordinator(
+    config: WorldConfig, host: str, port: int, name: str | None = None
+) -> WorldRendezvous:
     """Start the embedded coordinator, on this loop; `name` is what its certificate is for."""
-    with uncollected():
+    with pause_gc():
         from allhands_server import embedded
         from allhands_server.config import VARIABLES, ServerConfig
 
@@ -210,24 +218,26 @@ async def _host(config: WorldConfig, host: str, port: int, name: str | None = No
     logger.info("rank 0 hosts the coordinator of job %s at %s", config.job, running.url)
     if guarded and name is not None:
         authority = config.tls_ca or config.tls_cert
-        return Meeting(Endpoint(Address(name, running.port), running.token, authority), running)
+        return WorldRendezvous(
+            Endpoint(Address(name, running.port), running.token, authority), running
+        )
     address = Address(running.host, running.port)
-    return Meeting(Endpoint(address, running.token, insecure=config.insecure), running)
+    return WorldRendezvous(Endpoint(address, running.token, insecure=config.insecure), running)
 
 
-async def _find_note(path: Path, timeout: float) -> Endpoint:
+async def _wait_rendezvous_file(path: Path, timeout: float) -> Endpoint:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if (endpoint := _read_note(path)) is not None:
+        if (endpoint := _read_rendezvous_file(path)) is not None:
             return endpoint
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     raise CoordinatorUnavailable(
         f"rank 0 has not started a coordinator on this host within {timeout:g} s "
         f"(it would have left {path}); did it start, under the same user?"
     )
 
 
-def _read_note(path: Path) -> Endpoint | None:
+def _read_rendezvous_file(path: Path) -> Endpoint | None:
     try:
         said = json.loads(path.read_text())
         if not notice.is_alive(said["pid"], said["born"]):
@@ -237,7 +247,7 @@ def _read_note(path: Path) -> Endpoint | None:
         return None  # not there yet
 
 
-def _leave_note(path: Path, endpoint: Endpoint) -> None:
+def _publish_rendezvous_file(path: Path, endpoint: Endpoint) -> None:
     content: dict[str, object] = {
         "url": endpoint.address.url,
         "token": endpoint.token,
@@ -247,7 +257,7 @@ def _leave_note(path: Path, endpoint: Endpoint) -> None:
     notice.publish(path, content)
 
 
-async def resolve(host: str) -> str:
+async def resolve_host(host: str) -> str:
     """Turn a host's name into one address of it, IPv4 first."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(host))
@@ -259,23 +269,23 @@ async def resolve(host: str) -> str:
     return str(families[0][4][0])
 
 
-async def _resolve_in_time(host: str, deadline: float) -> str:
+async def _resolve_host_until(host: str, deadline: float) -> str:
     """Resolve a name that may not be known yet, as where hosts start together."""
-    attempts = Attempts(deadline)
+    attempts = ConnectAttempts(deadline)
     while True:
         try:
-            return await resolve(host)
+            return await resolve_host(host)
         except CoordinatorUnavailable as error:
-            attempts.failed(error, None, is_guess=True)
+            attempts.record_failure(error, None, is_guess=True)
         await asyncio.sleep(RETRY_SECONDS)  # nothing tells when a name is known
 
 
-async def own_address(endpoint: Endpoint) -> str:
+async def find_own_address(endpoint: Endpoint) -> str:
     """Return the address of this host on the way to the coordinator: where peers reach it."""
-    return address_towards(await resolve(endpoint.address.host))
+    return find_address_towards(await resolve_host(endpoint.address.host))
 
 
-def address_towards(host: str) -> str:
+def find_address_towards(host: str) -> str:
     """Return the address of this host on the way to another one, given by name or address.
 
     Raises:

@@ -13,7 +13,7 @@ from allhands_proto.v1 import coordinator_pb2 as wire
 
 PART_BYTES = 64 << 10
 """Of one message: heartbeats go between them."""
-_HEADROOM = 64
+_OVERHEAD_BYTES = 64
 """Bytes of what comes around the operations but for the stack and the progress."""
 
 
@@ -28,14 +28,14 @@ def encode(
     Even the stack, where there is no room for it.
     """
     report = wire.FlightReport(now=time.monotonic(), progress=progress, stack=stack)
-    room = nbytes - report.ByteSize() - _HEADROOM
+    room = nbytes - report.ByteSize() - _OVERHEAD_BYTES
     if room < 0:
         report.ClearField("stack")
         report.is_cut = True
-        room = nbytes - report.ByteSize() - _HEADROOM
+        room = nbytes - report.ByteSize() - _OVERHEAD_BYTES
     told: list[wire.FlightRecord] = []
     for one in reversed(records):
-        message = _message(one)
+        message = _encode_record(one)
         size = message.ByteSize()
         room -= size + 1 + (1 if size < 128 else 3)
         if room < 0:
@@ -46,7 +46,7 @@ def encode(
     return report.SerializeToString()
 
 
-def parts(number: int, report: bytes) -> list[wire.ReportPart]:
+def split_report(number: int, report: bytes) -> list[wire.ReportPart]:
     """Cut a serialised report into messages."""
     starts = range(0, len(report), PART_BYTES) if report else [0]
     return [
@@ -59,7 +59,7 @@ def parts(number: int, report: bytes) -> list[wire.ReportPart]:
     ]
 
 
-def decode(data: bytes, most: int | None = None) -> RankReport | None:
+def decode(data: bytes, max_per_group: int | None = None) -> RankReport | None:
     """Return what `encode` was given, `most` operations of each group; None: it was no report."""
     try:
         report = wire.FlightReport.FromString(data)
@@ -68,62 +68,62 @@ def decode(data: bytes, most: int | None = None) -> RankReport | None:
     return RankReport(
         now=report.now,
         progress=tuple(map(decode_operation, report.progress)),
-        operations=tuple(map(_record, _latest(report.operations, most))),
+        operations=tuple(map(_decode_record, _keep_latest(report.operations, max_per_group))),
         stack=report.stack,
         is_cut=report.is_cut,
     )
 
 
-def _latest(
-    operations: Sequence[wire.FlightRecord], most: int | None
+def _keep_latest(
+    operations: Sequence[wire.FlightRecord], max_per_group: int | None
 ) -> Sequence[wire.FlightRecord]:
     """Leave out all but the latest operations of each group."""
-    if most is None:
+    if max_per_group is None:
         return operations
     seen: Counter[str] = Counter()
     kept = []
     for one in reversed(operations):
         seen[one.group] += 1
-        if seen[one.group] <= most:
+        if seen[one.group] <= max_per_group:
             kept.append(one)
     return kept[::-1]
 
 
-def _message(one: OperationRecord) -> wire.FlightRecord:
+def _encode_record(record: OperationRecord) -> wire.FlightRecord:
     return wire.FlightRecord(
-        group=one.group,
-        sequence=one.sequence,
-        operation=one.operation,
-        nbytes=one.nbytes,
-        signature=one.signature,
-        created=one.created,
-        started=one.started,
-        finished=one.finished,
-        outcome=one.outcome,
-        label=one.label,
-        file=one.file,
-        line=one.line,
-        function=one.function,
-        how=one.how,
-        waits_for=one.waits_for,
+        group=record.group,
+        sequence=record.sequence,
+        operation=record.operation,
+        nbytes=record.nbytes,
+        signature=record.signature,
+        created=record.created,
+        started=record.started,
+        finished=record.finished,
+        outcome=record.outcome,
+        label=record.label,
+        file=record.file,
+        line=record.line,
+        function=record.function,
+        how=record.how,
+        waits_for=record.waits_for,
     )
 
 
-def _record(one: wire.FlightRecord) -> OperationRecord:
+def _decode_record(message: wire.FlightRecord) -> OperationRecord:
     return OperationRecord(
-        group=one.group,
-        sequence=one.sequence,
-        operation=one.operation,
-        nbytes=one.nbytes,
-        signature=one.signature,
-        created=one.created,
-        started=one.started,
-        finished=one.finished,
-        outcome=one.outcome,
-        label=one.label,
-        file=one.file,
-        line=one.line,
-        function=one.function,
-        how=one.how,
-        waits_for=tuple(one.waits_for),
+        group=message.group,
+        sequence=message.sequence,
+        operation=message.operation,
+        nbytes=message.nbytes,
+        signature=message.signature,
+        created=message.created,
+        started=message.started,
+        finished=message.finished,
+        outcome=message.outcome,
+        label=message.label,
+        file=message.file,
+        line=message.line,
+        function=message.function,
+        how=message.how,
+        waits_for=tuple(message.waits_for),
     )

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from allhands.coordinator import report_codec
-from allhands.coordinator.endpoint import Dial, translate
+from allhands.coordinator.endpoint import ChannelConfig, translate_error
 from allhands.errors import (
     AllhandsError,
     CollectiveTimeout,
@@ -33,24 +33,24 @@ Stream: TypeAlias = "grpc.aio.StreamStreamCall[wire.SessionRequest, wire.Session
 
 _VERDICT_KEY = "allhands-verdict-bin"
 _GIVEN_UP_KEY = "allhands-given-up-bin"
-_LARGEST_VERDICT = 48 << 10
+_MAX_VERDICT_BYTES = 48 << 10
 _VERDICT_SLACK = 2.0
 """Seconds by which the RPC for a verdict outlasts the call: it must not end before its answer."""
 _LEAVE_SECONDS = 2.0
 _INQUIRY_SECONDS = 1.0
-_MOST_REFUSED = 16
+_MAX_REFUSED_CALLERS = 16
 """Callers of which a rank that waits for its world remembers that they were refused."""
-_SIZELESS_SECONDS = 2.0
+_NO_SIZE_WARNING_SECONDS = 2.0
 _SIZE_ADVICE = (
     "set WORLD_SIZE on all ranks (in a Kubernetes Indexed Job to its number of completions), "
     "or pass world_size"
 )
-OF_THE_WORLD = ("member_lost", "member_left", "broken_links", "aborted", "condition")
+WORLD_EVENTS = ("member_lost", "member_left", "broken_links", "aborted", "condition")
 """Events that a rank which the coordinator cannot reach is told by its peers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class WorldMember:
     """A rank of the world as the coordinator introduced it."""
 
     rank: int
@@ -62,18 +62,18 @@ class Member:
     """At the host of `address`, for raw-socket links; 0: it has none."""
     memory: str
     """How processes of its host find its shared memory; empty: it has none."""
-    space: str = ""
+    pid_namespace: str = ""
     """Names the processes that can look at this one."""
-    born: str = ""
+    start_ticks: str = ""
     """When it began; see `notice.born`."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"
 
 
-def introduced(member: wire.Member) -> Member:
+def read_member(member: wire.Member) -> WorldMember:
     """Read what the coordinator says of a rank."""
-    return Member(
+    return WorldMember(
         member.rank,
         member.host,
         member.pid,
@@ -89,80 +89,82 @@ def introduced(member: wire.Member) -> Member:
 class SessionListener(Protocol):
     """Who is told what happens to the world; called on the session's loop."""
 
-    def progress(self) -> Sequence[wire.Progress]:
+    def get_progress(self) -> Sequence[wire.Progress]:
         """Return where this worker is in each of its groups."""
 
-    def begun(self) -> Sequence[wire.CallStarts]:
+    def take_started_calls(self) -> Sequence[wire.CallStarts]:
         """Return which calls began since this was last asked, and when."""
 
-    def stack(self) -> str:
+    def get_stack(self) -> str:
         """Return where the program of this worker is now."""
 
-    def report(self, operations: int, nbytes: int) -> bytes:
+    def make_report(self, operations: int, nbytes: int) -> bytes:
         """Return what this worker has recorded, `operations` of each group, serialised."""
 
-    def member_lost(self, rank: int, reason: str, found: Verdict) -> None: ...
+    def on_member_lost(self, rank: int, reason: str, found: Verdict) -> None: ...
 
-    def member_left(self, left: wire.MemberLeft) -> None: ...
+    def on_member_left(self, left: wire.MemberLeft) -> None: ...
 
-    def ruled(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
+    def on_ruling(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
         """Ranks that are alive cannot reach one another."""
 
-    def links_silent(self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool) -> None:
+    def on_links_silent(
+        self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool
+    ) -> None:
         """Ranks that are alive do not answer one another, or do again; it may pass by itself."""
 
-    def aborted(self, group: str, by: str, reason: str) -> None:
+    def on_aborted(self, group: str, by: str, reason: str) -> None:
         """Somebody ended a group, or the world where that is empty."""
 
     def vouch(self, rank: int) -> None:
         """Find out whether a rank is heard over a link, and say so if it is."""
 
-    def condition(self, rank: int, found: AbsentRank | None, seconds: float) -> None:
+    def on_condition(self, rank: int, found: AbsentRank | None, seconds: float) -> None:
         """A rank has been silent towards the coordinator for so long; None: not any more."""
 
-    def relay(self, event: wire.SessionEvent) -> None:
+    def relay_event(self, event: wire.SessionEvent) -> None:
         """Pass on what befell the world to ranks that the coordinator cannot tell."""
 
-    def call_given_up(self, group: str, sequence: int, given: CallCancellation) -> None:
+    def on_call_given_up(self, group: str, sequence: int, given: CallCancellation) -> None:
         """A rank gave a call up on purpose."""
 
-    def expelled(self, reason: str) -> None:
+    def on_expelled(self, reason: str) -> None:
         """The coordinator no longer counts this worker as a member."""
 
-    def coordinator_gone(self, reason: str) -> None:
+    def on_coordinator_gone(self, reason: str) -> None:
         """The stream broke from the coordinator's side."""
 
-    def newcomers(self, count: int) -> None:
+    def on_newcomers(self, count: int) -> None:
         """So many workers wait to be taken in."""
 
 
 class Session:
     """A membership: from `join` to `leave`, or until somebody is lost."""
 
-    def __init__(self, dial: Dial, channel: grpc.aio.Channel, job: str) -> None:
-        self._dial = dial
+    def __init__(self, channel_config: ChannelConfig, channel: grpc.aio.Channel, job: str) -> None:
+        self._channel_config = channel_config
         self._channel = channel
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         self._stream: Stream | None = None
-        self._unread: deque[wire.SessionEvent] = deque()  # of a batch
+        self._unread_events: deque[wire.SessionEvent] = deque()  # of a batch
         self._tasks: list[asyncio.Task[None]] = []
-        self._left = asyncio.Event()
-        self._refused: dict[str, str] = {}  # callers at other addresses, and why
-        self._saying: set[asyncio.Task[None]] = set()
-        self._writing = asyncio.Lock()  # gRPC takes one write at a time
-        self._leaving = False
+        self._leave_accepted = asyncio.Event()
+        self._refused_callers: dict[str, str] = {}  # callers at other addresses, and why
+        self._write_tasks: set[asyncio.Task[None]] = set()
+        self._write_lock = asyncio.Lock()  # gRPC takes one write at a time
+        self._is_leaving = False
         self.job = job
         self.joined = wire.Joined()
         self.epoch = 0
         self.group = ""
         """The group that took this worker in while its world ran; empty: it was there before."""
-        self.members: tuple[Member, ...] = ()
+        self.members: tuple[WorldMember, ...] = ()
         """Of that group, or of the world, in the order of their ranks there."""
 
     @classmethod
     async def join(
         cls,
-        dial: Dial,
+        channel_config: ChannelConfig,
         request: wire.Join,
         timeout: float,
         channel: grpc.aio.Channel | None = None,
@@ -174,13 +176,13 @@ class Session:
             CollectiveTimeout: others never joined; it names them.
             CoordinatorUnavailable, Unauthenticated: nobody there, or not for us.
         """
-        session = cls(dial, channel or _open(dial), request.job)
+        session = cls(channel_config, channel or _open_channel(channel_config), request.job)
         joining = asyncio.create_task(session._join(request))
         try:
             # Not cancelled at the deadline: the job still counts us while it is asked who is there.
             await asyncio.wait([joining], timeout=timeout)
             if not joining.done():
-                raise await session._never_formed(request, timeout)
+                raise await session._explain_not_formed(request, timeout)
             joining.result()
         except BaseException:
             joining.cancel()
@@ -193,20 +195,24 @@ class Session:
         """Begin to beat and to listen."""
         self._tasks = [
             asyncio.create_task(self._listen(listener), name="session events"),
-            asyncio.create_task(self._beat(listener), name="heartbeats"),
+            asyncio.create_task(self._send_heartbeats(listener), name="heartbeats"),
         ]
 
     async def open_group(self, name: str, ranks: Sequence[int]) -> None:
-        await self._say(wire.SessionRequest(open_group=wire.OpenGroup(group=name, ranks=ranks)))
+        await self._send_and_wait(
+            wire.SessionRequest(open_group=wire.OpenGroup(group=name, ranks=ranks))
+        )
 
     async def close_group(self, name: str) -> None:
-        await self._say(wire.SessionRequest(close_group=wire.CloseGroup(group=name)))
+        await self._send_and_wait(wire.SessionRequest(close_group=wire.CloseGroup(group=name)))
 
     async def report_broken_link(self, rank: int, reason: str, shares_memory: bool) -> None:
         report = wire.LinkBroken(rank=rank, reason=reason, shares_memory=shares_memory)
-        await self._say(wire.SessionRequest(link_broken=report))
+        await self._send_and_wait(wire.SessionRequest(link_broken=report))
 
-    async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
+    async def wait_monitored_barrier(
+        self, group: str, sequence: int, timeout: float
+    ) -> Verdict | None:
         """Wait for the ranks of a group; say who did not come, as all of them are told.
 
         Raises:
@@ -218,11 +224,13 @@ class Session:
             group=group,
             sequence=sequence,
             remaining=timeout,
-            max_nbytes=_LARGEST_VERDICT,
+            max_nbytes=_MAX_VERDICT_BYTES,
         )
         try:
             await self._stub.MonitoredBarrier(
-                request, timeout=max(timeout, 0) + _VERDICT_SLACK, metadata=self._dial.metadata
+                request,
+                timeout=max(timeout, 0) + _VERDICT_SLACK,
+                metadata=self._channel_config.metadata,
             )
         except grpc.aio.AioRpcError as error:
             found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
@@ -231,7 +239,7 @@ class Session:
             doing = f"pass monitored_barrier #{sequence} of group {group!r}"
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise CoordinatorUnavailable(f"{doing}: the coordinator does not answer") from error
-            raise translate(error, doing, at=self._dial.target) from error
+            raise translate_error(error, doing, target=self._channel_config.target) from error
         return None
 
     async def judge(
@@ -249,11 +257,13 @@ class Session:
             operation=operation,
             waiting_on=waiting_on,
             remaining=max(timeout, 0.0),
-            max_nbytes=_LARGEST_VERDICT,
+            max_nbytes=_MAX_VERDICT_BYTES,
         )
         try:
             await self._stub.AwaitVerdict(
-                request, timeout=max(timeout, 0.0) + _VERDICT_SLACK, metadata=self._dial.metadata
+                request,
+                timeout=max(timeout, 0.0) + _VERDICT_SLACK,
+                metadata=self._channel_config.metadata,
             )
         except grpc.aio.AioRpcError as error:
             trailers = dict(error.trailing_metadata() or ())
@@ -265,7 +275,9 @@ class Session:
             logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
         return None
 
-    async def reform(self, request: wire.GroupChangeRequest, timeout: float) -> wire.GroupChange:
+    async def request_group_change(
+        self, request: wire.GroupChangeRequest, timeout: float
+    ) -> wire.GroupChange:
         """Decide with the other present members of a group; see coordinator.proto.
 
         Raises:
@@ -278,7 +290,7 @@ class Session:
         what = f"{request.kind} of group {request.group!r}"
         try:
             return await self._stub.Reform(
-                request, timeout=max(timeout, 0.001), metadata=self._dial.metadata
+                request, timeout=max(timeout, 0.001), metadata=self._channel_config.metadata
             )
         except grpc.aio.AioRpcError as error:
             said = error.details() or error.code().name
@@ -294,7 +306,7 @@ class Session:
                     )
                     expelled.is_final = True
                     raise expelled from error
-            raise translate(error, what, at=self._dial.target) from error
+            raise translate_error(error, what, target=self._channel_config.target) from error
 
     async def all_present(self, ranks: Sequence[int]) -> bool:
         """Ask whether these ranks are still members; False also when there is no answer."""
@@ -302,7 +314,7 @@ class Session:
             job = await self._stub.DescribeJob(
                 wire.DescribeJobRequest(job=self.job),
                 timeout=_INQUIRY_SECONDS,
-                metadata=self._dial.metadata,
+                metadata=self._channel_config.metadata,
             )
         except grpc.aio.AioRpcError as error:
             logger.debug("not told who is present: %s", error.details())
@@ -315,33 +327,33 @@ class Session:
         """How much the coordinator keeps of what this worker has recorded at its end."""
         return self.joined.report_nbytes
 
-    def tell_last_report(
+    def send_last_report(
         self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
     ) -> None:
         """Have the coordinator keep where this worker is, and what `report` makes of a size."""
         beat = wire.Heartbeat(progress=progress, sent_at=time.monotonic())
 
-        async def tell() -> None:
-            await self._say(wire.SessionRequest(heartbeat=beat))
-            if self.report_nbytes and not self._leaving:
+        async def send_both() -> None:
+            await self._send_and_wait(wire.SessionRequest(heartbeat=beat))
+            if self.report_nbytes and not self._is_leaving:
                 last = wire.LastReport(report=report(self.report_nbytes))
-                await self._say(wire.SessionRequest(last_report=last))
+                await self._send_and_wait(wire.SessionRequest(last_report=last))
 
-        self._begin(tell())
+        self._start_task(send_both())
 
     async def leave(self, leave: wire.Leave) -> None:
         """End the membership in order: others may still finish what this rank completed."""
-        self._leaving = True
+        self._is_leaving = True
         if self._stream is not None and not self._stream.done():
-            await self._say(wire.SessionRequest(leave=leave))
+            await self._send_and_wait(wire.SessionRequest(leave=leave))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVE_SECONDS):
-                    await self._left.wait()
+                    await self._leave_accepted.wait()
         await self.aclose()
 
     async def aclose(self) -> None:
         """Drop the stream. Idempotent."""
-        self._leaving = True
+        self._is_leaving = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -352,30 +364,34 @@ class Session:
     # ------------------------------------------------------------ joining
 
     async def _join(self, request: wire.Join) -> None:
-        stream: Stream = self._stub.Session(metadata=self._dial.metadata)
+        stream: Stream = self._stub.Session(metadata=self._channel_config.metadata)
         self._stream = stream
         try:
             request.takes_batches = True
             await stream.write(wire.SessionRequest(join=request))
-            self.joined = (await self._event(stream)).joined
-            with self._warning_of_no_size(request):
-                while not (event := await self._event(stream)).HasField("world_formed"):
+            self.joined = (await self._read_event(stream)).joined
+            with self._warn_if_sizeless(request):
+                while not (event := await self._read_event(stream)).HasField("world_formed"):
                     await self._answer_while_forming(stream, event)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            raise await self._translated(stream, error) from error
+            raise await self._translate(stream, error) from error
         self.epoch = event.world_formed.epoch
         self.group = event.world_formed.group
-        self.members = tuple(map(introduced, event.world_formed.members))
+        self.members = tuple(map(read_member, event.world_formed.members))
 
     @contextlib.contextmanager
-    def _warning_of_no_size(self, request: wire.Join) -> Iterator[None]:
+    def _warn_if_sizeless(self, request: wire.Join) -> Iterator[None]:
         """Warn where the world may wait for ever, unless it is formed before."""
         if request.world_size or self.joined.world_size:
             yield
             return
         text = "still waiting in job %s, which had no size when this rank joined: unless another "
         timer = asyncio.get_running_loop().call_later(
-            _SIZELESS_SECONDS, logger.warning, text + "rank brings one, %s", self.job, _SIZE_ADVICE
+            _NO_SIZE_WARNING_SECONDS,
+            logger.warning,
+            text + "rank brings one, %s",
+            self.job,
+            _SIZE_ADVICE,
         )
         try:
             yield
@@ -384,29 +400,31 @@ class Session:
 
     async def _answer_while_forming(self, stream: Stream, event: wire.SessionEvent) -> None:
         if event.HasField("caller_refused"):
-            self._tell_of(event.caller_refused)
+            self._warn_of_refused(event.caller_refused)
         if event.HasField("probe"):
             beat = wire.Heartbeat(probe=event.probe.probe)
             await stream.write(wire.SessionRequest(heartbeat=beat))
 
-    def _tell_of(self, refused: wire.CallerRefused) -> None:
+    def _warn_of_refused(self, caller: wire.CallerRefused) -> None:
         """Warn of a caller that may be one of those who are waited for."""
-        if self._refused.get(refused.address) != refused.reason:
-            while len(self._refused) >= _MOST_REFUSED:
-                del self._refused[next(iter(self._refused))]
-            self._refused[refused.address] = refused.reason
+        if self._refused_callers.get(caller.address) != caller.reason:
+            while len(self._refused_callers) >= _MAX_REFUSED_CALLERS:
+                del self._refused_callers[next(iter(self._refused_callers))]
+            self._refused_callers[caller.address] = caller.reason
             logger.warning(
                 "while job %s waits for its ranks, the coordinator refused a process at %s: %s",
                 self.job,
-                refused.address,
-                refused.reason,
+                caller.address,
+                caller.reason,
             )
 
-    async def _translated(self, stream: Stream, error: Exception) -> Exception:
+    async def _translate(self, stream: Stream, error: Exception) -> Exception:
         """Say why the coordinator ended the stream before the world was complete."""
         doing = f"join job {self.job!r}"
         if isinstance(error, grpc.RpcError):
-            return translate(error, doing, at=self._dial.target, refused=JoinRefused)
+            return translate_error(
+                error, doing, target=self._channel_config.target, refused=JoinRefused
+            )
         # The write met a stream that was over: its status has the reason.
         reason = grpc.aio.AioRpcError(
             await stream.code(),
@@ -414,15 +432,17 @@ class Session:
             grpc.aio.Metadata(),
             details=await stream.details(),
         )
-        return translate(reason, doing, at=self._dial.target, refused=JoinRefused)
+        return translate_error(
+            reason, doing, target=self._channel_config.target, refused=JoinRefused
+        )
 
-    async def _never_formed(self, request: wire.Join, timeout: float) -> AllhandsError:
+    async def _explain_not_formed(self, request: wire.Join, timeout: float) -> AllhandsError:
         """Name the ranks that did not come."""
         missing: tuple[int, ...] = ()
         text = f"the world of job {self.job!r} was not complete within {timeout:g} s"
         try:
             jobs = await self._stub.ListJobs(
-                wire.ListJobsRequest(), timeout=2.0, metadata=self._dial.metadata
+                wire.ListJobsRequest(), timeout=2.0, metadata=self._channel_config.metadata
             )
         except grpc.RpcError as error:
             return CollectiveTimeout(f"{text}; {error}", op="init_process_group", seq=0)
@@ -440,8 +460,8 @@ class Session:
                 else:
                     text += f": no rank said how many there are; {_SIZE_ADVICE}"
                 text += f"; there: {named}"
-        if self._refused:
-            listed = ", ".join(f"{where} ({why})" for where, why in self._refused.items())
+        if self._refused_callers:
+            listed = ", ".join(f"{where} ({why})" for where, why in self._refused_callers.items())
             text += (
                 f"; refused by the coordinator: a process at {listed}: its ALLHANDS_TOKEN must be "
                 "that of the coordinator"
@@ -463,22 +483,22 @@ class Session:
         assert self._stream is not None
         try:
             while True:
-                event = await self._event(self._stream)
-                self.take(event, listener)
-                if event.WhichOneof("event") in OF_THE_WORLD:
-                    listener.relay(event)
+                event = await self._read_event(self._stream)
+                self.handle_event(event, listener)
+                if event.WhichOneof("event") in WORLD_EVENTS:
+                    listener.relay_event(event)
         except grpc.RpcError as error:
-            if self._leaving:
+            if self._is_leaving:
                 return
             if error.code() is grpc.StatusCode.ABORTED:
-                listener.expelled(error.details() or "")
+                listener.on_expelled(error.details() or "")
             else:
-                await self._inquire(listener, error.details() or error.code().name)
+                await self._ask_if_gone(listener, error.details() or error.code().name)
         except CoordinatorUnavailable as error:
-            if not self._leaving:
-                await self._inquire(listener, str(error))
+            if not self._is_leaving:
+                await self._ask_if_gone(listener, str(error))
 
-    async def _inquire(self, listener: SessionListener, reason: str) -> None:
+    async def _ask_if_gone(self, listener: SessionListener, reason: str) -> None:
         """Find out whether the coordinator is gone, or only has no session with this rank.
 
         gRPC does not always deliver the status with which the other side ended a stream.
@@ -487,165 +507,171 @@ class Session:
             job = await self._stub.DescribeJob(
                 wire.DescribeJobRequest(job=self.job),
                 timeout=_INQUIRY_SECONDS,
-                metadata=self._dial.metadata,
+                metadata=self._channel_config.metadata,
             )
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:
-                listener.coordinator_gone(reason)
+                listener.on_coordinator_gone(reason)
                 return
             job = wire.Job()
         mine = [one for one in job.members if one.member_id == self.joined.member_id]
         known = next((one.reason for one in mine if one.reason), "")
-        listener.expelled(known or f"its session broke: {reason}")
+        listener.on_expelled(known or f"its session broke: {reason}")
 
-    def take(self, event: wire.SessionEvent, listener: SessionListener) -> None:
+    def handle_event(self, event: wire.SessionEvent, listener: SessionListener) -> None:
         """Act on an event of the coordinator, which came from it or by way of a peer."""
         match event.WhichOneof("event"):
             case "member_lost":
                 self.epoch = event.member_lost.epoch
                 found = decode_verdict(event.member_lost.verdict)
-                listener.member_lost(event.member_lost.rank, event.member_lost.reason, found)
+                listener.on_member_lost(event.member_lost.rank, event.member_lost.reason, found)
             case "member_left":
                 self.epoch = event.member_left.epoch or self.epoch
-                listener.member_left(event.member_left)
+                listener.on_member_left(event.member_left)
             case "probe":
-                stack = listener.stack() if event.probe.stack else ""
-                self.say(_heartbeat(listener, event.probe.probe, stack))
+                stack = listener.get_stack() if event.probe.stack else ""
+                self.send(_make_heartbeat(listener, event.probe.probe, stack))
             case "inspect_peer":
-                self._begin(self._inspect(event.inspect_peer))
+                self._start_task(self._inspect(event.inspect_peer))
             case "indirect_probe":
                 listener.vouch(event.indirect_probe.rank)
             case "condition":
                 told = event.condition
                 condition = decode_absent_rank(told.absent) if told.HasField("absent") else None
-                listener.condition(told.rank, condition, told.seconds)
+                listener.on_condition(told.rank, condition, told.seconds)
             case "broken_links":
                 ranks = event.broken_links.ranks
                 pairs = list(zip(ranks[::2], ranks[1::2], strict=True))
-                listener.ruled(decode_verdict(event.broken_links.verdict), pairs)
+                listener.on_ruling(decode_verdict(event.broken_links.verdict), pairs)
             case "silent_links":
                 silent = event.silent_links
                 between = list(zip(silent.ranks[::2], silent.ranks[1::2], strict=True))
-                listener.links_silent(decode_verdict(silent.verdict), between, silent.is_over)
+                listener.on_links_silent(decode_verdict(silent.verdict), between, silent.is_over)
             case "aborted":
                 aborted = event.aborted
-                listener.aborted(aborted.group, aborted.by, aborted.reason)
+                listener.on_aborted(aborted.group, aborted.by, aborted.reason)
             case "call_cancelled":
                 given = event.call_cancelled
-                listener.call_given_up(given.group, given.sequence, decode_cancellation(given))
+                listener.on_call_given_up(given.group, given.sequence, decode_cancellation(given))
             case "draining":
                 logger.warning("the coordinator is going down: %s", event.draining.reason)
             case "newcomers":
-                listener.newcomers(event.newcomers.count)
+                listener.on_newcomers(event.newcomers.count)
             case "leave_accepted":
-                self._left.set()
+                self._leave_accepted.set()
             case "collect_report":
-                self._begin(self._report(event.collect_report, listener))
+                self._start_task(self._send_report(event.collect_report, listener))
             case other:
                 logger.warning("the coordinator says %r, which this worker does not know", other)
 
-    async def _inspect(self, asked: wire.InspectPeer) -> None:
-        found = process.look(asked.pid, asked.start_ticks)
-        inspected = wire.PeerInspected(member_id=asked.member_id, process_state=found)
-        await self._say(wire.SessionRequest(peer_inspected=inspected))
-        if asked.stack_channel and found == "running":
+    async def _inspect(self, request: wire.InspectPeer) -> None:
+        found = process.look(request.pid, request.start_ticks)
+        inspected = wire.PeerInspected(member_id=request.member_id, process_state=found)
+        await self._send_and_wait(wire.SessionRequest(peer_inspected=inspected))
+        if request.stack_channel and found == "running":
             inspected.stack = await stack_channel.read(
-                asked.pid, asked.start_ticks, asked.stack_channel
+                request.pid, request.start_ticks, request.stack_channel
             )
-            inspected.process_state = process.look(asked.pid, asked.start_ticks)
-            await self._say(wire.SessionRequest(peer_inspected=inspected))
+            inspected.process_state = process.look(request.pid, request.start_ticks)
+            await self._send_and_wait(wire.SessionRequest(peer_inspected=inspected))
 
     async def flush(self) -> None:
         """Return when what was said has been handed over, or the session is over."""
-        if self._saying:
-            await asyncio.wait(set(self._saying), timeout=_LEAVE_SECONDS)
+        if self._write_tasks:
+            await asyncio.wait(set(self._write_tasks), timeout=_LEAVE_SECONDS)
 
-    def say(self, request: wire.SessionRequest) -> None:
+    def send(self, request: wire.SessionRequest) -> None:
         """Tell the coordinator something, soon; in order."""
-        self._begin_to_say(request)
+        self._start_write(request)
 
-    def _begin(self, saying: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(saying)
+    def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(coroutine)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
 
-    async def _report(self, collect: wire.CollectReport, listener: SessionListener) -> None:
-        await self._say(_heartbeat(listener))  # so that the coordinator knows as much
-        report = listener.report(collect.operations, collect.nbytes)
-        for part in report_codec.parts(collect.id, report):
-            await self._say(wire.SessionRequest(report_part=part))
+    async def _send_report(self, collect: wire.CollectReport, listener: SessionListener) -> None:
+        await self._send_and_wait(
+            _make_heartbeat(listener)
+        )  # so that the coordinator knows as much
+        report = listener.make_report(collect.operations, collect.nbytes)
+        for part in report_codec.split_report(collect.id, report):
+            await self._send_and_wait(wire.SessionRequest(report_part=part))
 
-    async def _beat(self, listener: SessionListener) -> None:
+    async def _send_heartbeats(self, listener: SessionListener) -> None:
         while True:
             await asyncio.sleep(self.joined.heartbeat_interval)
-            await self._say(_heartbeat(listener))
+            await self._send_and_wait(_make_heartbeat(listener))
 
-    async def _say(self, request: wire.SessionRequest) -> None:
+    async def _send_and_wait(self, request: wire.SessionRequest) -> None:
         """Tell the coordinator something and wait for that, though whoever waits is cancelled."""
         # gRPC ends the whole stream when somebody is cancelled who waits for a write.
-        await asyncio.shield(self._begin_to_say(request))
+        await asyncio.shield(self._start_write(request))
 
-    def _begin_to_say(self, request: wire.SessionRequest) -> "asyncio.Task[None]":
+    def _start_write(self, request: wire.SessionRequest) -> "asyncio.Task[None]":
         task = asyncio.create_task(self._write(request))
-        self._saying.add(task)
-        task.add_done_callback(self._saying.discard)
+        self._write_tasks.add(task)
+        task.add_done_callback(self._write_tasks.discard)
         return task
 
     async def _write(self, request: wire.SessionRequest) -> None:
         """Write to the stream; where it is over, `_listen` says so."""
         assert self._stream is not None
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-            async with self._writing:
+            async with self._write_lock:
                 await self._stream.write(request)
 
-    async def _event(self, stream: Stream) -> wire.SessionEvent:
+    async def _read_event(self, stream: Stream) -> wire.SessionEvent:
         """Return the next event.
 
         Raises:
             grpc.RpcError: the stream ended with an error.
             CoordinatorUnavailable: it ended without one.
         """
-        if not self._unread:
+        if not self._unread_events:
             event = await stream.read()  # where an error ended the stream, this raises it
             if not isinstance(event, wire.SessionEvent):
                 raise CoordinatorUnavailable("the coordinator ended the session")
-            self._unread.extend(event.batch or (event,))
-        return self._unread.popleft()
+            self._unread_events.extend(event.batch or (event,))
+        return self._unread_events.popleft()
 
 
-async def listens_beyond_loopback(dial: Dial, timeout: float) -> bool:
+async def listens_beyond_loopback(channel_config: ChannelConfig, timeout: float) -> bool:
     """Ask a coordinator whether other hosts reach it; one that does not know says no.
 
     Raises:
         CoordinatorUnavailable, Unauthenticated: it cannot be asked.
     """
-    async with _open(dial) as channel:
+    async with _open_channel(channel_config) as channel:
         stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         try:
             found = await stub.DescribeCoordinator(
-                wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=dial.metadata
+                wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=channel_config.metadata
             )
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                text = f"the coordinator at {dial.target} does not answer"
+                text = f"the coordinator at {channel_config.target} does not answer"
                 raise CoordinatorUnavailable(text) from error
-            raise translate(error, "join", at=dial.target) from error
+            raise translate_error(error, "join", target=channel_config.target) from error
     return found.beyond_loopback
 
 
-def _open(dial: Dial) -> grpc.aio.Channel:
+def _open_channel(channel_config: ChannelConfig) -> grpc.aio.Channel:
     forks.use_grpc()
-    if dial.credentials is None:
-        return grpc.aio.insecure_channel(dial.target, options=dial.options)
-    return grpc.aio.secure_channel(dial.target, dial.credentials, options=dial.options)
+    if channel_config.credentials is None:
+        return grpc.aio.insecure_channel(channel_config.target, options=channel_config.options)
+    return grpc.aio.secure_channel(
+        channel_config.target, channel_config.credentials, options=channel_config.options
+    )
 
 
-def _heartbeat(listener: SessionListener, probe: int = 0, stack: str = "") -> wire.SessionRequest:
+def _make_heartbeat(
+    listener: SessionListener, probe: int = 0, stack: str = ""
+) -> wire.SessionRequest:
     beat = wire.Heartbeat(
         probe=probe,
         stack=stack,
-        progress=listener.progress(),
-        call_starts=listener.begun(),
+        progress=listener.get_progress(),
+        call_starts=listener.take_started_calls(),
         sent_at=time.monotonic(),
     )
     return wire.SessionRequest(heartbeat=beat)

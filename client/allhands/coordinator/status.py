@@ -35,10 +35,10 @@ class MemberStatus:
     condition_text: str = ""
     """The sentence on that."""
 
-    def in_group(self, group: str) -> OperationStatus | None:
+    def find_operation(self, group: str) -> OperationStatus | None:
         return next((one for one in self.operations if one.group == group), None)
 
-    def late_in(self, group: str) -> LatenessStatus | None:
+    def find_lateness(self, group: str) -> LatenessStatus | None:
         return next((one for one in self.lateness if one.group == group), None)
 
 
@@ -67,6 +67,6 @@ class JobStatus:
 
     def __str__(self) -> str:
         # Only who looks at the table pays for importing what draws it.
-        from allhands.coordinator.tables import job_table, plain
+        from allhands.coordinator.tables import draw_job, render_plain
 
-        return plain(job_table(self))
+        return render_plain(draw_job(self))

@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from allhands.data.dtypes import dtype_of, name_of
+from allhands.data.dtypes import get_dtype_name, parse_dtype
 
-_MOST_NESTED: Final = 64
+_MAX_DEPTH: Final = 64
 """How deep values may lie in each other."""
 
 # The codes are part of what travels: they are never given to another type.
@@ -26,7 +26,7 @@ _DATETIME, _DATE, _TIME, _TIMEDELTA = 6, 7, 8, 9
 _ARRAY, _SCALAR, _DATACLASS, _BYTEARRAY, _RANGE, _DICT = 10, 11, 12, 13, 14, 15
 
 
-class Types:
+class DataclassRegistry:
     """The dataclasses that objects may be made of here, by name; all ranks must know the same."""
 
     def __init__(self) -> None:
@@ -49,16 +49,16 @@ class Types:
         if self._by_name.setdefault(name, kind) is not kind:
             raise ValueError(f"another dataclass is registered as {name!r}: give this one a name")
 
-    def named(self, kind: type) -> str | None:
+    def find_name(self, kind: type) -> str | None:
         """Return the name of a dataclass; None: it is not known."""
         return next((name for name, known in self._by_name.items() if known is kind), None)
 
-    def find(self, name: str) -> type | None:
+    def find_class(self, name: str) -> type | None:
         """Return the dataclass of that name."""
         return self._by_name.get(name)
 
 
-def encode(value: object, types: Types) -> bytes:
+def encode(value: object, types: DataclassRegistry) -> bytes:
     """Return a value as bytes.
 
     Raises:
@@ -68,7 +68,7 @@ def encode(value: object, types: Types) -> bytes:
     return _Encoder(types).encode(value, "")
 
 
-def decode(data: bytes | memoryview, types: Types) -> Any:
+def decode(data: bytes | memoryview, types: DataclassRegistry) -> Any:
     """Return the value that these bytes stand for.
 
     Raises:
@@ -81,26 +81,26 @@ def decode(data: bytes | memoryview, types: Types) -> Any:
 
 
 class _Encoder:
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: DataclassRegistry) -> None:
         self._types = types
         self._depth = 0
 
     def encode(self, value: object, where: str) -> bytes:
         """Encode a value that lies `where` in the whole, such as "[3]['name']"."""
-        packed: bytes = msgpack.packb(self._plain(value, where), use_bin_type=True)
+        packed: bytes = msgpack.packb(self._to_packable(value, where), use_bin_type=True)
         return packed
 
-    def _plain(self, value: Any, where: str) -> Any:
+    def _to_packable(self, value: Any, where: str) -> Any:
         """Return a value for which MessagePack has types, or extensions."""
         self._depth += 1
-        if self._depth > _MOST_NESTED:
-            raise ValueError(f"the object lies more than {_MOST_NESTED} deep in itself")
+        if self._depth > _MAX_DEPTH:
+            raise ValueError(f"the object lies more than {_MAX_DEPTH} deep in itself")
         try:
-            return self._one(value, where)
+            return self._convert(value, where)
         finally:
             self._depth -= 1
 
-    def _one(self, value: Any, where: str) -> Any:
+    def _convert(self, value: Any, where: str) -> Any:
         # By exact type: what a subclass adds would be lost.
         match value:
             case None | bool():
@@ -115,53 +115,53 @@ class _Encoder:
             case _ if type(value) is complex:
                 return msgpack.ExtType(_COMPLEX, struct.pack("<dd", value.real, value.imag))
             case _ if type(value) is list:
-                return self._items(value, where)
+                return self._convert_items(value, where)
             case _ if type(value) is tuple:
-                return self._extended(_TUPLE, self._items(value, where))
+                return self._make_extension(_TUPLE, self._convert_items(value, where))
             case _ if type(value) is set:
-                return self._extended(_SET, self._items(value, where))
+                return self._make_extension(_SET, self._convert_items(value, where))
             case _ if type(value) is frozenset:
-                return self._extended(_FROZENSET, self._items(value, where))
+                return self._make_extension(_FROZENSET, self._convert_items(value, where))
             case _ if type(value) is dict:
                 # As two lists: keys may be of any type, and keep their order.
-                keys = [self._plain(key, f"{where} key {key!r}") for key in value]
-                held = [self._plain(one, f"{where}[{key!r}]") for key, one in value.items()]
-                return self._extended(_DICT, [keys, held])
+                keys = [self._to_packable(key, f"{where} key {key!r}") for key in value]
+                held = [self._to_packable(one, f"{where}[{key!r}]") for key, one in value.items()]
+                return self._make_extension(_DICT, [keys, held])
             case _ if type(value) is bytearray:
                 return msgpack.ExtType(_BYTEARRAY, bytes(value))
             case _ if type(value) is range:
-                return self._extended(_RANGE, [value.start, value.stop, value.step])
+                return self._make_extension(_RANGE, [value.start, value.stop, value.step])
             case _ if type(value) is datetime.datetime:
-                return self._moment(_DATETIME, value, value.tzinfo, value.fold, where)
+                return self._encode_time(_DATETIME, value, value.tzinfo, value.fold, where)
             case _ if type(value) is datetime.date:
                 return msgpack.ExtType(_DATE, value.isoformat().encode())
             case _ if type(value) is datetime.time:
-                return self._moment(_TIME, value, value.tzinfo, value.fold, where)
+                return self._encode_time(_TIME, value, value.tzinfo, value.fold, where)
             case _ if type(value) is datetime.timedelta:
                 parts = (value.days, value.seconds, value.microseconds)
                 return msgpack.ExtType(_TIMEDELTA, struct.pack("<iii", *parts))
             case np.ndarray() if type(value) is np.ndarray:
-                return self._array(value, where)
+                return self._encode_array(value, where)
             case np.generic():
-                return self._extended(
-                    _SCALAR, [self._dtype(value.dtype, where), np.asarray(value).tobytes()]
+                return self._make_extension(
+                    _SCALAR, [self._encode_dtype(value.dtype, where), np.asarray(value).tobytes()]
                 )
-        name = self._types.named(type(value))
+        name = self._types.find_name(type(value))
         if name is None:
-            raise _strange(value, where)
+            raise _make_type_error(value, where)
         fields = [
-            [field.name, self._plain(getattr(value, field.name), f"{where}.{field.name}")]
+            [field.name, self._to_packable(getattr(value, field.name), f"{where}.{field.name}")]
             for field in dataclasses.fields(value)
         ]
-        return self._extended(_DATACLASS, [name, fields])
+        return self._make_extension(_DATACLASS, [name, fields])
 
-    def _items(self, values: Any, where: str) -> list[Any]:
-        return [self._plain(one, f"{where}[{at}]") for at, one in enumerate(values)]
+    def _convert_items(self, values: Any, where: str) -> list[Any]:
+        return [self._to_packable(one, f"{where}[{at}]") for at, one in enumerate(values)]
 
-    def _extended(self, code: int, plain: object) -> msgpack.ExtType:
+    def _make_extension(self, code: int, plain: object) -> msgpack.ExtType:
         return msgpack.ExtType(code, msgpack.packb(plain, use_bin_type=True))
 
-    def _moment(
+    def _encode_time(
         self,
         code: int,
         value: datetime.datetime | datetime.time,
@@ -174,86 +174,86 @@ class _Encoder:
                 f"the object{where} has time zone {zone!r}, of which only the offset would travel: "
                 "use .astimezone(datetime.timezone.utc)"
             )
-        return self._extended(code, [value.isoformat(), fold])
+        return self._make_extension(code, [value.isoformat(), fold])
 
-    def _array(self, array: "np.ndarray[Any, Any]", where: str) -> msgpack.ExtType:
-        name = self._dtype(array.dtype, where)
-        return self._extended(_ARRAY, [name, list(array.shape), array.tobytes()])
+    def _encode_array(self, array: "np.ndarray[Any, Any]", where: str) -> msgpack.ExtType:
+        name = self._encode_dtype(array.dtype, where)
+        return self._make_extension(_ARRAY, [name, list(array.shape), array.tobytes()])
 
-    def _dtype(self, dtype: "np.dtype[Any]", where: str) -> str:
+    def _encode_dtype(self, dtype: "np.dtype[Any]", where: str) -> str:
         try:
-            return name_of(dtype)
+            return get_dtype_name(dtype)
         except TypeError as error:
             raise TypeError(f"the object{where} cannot travel: {error}") from error
 
 
 class _Decoder:
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: DataclassRegistry) -> None:
         self._types = types
         self._depth = 0
-        self._makers: Mapping[int, Callable[[Any], Any]] = {
-            _TUPLE: lambda data: tuple(self._list(data)),
-            _SET: lambda data: set(self._list(data)),
-            _FROZENSET: lambda data: frozenset(self._list(data)),
+        self._decoders: Mapping[int, Callable[[Any], Any]] = {
+            _TUPLE: lambda data: tuple(self._decode_list(data)),
+            _SET: lambda data: set(self._decode_list(data)),
+            _FROZENSET: lambda data: frozenset(self._decode_list(data)),
             _INTEGER: lambda data: int.from_bytes(data, "little", signed=True),
             _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
-            _DATETIME: self._datetime,
+            _DATETIME: self._decode_datetime,
             _DATE: lambda data: datetime.date.fromisoformat(bytes(data).decode()),
-            _TIME: self._time,
-            _TIMEDELTA: self._timedelta,
-            _ARRAY: self._array,
-            _SCALAR: self._scalar,
-            _DATACLASS: self._dataclass,
+            _TIME: self._decode_time,
+            _TIMEDELTA: self._decode_timedelta,
+            _ARRAY: self._decode_array,
+            _SCALAR: self._decode_scalar,
+            _DATACLASS: self._decode_dataclass,
             _BYTEARRAY: bytearray,
-            _RANGE: lambda data: range(*self._list(data)),
-            _DICT: lambda data: dict(zip(*self._list(data), strict=True)),
+            _RANGE: lambda data: range(*self._decode_list(data)),
+            _DICT: lambda data: dict(zip(*self._decode_list(data), strict=True)),
         }
 
     def decode(self, data: bytes | memoryview) -> Any:
         self._depth += 1
-        if self._depth > _MOST_NESTED + 1:
-            raise ValueError(f"what came lies more than {_MOST_NESTED} deep in itself")
+        if self._depth > _MAX_DEPTH + 1:
+            raise ValueError(f"what came lies more than {_MAX_DEPTH} deep in itself")
         try:
             return msgpack.unpackb(
-                data, raw=False, use_list=True, strict_map_key=True, ext_hook=self._made
+                data, raw=False, use_list=True, strict_map_key=True, ext_hook=self._decode_extension
             )
         finally:
             self._depth -= 1
 
-    def _made(self, code: int, data: bytes) -> Any:
-        make = self._makers.get(code)
+    def _decode_extension(self, code: int, data: bytes) -> Any:
+        make = self._decoders.get(code)
         if make is None:
             raise ValueError(f"what came has a value of type {code}, which is not known here")
         return make(data)
 
-    def _list(self, data: bytes) -> list[Any]:
+    def _decode_list(self, data: bytes) -> list[Any]:
         found = self.decode(data)
         if not isinstance(found, list):
             raise ValueError("what came stands for no value: a list was expected")
         return found
 
-    def _datetime(self, data: bytes) -> datetime.datetime:
-        text, fold = self._list(data)
+    def _decode_datetime(self, data: bytes) -> datetime.datetime:
+        text, fold = self._decode_list(data)
         return datetime.datetime.fromisoformat(text).replace(fold=fold)
 
-    def _time(self, data: bytes) -> datetime.time:
-        text, fold = self._list(data)
+    def _decode_time(self, data: bytes) -> datetime.time:
+        text, fold = self._decode_list(data)
         return datetime.time.fromisoformat(text).replace(fold=fold)
 
-    def _timedelta(self, data: bytes) -> datetime.timedelta:
+    def _decode_timedelta(self, data: bytes) -> datetime.timedelta:
         return datetime.timedelta(*struct.unpack("<iii", data))
 
-    def _array(self, data: bytes) -> Any:
-        name, shape, content = self._list(data)
-        return np.frombuffer(content, dtype_of(name)).reshape(shape).copy()
+    def _decode_array(self, data: bytes) -> Any:
+        name, shape, content = self._decode_list(data)
+        return np.frombuffer(content, parse_dtype(name)).reshape(shape).copy()
 
-    def _scalar(self, data: bytes) -> Any:
-        name, content = self._list(data)
-        return np.frombuffer(content, dtype_of(name))[0]
+    def _decode_scalar(self, data: bytes) -> Any:
+        name, content = self._decode_list(data)
+        return np.frombuffer(content, parse_dtype(name))[0]
 
-    def _dataclass(self, data: bytes) -> Any:
-        name, fields = self._list(data)
-        kind = self._types.find(name)
+    def _decode_dataclass(self, data: bytes) -> Any:
+        name, fields = self._decode_list(data)
+        kind = self._types.find_class(name)
         if kind is None:
             raise ValueError(
                 f"what came is a {name!r}, which is not registered here: every rank must call "
@@ -262,7 +262,7 @@ class _Decoder:
         return kind(**dict(fields))
 
 
-def _strange(value: object, where: str) -> TypeError:
+def _make_type_error(value: object, where: str) -> TypeError:
     kind = type(value)
     named = f"{kind.__module__}.{kind.__qualname__}"
     if dataclasses.is_dataclass(kind):

@@ -10,7 +10,7 @@ EXTENSIONS = "ml_dtypes"
 _PREFIX = EXTENSIONS + "."
 
 
-def name_of(dtype: "np.dtype[Any]") -> str:
+def get_dtype_name(dtype: "np.dtype[Any]") -> str:
     """Return a name from which `dtype_of` makes the dtype.
 
     Raises:
@@ -26,7 +26,7 @@ def name_of(dtype: "np.dtype[Any]") -> str:
     return described if isinstance(described, str) else repr(described)
 
 
-def dtype_of(name: str) -> "np.dtype[Any]":
+def parse_dtype(name: str) -> "np.dtype[Any]":
     """Return the dtype of that name.
 
     Raises:

@@ -6,24 +6,24 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from allhands.data.codec import Types, decode, encode
+from allhands.data.codec import DataclassRegistry, decode, encode
 
-Octets = NDArray[np.uint8]
+UInt8Array = NDArray[np.uint8]
 
-MOST_BYTES: Final = 4 << 30
+MAX_BYTES: Final = 4 << 30
 """Of one object, as it travels."""
 _TYPED, _PICKLED = 0, 1
 
 
-class Objects:
+class ObjectSerializer:
     """How objects become bytes on a group."""
 
-    def __init__(self, types: Types, allow_pickle: bool = False) -> None:
+    def __init__(self, types: DataclassRegistry, allow_pickle: bool = False) -> None:
         self.types = types
         self.allow_pickle = allow_pickle
         """Whether what `types` do not cover is pickled; who unpickles runs what a peer sent."""
 
-    def encode(self, value: object) -> Octets:
+    def encode(self, value: object) -> UInt8Array:
         """Return the bytes of an object.
 
         Raises:
@@ -36,11 +36,11 @@ class Objects:
             if not self.allow_pickle:
                 raise
             data = bytes([_PICKLED]) + pickle.dumps(value)
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"the object takes {len(data)} bytes, and {MOST_BYTES} may travel")
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"the object takes {len(data)} bytes, and {MAX_BYTES} may travel")
         return np.frombuffer(data, np.uint8)
 
-    def decode(self, data: Octets) -> Any:
+    def decode(self, data: UInt8Array) -> Any:
         """Return the object that a peer sent.
 
         Raises:
@@ -62,8 +62,8 @@ class Objects:
                 raise ValueError(f"what came is no object: it is of kind {kind}")
 
 
-def checked_size(nbytes: int) -> int:
+def check_size(nbytes: int) -> int:
     """Return the size of an object that a peer announced, if there may be one of that size."""
-    if not 0 < nbytes <= MOST_BYTES:
-        raise ValueError(f"a peer announced an object of {nbytes} bytes: 1 to {MOST_BYTES} may be")
+    if not 0 < nbytes <= MAX_BYTES:
+        raise ValueError(f"a peer announced an object of {nbytes} bytes: 1 to {MAX_BYTES} may be")
     return nbytes

@@ -63,8 +63,8 @@ class SparseArray:
 
     def coalesced(self) -> "SparseArray":
         """Return the same array with each element stored once, in the order of their indices."""
-        places, values = distinct(self)
-        return SparseArray(unflat(places, self), values, self.shape)
+        places, values = sum_duplicates(self)
+        return SparseArray(unflatten_indices(places, self), values, self.shape)
 
     def todense(self) -> NDArray[Any]:
         """Return it as an ordinary array."""
@@ -82,22 +82,22 @@ class SparseArray:
         return f"SparseArray(shape={self.shape}, dtype={self.dtype}, nnz={self.nnz})"
 
 
-def flat(array: SparseArray) -> Indices:
+def flatten_indices(array: SparseArray) -> Indices:
     """Return one number for each index."""
     lengths = array.shape[: array.sparse_dims]
     places: Indices = np.ravel_multi_index(tuple(array.indices), lengths).astype(np.int64)
     return places
 
 
-def unflat(places: Indices, like: SparseArray) -> Indices:
+def unflatten_indices(numbers: Indices, like: SparseArray) -> Indices:
     """Return the indices that these numbers stand for."""
     lengths = like.shape[: like.sparse_dims]
-    return np.stack(np.unravel_index(places, lengths)).astype(np.int64, copy=False)
+    return np.stack(np.unravel_index(numbers, lengths)).astype(np.int64, copy=False)
 
 
-def distinct(array: SparseArray) -> tuple[Indices, NDArray[Any]]:
+def sum_duplicates(array: SparseArray) -> tuple[Indices, NDArray[Any]]:
     """Return the numbers of the indices, each once and sorted, and the sum of each one's values."""
-    places, inverse = np.unique(flat(array), return_inverse=True)
+    places, inverse = np.unique(flatten_indices(array), return_inverse=True)
     if len(places) == array.nnz:  # each is there once
         values = np.empty_like(array.values)
         values[inverse] = array.values
@@ -107,12 +107,12 @@ def distinct(array: SparseArray) -> tuple[Indices, NDArray[Any]]:
     return places, values
 
 
-def is_foreign(array: object) -> bool:
+def is_scipy_sparse(array: object) -> bool:
     """Say whether it is a sparse array or matrix of SciPy."""
     return type(array).__module__.startswith("scipy.sparse")
 
 
-class Foreign(SparseArray):
+class ScipySparseArray(SparseArray):
     """What a sparse array of SciPy holds, which is to hold what this comes to."""
 
     __slots__ = ("origin",)

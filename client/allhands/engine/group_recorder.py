@@ -5,113 +5,130 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from allhands.collectives.request import call_of
-from allhands.collectives.signature import Call
-from allhands.engine.numbering import Order
-from allhands.recorder.begun import Begun
-from allhands.recorder.merge import merged
-from allhands.recorder.record import OUTCOMES, OperationRecord, by_time, outcome_of, worded
-from allhands.recorder.ring import Entry, Ring
+from allhands.collectives.request import make_call_signature
+from allhands.collectives.signature import CallSignature
+from allhands.engine.numbering import CallNumbering
+from allhands.recorder.begun import CallSampler
+from allhands.recorder.merge import merge
+from allhands.recorder.record import (
+    OUTCOMES,
+    OperationRecord,
+    classify_outcome,
+    format_source,
+    sort_by_time,
+)
+from allhands.recorder.ring import OperationEntry, RingBuffer
 
 if TYPE_CHECKING:
     from allhands._native import CallRow, MessageRow, ShmComm
 
-SIZE = 2048
+DEFAULT_SIZE = 2048
 """Operations of a group that are remembered if nobody says otherwise."""
 
-_MESSAGES = {"delivered": "ok", "late": "timeout", "unlike": "mismatch", "cancelled": "cancelled"}
+_P2P_OUTCOMES = {
+    "delivered": "ok",
+    "late": "timeout",
+    "unlike": "mismatch",
+    "cancelled": "cancelled",
+}
 
 
-class Recording:
+class GroupRecorder:
     """Three rings: two of the core, of calls and messages on callers' threads, and this one's."""
 
-    def __init__(self, name: str, ranks: Sequence[int], order: Order, size: int) -> None:
+    def __init__(self, name: str, ranks: Sequence[int], order: CallNumbering, size: int) -> None:
         self.size = size
         self._name = name
         self._ranks = tuple(ranks)
         self._order = order
-        self._begun = Begun()
-        self._ring = Ring(size, self.failed)
+        self._start_samples = CallSampler()
+        self._ring = RingBuffer(size, self.report_failure)
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         """Hears of every error in which an operation of the group ends."""
-        self.waiting_for: Callable[[], Sequence[int]] = tuple
+        self.list_awaited: Callable[[], Sequence[int]] = tuple
         """Says for which ranks of the group the call from the queue waits that runs now."""
 
     # ------------------------------------------------------------ written
 
-    def asked(
-        self, operation: str, sequence: int, nbytes: int, call: Call, label: str | None
-    ) -> Entry | None:
+    def record_call(
+        self, operation: str, sequence: int, nbytes: int, call: CallSignature, label: str | None
+    ) -> OperationEntry | None:
         """Record a collective that goes through the queue."""
         return self._ring.add(operation, sequence, nbytes, call, label)
 
-    def message(
-        self, operation: str, nbytes: int, call: Call, peer: int | None, tag: int, label: str | None
-    ) -> Entry | None:
+    def record_message(
+        self,
+        operation: str,
+        nbytes: int,
+        call: CallSignature,
+        peer: int | None,
+        tag: int,
+        label: str | None,
+    ) -> OperationEntry | None:
         """Record a message that its caller does not wait for on its own thread."""
         place = -1 if peer is None else self._ranks.index(peer)
-        signature = _Message(operation, call.dtype, call.count or 0, place, tag)
+        signature = _MessageSignature(operation, call.dtype, call.count or 0, place, tag)
         entry = self._ring.add(operation, 0, nbytes, signature, label, peer)
         if entry is not None:
-            entry.began()
+            entry.start()
         return entry
 
-    def began(self, entry: Entry | None) -> None:
+    def record_start(self, entry: OperationEntry | None) -> None:
         """Record that the turn of a call came."""
         if entry is None:
             return
-        entry.began()
+        entry.start()
         if self._order.comm is None:  # which counts for itself
-            self._begun.note(entry.sequence, entry.started / 1e9)
+            self._start_samples.note(entry.sequence, entry.started / 1e9)
 
     def failed_inline(self, comm: "ShmComm", sequence: int, error: BaseException) -> None:
         """Record in what a call on its caller's thread ended."""
-        comm.set_outcome(sequence, OUTCOMES.index(outcome_of(error)))
-        self.failed(error)
+        comm.set_outcome(sequence, OUTCOMES.index(classify_outcome(error)))
+        self.report_failure(error)
 
-    def failed(self, error: BaseException) -> None:
+    def report_failure(self, error: BaseException) -> None:
         """Take in that an operation of the group failed."""
         self.on_failure(error)
 
     # ------------------------------------------------------------ read
 
-    def begun(self) -> Sequence[tuple[int, float]]:
+    def take_started(self) -> Sequence[tuple[int, float]]:
         """Return which calls began since this was last asked, and when; for a heartbeat."""
         comm = self._order.comm
         # A call may have been noted before there was a communicator, which knows it better.
         return list(
-            {**dict(self._begun.take()), **dict(comm.start_times() if comm else ())}.items()
+            {**dict(self._start_samples.take()), **dict(comm.start_times() if comm else ())}.items()
         )
 
-    def where(self, sequence: int) -> str:
+    def find_call_site(self, sequence: int) -> str:
         """Return which line of the program made a call, as "train.py:31 in step"; "": unknown."""
         entry = self._ring.find(sequence)
         if entry is not None:
-            return worded(*entry.place)
+            return format_source(*entry.location)
         comm = self._order.comm
         source = None if comm is None else comm.call_site(sequence)
-        return "" if source is None else worded(*source)
+        return "" if source is None else format_source(*source)
 
-    def records(self, last: int | None = None) -> list[OperationRecord]:
+    def list_records(self, last: int | None = None) -> list[OperationRecord]:
         """Return the latest operations, `last` at most, in the order of their being asked for."""
         most = self.size if last is None else min(last, self.size)
         comm, p2p = self._order.comm, self._order.p2p
         core = [] if comm is None else [self._of_inline_call(row) for row in comm.records(most)]
-        waits_for = self._waited_for()
+        waits_for = self._list_awaited()
         queue = [
-            one.record(self._name, waits_for if one.peer is None else (one.peer,))
-            for one in self._ring.entries()
+            one.to_record(self._name, waits_for if one.peer is None else (one.peer,))
+            for one in self._ring.list_entries()
         ]
         messages = [] if p2p is None else [self._of_message(row) for row in p2p.records(most)]
-        found = by_time([*merged(core, queue), *messages])
+        found = sort_by_time([*merge(core, queue), *messages])
         return found[-most:] if most else []
 
     # ------------------------------------------------------------ inside
 
-    def _waited_for(self) -> tuple[int, ...]:
+    def _list_awaited(self) -> tuple[int, ...]:
         # What a call waits for changes on the loop; where it does so this moment, nobody is named.
         with contextlib.suppress(RuntimeError):
-            return tuple(sorted({self._ranks[rank] for rank in self.waiting_for()}))
+            return tuple(sorted({self._ranks[rank] for rank in self.list_awaited()}))
         return ()
 
     def _of_inline_call(self, row: "CallRow") -> tuple[bool, OperationRecord]:
@@ -126,7 +143,7 @@ class Recording:
             sequence=sequence,
             operation=kind,
             nbytes=nbytes,
-            signature=str(call_of(kind, dtype, count, op, root, None, shape, label)),
+            signature=str(make_call_signature(kind, dtype, count, op, root, None, shape, label)),
             created=started,
             started=started,
             finished=finished,
@@ -144,14 +161,14 @@ class Recording:
         source, label = row[10:]
         file, line, function = source or ("", 0, "")
         operation = "recv" if receives else "send"
-        told = _MESSAGES.get(outcome, "failed") if finished else "running"
+        told = _P2P_OUTCOMES.get(outcome, "failed") if finished else "running"
         waits_for = (self._ranks[peer],) if peer >= 0 and not finished else ()
         return OperationRecord(
             group=self._name,
             sequence=0,
             operation=operation,
             nbytes=nbytes,
-            signature=str(_Message(operation, str(dtype), count, peer, tag)),
+            signature=str(_MessageSignature(operation, str(dtype), count, peer, tag)),
             created=started,
             started=started,
             finished=finished,
@@ -165,7 +182,7 @@ class Recording:
         )
 
 
-class _Message:
+class _MessageSignature:
     """What a message is, to be put into words when somebody reads."""
 
     __slots__ = ("_count", "_dtype", "_operation", "_peer", "_tag")

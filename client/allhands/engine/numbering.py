@@ -26,7 +26,7 @@ class Clash:
     operation: str
 
 
-class _NotHere:
+class _ForkedLock:
     """The lock of an order in a forked child: nobody gets it."""
 
     def __enter__(self) -> NoReturn:
@@ -36,24 +36,24 @@ class _NotHere:
         pass
 
 
-class Careful:
+class QueueOnlyNumbering:
     """An order as callers of a group that verifies see it: no call goes past the queue."""
 
     comm: None = None
 
-    def __init__(self, order: "Order") -> None:
+    def __init__(self, order: "CallNumbering") -> None:
         self._order = order
         self.take = order.take
-        self.clash = order.clash
-        self.entered = order.entered
+        self.find_clash = order.find_clash
+        self.set_latest = order.set_latest
 
     @property
     def lock(self) -> AbstractContextManager[object]:
         return self._order.lock
 
     @property
-    def taken(self) -> int:
-        return self._order.taken
+    def latest_sequence(self) -> int:
+        return self._order.latest_sequence
 
     @property
     def timeout(self) -> float:
@@ -68,15 +68,15 @@ class Careful:
         return self._order.p2p
 
     @property
-    def detours(self) -> int:
-        return self._order.detours
+    def queued_messages(self) -> int:
+        return self._order.queued_messages
 
-    @detours.setter
-    def detours(self, count: int) -> None:
-        self._order.detours = count
+    @queued_messages.setter
+    def queued_messages(self, count: int) -> None:
+        self._order.queued_messages = count
 
 
-class Order:
+class CallNumbering:
     """Numbers calls in the order in which they will run; safe from any thread.
 
     A call that took its number here waits for those before it. Once a group has a communicator,
@@ -90,18 +90,18 @@ class Order:
         self.comm: ShmComm | None = None
         self.p2p: ShmP2P | None = None
         """The way of messages from point to point that have no others before them to wait for."""
-        self.detours = 0
+        self.queued_messages = 0
         """Messages on their way to the loop, or held there: who comes later must not pass them."""
-        self.backlogged = 0
+        self.deferred_count = 0
         """Calls that have a number and not ended, of those in the group's backlog."""
-        self._taken = 0
-        self._queued = 0
-        self._latest: Callable[[], Work | None] = lambda: None
+        self._latest_sequence = 0
+        self._queued_count = 0
+        self._get_latest: Callable[[], Work | None] = lambda: None
         """The call with the latest number, as long as somebody has it."""
 
     def forked(self) -> None:
         """Refuse all calls in a forked child: they would be made in its parent's name."""
-        self.lock = _NotHere()
+        self.lock = _ForkedLock()
 
     @property
     def timeout(self) -> float:
@@ -112,9 +112,9 @@ class Order:
     def timeout(self, seconds: float) -> None:
         with self.lock:
             self._timeout = seconds
-            self.tell_timeout()
+            self.propagate_timeout()
 
-    def tell_timeout(self) -> None:
+    def propagate_timeout(self) -> None:
         """Let the ways of calls that come by nothing here know the timeout, with `lock` held."""
         if self.comm is not None:
             self.comm.timeout = self._timeout
@@ -122,11 +122,11 @@ class Order:
             self.p2p.timeout = self._timeout
 
     @property
-    def taken(self) -> int:
+    def latest_sequence(self) -> int:
         """Number of the latest call that has one; 0 before the first."""
-        return self.comm.last_number if self.comm is not None else self._taken
+        return self.comm.last_number if self.comm is not None else self._latest_sequence
 
-    def clash(self, label: str | None) -> Clash | None:
+    def find_clash(self, label: str | None) -> Clash | None:
         """Return the call with that label in which another thread is, and waits for it; None: none.
 
         With `lock` held.
@@ -134,41 +134,41 @@ class Order:
         inside = None if self.comm is None else self.comm.inline_call()
         if inside is not None and inside[0] != get_ident() and (inside[3] or "") == (label or ""):
             return Clash(*inside[:3])
-        work = self._latest()
-        if work is None or work.waiter in (0, get_ident()) or work.has_ended:
+        work = self._get_latest()
+        if work is None or work.waiting_thread in (0, get_ident()) or work.has_ended:
             return None
         if (work.label or "") != (label or ""):
             return None
-        return Clash(work.waiter, work.sequence, work.operation)
+        return Clash(work.waiting_thread, work.sequence, work.operation)
 
-    def entered(self, work: Work) -> None:
+    def set_latest(self, work: Work) -> None:
         """Take in which call has the latest number, with `lock` held."""
-        self._latest = weakref.ref(work)
+        self._get_latest = weakref.ref(work)
 
     def take(self) -> int:
         """Return the next number, with `lock` held."""
         if self.comm is not None:
             return self.comm.take_number()
-        self._taken += 1
-        self._queued += 1
-        return self._taken
+        self._latest_sequence += 1
+        self._queued_count += 1
+        return self._latest_sequence
 
-    def has_only_backlog(self) -> bool:
+    def has_only_deferred(self) -> bool:
         """Say whether nothing but the backlog goes before the latest call, with `lock` held.
 
         It then needs only the communicator, and nothing is known that speaks against it.
         """
-        return self.comm is not None and self.comm.is_next(self.backlogged)
+        return self.comm is not None and self.comm.is_next(self.deferred_count)
 
-    def give_back(self, *, backlogged: bool = False) -> None:
+    def release(self, *, is_deferred: bool = False) -> None:
         """Say that a call that took a number has ended; maybe one of the backlog."""
         with self.lock:
-            self.backlogged -= backlogged
+            self.deferred_count -= is_deferred
             if self.comm is not None:
                 self.comm.release()
             else:
-                self._queued -= 1
+                self._queued_count -= 1
 
-    def counted(self) -> tuple[int, int]:
+    def get_counts(self) -> tuple[int, int]:
         """Return the numbers taken and the calls that have not ended, with `lock` held."""
-        return self._taken, self._queued
+        return self._latest_sequence, self._queued_count

@@ -7,26 +7,26 @@ from zlib import crc32
 import numpy as np
 
 from allhands.collectives import plan
-from allhands.collectives.buffer import octets
+from allhands.collectives.buffer import view_as_bytes
 from allhands.collectives.part import Part
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 from allhands.engine.failures import call_errors
-from allhands.engine.failures.call_errors import Failure
+from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.links.executor import Execution
-from allhands.transport.frame import FrameError, Key
+from allhands.transport.frame import FrameError, MessageKey
 from allhands.transport.mesh import Mesh
 
-HERE_BYTES = 1 << 20
+INLINE_DIGEST_BYTES = 1 << 20
 """Up to which a digest is made where the loop runs; zlib takes 0.25 ms for so many."""
 _FIRST_PART = 1 << 31
 """Of the exchange of digests; those of the call itself, and of its phases, are below."""
-_ALIKE = frozenset(("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor"))
+_SAME_RESULT_KINDS = frozenset(("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor"))
 """Operations whose result is the same on every rank."""
-_AHEAD = 64
+_MAX_AHEAD = 64
 """How far ahead of this rank's calls a frame is believed to be."""
 
 
-class Verification:
+class ResultCheck:
     """Lives on the loop."""
 
     def __init__(
@@ -35,38 +35,40 @@ class Verification:
         ranks: Sequence[int],
         rank: int,
         group: int,
-        ended: Callable[[], int],
-        wake: Callable[[int, Failure], None],
+        get_last_ended: Callable[[], int],
+        interrupt_call: Callable[[int, ErrorFactory], None],
     ) -> None:
         """`wake` ends a call, if it is under way; those up to `ended()` are over."""
         self._mesh = mesh
         self._ranks = tuple(ranks)
         self._rank = rank
         self._group = group
-        self._ended = ended
-        self._wake = wake
-        self._spoiled: dict[int, tuple[int, int]] = {}
-        mesh.verify(group, self)
+        self._get_last_ended = get_last_ended
+        self._interrupt_call = interrupt_call
+        self._corrupted_links: dict[int, tuple[int, int]] = {}
+        mesh.enable_digests(group, self)
 
-    def reason(self, sequence: int) -> Failure | None:
+    def find_failure(self, sequence: int) -> ErrorFactory | None:
         """Return why a call cannot end well, if data of it is known to have been changed."""
-        link = self._spoiled.get(sequence)
-        return None if link is None else call_errors.changed(link, sequence)
+        link = self._corrupted_links.get(sequence)
+        return None if link is None else call_errors.make_link_corrupted_factory(link, sequence)
 
     def conclude(self, sequence: int) -> None:
         """Forget what concerned calls up to a number."""
-        if self._spoiled:
-            self._spoiled = {at: link for at, link in self._spoiled.items() if at > sequence}
+        if self._corrupted_links:
+            self._corrupted_links = {
+                at: link for at, link in self._corrupted_links.items() if at > sequence
+            }
 
     def close(self) -> None:
         """Let go of the group; what still comes of it is looked at, and is nobody's."""
-        self._mesh.verify(self._group, _Over())
+        self._mesh.enable_digests(self._group, _ClosedChecker())
 
     # ------------------------------------------------------------ mesh Checker
 
-    def corrupted(self, peer: int, key: Key) -> None:
-        sequence, ended = key.sequence, self._ended()
-        if sequence > ended + _AHEAD or peer not in self._ranks:
+    def on_corrupt_frame(self, peer: int, key: MessageKey) -> None:
+        sequence, ended = key.sequence, self._get_last_ended()
+        if sequence > ended + _MAX_AHEAD or peer not in self._ranks:
             raise FrameError(
                 "a frame was changed on its way (digest), and where it belongs is unknown"
             )
@@ -74,15 +76,15 @@ class Verification:
         # Also if it is over here: others may wait for the answer that it would have had.
         for other in self._ranks:
             if other != self._ranks[self._rank]:
-                self._mesh.tell_corrupt(other, Key(self._group, sequence), link)
-        self._spoil(sequence, link)
+                self._mesh.report_corruption(other, MessageKey(self._group, sequence), link)
+        self._record_corruption(sequence, link)
 
-    def told(self, peer: int, key: Key, link: tuple[int, int]) -> None:
-        self._spoil(key.sequence, link)
+    def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
+        self._record_corruption(key.sequence, link)
 
     # ------------------------------------------------------------ digests
 
-    def execution(self, sequence: int, signature: int) -> Execution:
+    def make_execution(self, sequence: int, signature: int) -> Execution:
         """Return what compares the results of a call that has ended well so far."""
         return Execution(
             self._mesh,
@@ -91,53 +93,55 @@ class Verification:
             group=self._group,
             sequence=sequence,
             signature=signature,
-            first=_FIRST_PART,
+            first_part=_FIRST_PART,
         )
 
-    def parts(
-        self, digest: int, found: "np.ndarray[tuple[int], np.dtype[np.uint64]]"
+    def build_parts(
+        self, digest: int, digests: "np.ndarray[tuple[int], np.dtype[np.uint64]]"
     ) -> list[Part]:
         """Return the exchange that fills `found` with the digests of all ranks."""
         mine = np.array([digest], np.uint64)
-        return plan.all_gather(self._rank, len(self._ranks), mine, [found])
+        return plan.all_gather(self._rank, len(self._ranks), mine, [digests])
 
-    def difference(self, found: Sequence[int], sequence: int) -> Failure | None:
+    def find_difference(self, digests: Sequence[int], sequence: int) -> ErrorFactory | None:
         """Return the failure of a call whose results differ."""
-        if len(set(found)) == 1:
+        if len(set(digests)) == 1:
             return None
-        usual, count = Counter(found).most_common(1)[0]
-        others = [rank for rank, one in zip(self._ranks, found, strict=True) if one != usual]
+        usual, count = Counter(digests).most_common(1)[0]
+        others = [rank for rank, one in zip(self._ranks, digests, strict=True) if one != usual]
         # Without a majority nobody can tell who is wrong.
-        culprits = others if 2 * count > len(found) else self._ranks
-        return call_errors.differing(tuple(culprits), sequence)
+        culprits = others if 2 * count > len(digests) else self._ranks
+        return call_errors.make_results_differ_factory(tuple(culprits), sequence)
 
     # ------------------------------------------------------------ inside
 
-    def _spoil(self, sequence: int, link: tuple[int, int]) -> None:
-        if sequence > self._ended() and sequence not in self._spoiled:
-            self._spoiled[sequence] = link
-            self._wake(sequence, call_errors.changed(link, sequence))
+    def _record_corruption(self, sequence: int, link: tuple[int, int]) -> None:
+        if sequence > self._get_last_ended() and sequence not in self._corrupted_links:
+            self._corrupted_links[sequence] = link
+            self._interrupt_call(sequence, call_errors.make_link_corrupted_factory(link, sequence))
 
 
-class _Over:
+class _ClosedChecker:
     """The checker of a group that is no more."""
 
-    def corrupted(self, peer: int, key: Key) -> None:
+    def on_corrupt_frame(self, peer: int, key: MessageKey) -> None:
         """Nothing: its calls have ended."""
 
-    def told(self, peer: int, key: Key, link: tuple[int, int]) -> None:
+    def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
         """Nothing: its calls have ended."""
 
 
-def digest(native: Native) -> int:
+def compute_digest(request: CollectiveRequest) -> int:
     """Return what ranks compare of a call's result; 0 where results are not alike."""
     crc = 0
-    if native.kind in _ALIKE:
-        for array in native.targets:
-            crc = crc32(octets(array), crc)
+    if request.kind in _SAME_RESULT_KINDS:
+        for array in request.targets:
+            crc = crc32(view_as_bytes(array), crc)
     return crc
 
 
-def result_bytes(native: Native) -> int:
+def count_result_bytes(request: CollectiveRequest) -> int:
     """Return over how many bytes a digest goes."""
-    return sum(array.nbytes for array in native.targets) if native.kind in _ALIKE else 0
+    return (
+        sum(array.nbytes for array in request.targets) if request.kind in _SAME_RESULT_KINDS else 0
+    )

@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from allhands.collectives import coalesced
-from allhands.collectives.arguments import span
+from allhands.collectives.arguments import get_span
 from allhands.collectives.buffer import Array
-from allhands.collectives.composite_call import Chain
-from allhands.collectives.primitive import Build, Timeout
+from allhands.collectives.composite_call import CompositeCall
+from allhands.collectives.primitive import BuildParts, CallTimeout
 from allhands.collectives.reduction import ReduceOp
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
-from allhands.engine.numbering import Careful
+from allhands.engine.numbering import QueueOnlyNumbering
 from allhands.engine.work.work import Work
-from allhands.futures import Future, at_once
+from allhands.futures import Future, add_inline_callback
 from allhands.group.group import Group
 
-_TOGETHER = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
+_MERGEABLE = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 """Calls of which many travel as one."""
 
 
-class NotMade(RuntimeError):
+class CallNotSubmitted(RuntimeError):
     """Somebody waits for a call that is made at the end of the block of code that this is in."""
 
 
-class Promised(Work):
+class CoalescedWork(Work):
     """A call that is not made yet."""
 
-    is_made = False
-    gives: Result = None
+    is_submitted = False
+    preset_result: Result = None
     """Its result; None: that of the work that carries it out."""
-    settle: Callable[[], None] | None = None
+    on_success: Callable[[], None] | None = None
     """What is to be done when it has ended well, before anybody is told so who waits for all."""
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
@@ -43,158 +43,170 @@ class Promised(Work):
         Raises:
             NotMade: it would not be while this waits.
         """
-        if not self.is_made:
-            raise NotMade(
+        if not self.is_submitted:
+            raise CallNotSubmitted(
                 f"{self.operation} of group {self.group!r} is made at the end of the block of "
                 "coalescing(): wait, or call what gives something back, outside of it"
             )
         return super().wait(timeout)
 
-    def made_as(self, work: Work) -> None:
+    def attach_to(self, work: Work) -> None:
         """Learn which work carries this call out."""
-        self.is_made = True
+        self.is_submitted = True
         self.own(work.cancel)
 
-    def end_as(self, future: "Future[Result]") -> None:
+    def complete_from(self, future: "Future[Result]") -> None:
         """End as that has."""
         if (error := future.exception()) is not None:
             self.fail(error)
         else:
-            self.succeed(future.result() if self.gives is None else self.gives)
+            self.succeed(future.result() if self.preset_result is None else self.preset_result)
 
 
 @dataclass(slots=True)
-class _Collected:
+class _CoalescedCall:
     """A call with its arguments checked."""
 
-    work: Promised
-    native: Native
-    build: Build | None
+    work: CoalescedWork
+    request: CollectiveRequest
+    build: BuildParts | None
     """None where it is a chain."""
-    chain: Chain | None
+    composite: CompositeCall | None
     result: Result
-    timeout: Timeout
+    timeout: CallTimeout
     label: str | None
 
     @property
-    def alike(self) -> tuple[object, ...]:
+    def merge_key(self) -> tuple[object, ...]:
         """What calls that travel together have in common; of one that does not, itself."""
-        native = self.native
-        if native.kind not in _TOGETHER:
+        native = self.request
+        if native.kind not in _MERGEABLE:
             return (id(self),)
         return (native.kind, native.op, self.timeout, self.label)
 
 
-class Collecting(Group):
+class CoalescingGroup(Group):
     """Collects what one thread calls on a group; made by `on`."""
 
-    def __init__(self, group: Group, thread: int) -> None:
+    def __init__(self, group: Group, thread_id: int) -> None:
         super().__init__(group._engine, group._thread, group.timeout, group._recovery)
         self.objects = group.objects
         self._group = group
-        self._collects_for = thread
-        self._calls: list[_Collected] = []
+        self._thread_id = thread_id
+        self._calls: list[_CoalescedCall] = []
 
     @classmethod
     @contextlib.contextmanager
-    def on(cls, group: Group, thread: int) -> "Iterator[Collecting]":
+    def coalesce(cls, group: Group, thread_id: int) -> "Iterator[CoalescingGroup]":
         """Let calls of a thread be collected that are made on a group by name, for a while.
 
         Raises:
             RuntimeError: they are already.
         """
-        if group.collecting is not None:
+        if group.coalescer is not None:
             raise RuntimeError(f"calls of group {group.name!r} are being collected already")
-        collecting = cls(group, thread)
-        order, group.order = group.order, Careful(group._engine.order)  # nothing goes past it
-        group.collecting = collecting
+        collecting = cls(group, thread_id)
+        order, group.order = (
+            group.order,
+            QueueOnlyNumbering(group._engine.order),
+        )  # nothing goes past it
+        group.coalescer = collecting
         try:
             yield collecting
         finally:
-            group.collecting = None
+            group.coalescer = None
             group.order = order
 
-    def instead(self) -> Group | None:
+    def redirect(self) -> Group | None:
         """Return what the calling thread is to call on instead of the group; None: the group."""
-        return self if threading.get_ident() == self._collects_for else None
+        return self if threading.get_ident() == self._thread_id else None
 
     @property
     def here(self) -> Group:
         return self
 
-    def make(self) -> Sequence[Work]:
+    def submit_all(self) -> Sequence[Work]:
         """Make what was collected; return a work for each of the calls."""
-        alike: list[_Collected] = []
+        alike: list[_CoalescedCall] = []
         written: list[tuple[int, int]] = []
         for one in self._calls:
-            if alike and (one.alike != alike[0].alike or _touches(written, one.native)):
-                self._make(alike)
+            if alike and (
+                one.merge_key != alike[0].merge_key or _overlaps_any(written, one.request)
+            ):
+                self._submit_batch(alike)
                 alike, written = [], []
             alike.append(one)
-            for array in one.native.targets:
-                bisect.insort(written, span(array))
+            for array in one.request.targets:
+                bisect.insort(written, get_span(array))
         if alike:
-            self._make(alike)
+            self._submit_batch(alike)
         return [one.work for one in self._calls]
 
     def monitored_barrier(
-        self, timeout: Timeout = None, wait_all_ranks: bool = False, *, label: str | None = None
+        self, timeout: CallTimeout = None, wait_all_ranks: bool = False, *, label: str | None = None
     ) -> Work:
         raise RuntimeError("a monitored_barrier waits for all ranks: call it outside of the block")
 
     # ------------------------------------------------------------ inside
 
     def _start(
-        self, native: Native, build: Build, result: Result, timeout: Timeout, label: str | None
+        self,
+        request: CollectiveRequest,
+        build: BuildParts,
+        result: Result,
+        timeout: CallTimeout,
+        label: str | None,
     ) -> Work:
-        self._given(timeout)
-        work = Promised(native.call, 0, label, self.name, self._thread.callbacks)
-        work.gives = result
-        self._calls.append(_Collected(work, native, build, None, result, timeout, label))
+        self._resolve_timeout(timeout)
+        work = CoalescedWork(request.call, 0, label, self.name, self._thread.callbacks)
+        work.preset_result = result
+        self._calls.append(_CoalescedCall(work, request, build, None, result, timeout, label))
         return work
 
-    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
-        self._given(timeout)
-        work = Promised(chain.call, 0, label, self.name, self._thread.callbacks)
-        native = Native(chain.call.operation)
-        self._calls.append(_Collected(work, native, None, chain, None, timeout, label))
+    def _start_composite(
+        self, composite: CompositeCall, timeout: CallTimeout, label: str | None
+    ) -> Work:
+        self._resolve_timeout(timeout)
+        work = CoalescedWork(composite.call, 0, label, self.name, self._thread.callbacks)
+        native = CollectiveRequest(composite.call.operation)
+        self._calls.append(_CoalescedCall(work, native, None, composite, None, timeout, label))
         return work
 
-    def _exchange(
+    def _start_p2p(
         self,
         operation: str,
         array: Array,
         result: Result,
         peer: int | None,
         tag: int,
-        timeout: Timeout,
+        timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        return self._group._exchange(operation, array, result, peer, tag, timeout, label)
+        return self._group._start_p2p(operation, array, result, peer, tag, timeout, label)
 
-    def _make(self, alike: Sequence[_Collected]) -> None:
-        first = alike[0]
-        if first.chain is not None:
-            made = self._group._chain(first.chain, first.timeout, first.label)
-        elif len(alike) == 1:
+    def _submit_batch(self, batch: Sequence[_CoalescedCall]) -> None:
+        first = batch[0]
+        if first.composite is not None:
+            made = self._group._start_composite(first.composite, first.timeout, first.label)
+        elif len(batch) == 1:
             assert first.build is not None
             made = self._group._start(
-                first.native, first.build, first.result, first.timeout, first.label
+                first.request, first.build, first.result, first.timeout, first.label
             )
         else:
-            made = self._group._chain(self._together(alike), first.timeout, first.label)
-        works = [one.work for one in alike]
+            made = self._group._start_composite(self._merge(batch), first.timeout, first.label)
+        works = [one.work for one in batch]
         for work in works:
-            work.made_as(made)
+            work.attach_to(made)
 
         def end(future: "Future[Result]") -> None:
             for work in works:
-                work.end_as(future)
+                work.complete_from(future)
 
-        at_once(made.get_future(), end)
+        add_inline_callback(made.get_future(), end)
 
-    def _together(self, alike: Sequence[_Collected]) -> Chain:
-        natives = [one.native for one in alike]
+    def _merge(self, batch: Sequence[_CoalescedCall]) -> CompositeCall:
+        natives = [one.request for one in batch]
         targets = [native.targets[0] for native in natives]
         shapes = [native.shape or () for native in natives]
         op = natives[0].op or ReduceOp.SUM
@@ -210,13 +222,13 @@ class Collecting(Group):
                 return coalesced.all_gather(places, sources, shapes, f"{kind}_coalesced", None)
 
 
-def _touches(written: Sequence[tuple[int, int]], native: Native) -> bool:
+def _overlaps_any(written_spans: Sequence[tuple[int, int]], request: CollectiveRequest) -> bool:
     """Say whether a call reads or writes any of the memory that others write, given in order."""
-    for array in (*native.targets, *native.sources):
-        start, stop = span(array)
-        at = bisect.bisect_left(written, (start, start))
-        if at < len(written) and written[at][0] < stop and start < stop:
+    for array in (*request.targets, *request.sources):
+        start, stop = get_span(array)
+        at = bisect.bisect_left(written_spans, (start, start))
+        if at < len(written_spans) and written_spans[at][0] < stop and start < stop:
             return True
-        if at and written[at - 1][1] > start and start < stop:
+        if at and written_spans[at - 1][1] > start and start < stop:
             return True
     return False

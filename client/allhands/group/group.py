@@ -17,44 +17,49 @@ from typing import Protocol
 import numpy as np
 
 from allhands.collectives import arguments, plan
-from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.buffer import Array
 from allhands.collectives.composite import Composed
-from allhands.collectives.composite_call import Chain, Moves, Running, foreign_chain
+from allhands.collectives.composite_call import (
+    CompositeCall,
+    CompositeState,
+    StepBuilder,
+    make_custom_reduction,
+)
 from allhands.collectives.part import Part
-from allhands.collectives.primitive import Build, Collectives, Timeout
+from allhands.collectives.primitive import BuildParts, CallTimeout, Collectives
 from allhands.collectives.reduction import OPS, ReduceOp, check
-from allhands.collectives.request import Native
-from allhands.collectives.signature import Call, Result
+from allhands.collectives.request import CollectiveRequest
+from allhands.collectives.signature import CallSignature, Result
 from allhands.data import sparse_array
-from allhands.data.codec import Types
-from allhands.data.serializer import Objects
+from allhands.data.codec import DataclassRegistry
+from allhands.data.serializer import ObjectSerializer
 from allhands.data.sparse_array import SparseArray
-from allhands.deadlines import effective, seconds
+from allhands.deadlines import clip_timeout, to_seconds
 from allhands.engine.failures import call_errors
-from allhands.engine.group_engine import GroupEngine, Meeting, Operation
-from allhands.engine.numbering import Careful
-from allhands.engine.p2p.message import Exchange, named
+from allhands.engine.group_engine import GroupEngine, MonitoredBarrierCall, Operation
+from allhands.engine.numbering import QueueOnlyNumbering
+from allhands.engine.p2p.message import P2PRequest, name_message
 from allhands.engine.work import explanations
-from allhands.engine.work.completed import Ended, Sent
-from allhands.engine.work.persistent import PersistentCall, Queued
-from allhands.engine.work.split_phase import Posted
+from allhands.engine.work.completed import CompletedSend, CompletedWork
+from allhands.engine.work.persistent import PersistentCall, QueuedPersistentCall
+from allhands.engine.work.split_phase import SplitPhaseWork
 from allhands.engine.work.work import Work
 from allhands.runtime import native_core
 from allhands.runtime.callbacks import Callbacks
-from allhands.runtime.termination import reason_of
+from allhands.runtime.termination import get_cancel_reason
 
 _ABORT_SECONDS = 1.0
 
 
-class Caller(Protocol):
+class LoopExecutor(Protocol):
     """The way to the loop on which an engine lives, from any thread."""
 
     def call(self, act: Callable[..., object], *arguments: object) -> None:
         """Call a function there, soon; calls keep their order."""
 
-    def lend(self, act: Callable[[], bool]) -> bool:
+    def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
         """Call a short function here as if on the loop; return whether that was possible.
 
         It says whether the loop has something to do because of it.
@@ -75,10 +80,10 @@ class Recovery(Protocol):
     def grow(self, group: str, count: int, timeout: float, default: float) -> "Group": ...
 
 
-class Collector(Protocol):
+class Coalescer(Protocol):
     """What collects calls of a group to make them later."""
 
-    def instead(self) -> "Group | None":
+    def redirect(self) -> "Group | None":
         """Return what the calling thread is to call on instead of the group; None: the group."""
 
 
@@ -88,18 +93,18 @@ class Group(Collectives[Work], Composed[Work]):
     def __init__(
         self,
         engine: GroupEngine,
-        thread: Caller,
+        thread: LoopExecutor,
         timeout: float,
         recovery: Recovery | None = None,
     ) -> None:
         self._engine = engine
         self._thread = thread
         self._recovery = recovery
-        self.order = Careful(engine.order) if engine.verifies else engine.order
+        self.order = QueueOnlyNumbering(engine.order) if engine.verifies else engine.order
         self.deterministic = engine.deterministic
         self.timeout = timeout
-        self.objects = Objects(Types())
-        self.collecting: Collector | None = None
+        self.objects = ObjectSerializer(DataclassRegistry())
+        self.coalescer: Coalescer | None = None
 
     @property
     def name(self) -> str:
@@ -115,12 +120,12 @@ class Group(Collectives[Work], Composed[Work]):
 
     @timeout.setter
     def timeout(self, timeout: float | timedelta) -> None:
-        self.order.timeout = _checked(seconds(timeout))
+        self.order.timeout = _check_timeout(to_seconds(timeout))
 
     @functools.cached_property
     def here(self) -> "Group":
         """The same group, whose calls run on the caller's thread where none is under way."""
-        here = _Here(self._engine, self._thread, self.timeout, self._recovery)
+        here = _InlineGroup(self._engine, self._thread, self.timeout, self._recovery)
         here.objects = self.objects
         return here
 
@@ -144,12 +149,12 @@ class Group(Collectives[Work], Composed[Work]):
 
         Where the group has lost or taken in ranks, it is the rank in the group.
         """
-        return self._engine.named
+        return self._engine.caller_ranks
 
     @property
     def sequence(self) -> int:
         """Number of the latest call of this rank; 0 before the first. Point to point has none."""
-        return self.order.taken
+        return self.order.latest_sequence
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -165,14 +170,14 @@ class Group(Collectives[Work], Composed[Work]):
         return self._engine.verifies
 
     @property
-    def _wire(self) -> Wire | None:
-        return self._engine.wire
+    def _link_cost(self) -> LinkCost | None:
+        return self._engine.link_cost
 
     def explain(self) -> str:
         """Say how the latest call that shared memory helped was carried out; "": there was none."""
         comm = self._engine.order.comm
         last = None if comm is None else comm.last_call()
-        return self._engine.explanation if last is None else explanations.shared(last)
+        return self._engine.explanation if last is None else explanations.explain_shm(last)
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, rank {self.rank} of {self.size})"
@@ -184,7 +189,7 @@ class Group(Collectives[Work], Composed[Work]):
         x: AnyArray | SparseArray,
         op: ReduceOp = ReduceOp.SUM,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> Work:
         """Overwrite `x` on every rank with the combination of all, the same bits everywhere.
@@ -194,8 +199,10 @@ class Group(Collectives[Work], Composed[Work]):
         """
         if isinstance(x, SparseArray):
             return self.all_reduce_sparse(x, op, timeout=timeout, label=label)
-        if sparse_array.is_foreign(x):
-            return self.all_reduce_sparse(sparse_array.Foreign(x), op, timeout=timeout, label=label)
+        if sparse_array.is_scipy_sparse(x):
+            return self.all_reduce_sparse(
+                sparse_array.ScipySparseArray(x), op, timeout=timeout, label=label
+            )
         return super().all_reduce(x, op, timeout=timeout, label=label)
 
     def all_reduce_init(
@@ -203,25 +210,25 @@ class Group(Collectives[Work], Composed[Work]):
         x: AnyArray,
         op: ReduceOp = ReduceOp.SUM,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> PersistentCall:
         """Prepare an `all_reduce` of `x` that is made many times; it talks to nobody yet."""
-        check(op, arguments.target(x, "x").dtype)
-        own = 0.0 if timeout is None else self._given(timeout)
+        check(op, arguments.check_target(x, "x").dtype)
+        own = 0.0 if timeout is None else self._resolve_timeout(timeout)
 
         def make() -> Work:
             return self.all_reduce(x, op, timeout=timeout, label=label)
 
         native, _ = native_core.find()
         if native is None or type(x) is not np.ndarray or op not in OPS:
-            return Queued(make)
+            return QueuedPersistentCall(make)
         call: PersistentCall = native.AllReduceRequest(self.order, x, op, make, own, label)
         return call
 
     def monitored_barrier(
         self,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         wait_all_ranks: bool = False,
         *,
         label: str | None = None,
@@ -230,11 +237,13 @@ class Group(Collectives[Work], Composed[Work]):
 
         With `wait_all_ranks` the error names every rank that is missing, not only the first.
         """
-        seconds, call = self._seconds(timeout), Call("monitored_barrier")
+        seconds, call = self._get_effective_timeout(timeout), CallSignature("monitored_barrier")
         with self.order.lock:
-            operation = self._numbered(Native("barrier"), call, _no_parts, None, seconds, label)
-            operation.meeting = Meeting(wait_all_ranks)
-            self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
+            operation = self._create_operation(
+                CollectiveRequest("barrier"), call, _build_no_parts, None, seconds, label
+            )
+            operation.monitored_barrier = MonitoredBarrierCall(wait_all_ranks)
+            self._post_to_loop(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
 
     def abort(self, reason: str) -> None:
@@ -246,7 +255,7 @@ class Group(Collectives[Work], Composed[Work]):
             done.set()
 
         self._thread.call(act)
-        if not self._engine.is_at_home:
+        if not self._engine.is_on_loop:
             done.wait(_ABORT_SECONDS)
 
     # ------------------------------------------------------------ point to point
@@ -257,12 +266,12 @@ class Group(Collectives[Work], Composed[Work]):
         dst: int,
         tag: int = 0,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> Work:
         """Send `x` to rank `dst`; ended when `x` may be changed, received or not."""
         source, peer = self.check_send(x, dst, tag)
-        return self._exchange("send", source, x, peer, tag, timeout, label)
+        return self._start_p2p("send", source, x, peer, tag, timeout, label)
 
     def recv(
         self,
@@ -270,22 +279,24 @@ class Group(Collectives[Work], Composed[Work]):
         src: int | None = None,
         tag: int = 0,
         *,
-        timeout: Timeout = None,
+        timeout: CallTimeout = None,
         label: str | None = None,
     ) -> Work:
         """Overwrite `x` with the next message from `src`, or from whoever sends, under `tag`."""
         target, peer = self.check_recv(x, src, tag)
-        return self._exchange("recv", target, x, peer, tag, timeout, label)
+        return self._start_p2p("recv", target, x, peer, tag, timeout, label)
 
     def check_send(self, x: AnyArray, dst: int, tag: int) -> tuple[Array, int]:
         """Check what `send` is given; return the array's elements and the job's rank of `dst`."""
         _check_tag(tag)
-        return arguments.source(x, "x"), self._peer(dst, "dst")
+        return arguments.check_source(x, "x"), self._resolve_peer(dst, "dst")
 
     def check_recv(self, x: AnyArray, src: int | None, tag: int) -> tuple[Array, int | None]:
         """Check what `recv` is given; return the array's elements and the job's rank of `src`."""
         _check_tag(tag)
-        return arguments.target(x, "x"), None if src is None else self._peer(src, "src")
+        return arguments.check_target(x, "x"), None if src is None else self._resolve_peer(
+            src, "src"
+        )
 
     # ------------------------------------------------------------ going on after failures
 
@@ -296,7 +307,7 @@ class Group(Collectives[Work], Composed[Work]):
         """
         self.abort(reason)
 
-    def agree(self, flag: bool = True, *, timeout: Timeout = None) -> bool:
+    def agree(self, flag: bool = True, *, timeout: CallTimeout = None) -> bool:
         """Return whether all ranks that are there have given a true flag, the same everywhere.
 
         It works on groups that have lost ranks, and is uniform also when more are lost meanwhile.
@@ -305,20 +316,22 @@ class Group(Collectives[Work], Composed[Work]):
             CollectiveTimeout: a rank that is there did not call it.
             MembershipChanged: this process is no member any more.
         """
-        return self._recover().agree(self.name, flag, self._seconds(timeout))
+        return self._require_recovery().agree(self.name, flag, self._get_effective_timeout(timeout))
 
-    def shrink(self, *, timeout: Timeout = None) -> "Group":
+    def shrink(self, *, timeout: CallTimeout = None) -> "Group":
         """Return a group of the ranks that are left, in their order; all of them must call it.
 
         Raises:
             CollectiveTimeout: a rank that is there did not call it.
             MembershipChanged: this process is no member any more.
         """
-        group = self._recover().shrink(self.name, self._seconds(timeout), self.timeout)
+        group = self._require_recovery().shrink(
+            self.name, self._get_effective_timeout(timeout), self.timeout
+        )
         group.objects = self.objects
         return group
 
-    def grow(self, count: int, *, timeout: Timeout = None) -> "Group":
+    def grow(self, count: int, *, timeout: CallTimeout = None) -> "Group":
         """Return a group of the ranks that are left and of `count` newcomers, once they are there.
 
         Newcomers are processes that join the job meanwhile, or wait for that already; the group is
@@ -332,11 +345,13 @@ class Group(Collectives[Work], Composed[Work]):
         """
         if count < 1:
             raise ValueError(f"a group grows by at least one rank, not {count}")
-        group = self._recover().grow(self.name, count, self._seconds(timeout), self.timeout)
+        group = self._require_recovery().grow(
+            self.name, count, self._get_effective_timeout(timeout), self.timeout
+        )
         group.objects = self.objects
         return group
 
-    def _recover(self) -> Recovery:
+    def _require_recovery(self) -> Recovery:
         if self._recovery is None:
             raise RuntimeError(f"{self} has no coordinator that could tell who is left")
         return self._recovery
@@ -346,181 +361,198 @@ class Group(Collectives[Work], Composed[Work]):
     def pass_over(self, reason: str) -> None:
         """Use up the number of a call that others make, who are told why not to wait for it."""
         with self.order.lock:
-            operation = self._numbered(
-                Native("barrier"), Native("barrier").call, plan.barrier, None, self.timeout, None
+            operation = self._create_operation(
+                CollectiveRequest("barrier"),
+                CollectiveRequest("barrier").call,
+                plan.barrier,
+                None,
+                self.timeout,
+                None,
             )
-            self._thread.call(self._engine.pass_over, operation, reason)
+            self._thread.call(self._engine.skip, operation, reason)
 
     def _start(
         self,
-        native: Native,
-        build: Build,
+        request: CollectiveRequest,
+        build: BuildParts,
         result: Result,
-        timeout: Timeout,
+        timeout: CallTimeout,
         label: str | None,
     ) -> Work:
         """Begin a checked call, or give it its number and its place in a queue, in one step."""
-        posted = self._post(native, result, timeout, label)
+        posted = self._publish(request, result, timeout, label)
         if posted is not None:
             return posted
-        return self._queue_call(native, native.call, build, result, timeout, label)
+        return self._enqueue(request, request.call, build, result, timeout, label)
 
-    def _post(
-        self, native: Native, result: Result, timeout: Timeout, label: str | None
-    ) -> Posted | None:
+    def _publish(
+        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
+    ) -> SplitPhaseWork | None:
         """Give this rank's part of a small all_reduce at once, if it comes next; else None.
 
         Not on the loop, for which its failure would wait.
         """
         comm, callbacks = self.order.comm, self._thread.callbacks
-        if native.kind != "all_reduce" or comm is None or callbacks is None:
+        if request.kind != "all_reduce" or comm is None or callbacks is None:
             return None
-        if self._engine.is_at_home:
+        if self._engine.is_on_loop:
             return None
-        seconds = self._seconds(timeout)
-        posted = comm.start_all_reduce(native.targets[0], native.op, seconds, label, native.shape)
+        seconds = self._get_effective_timeout(timeout)
+        posted = comm.start_all_reduce(
+            request.targets[0], request.op, seconds, label, request.shape
+        )
         if posted is None:
             return None
-        call = native.call
-        work = Posted(call, posted, native.nbytes, result, label, self.name, callbacks)
-        work.own(lambda: self._thread.call(self._engine.give_up, work))
+        call = request.call
+        work = SplitPhaseWork(call, posted, request.nbytes, result, label, self.name, callbacks)
+        work.own(lambda: self._thread.call(self._engine.cancel_shm_call, work))
         return work
 
-    def _queue_call(
+    def _enqueue(
         self,
-        native: Native,
-        call: Call,
-        build: Build,
+        request: CollectiveRequest,
+        signature: CallSignature,
+        build: BuildParts,
         result: Result,
-        timeout: Timeout,
+        timeout: CallTimeout,
         label: str | None,
-        running: Running | None = None,
+        composite_state: CompositeState | None = None,
     ) -> Work:
-        seconds = self._seconds(timeout)
+        seconds = self._get_effective_timeout(timeout)
         with self.order.lock:
-            operation = self._numbered(native, call, build, result, seconds, label)
-            operation.running = running
+            operation = self._create_operation(request, signature, build, result, seconds, label)
+            operation.composite_state = composite_state
             if seconds <= 0:  # its number is used up, as on the other ranks
-                operation.cancelled = True
+                operation.is_cancelled = True
                 operation.work.fail(
-                    call_errors.over_before(repr(operation.work), operation.work, seconds)
+                    call_errors.build_expired_error(repr(operation.work), operation.work, seconds)
                 )
-            elif running is None and self._backlogged(operation):
+            elif composite_state is None and self._try_defer(operation):
                 return operation.work
-            self._hand_over(operation.work, self._engine.submit, self._engine.cancel, operation)
+            self._post_to_loop(operation.work, self._engine.submit, self._engine.cancel, operation)
         return operation.work
 
-    def _backlogged(self, operation: Operation) -> bool:
+    def _try_defer(self, operation: Operation) -> bool:
         """Let a call wait for its turn beside the loop, if it needs nothing of it."""
         callbacks = self._thread.callbacks
         if callbacks is None or self.order.comm is None:
             return False
-        if not self._engine.backlog(callbacks).add(operation):
+        if not self._engine.get_deferred_calls(callbacks).add(operation):
             return False
         operation.work.own(lambda: self._thread.call(self._engine.cancel, operation))
         return True
 
-    def _start_foreign(
-        self, native: Native, result: Result, timeout: Timeout, label: str | None
+    def _start_custom_reduction(
+        self, request: CollectiveRequest, result: Result, timeout: CallTimeout, label: str | None
     ) -> Work:
-        return self._chain(foreign_chain(native, result), timeout, label)
+        return self._start_composite(make_custom_reduction(request, result), timeout, label)
 
-    def _chain(self, chain: Chain, timeout: Timeout, label: str | None) -> Work:
+    def _start_composite(
+        self, composite: CompositeCall, timeout: CallTimeout, label: str | None
+    ) -> Work:
         """Give a call of several steps its number and hand it to the loop, in one step."""
-        moves = Moves(self.name, self.rank, self.size, self.deterministic, self._wire)
-        native = Native(chain.call.operation)
-        return self._queue_call(
-            native, chain.call, _no_parts, None, timeout, label, Running(chain, moves)
+        moves = StepBuilder(self.name, self.rank, self.size, self.deterministic, self._link_cost)
+        native = CollectiveRequest(composite.call.operation)
+        return self._enqueue(
+            native,
+            composite.call,
+            _build_no_parts,
+            None,
+            timeout,
+            label,
+            CompositeState(composite, moves),
         )
 
-    def _numbered(
+    def _create_operation(
         self,
-        native: Native,
-        call: Call,
-        build: Build,
+        request: CollectiveRequest,
+        signature: CallSignature,
+        build: BuildParts,
         result: Result,
         seconds: float,
         label: str | None,
     ) -> Operation:
         """Give a call its number, with the order's lock held."""
 
-        call = call.labelled(label)
-        if (clash := self.order.clash(label)) is not None:
-            self._engine.refuse_clash(call.operation, clash)
-        work = Work(call, self.order.take(), label, self.name, self._thread.callbacks)
-        work.waiter = self._waiter()
-        self.order.entered(work)
-        work.entry = self._engine.recording.asked(
-            call.operation, work.sequence, native.nbytes, call, label
+        signature = signature.with_label(label)
+        if (clash := self.order.find_clash(label)) is not None:
+            self._engine.refuse_clash(signature.operation, clash)
+        work = Work(signature, self.order.take(), label, self.name, self._thread.callbacks)
+        work.waiting_thread = self._get_waiting_thread()
+        self.order.set_latest(work)
+        work.entry = self._engine.recorder.record_call(
+            signature.operation, work.sequence, request.nbytes, signature, label
         )
         return Operation(
             work,
-            call,
-            native,
+            signature,
+            request,
             build,
             result,
             seconds,
             time.monotonic() + seconds,
         )
 
-    def _waiter(self) -> int:
+    def _get_waiting_thread(self) -> int:
         """Return the thread that waits for what it calls here; 0: it may do something else."""
         return 0
 
-    def _exchange(
+    def _start_p2p(
         self,
         operation: str,
         array: Array,
         result: Result,
         peer: int | None,
         tag: int,
-        timeout: Timeout,
+        timeout: CallTimeout,
         label: str | None,
     ) -> Work:
-        given = self._given(timeout)
+        given = self._resolve_timeout(timeout)
         if operation == "send" and peer is not None and (p2p := self.order.p2p) is not None:
             place = self._engine.ranks.index(peer)
             if p2p.try_send(array, place, tag, given, label):
-                return Sent(array.nbytes, label, self.name, result)
-        seconds = effective(given)
-        call = Call("message", str(array.dtype), array.size)
-        work = Work(Call(operation), 0, label, self.name, self._thread.callbacks)
-        work.entry = self._engine.recording.message(operation, array.nbytes, call, peer, tag, label)
+                return CompletedSend(array.nbytes, label, self.name, result)
+        seconds = clip_timeout(given)
+        call = CallSignature("message", str(array.dtype), array.size)
+        work = Work(CallSignature(operation), 0, label, self.name, self._thread.callbacks)
+        work.entry = self._engine.recorder.record_message(
+            operation, array.nbytes, call, peer, tag, label
+        )
         if seconds <= 0:
-            what = named(operation, self.ranks, peer, tag)
-            work.fail(call_errors.over_before(what, work, seconds))
+            what = name_message(operation, self.ranks, peer, tag)
+            work.fail(call_errors.build_expired_error(what, work, seconds))
             return work
-        exchange = Exchange(
+        exchange = P2PRequest(
             work, call, array, result, peer, tag, seconds, time.monotonic() + seconds
         )
-        messages = self._engine.messages
+        messages = self._engine.p2p_router
         if (path := messages.shm_path) is None or not path.begin(exchange):
             with self.order.lock:
                 if (late := messages.shm_path) is None or late is path:
-                    self._hand_over(work, messages.start, messages.cancel, exchange)
-                    self.order.detours += 1
+                    self._post_to_loop(work, messages.start, messages.cancel, exchange)
+                    self.order.queued_messages += 1
                     return work
             late.begin(exchange)
         return work
 
-    def _hand_over(
+    def _post_to_loop(
         self,
         work: Work,
         start: Callable[..., None],
         cancel: Callable[..., None],
-        what: object,
+        item: object,
     ) -> None:
-        work.own(lambda: self._thread.call(cancel, what))
-        self._thread.call(start, what)
+        work.own(lambda: self._thread.call(cancel, item))
+        self._thread.call(start, item)
 
-    def _seconds(self, timeout: Timeout) -> float:
+    def _get_effective_timeout(self, timeout: CallTimeout) -> float:
         """Return how long a call may take that is made now; 0 or less: its time is over."""
-        return effective(self._given(timeout))
+        return clip_timeout(self._resolve_timeout(timeout))
 
-    def _given(self, timeout: Timeout) -> float:
-        return self.order.timeout if timeout is None else _checked(float(timeout))
+    def _resolve_timeout(self, timeout: CallTimeout) -> float:
+        return self.order.timeout if timeout is None else _check_timeout(float(timeout))
 
-    def _peer(self, rank: int, name: str) -> int:
+    def _resolve_peer(self, rank: int, name: str) -> int:
         """Return the world's rank of another rank of the group."""
         if not 0 <= rank < self.size:
             raise ValueError(
@@ -536,58 +568,58 @@ def _check_tag(tag: int) -> None:
         raise ValueError(f"tag must be from 0 to {(1 << 31) - 1}, not {tag}")
 
 
-def _checked(timeout: float) -> float:
+def _check_timeout(timeout: float) -> float:
     if not 0 < timeout < math.inf:
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
     return timeout
 
 
-class _Here(Group):
+class _InlineGroup(Group):
     """A group for callers that wait anyway."""
 
-    def _waiter(self) -> int:
+    def _get_waiting_thread(self) -> int:
         return threading.get_ident()
 
     def _start(
         self,
-        native: Native,
-        build: Build,
+        request: CollectiveRequest,
+        build: BuildParts,
         result: Result,
-        timeout: Timeout,
+        timeout: CallTimeout,
         label: str | None,
     ) -> Work:
         comm = self.order.comm
-        seconds = self._seconds(timeout)
+        seconds = self._get_effective_timeout(timeout)
         if seconds <= 0:
-            return super()._start(native, build, result, timeout, label)
+            return super()._start(request, build, result, timeout, label)
         if comm is not None:
-            if native.run(comm, 0, seconds, time.monotonic() + seconds, label):
-                return Ended.latest(comm, label, self.name, result)
-        elif self._engine.goes_here(native):
-            call = native.call
+            if request.run(comm, 0, seconds, time.monotonic() + seconds, label):
+                return CompletedWork.from_comm(comm, label, self.name, result)
+        elif self._engine.can_run_inline(request):
+            call = request.call
             begun: list[Work] = []
 
             def begin() -> bool:
                 with self.order.lock:
-                    operation = self._numbered(native, call, build, result, seconds, label)
+                    operation = self._create_operation(request, call, build, result, seconds, label)
                     work = operation.work
                     begun.append(work)
                     work.own(lambda: self._thread.call(self._engine.cancel, operation))
                     if not self._engine.is_next(work.sequence):
                         self._thread.call(self._engine.submit, operation)
                         return True
-                return self._engine.run_here(operation)
+                return self._engine.run_inline(operation)
 
             try:
-                if self._thread.lend(begin):
+                if self._thread.run_on_caller_thread(begin):
                     return begun[0]
             except BaseException as error:  # Ctrl-C came meanwhile
                 for work in begun:
-                    work.abandon(reason_of(type(error).__name__))
+                    work.abandon(get_cancel_reason(type(error).__name__))
                 raise
-        return super()._start(native, build, result, timeout, label)
+        return super()._start(request, build, result, timeout, label)
 
 
-def _no_parts(rank: int, size: int) -> list[Part]:
+def _build_no_parts(rank: int, size: int) -> list[Part]:
     """What a call is over links that has none: it is another thing, or not known yet."""
     return []

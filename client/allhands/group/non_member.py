@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from allhands.engine.numbering import Order
+from allhands.engine.numbering import CallNumbering
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,5 +13,5 @@ class NonMember:
     name: str
     ranks: tuple[int, ...] = ()
     """Of the world, in the order of the group."""
-    order: ClassVar[Order] = Order()
+    order: ClassVar[CallNumbering] = CallNumbering()
     """Of calls that are never made."""

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from allhands.group.group import Group
 
-_LONGEST_LIST = 40
+_MAX_RANK_LIST = 40
 """Characters of a list of ranks in a name; longer ones are told apart by a digest."""
-_LONGEST_PARENT = 120
-_LONGEST_TAG = 64
+_MAX_PARENT_NAME = 120
+_MAX_TAG = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class GroupKey:
     """What makes two groups the same one when they have a tag."""
 
     parent: str
@@ -29,57 +29,57 @@ class Lineage:
     tag: str = ""
 
     @property
-    def stem(self) -> str:
+    def base_name(self) -> str:
         """The name without the count."""
         parent = self.parent
-        if len(parent) > _LONGEST_PARENT:
-            parent = f"{parent[: _LONGEST_PARENT // 2]}~{_digest(parent)}"
-        stem = f"{parent}:{_listed(self.ranks)}"
+        if len(parent) > _MAX_PARENT_NAME:
+            parent = f"{parent[: _MAX_PARENT_NAME // 2]}~{_digest(parent)}"
+        stem = f"{parent}:{_format_ranks(self.ranks)}"
         return f"{stem}/{self.tag}" if self.tag else stem
 
 
-class Register:
+class GroupRegistry:
     """Groups by tag and ranks, and by name; safe from any thread."""
 
     def __init__(self) -> None:
-        self.making = threading.Lock()
+        self.creation_lock = threading.Lock()
         """Held while a group with a tag is looked for and made, so that there is only one."""
         self._lock = threading.Lock()
-        self._made: Counter[str] = Counter()
-        self._lineages: dict[Group, Lineage] = {}
+        self._name_counts: Counter[str] = Counter()
+        self._keys: dict[Group, GroupKey] = {}
 
-    def next_name(self, lineage: Lineage) -> str:
+    def make_name(self, key: GroupKey) -> str:
         """Name the next group of these ranks; count it."""
         with self._lock:
-            self._made[lineage.stem] += 1
-            return f"{lineage.stem}/{self._made[lineage.stem]}"
+            self._name_counts[key.base_name] += 1
+            return f"{key.base_name}/{self._name_counts[key.base_name]}"
 
-    def add(self, group: Group, lineage: Lineage) -> None:
+    def add(self, group: Group, key: GroupKey) -> None:
         with self._lock:
-            self._lineages[group] = lineage
+            self._keys[group] = key
 
     def remove(self, group: Group) -> None:
         """Forget a group, its tag too; a no-op for one that is not known."""
         with self._lock:
-            self._lineages.pop(group, None)
+            self._keys.pop(group, None)
 
-    def tagged(self, lineage: Lineage) -> Group | None:
+    def find_by_key(self, key: GroupKey) -> Group | None:
         """Return the group that has this tag, parent and ranks."""
         with self._lock:
-            return next((one for one, its in self._lineages.items() if its == lineage), None)
+            return next((one for one, its in self._keys.items() if its == key), None)
 
     def find(self, parent: str, tag: str, ranks: tuple[int, ...]) -> Group | None:
         """Return the group of these ranks of a parent that has this tag."""
-        return self.tagged(Lineage(parent, ranks, tag))
+        return self.find_by_key(GroupKey(parent, ranks, tag))
 
-    def named(self, name: str) -> Group | None:
+    def find_by_name(self, name: str) -> Group | None:
         with self._lock:
-            return next((one for one in self._lineages if one.name == name), None)
+            return next((one for one in self._keys if one.name == name), None)
 
-    def tag(self, group: Group) -> str:
+    def get_tag(self, group: Group) -> str:
         """Return a group's tag; "": it has none."""
         with self._lock:
-            found = self._lineages.get(group)
+            found = self._keys.get(group)
         return "" if found is None else found.tag
 
 
@@ -94,12 +94,12 @@ def check_tag(tag: object) -> str:
         return ""
     if not isinstance(tag, str):
         raise TypeError(f"tag must be a str, not {type(tag).__name__}: a timeout is timeout=...")
-    if len(tag) > _LONGEST_TAG or not tag.isprintable():
-        raise ValueError(f"a tag has {_LONGEST_TAG} printable characters at most: {tag[:80]!r}")
+    if len(tag) > _MAX_TAG or not tag.isprintable():
+        raise ValueError(f"a tag has {_MAX_TAG} printable characters at most: {tag[:80]!r}")
     return tag
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     """Return a name for ranks in their order, runs as `3-7`."""
     runs: list[tuple[int, int]] = []
     for rank in ranks:
@@ -108,7 +108,7 @@ def _listed(ranks: Sequence[int]) -> str:
         else:
             runs.append((rank, rank))
     text = ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
-    if len(text) <= _LONGEST_LIST:
+    if len(text) <= _MAX_RANK_LIST:
         return text
     return f"{len(ranks)}~{_digest(text)}"
 

@@ -51,7 +51,7 @@ class Child:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._ended.set)
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until the process has ended, for as long as it runs; its number stays taken."""
         await self._ended.wait()
 
@@ -66,7 +66,7 @@ class Child:
         """
         return self._process.wait()
 
-    def tell(self, signum: int) -> None:
+    def send_signal(self, signum: int) -> None:
         """Send a signal to all processes of the group; not to be called once it is reaped."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signum)

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 from allhands.coordinator.endpoint import Endpoint
 from allhands.errors import CoordinatorUnavailable, StoreTimeout
-from allhands.launcher.environment import Rendezvous
+from allhands.launcher.environment import JobEndpoint
 
 _PROBE_SECONDS = 5.0
-_PATIENCE = 30.0
+_MAX_WAIT = 30.0
 _DRAIN_SECONDS = 0.5
 
 
-def probe(endpoint: Endpoint, patience: float = _PATIENCE) -> None:
+def probe(endpoint: Endpoint, max_wait: float = _MAX_WAIT) -> None:
     """Make sure that the coordinator answers and lets us in, before any rank depends on it.
 
     One that does not listen yet, or whose name is not known yet, is waited for.
@@ -23,12 +23,12 @@ def probe(endpoint: Endpoint, patience: float = _PATIENCE) -> None:
     Raises:
         CoordinatorUnavailable, Unauthenticated: it does not.
     """
-    from allhands.coordinator.attempts import insist
+    from allhands.coordinator.attempts import call_until_available
     from allhands.coordinator.client import Control
 
     with Control(endpoint, job=None, timeout=_PROBE_SECONDS) as control:
         try:
-            insist(control.jobs, endpoint, time.monotonic() + patience, quiet=0)
+            call_until_available(control.jobs, endpoint, time.monotonic() + max_wait, quiet=0)
         except StoreTimeout as error:
             raise CoordinatorUnavailable(
                 f"the coordinator at {endpoint.address.target} did not answer "
@@ -36,10 +36,10 @@ def probe(endpoint: Endpoint, patience: float = _PATIENCE) -> None:
             ) from error
 
 
-def rendezvous_at(endpoint: Endpoint, job: str) -> Rendezvous:
+def make_job_endpoint(endpoint: Endpoint, job: str) -> JobEndpoint:
     """Let the ranks meet in `job` of a coordinator that runs already."""
     address = endpoint.address
-    return Rendezvous(
+    return JobEndpoint(
         address.host,
         address.port,
         job,
@@ -51,7 +51,7 @@ def rendezvous_at(endpoint: Endpoint, job: str) -> Rendezvous:
 
 
 @asynccontextmanager
-async def embedded(job: str) -> AsyncIterator[Rendezvous]:
+async def run_embedded(job: str) -> AsyncIterator[JobEndpoint]:
     """Run a coordinator on this loop, on loopback, that this user's commands find.
 
     Raises:
@@ -64,11 +64,11 @@ async def embedded(job: str) -> AsyncIterator[Rendezvous]:
     config = ServerConfig(host="127.0.0.1", port=0, token=token, kind="embedded")
     running = await embedded.start(config)
     try:
-        yield Rendezvous("127.0.0.1", running.port, job, running.token)
+        yield JobEndpoint("127.0.0.1", running.port, job, running.token)
     finally:
         await running.stop(_DRAIN_SECONDS)
 
 
-def fresh_job_name(stem: str) -> str:
+def make_job_name(stem: str) -> str:
     """Name a job after a script, so that no two launches of the script meet by accident."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', stem)}-{secrets.token_hex(2)}"

@@ -39,7 +39,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendezvous:
+class JobEndpoint:
     """Where the ranks meet."""
 
     host: str
@@ -59,10 +59,10 @@ class Rendezvous:
         return f"ah://{host}:{self.port}/{self.job}"
 
 
-def rank_environment(
+def make_rank_environment(
     base: Mapping[str, str],
     placement: Placement,
-    rendezvous: Rendezvous,
+    endpoint: JobEndpoint,
     *,
     rank: int,
     launch: str,
@@ -75,18 +75,18 @@ def rank_environment(
     in the same script.
     """
     rendezvous_variables = {
-        "ALLHANDS_URL": rendezvous.url,
-        "ALLHANDS_JOB": rendezvous.job,
+        "ALLHANDS_URL": endpoint.url,
+        "ALLHANDS_JOB": endpoint.job,
         "MASTER_ADDR": master_address,
         "MASTER_PORT": str(master_port),
         LAUNCH_VARIABLE: launch,
     }
     secrets = {
-        "ALLHANDS_TOKEN": rendezvous.token,
-        "ALLHANDS_TLS_CA": rendezvous.tls_ca,
-        "ALLHANDS_TLS_NAME": rendezvous.tls_name,
+        "ALLHANDS_TOKEN": endpoint.token,
+        "ALLHANDS_TLS_CA": endpoint.tls_ca,
+        "ALLHANDS_TLS_NAME": endpoint.tls_name,
     }
-    if rendezvous.insecure:
+    if endpoint.insecure:
         rendezvous_variables["ALLHANDS_INSECURE"] = "1"
     place_variables = {
         "RANK": rank,

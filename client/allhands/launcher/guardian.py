@@ -24,14 +24,14 @@ def kill_all(groups: Iterable[int], mark: str) -> None:
     killed: set[int] = set()
     # One pass may miss a child that is being forked meanwhile, so look until nobody new is found.
     # A killed process is seen again until it is reaped: its number does not count as new.
-    while found := set(_marked(mark)) - killed:
+    while found := set(_find_marked(mark)) - killed:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         killed |= found
 
 
-def _marked(mark: str) -> Iterator[int]:
+def _find_marked(mark: str) -> Iterator[int]:
     wanted = mark.encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -5,14 +5,14 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
-from allhands.launcher.crew import Crew
-from allhands.launcher.plan import Launch
+from allhands.launcher.crew import RankSet
+from allhands.launcher.plan import LaunchPlan
 from allhands.launcher.supervision import SignalReceived
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def launch(plan: Launch) -> int:
+async def launch(plan: LaunchPlan) -> int:
     """Run all ranks of this host to their end; return the exit status that tells how it went.
 
     No process of the launch outlives the call, or this process, whatever ends it. While it runs,
@@ -21,13 +21,13 @@ async def launch(plan: Launch) -> int:
     Raises:
         OSError: the launch could not begin.
     """
-    crew = Crew(plan)
-    with _signal_handlers(lambda signum: crew.take(SignalReceived(signum))):
+    crew = RankSet(plan)
+    with _handle_signals(lambda signum: crew.handle(SignalReceived(signum))):
         return await crew.run()
 
 
 @contextlib.contextmanager
-def _signal_handlers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+def _handle_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     # Whoever runs us under nohup wants us to survive the end of the terminal.
     is_immune = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -1,14 +1,14 @@
 """Cut the output of a rank into whole lines. Bytes in, bytes out; no encoding is assumed."""
 
-LONGEST_LINE = 64 * 1024
+MAX_LINE_BYTES = 64 * 1024
 """A longer line is cut, so that output without line ends takes bounded memory."""
 
 
-class LineCutter:
+class LineSplitter:
     """Gathers what is read from one stream until its lines are complete."""
 
-    def __init__(self, longest: int = LONGEST_LINE) -> None:
-        self._longest = longest
+    def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._partial = bytearray()
 
     def feed(self, chunk: bytes) -> bytes:
@@ -19,7 +19,7 @@ class LineCutter:
             lines = bytes(self._partial) + chunk[:end]
             self._partial.clear()
         self._partial += chunk[end:]
-        if len(self._partial) >= self._longest:
+        if len(self._partial) >= self._max_bytes:
             lines += self.flush()
         return lines
 
@@ -32,7 +32,7 @@ class LineCutter:
         return line
 
 
-def prefixed(prefix: bytes, lines: bytes) -> bytes:
+def prefix_lines(prefix: bytes, lines: bytes) -> bytes:
     """Put `prefix` before each of the lines; `lines` is empty or ends with a line end."""
     if not lines:
         return b""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from allhands.launcher.lines import LineCutter, prefixed
+from allhands.launcher.lines import LineSplitter, prefix_lines
 
 _CHUNK = 64 * 1024
 
@@ -30,11 +30,11 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[tuple[list[Portion], asyncio.Future[None]] | None] = (
+        self._requests: queue.SimpleQueue[tuple[list[Portion], asyncio.Future[None]] | None] = (
             queue.SimpleQueue()
         )
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._work, name="allhands-output", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="allhands-output", daemon=True)
         self._thread.start()
 
     async def write(self, portions: list[Portion]) -> None:
@@ -44,15 +44,15 @@ class Writer:
             OSError: one of them could not be written.
         """
         done: asyncio.Future[None] = self._loop.create_future()
-        self._orders.put((portions, done))
+        self._requests.put((portions, done))
         await done
 
     def close(self) -> None:
         """End the thread after what it has been given; do not wait for that."""
-        self._orders.put(None)
+        self._requests.put(None)
 
-    def _work(self) -> None:
-        while (order := self._orders.get()) is not None:
+    def _run(self) -> None:
+        while (order := self._requests.get()) is not None:
             portions, done = order
             error: OSError | None = None
             try:
@@ -61,10 +61,10 @@ class Writer:
             except OSError as caught:
                 error = caught
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(_settle, done, error)
+                self._loop.call_soon_threadsafe(_complete, done, error)
 
 
-def _settle(done: asyncio.Future[None], error: OSError | None) -> None:
+def _complete(done: asyncio.Future[None], error: OSError | None) -> None:
     if done.done():  # cancelled meanwhile
         return
     if error is None:
@@ -80,14 +80,14 @@ def write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-class Floor:
+class OutputPriority:
     """Who may speak: everybody; or, while there are holders, the first of them alone."""
 
     def __init__(self) -> None:
         self._holders: list[int] = []
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def give(self, rank: int) -> None:
+    def grant(self, rank: int) -> None:
         """Let only this rank speak until it is released, after those that hold the floor."""
         if rank not in self._holders:
             self._holders.append(rank)
@@ -96,13 +96,13 @@ class Floor:
         """Let the next one speak, if this rank is a holder."""
         if rank in self._holders:
             self._holders.remove(rank)
-            self._moved.set()
-            self._moved = asyncio.Event()
+            self._changed.set()
+            self._changed = asyncio.Event()
 
-    async def turn(self, rank: int) -> None:
+    async def wait_turn(self, rank: int) -> None:
         """Wait until `rank` may speak: for as long as the holders take to be released."""
         while self._holders and self._holders[0] != rank:
-            await self._moved.wait()
+            await self._changed.wait()
 
 
 @dataclass(slots=True)
@@ -117,20 +117,20 @@ class Pump:
     target: int
     tee: int | None
     writer: Writer
-    floor: Floor
-    listen: Callable[[], None]
+    priority: OutputPriority
+    before_write: Callable[[], None]
     """Called with output at hand, so that what caused it can be dealt with before it is shown."""
-    _cutter: LineCutter = field(default_factory=LineCutter)
+    _splitter: LineSplitter = field(default_factory=LineSplitter)
     _has_ended: bool = False
-    _stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    _wakeup: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def rank_ended(self) -> None:
+    def on_rank_exit(self) -> None:
         """Tell that the rank is no more: what it wrote is in the pipe already.
 
         Children of it that hold the other end may write on, but they are not waited for.
         """
         self._has_ended = True
-        self._stirred.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Carry on until the stream or the rank has ended.
@@ -139,49 +139,49 @@ class Pump:
             OSError: the output could not be written.
         """
         try:
-            while not self._has_ended and await self._take(_CHUNK) != 0:
+            while not self._has_ended and await self._forward_chunk(_CHUNK) != 0:
                 pass
-            left = _bytes_in(self.source)
-            while left > 0 and (taken := await self._take(min(left, _CHUNK))):
+            left = _count_readable(self.source)
+            while left > 0 and (taken := await self._forward_chunk(min(left, _CHUNK))):
                 left -= taken
-            await self._say(self._cutter.flush())
+            await self._emit(self._splitter.flush())
         finally:
             os.close(self.source)
 
-    async def _take(self, most: int) -> int | None:
+    async def _forward_chunk(self, max_bytes: int) -> int | None:
         """Carry a chunk and return its length: 0 at the end of the stream.
 
         If nothing is there, wait for it or for the rank's end, and return None.
         """
         try:
-            chunk = os.read(self.source, most)
+            chunk = os.read(self.source, max_bytes)
         except BlockingIOError:
-            await self._stirring()
+            await self._wait_readable()
             return None
-        await self._say(self._cutter.feed(chunk))
+        await self._emit(self._splitter.feed(chunk))
         return len(chunk)
 
-    async def _stirring(self) -> None:
+    async def _wait_readable(self) -> None:
         loop = asyncio.get_running_loop()
         # Only while there is nothing to read: the loop would spin on a pipe that is not emptied.
-        loop.add_reader(self.source, self._stirred.set)
+        loop.add_reader(self.source, self._wakeup.set)
         try:
-            await self._stirred.wait()
+            await self._wakeup.wait()
         finally:
             loop.remove_reader(self.source)
-            self._stirred.clear()
+            self._wakeup.clear()
 
-    async def _say(self, lines: bytes) -> None:
+    async def _emit(self, lines: bytes) -> None:
         if not lines:
             return
-        self.listen()
-        await self.floor.turn(self.rank)
-        portions = [(self.target, prefixed(b"[%d] " % self.rank, lines))]
+        self.before_write()
+        await self.priority.wait_turn(self.rank)
+        portions = [(self.target, prefix_lines(b"[%d] " % self.rank, lines))]
         if self.tee is not None:
             portions.append((self.tee, lines))
         await self.writer.write(portions)
 
 
-def _bytes_in(pipe: int) -> int:
+def _count_readable(pipe: int) -> int:
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(count)

@@ -4,39 +4,39 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allhands.config import agreed_port
-from allhands.launcher.environment import Placement, Rendezvous, rank_environment
+from allhands.config import derive_port
+from allhands.launcher.environment import JobEndpoint, Placement, make_rank_environment
 from allhands.launcher.supervision import GRACE_SECONDS
 from allhands.runtime.exit_notice import choose_directory
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchPlan:
     """What to run, and as which ranks."""
 
     program: tuple[str, ...]
     """The Python interpreter and its arguments: a script or `-m` and a module, then their own."""
     placement: Placement
-    rendezvous: Rendezvous
+    endpoint: JobEndpoint
     environment: Mapping[str, str]
     """What the ranks' own variables are added to."""
     tees: Mapping[int, int]
     """For each rank the descriptor that gets a copy of its output; empty: none does."""
     master: tuple[str, int]
     """MASTER_ADDR and MASTER_PORT, where other libraries let rank 0 listen."""
-    least: int = 0
+    min_size: int = 0
     """Ranks may fail while so many run or have ended well; 0: none may."""
     grace: float = GRACE_SECONDS
     """How long ranks may take to end after SIGTERM, in seconds."""
     directory: str = field(default_factory=choose_directory)
     """Of this launch and no other: what its processes say to the launcher goes through it."""
 
-    def environment_of(self, rank: int) -> dict[str, str]:
+    def make_environment(self, rank: int) -> dict[str, str]:
         address, port = self.master
-        return rank_environment(
+        return make_rank_environment(
             self.environment,
             self.placement,
-            self.rendezvous,
+            self.endpoint,
             rank=rank,
             launch=self.directory,
             master_address=address,
@@ -44,10 +44,10 @@ class Launch:
         )
 
 
-def choose_master(placement: Placement, rendezvous: Rendezvous) -> tuple[str, int]:
+def choose_master(placement: Placement, endpoint: JobEndpoint) -> tuple[str, int]:
     """Choose an address for other libraries: a free port here, or one all nodes agree on."""
     if placement.nodes > 1:
-        return rendezvous.host, agreed_port(rendezvous.job)
+        return endpoint.host, derive_port(endpoint.job)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address, port = probe.getsockname()
     return address, port

@@ -15,9 +15,9 @@ from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 logger = logging.getLogger(__name__)
 
 # Isolated and without site packages: they start in a few milliseconds, whatever is installed.
-_TINY_PYTHON = (sys.executable, "-I", "-S")
-_LEASH = str(Path(__file__).with_name("leash.py"))
-_GUARDIAN = str(Path(__file__).with_name("guardian.py"))
+_BARE_PYTHON = (sys.executable, "-I", "-S")
+_PDEATHSIG_EXEC = str(Path(__file__).with_name("leash.py"))
+_REAPER = str(Path(__file__).with_name("guardian.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]
         for descriptor in (stdout, stderr):
             os.set_blocking(descriptor, False)
         child = Child(
-            (*_TINY_PYTHON, _LEASH, str(os.getpid()), *program),
+            (*_BARE_PYTHON, _PDEATHSIG_EXEC, str(os.getpid()), *program),
             environment,
             stdin=subprocess.DEVNULL,
             stdout=stdout_of_rank,
@@ -63,7 +63,7 @@ def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]
     return RankProcess(rank, child, stdout, stderr)
 
 
-class Guardian:
+class ReaperProcess:
     """Ends what a launch leaves behind, also when this process is killed; see `guardian.py`."""
 
     def __init__(self, launch: str) -> None:
@@ -77,39 +77,39 @@ class Guardian:
         # In a launch within a launch, the outer guardian must not take the inner one for a rank's
         # child: it has to outlive the inner launcher.
         environment = {name: value for name, value in os.environ.items() if name != LAUNCH_VARIABLE}
-        heard, self._orders = os.pipe()
+        heard, self._pipe = os.pipe()
         try:
             self._child = Child(
-                (*_TINY_PYTHON, _GUARDIAN, self._mark),
+                (*_BARE_PYTHON, _REAPER, self._mark),
                 environment,
                 stdin=heard,
                 stdout=subprocess.DEVNULL,
             )
         except BaseException:
-            os.close(self._orders)
+            os.close(self._pipe)
             raise
         finally:
             os.close(heard)
 
-    def guard(self, group: int) -> None:
+    def add_group(self, group: int) -> None:
         """Let the process group end with the launch."""
         self._groups.add(group)
-        self._say(f"+{group}\n")
+        self._send(f"+{group}\n")
 
-    def dismiss(self, group: int) -> None:
+    def remove_group(self, group: int) -> None:
         """Forget a process group that has ended; its number may come to name another one."""
         self._groups.discard(group)
-        self._say(f"-{group}\n")
+        self._send(f"-{group}\n")
 
-    def _say(self, order: str) -> None:
+    def _send(self, line: str) -> None:
         try:
-            os.write(self._orders, order.encode())
+            os.write(self._pipe, line.encode())
         except BrokenPipeError:
             logger.warning("the guardian is gone; the ranks still die with this process")
 
     async def finish(self) -> None:
         """End all that is left of the launch, and the guardian with it."""
-        os.close(self._orders)
-        await self._child.ended()
+        os.close(self._pipe)
+        await self._child.wait_ended()
         if self._child.reap() != 0:
             kill_all(self._groups, self._mark)

@@ -8,7 +8,7 @@ import threading
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.errors import AllhandsError
-from allhands.launcher.environment import Rendezvous
+from allhands.launcher.environment import JobEndpoint
 from allhands_proto import notice, process
 
 logger = logging.getLogger(__name__)
@@ -17,43 +17,47 @@ _REPORT_SECONDS = 0.5
 """The other ranks are not ended before, so that they can say whose end they met."""
 
 
-class Reports:
+class ExitReporter:
     """What the coordinator is told about the ends of the processes of one launch."""
 
-    def __init__(self, rendezvous: Rendezvous) -> None:
-        address = Address(rendezvous.host, rendezvous.port, rendezvous.job)
+    def __init__(self, job_endpoint: JobEndpoint) -> None:
+        address = Address(job_endpoint.host, job_endpoint.port, job_endpoint.job)
         self._endpoint = Endpoint(
-            address, rendezvous.token, rendezvous.tls_ca, rendezvous.insecure, rendezvous.tls_name
+            address,
+            job_endpoint.token,
+            job_endpoint.tls_ca,
+            job_endpoint.insecure,
+            job_endpoint.tls_name,
         )
-        self._job = rendezvous.job
-        self._space = process.space()
-        self._born: dict[int, str] = {}
+        self._job = job_endpoint.job
+        self._pid_namespace = process.space()
+        self._start_ticks: dict[int, str] = {}
         self._control: Control | None = None
         self._lock = threading.Lock()
 
-    def begun(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         """Learn of a process that was started."""
-        self._born[pid] = notice.born(pid)
+        self._start_ticks[pid] = notice.born(pid)
 
-    async def ended(self, pid: int, status: int) -> None:
+    async def report_exit(self, pid: int, status: int) -> None:
         """Tell how one ended; waits for the answer, but not for long, and never fails."""
-        born = self._born.pop(pid, "")
-        if not (self._space and born):
+        born = self._start_ticks.pop(pid, "")
+        if not (self._pid_namespace and born):
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REPORT_SECONDS):
-                await asyncio.to_thread(self._tell, pid, born, status)
+                await asyncio.to_thread(self._send_report, pid, born, status)
 
     def close(self) -> None:
         if self._control is not None:
             self._control.close()
 
-    def _tell(self, pid: int, born: str, status: int) -> None:
+    def _send_report(self, pid: int, start_ticks: str, status: int) -> None:
         with self._lock:
             if self._control is None:
                 self._control = Control(self._endpoint, job=self._job, timeout=_REPORT_SECONDS)
         try:
-            self._control.report_exit(self._space, pid, born, status)
+            self._control.report_exit(self._pid_namespace, pid, start_ticks, status)
         except (AllhandsError, OSError, ValueError) as error:
             # The job met elsewhere, or its coordinator is gone: then nobody wants to know.
             logger.debug("the end of process %d was not reported: %s", pid, error)

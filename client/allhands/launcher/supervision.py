@@ -13,16 +13,16 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class RankEnding:
+class RankExiting:
     """A rank is about to end; of ranks that fail, the one that began to end first is to blame."""
 
     rank: int
-    failing: bool
+    is_failing: bool
     """Whether an exception ends it; else it may end well or not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Blamed:
+class BlamedRank:
     """A rank of whose loss another one fails."""
 
     rank: int
@@ -35,15 +35,15 @@ class Blamed:
 
 
 @dataclass(frozen=True, slots=True)
-class RankFails:
+class PeerLossReported:
     """Calls of a rank fail of the loss of another one; None: it goes on without that."""
 
     rank: int
-    of: Blamed | None
+    cause: BlamedRank | None
 
 
 @dataclass(frozen=True, slots=True)
-class RankEnded:
+class RankExited:
     rank: int
     status: int
     """Exit status; -n: killed by signal n."""
@@ -57,19 +57,19 @@ class SignalReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class LaunchBroken:
     """The launch cannot go on: a rank could not be started, or its output has nowhere to go."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class PatienceOver:
+class TimerExpired:
     """The seconds of the latest `Wait` have passed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     """A rank failed: the first of the suspects whose status turns out to be bad.
 
     They had begun to end by then, in that order.
@@ -78,12 +78,14 @@ class Failure:
     suspects: tuple[int, ...]
 
 
-Trouble: TypeAlias = Failure | SignalReceived | Broken
-Event: TypeAlias = RankEnding | RankFails | RankEnded | SignalReceived | Broken | PatienceOver
+Problem: TypeAlias = RankFailure | SignalReceived | LaunchBroken
+Event: TypeAlias = (
+    RankExiting | PeerLossReported | RankExited | SignalReceived | LaunchBroken | TimerExpired
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class FirstFailure:
     """Who failed first."""
 
     rank: int
@@ -92,150 +94,156 @@ class Culprit:
     """Whether it is a rank of this launch."""
     status: int | None
     """How it ended; None: that is not known, or it did not end by itself."""
-    said: Blamed | None = None
+    blame: BlamedRank | None = None
     """What the rank said that failed of its loss; None: none did."""
     victim: tuple[int, int | None] | None = None
     """The first rank that failed of its loss, and its status."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendSignal:
     """Send a signal to every rank that still runs, and to its children; but not to `spare`."""
 
     signum: int
-    spare: tuple[int, ...] = ()
+    excluded: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class StartTimer:
     """Come back with `PatienceOver` after so many seconds; replaces an earlier wait."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Abandon:
+class StopWaiting:
     """Go without waiting for what is left: output that nobody reads, or an unkillable rank."""
 
 
-Order: TypeAlias = Tell | Wait | Abandon
+Action: TypeAlias = SendSignal | StartTimer | StopWaiting
 
 INTERRUPT_SECONDS = 2.0
 FAILURE_SECONDS = 2.0
 """How long ranks may take to end by themselves after the failure of another one."""
 GRACE_SECONDS = 10.0
 """How long ranks may take to end after SIGTERM, by default."""
-LAST_SECONDS = 1.0
+KILL_SECONDS = 1.0
 
-_AT_ONCE: tuple[Order, ...] = (Tell(signal.SIGKILL), Wait(LAST_SECONDS), Abandon())
+_KILL_NOW: tuple[Action, ...] = (
+    SendSignal(signal.SIGKILL),
+    StartTimer(KILL_SECONDS),
+    StopWaiting(),
+)
 
 
 class Supervisor:
     """Decides when the ranks are told to end, and what the launch came to."""
 
-    def __init__(self, count: int = 0, least: int = 0, grace: float = GRACE_SECONDS) -> None:
+    def __init__(self, count: int = 0, min_size: int = 0, grace: float = GRACE_SECONDS) -> None:
         """Supervise `count` ranks; with a `least`, others may fail while so many run or end well.
 
         Then a rank that fails is no trouble by itself. `grace` is how long ranks may take to end
         after SIGTERM, in seconds.
         """
         self._count = count
-        self._least = least
+        self._min_size = min_size
         self._grace = grace
-        self.trouble: Trouble | None = None
+        self.problem: Problem | None = None
         """What went wrong first; None as long as nothing has."""
-        self._ending: list[int] = []
+        self._exiting: list[int] = []
         self._statuses: dict[int, int] = {}
-        self._fails_of: dict[int, Blamed] = {}
-        self._spared: tuple[int, ...] | None = None
+        self._blames: dict[int, BlamedRank] = {}
+        self._excluded: tuple[int, ...] | None = None
         """Whom no signal was sent to; None: none was sent."""
-        self._kills = False
-        self._pending: tuple[Order, ...] = ()
+        self._has_killed = False
+        self._pending: tuple[Action, ...] = ()
 
-    def handle(self, event: Event) -> tuple[Order, ...]:
+    def handle(self, event: Event) -> tuple[Action, ...]:
         """Take note of an event; return what is to be done about it now, in order."""
         match event:
-            case RankEnding(rank, failing):
-                if rank not in self._ending:
-                    self._ending.append(rank)
-                return self._fail() if failing and not self._least else ()
-            case RankFails(rank, of):
+            case RankExiting(rank, failing):
+                if rank not in self._exiting:
+                    self._exiting.append(rank)
+                return self._fail() if failing and not self._min_size else ()
+            case PeerLossReported(rank, of):
                 if of is None:
-                    self._fails_of.pop(rank, None)
+                    self._blames.pop(rank, None)
                 elif rank not in self._statuses:
-                    self._fails_of.setdefault(rank, of)
+                    self._blames.setdefault(rank, of)
                 return ()
-            case RankEnded(rank, status):
-                if not self._kills and (self._spared is None or rank in self._spared):
+            case RankExited(rank, status):
+                if not self._has_killed and (self._excluded is None or rank in self._excluded):
                     self._statuses[rank] = status
-                if rank not in self._ending:
-                    self._ending.append(rank)
-                return self._fail() if status != 0 and not self._is_borne() else ()
-            case Broken():
-                return self._end(event, self._ended(()))
-            case SignalReceived() if self.trouble is not None:
-                return self._until_wait(_AT_ONCE)  # somebody has lost patience
+                if rank not in self._exiting:
+                    self._exiting.append(rank)
+                return self._fail() if status != 0 and not self._is_tolerated() else ()
+            case LaunchBroken():
+                return self._end(event, self._plan_failure_end(()))
+            case SignalReceived() if self.problem is not None:
+                return self._split_at_timer(_KILL_NOW)  # somebody has lost patience
             case SignalReceived(signal.SIGINT):
-                interrupted = (Tell(signal.SIGINT), Wait(INTERRUPT_SECONDS))
-                return self._end(event, (*interrupted, *self._terminated()))
+                interrupted = (SendSignal(signal.SIGINT), StartTimer(INTERRUPT_SECONDS))
+                return self._end(event, (*interrupted, *self._plan_termination()))
             case SignalReceived():
-                return self._end(event, self._terminated())
-            case PatienceOver():
-                return self._until_wait(self._pending)
+                return self._end(event, self._plan_termination())
+            case TimerExpired():
+                return self._split_at_timer(self._pending)
 
     @property
-    def tells(self) -> bool:
+    def has_signalled(self) -> bool:
         """Whether ranks have been told to end: how they end says nothing about them from then."""
-        return self._spared is not None
+        return self._excluded is not None
 
-    def _terminated(self) -> tuple[Order, ...]:
-        return (Tell(signal.SIGTERM), Wait(self._grace), *_AT_ONCE)
+    def _plan_termination(self) -> tuple[Action, ...]:
+        return (SendSignal(signal.SIGTERM), StartTimer(self._grace), *_KILL_NOW)
 
-    def _ended(self, suspects: tuple[int, ...]) -> tuple[Order, ...]:
+    def _plan_failure_end(self, suspects: tuple[int, ...]) -> tuple[Action, ...]:
         return (
             # What ends a suspect shall be its own failure.
-            Tell(signal.SIGTERM, spare=suspects),
-            Wait(self._grace),
-            Tell(signal.SIGKILL),
+            SendSignal(signal.SIGTERM, excluded=suspects),
+            StartTimer(self._grace),
+            SendSignal(signal.SIGKILL),
             # No `Abandon`: a slow reader gets all of the output, above all the reason.
         )
 
-    def _is_borne(self) -> bool:
+    def _is_tolerated(self) -> bool:
         """Whether enough ranks are left that the others' failing is no trouble."""
         failed = sum(status != 0 for status in self._statuses.values())
-        return self._least > 0 and self._count - failed >= self._least
+        return self._min_size > 0 and self._count - failed >= self._min_size
 
-    def _fail(self) -> tuple[Order, ...]:
-        suspects = tuple(rank for rank in self._ending if self._statuses.get(rank) != 0)
-        return self._end(Failure(suspects), (Wait(FAILURE_SECONDS), *self._ended(suspects)))
+    def _fail(self) -> tuple[Action, ...]:
+        suspects = tuple(rank for rank in self._exiting if self._statuses.get(rank) != 0)
+        return self._end(
+            RankFailure(suspects), (StartTimer(FAILURE_SECONDS), *self._plan_failure_end(suspects))
+        )
 
-    def _end(self, trouble: Trouble, orders: tuple[Order, ...]) -> tuple[Order, ...]:
-        if self.trouble is not None:
+    def _end(self, problem: Problem, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        if self.problem is not None:
             return ()
-        self.trouble = trouble
-        return self._until_wait(orders)
+        self.problem = problem
+        return self._split_at_timer(actions)
 
-    def _until_wait(self, orders: tuple[Order, ...]) -> tuple[Order, ...]:
+    def _split_at_timer(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         """Split off what is due now, up to and with the first wait; keep the rest for later."""
-        waits = (index for index, order in enumerate(orders, 1) if isinstance(order, Wait))
-        due = next(waits, len(orders))
-        self._pending = orders[due:]
+        waits = (index for index, order in enumerate(actions, 1) if isinstance(order, StartTimer))
+        due = next(waits, len(actions))
+        self._pending = actions[due:]
         # From now on a bad status tells of our own impatience.
-        for order in orders[:due]:
-            if isinstance(order, Tell):
-                self._spared = order.spare
-        self._kills = self._kills or Tell(signal.SIGKILL) in orders[:due]
-        return orders[:due]
+        for order in actions[:due]:
+            if isinstance(order, SendSignal):
+                self._excluded = order.excluded
+        self._has_killed = self._has_killed or SendSignal(signal.SIGKILL) in actions[:due]
+        return actions[:due]
 
-    def culprit(self, failure: Failure) -> Culprit:
+    def find_first_failure(self, failure: RankFailure) -> FirstFailure:
         """Return who failed first; to be asked when all ranks have ended.
 
         That is the first of the suspects that ended badly, or who it failed of: that rank may have
         ended well, but too early.
         """
-        victim = self._victim(failure)
+        victim = self._find_victim(failure)
         passed, blamed = [victim], None
-        while (one := self._fails_of.get(passed[-1])) is not None:
+        while (one := self._blames.get(passed[-1])) is not None:
             if one.rank in passed:  # two that blame each other
                 blamed = None
                 break
@@ -244,36 +252,38 @@ class Supervisor:
                 break
             passed.append(one.rank)
         if blamed is None:
-            return Culprit(victim, True, self._statuses.get(victim))
+            return FirstFailure(victim, True, self._statuses.get(victim))
         status = self._statuses.get(blamed.rank) if blamed.is_here else None
         of_victim = (victim, self._statuses.get(victim))
-        return Culprit(blamed.rank, blamed.is_here, status, blamed, of_victim)
+        return FirstFailure(blamed.rank, blamed.is_here, status, blamed, of_victim)
 
-    def _victim(self, failure: Failure) -> int:
+    def _find_victim(self, failure: RankFailure) -> int:
         """Return the first suspect that ended badly; the last one if none came to its end."""
         bad = (rank for rank in failure.suspects if self._statuses.get(rank))
         return next(bad, failure.suspects[-1])
 
-    def exit_status(self) -> int:
+    def compute_exit_status(self) -> int:
         """Return what the launcher's caller gets, in the manner of a shell."""
-        match self.trouble:
+        match self.problem:
             case None:
                 return 0
-            case Failure() as failure:
-                status = self.culprit(failure).status or self._statuses.get(self._victim(failure))
+            case RankFailure() as failure:
+                status = self.find_first_failure(failure).status or self._statuses.get(
+                    self._find_victim(failure)
+                )
                 if not status:
                     return 1
                 return status if status > 0 else 128 - status
             case SignalReceived(signum):
                 return 128 + signum
-            case Broken():
+            case LaunchBroken():
                 return 1
 
 
-def describe(culprit: Culprit, process: str) -> str:
+def describe(first: FirstFailure, process: str) -> str:
     """Say in words how who failed first did so; `process` says which one that was."""
-    said, status = culprit.said, culprit.status
-    if not culprit.is_here and said is not None:
+    said, status = first.blame, first.status
+    if not first.is_here and said is not None:
         return said.text
     if said is None or status:
         return f"{describe_status(status)} ({process})"
@@ -289,10 +299,10 @@ def describe_status(status: int | None) -> str:
         return "an exception, then it did not end by itself"
     if status >= 0:
         return f"exit status {status}"
-    return f"killed by {signal_name(-status)}"
+    return f"killed by {name_signal(-status)}"
 
 
-def signal_name(signum: int) -> str:
+def name_signal(signum: int) -> str:
     try:
         return signal.Signals(signum).name
     except ValueError:  # most real-time signals have no name

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 @contextmanager
-def tee_files(directory: Path, ranks: Iterable[int]) -> Iterator[Mapping[int, int]]:
+def open_tee_files(directory: Path, ranks: Iterable[int]) -> Iterator[Mapping[int, int]]:
     """Open `rank-K.log` in `directory` for each rank; give their descriptors, by rank.
 
     Raises:

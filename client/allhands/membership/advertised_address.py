@@ -4,16 +4,16 @@ import asyncio
 import ipaddress
 from dataclasses import dataclass
 
-from allhands.config import Daemon, Hosted, WorldConfig
-from allhands.coordinator.endpoint import Dial, Endpoint
-from allhands.coordinator.rendezvous import own_address, resolve
+from allhands.config import Daemon, HostedByRank0, WorldConfig
+from allhands.coordinator.endpoint import ChannelConfig, Endpoint
+from allhands.coordinator.rendezvous import find_own_address, resolve_host
 from allhands.coordinator.session import listens_beyond_loopback
 from allhands.errors import CoordinatorUnavailable
 from allhands.runtime import interfaces
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AdvertisedAddress:
     """Addresses of this host."""
 
     listen: str
@@ -21,7 +21,7 @@ class Reach:
     """What peers dial; empty: the address from which the coordinator sees this worker."""
 
 
-async def given(config: WorldConfig) -> Reach | None:
+async def resolve_configured(config: WorldConfig) -> AdvertisedAddress | None:
     """Return what the user has said about it; None: nothing.
 
     Raises:
@@ -30,22 +30,24 @@ async def given(config: WorldConfig) -> Reach | None:
     listen = ""
     if config.interface:
         try:
-            listen = interfaces.address_of(config.interface)
+            listen = interfaces.get_address(config.interface)
         except ValueError as error:
             raise ValueError(f"ALLHANDS_INTERFACE: {error}") from error
     if not config.advertise:
-        return Reach(listen, listen) if listen else None
+        return AdvertisedAddress(listen, listen) if listen else None
     try:
-        advertised = await resolve(config.advertise)
+        advertised = await resolve_host(config.advertise)
     except CoordinatorUnavailable as error:
         raise ValueError(f"ALLHANDS_ADVERTISE: {error}") from error
-    if not listen and interfaces.is_own(advertised):
+    if not listen and interfaces.is_own_address(advertised):
         listen = advertised
     # An address that is translated on the way here may end at any of this host.
-    return Reach(listen or ("::" if ":" in advertised else "0.0.0.0"), advertised)
+    return AdvertisedAddress(listen or ("::" if ":" in advertised else "0.0.0.0"), advertised)
 
 
-async def found(config: WorldConfig, endpoint: Endpoint, dial: Dial, timeout: float) -> Reach:
+async def discover(
+    config: WorldConfig, endpoint: Endpoint, channel_config: ChannelConfig, timeout: float
+) -> AdvertisedAddress:
     """Return what fits where nothing is said: the address on the way to the coordinator.
 
     Where that is loopback, and workers on other hosts reach the coordinator too, it is the one of
@@ -54,13 +56,13 @@ async def found(config: WorldConfig, endpoint: Endpoint, dial: Dial, timeout: fl
     Raises:
         CoordinatorUnavailable, Unauthenticated: the coordinator cannot be asked whether they do.
     """
-    towards = await own_address(endpoint)
-    if not isinstance(config.place, Daemon | Hosted) or not is_loopback(towards):
-        return Reach(towards)
-    if not await listens_beyond_loopback(dial, timeout):
-        return Reach(towards)
-    outside = await asyncio.to_thread(interfaces.address_beyond_loopback)
-    return Reach(towards) if outside is None else Reach(outside, outside)
+    towards = await find_own_address(endpoint)
+    if not isinstance(config.rendezvous, Daemon | HostedByRank0) or not is_loopback(towards):
+        return AdvertisedAddress(towards)
+    if not await listens_beyond_loopback(channel_config, timeout):
+        return AdvertisedAddress(towards)
+    outside = await asyncio.to_thread(interfaces.find_outside_address)
+    return AdvertisedAddress(towards) if outside is None else AdvertisedAddress(outside, outside)
 
 
 def is_loopback(address: str) -> bool:

@@ -5,38 +5,42 @@ Processes of its host it can look at; others may answer a ping with where they a
 
 from collections.abc import Collection, Mapping, Sequence
 
-from allhands.coordinator.session import Member
+from allhands.coordinator.session import WorldMember
 from allhands.verdicts import AbsentRank, State, Verdict
 from allhands_proto import process
 from allhands_proto.v1 import coordinator_pb2 as wire
 
-_ALONE = "the coordinator could not be asked"
-_OVER = ("gone", "zombie")
+_NO_COORDINATOR = "the coordinator could not be asked"
+_DEAD_STATES = ("gone", "zombie")
 
 
-def of_call(
+def judge_call(
     group: str,
     sequence: int,
     operation: str,
-    others: Sequence[Member],
+    members: Sequence[WorldMember],
     waiting_on: Collection[int],
     *,
-    space: str,
-    answers: Mapping[int, wire.Heartbeat],
-    linked: Collection[int],
+    pid_namespace: str,
+    pongs: Mapping[int, wire.Heartbeat],
+    linked_ranks: Collection[int],
 ) -> Verdict:
     """Judge the other members of a call's group, or as many of them as were asked.
 
     This rank waits for those of `waiting_on`; `linked` are the ranks that links should reach.
     """
     judged = []
-    for one in others:
-        seen = process.look(one.pid, one.born) if one.space and one.space == space else ""
-        told = _by_process(one, seen)
-        if told is None and (answer := answers.get(one.rank)) is not None:
-            told = _by_answer(one, answer, group, sequence)
+    for one in members:
+        seen = (
+            process.look(one.pid, one.start_ticks)
+            if one.pid_namespace and one.pid_namespace == pid_namespace
+            else ""
+        )
+        told = _judge_by_process(one, seen)
+        if told is None and (answer := pongs.get(one.rank)) is not None:
+            told = _judge_by_pong(one, answer, group, sequence)
         elif told is None:
-            told = _by_silence(one, seen, one.rank in linked)
+            told = _judge_by_silence(one, seen, one.rank in linked_ranks)
         if told is not None:
             judged.append(told)
     found = [one for one in judged if one.state != "slow"] or [
@@ -44,57 +48,65 @@ def of_call(
     ]
     call = f"{operation or 'call'} #{sequence}"
     listed = "; ".join(told.text for told in found) or "nobody is known to be missing"
-    text = f"{call} of group {group!r}: {listed} ({_ALONE})"
+    text = f"{call} of group {group!r}: {listed} ({_NO_COORDINATOR})"
     return Verdict(group, sequence, operation, tuple(found), text)
 
 
-def of_broken_link(one: Member, reason: str, space: str) -> Verdict:
+def judge_broken_link(member: WorldMember, reason: str, pid_namespace: str) -> Verdict:
     """Judge a member to which the link broke."""
-    seen = process.look(one.pid, one.born) if one.space and one.space == space else ""
-    told = _by_process(one, seen)
+    seen = (
+        process.look(member.pid, member.start_ticks)
+        if member.pid_namespace and member.pid_namespace == pid_namespace
+        else ""
+    )
+    told = _judge_by_process(member, seen)
     if told is None:
-        text = f"{one} is unreachable: {reason} ({_ALONE})"
-        told = AbsentRank(one.rank, "unreachable", text, one.host, one.pid)
+        text = f"{member} is unreachable: {reason} ({_NO_COORDINATOR})"
+        told = AbsentRank(member.rank, "unreachable", text, member.host, member.pid)
     return Verdict("", 0, "", (told,), told.text)
 
 
-def of_host(one: Member) -> Verdict:
+def judge_lost_host(member: WorldMember) -> Verdict:
     """Judge the member that hosted the coordinator, which went away."""
-    text = f"{one} is dead: it went away, and the coordinator that it hosted with it"
-    told = AbsentRank(one.rank, "dead", text, one.host, one.pid)
+    text = f"{member} is dead: it went away, and the coordinator that it hosted with it"
+    told = AbsentRank(member.rank, "dead", text, member.host, member.pid)
     return Verdict("", 0, "", (told,), text)
 
 
-def of_left(one: Member, error: str) -> Verdict:
+def judge_left(member: WorldMember, error: str) -> Verdict:
     """Say that a member has left, as all others are told at once."""
-    text = f"{one} left the job" + (f" because of {error}" if error else "")
-    return Verdict("", 0, "", (AbsentRank(one.rank, "left", text, one.host, one.pid),), text)
+    text = f"{member} left the job" + (f" because of {error}" if error else "")
+    return Verdict(
+        "", 0, "", (AbsentRank(member.rank, "left", text, member.host, member.pid),), text
+    )
 
 
-def _by_process(one: Member, seen: str) -> AbsentRank | None:
-    if seen in _OVER:
-        text = f"{one} is dead: its process is gone, its exit status unknown"
-        return AbsentRank(one.rank, "dead", text, one.host, one.pid)
-    if seen == "stopped":
-        text = f"{one} is paused: its process is stopped (SIGSTOP, or a debugger)"
-        return AbsentRank(one.rank, "paused", text, one.host, one.pid)
+def _judge_by_process(member: WorldMember, process_state: str) -> AbsentRank | None:
+    if process_state in _DEAD_STATES:
+        text = f"{member} is dead: its process is gone, its exit status unknown"
+        return AbsentRank(member.rank, "dead", text, member.host, member.pid)
+    if process_state == "stopped":
+        text = f"{member} is paused: its process is stopped (SIGSTOP, or a debugger)"
+        return AbsentRank(member.rank, "paused", text, member.host, member.pid)
     return None
 
 
-def _by_silence(one: Member, seen: str, is_linked: bool) -> AbsentRank:
+def _judge_by_silence(member: WorldMember, process_state: str, is_linked: bool) -> AbsentRank:
     state: State = "slow"
-    text = f"{one} is slow: its part has not arrived"
-    if seen == "running":
-        state, text = "paused", f"{one} is paused: its process runs, but answers no ping"
+    text = f"{member} is slow: its part has not arrived"
+    if process_state == "running":
+        state, text = "paused", f"{member} is paused: its process runs, but answers no ping"
     elif is_linked:
-        state, text = "unreachable", f"{one} is unreachable: it answers no ping"
-    return AbsentRank(one.rank, state, text, one.host, one.pid)
+        state, text = "unreachable", f"{member} is unreachable: it answers no ping"
+    return AbsentRank(member.rank, state, text, member.host, member.pid)
 
 
-def _by_answer(one: Member, answer: wire.Heartbeat, group: str, sequence: int) -> AbsentRank | None:
+def _judge_by_pong(
+    member: WorldMember, pong: wire.Heartbeat, group: str, sequence: int
+) -> AbsentRank | None:
     state: State
-    inside = [at for at in answer.progress if at.operation]
-    here = next((at for at in answer.progress if at.group == group), None)
+    inside = [at for at in pong.progress if at.operation]
+    here = next((at for at in pong.progress if at.group == group), None)
     if here is not None and here.completed >= sequence:
         return None
     doing = min(inside, key=lambda at: at.elapsed, default=here)
@@ -112,14 +124,14 @@ def _by_answer(one: Member, answer: wire.Heartbeat, group: str, sequence: int) -
         if doing is not None and doing.sequence:
             text += f" for {doing.elapsed:.1f} s, since #{doing.sequence}"
     return AbsentRank(
-        rank=one.rank,
+        rank=member.rank,
         state=state,
-        text=f"{one} {text}",
-        host=one.host,
-        pid=one.pid,
+        text=f"{member} {text}",
+        host=member.host,
+        pid=member.pid,
         elapsed=doing.elapsed if doing is not None else 0.0,
         operation=doing.operation if doing is not None else "",
         sequence=doing.sequence if doing is not None else 0,
         group=doing.group if doing is not None else "",
-        stack=answer.stack,
+        stack=pong.stack,
     )

@@ -7,7 +7,7 @@ from allhands.engine.group_engine import GroupEngine
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class GroupChangeRequest:
     """What a rank asks the others of its group to decide with it; see coordinator.proto."""
 
     kind: str
@@ -21,7 +21,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Reformed:
+class GroupChange:
     """One decision, the same on all ranks that took part in it."""
 
     flag: bool
@@ -36,17 +36,19 @@ class Reformed:
     has_newcomers: bool
 
 
-class Regrouper(Protocol):
+class MembershipChanger(Protocol):
     """Decides with the other ranks of a group, and makes what they decide; lives on one loop."""
 
-    waiting: int
+    newcomer_count: int
     """Workers that wait to be taken in."""
 
     @property
     def epoch(self) -> int:
         """The membership's version, as far as this process has heard."""
 
-    async def reform(self, group: str, proposal: Proposal, timeout: float) -> Reformed:
+    async def decide_group_change(
+        self, group: str, request: GroupChangeRequest, timeout: float
+    ) -> GroupChange:
         """Decide with all ranks of a group who are present; ends once all of them have asked.
 
         Raises:
@@ -56,7 +58,7 @@ class Regrouper(Protocol):
             CoordinatorUnavailable: nobody answers.
         """
 
-    async def regroup(self, decided: Reformed, timeout: float) -> GroupEngine:
+    async def apply_group_change(self, change: GroupChange, timeout: float) -> GroupEngine:
         """Make this rank's engine of the group that goes on; `timeout` is its calls' default."""
 
     async def close_group(self, name: str) -> None:

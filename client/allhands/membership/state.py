@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from allhands.collectives.arguments import AnyArray, checked
+from allhands.collectives.arguments import AnyArray, check_array
 from allhands.collectives.reduction import ReduceOp
 from allhands.errors import MembershipChanged, PeerFailed
 from allhands.group.group import Group
@@ -42,11 +42,11 @@ class State:
         for name, value in values.items():
             if name.startswith("_") or hasattr(type(self), name):
                 raise TypeError(f"a value cannot be called {name!r}")
-            _check(name, value)
+            _check_value(name, value)
         self._group = group
         self._values = dict(values)
         self._commits = 0
-        self._keep()
+        self._save()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -60,7 +60,7 @@ class State:
             return
         if name not in self._values:
             raise AttributeError(f"the state has no {name!r}; its values are named when it is made")
-        _check(name, value)
+        _check_value(name, value)
         self._values[name] = value
 
     def commit(self) -> None:
@@ -71,7 +71,7 @@ class State:
                 all have by `sync`.
         """
         self._commits += 1
-        self._keep()
+        self._save()
         waiting = np.array([self._group.waiting])
         self._group.all_reduce(waiting, ReduceOp.MAX).wait()
         if waiting[0]:
@@ -80,11 +80,11 @@ class State:
 
     def restore(self) -> None:
         """Go back to the latest commit."""
-        for name, kept in self._kept.items():
+        for name, kept in self._committed.items():
             value = self._values[name]
             if not isinstance(kept, np.ndarray):
                 self._values[name] = kept
-            elif isinstance(value, np.ndarray) and _is_like(value, kept):
+            elif isinstance(value, np.ndarray) and _is_alike(value, kept):
                 np.copyto(value, kept)
             else:
                 self._values[name] = kept.copy()
@@ -99,7 +99,7 @@ class State:
         commits = [np.zeros(1, np.int64) for _ in range(group.size)]
         group.all_gather(list(commits), np.array([self._commits])).wait()
         root = int(np.argmax(np.concatenate(commits)))
-        told = json.dumps(self._described()).encode() if group.rank == root else b""
+        told = json.dumps(self._describe()).encode() if group.rank == root else b""
         length = np.array([len(told)])
         group.broadcast(length, root).wait()
         text = np.frombuffer(told, np.uint8).copy() if told else np.empty(length[0], np.uint8)
@@ -109,12 +109,12 @@ class State:
         for name, (dtype, shape) in described["arrays"].items():
             mine = self._values.get(name)
             fresh = np.empty(tuple(shape), np.dtype(dtype))
-            is_like = isinstance(mine, np.ndarray) and _is_like(mine, fresh)
+            is_like = isinstance(mine, np.ndarray) and _is_alike(mine, fresh)
             values[name] = mine if is_like else fresh
             group.broadcast(values[name], root).wait()
         self._values = values
         self._commits = int(described["commits"])
-        self._keep()
+        self._save()
 
     def run(self, train: Callable[[Self], T]) -> T:
         """Return `train(state)`; where ranks are lost or come, begin it again at what all have.
@@ -130,15 +130,15 @@ class State:
                 if error.is_final:
                     raise
                 self.restore()
-                self._group.heal()
+                self._group.shrink_if_manual()
 
-    def _keep(self) -> None:
-        self._kept = {
+    def _save(self) -> None:
+        self._committed = {
             name: value.copy() if isinstance(value, np.ndarray) else value
             for name, value in self._values.items()
         }
 
-    def _described(self) -> dict[str, object]:
+    def _describe(self) -> dict[str, object]:
         arrays = {n: v for n, v in self._values.items() if isinstance(v, np.ndarray)}
         return {
             "scalars": {n: v for n, v in self._values.items() if n not in arrays},
@@ -147,9 +147,9 @@ class State:
         }
 
 
-def _check(name: str, value: object) -> None:
+def _check_value(name: str, value: object) -> None:
     if isinstance(value, np.ndarray):
-        plain = checked(value, name)
+        plain = check_array(value, name)
         if np.dtype(plain.dtype.name) != plain.dtype or not plain.flags.c_contiguous:
             raise TypeError(f"{name} must be a C-contiguous array of a plain dtype")
     elif not isinstance(value, Scalar):
@@ -159,5 +159,5 @@ def _check(name: str, value: object) -> None:
         )
 
 
-def _is_like(value: AnyArray, array: AnyArray) -> bool:
+def _is_alike(value: AnyArray, array: AnyArray) -> bool:
     return value.shape == array.shape and value.dtype == array.dtype

@@ -18,24 +18,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from allhands.config import Daemon, Gathering, Hosted, Place
+from allhands.config import Daemon, FileRendezvous, HostedByRank0, RendezvousMethod
 from allhands.coordinator.endpoint import Endpoint, parse_url
-from allhands.coordinator.rendezvous import address_towards
+from allhands.coordinator.rendezvous import find_address_towards
 from allhands.deadlines import Timeout
 from allhands.errors import StoreTimeout
 from allhands.stores import CoordinatorStore
 from allhands_proto import notice, process
 
 _PREFIX = "allhands/rendezvous"
-_NOW = f"{_PREFIX}/now"
-_HEARING_SECONDS = 2.0
+_CURRENT_KEY = f"{_PREFIX}/now"
+_ACK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class StoreRendezvous:
     """What `config.settle` takes of it."""
 
-    place: Place
+    place: RendezvousMethod
     job: str | None = None
     token: str | None = None
     tls_ca: str | None = None
@@ -43,7 +43,7 @@ class Meeting:
     tls_name: str | None = None
 
     @classmethod
-    def at(cls, url: str, endpoint: Endpoint) -> "Meeting":
+    def from_endpoint(cls, url: str, endpoint: Endpoint) -> "StoreRendezvous":
         """Return the meeting at a URL of a coordinator that is reached already."""
         return cls(
             Daemon(url),
@@ -56,7 +56,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Grounds:
+class StoreRendezvousHints:
     """What rank 0 knows of where to meet, beside the store."""
 
     url: str | None = None
@@ -69,7 +69,7 @@ class Grounds:
     """Whether rank 0 may host one beyond loopback."""
 
 
-class Keys(Protocol):
+class RendezvousStore(Protocol):
     """What it takes of a `Store` to meet through it; `underlying_store` and `host` if it has any.
 
     A host is the one that has the store: an address of rank 0 on the way to it is taken to be one
@@ -85,9 +85,13 @@ class Keys(Protocol):
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None: ...
 
 
-def meet_through(
-    store: Keys, rank: int, world_size: int, timeout: float, grounds: Grounds | None = None
-) -> Meeting:
+def rendezvous_via_store(
+    store: RendezvousStore,
+    rank: int,
+    world_size: int,
+    timeout: float,
+    hints: StoreRendezvousHints | None = None,
+) -> StoreRendezvous:
     """Agree with the other ranks on where to meet; every rank has to come, world after world.
 
     That is the coordinator of the store itself, if it has one; else the one that rank 0 knows; else
@@ -103,26 +107,30 @@ def meet_through(
         raise ValueError(f"store= needs rank and world_size, not {rank} and {world_size}")
     until = time.monotonic() + timeout
     if rank == 0:
-        return _called(store, world_size, timeout, until, grounds or Grounds())
-    return _come(store, rank, timeout, until)
+        return _run_rank_0(store, world_size, timeout, until, hints or StoreRendezvousHints())
+    return _run_other_rank(store, rank, timeout, until)
 
 
 # ---------------------------------------------------------------- rank 0
 
 
-def _called(
-    store: Keys, world_size: int, timeout: float, until: float, grounds: Grounds
-) -> Meeting:
+def _run_rank_0(
+    store: RendezvousStore,
+    world_size: int,
+    timeout: float,
+    deadline: float,
+    hints: StoreRendezvousHints,
+) -> StoreRendezvous:
     name = secrets.token_hex(8)
-    before = store.get(_NOW).decode() if store.check([_NOW]) else None
-    store.set(_NOW, name)
+    before = store.get(_CURRENT_KEY).decode() if store.check([_CURRENT_KEY]) else None
+    store.set(_CURRENT_KEY, name)
     if before is not None:  # perhaps somebody has left a word with it, or has missed it
-        if not store.check([_answer_key(before)]):
-            _answer(store, before, [])
-        store.set(_over_key(before), b"")
-    keys = [_word_key(name, rank) for rank in range(1, world_size)]
+        if not store.check([_make_answer_key(before)]):
+            _write_answer(store, before, [])
+        store.set(_make_closed_key(before), b"")
+    keys = [_make_nonce_key(name, rank) for rank in range(1, world_size)]
     try:
-        store.wait(keys, max(until - time.monotonic(), 0))
+        store.wait(keys, max(deadline - time.monotonic(), 0))
     except StoreTimeout as error:
         missing = [rank for rank, key in enumerate(keys, 1) if not store.check([key])]
         raise StoreTimeout(
@@ -130,9 +138,9 @@ def _called(
             f"rank 0 ({socket.gethostname()}, pid {os.getpid()}) waited for them"
         ) from error
     words = [json.loads(store.get(key)) for key in keys]
-    answer = partial(_answer, store, name, [word["word"] for word in words])
+    answer = partial(_write_answer, store, name, [word["word"] for word in words])
     try:
-        meeting, url = _place(store, name, words, grounds, answer)
+        meeting, url = _choose_coordinator(store, name, words, hints, answer)
     except ValueError as error:
         answer(error=str(error))
         raise
@@ -141,47 +149,51 @@ def _called(
     return meeting
 
 
-def _place(
-    store: Keys,
-    name: str,
+def _choose_coordinator(
+    store: RendezvousStore,
+    rendezvous_id: str,
     words: Sequence[dict[str, Any]],
-    grounds: Grounds,
+    hints: StoreRendezvousHints,
     answer: Callable[..., None],
-) -> tuple[Meeting, str]:
+) -> tuple[StoreRendezvous, str]:
     """Return where to meet, as rank 0 does and as the others are told; "": hosting tells them."""
-    job = f"world-{name}"
-    if (endpoint := _coordinator_of(store)) is not None:
+    job = f"world-{rendezvous_id}"
+    if (endpoint := _find_coordinator(store)) is not None:
         url = f"ah://{endpoint.address.target}/{job}"
-        return Meeting.at(url, endpoint), url
-    if grounds.url is not None:
-        url = grounds.url
-        if not grounds.shares_job:
+        return StoreRendezvous.from_endpoint(url, endpoint), url
+    if hints.url is not None:
+        url = hints.url
+        if not hints.shares_job:
             known = parse_url(url)
             url = f"ah://{known.target}/{f'{known.job}-' if known.job else ''}{job}"
-        return Meeting(Daemon(url)), url
-    if all(word["here"] == _here() for word in words):
-        path = notice.directory() / f"gathering-{name}.json"
-        return Meeting(Gathering(str(path)), job), f"file://{path}"
+        return StoreRendezvous(Daemon(url)), url
+    if all(word["here"] == _identify_locality() for word in words):
+        path = notice.directory() / f"gathering-{rendezvous_id}.json"
+        return StoreRendezvous(FileRendezvous(str(path)), job), f"file://{path}"
     # Without a token of the user's the store tells one, which is as open to strangers.
-    told = None if grounds.token else secrets.token_urlsafe(32)
+    told = None if hints.token else secrets.token_urlsafe(32)
 
     def announce(url: str, error: str) -> None:
         answer(f"{url}/{job}", told, error)
 
-    address = _address(store, words, grounds)
-    return Meeting(Hosted(address, 0, announce), job, grounds.token or told), ""
+    address = _choose_address(store, words, hints)
+    return StoreRendezvous(HostedByRank0(address, 0, announce), job, hints.token or told), ""
 
 
-def _address(store: Keys, words: Sequence[dict[str, Any]], grounds: Grounds) -> str:
+def _choose_address(
+    store: RendezvousStore, words: Sequence[dict[str, Any]], hints: StoreRendezvousHints
+) -> str:
     """Return the address at which rank 0 is going to listen.
 
     Raises:
         ValueError: it may not, or the others could not reach it there; says what to do.
     """
-    remote, word = next(one for one in enumerate(words, 1) if one[1]["here"] != _here())
+    remote, word = next(
+        one for one in enumerate(words, 1) if one[1]["here"] != _identify_locality()
+    )
     both = f"rank 0 on {socket.gethostname()} and rank {remote} on {word['host']}"
-    host = getattr(_whole(store), "host", None) or socket.gethostname()
-    address = address_towards(host)
+    host = getattr(_get_underlying_store(store), "host", None) or socket.gethostname()
+    address = find_address_towards(host)
     give = "start one with `allhands serve` and set ALLHANDS_URL=ah://host:port on all ranks"
     if ipaddress.ip_address(address).is_loopback:
         if word["network"] != process.network():
@@ -190,12 +202,12 @@ def _address(store: Keys, words: Sequence[dict[str, Any]], grounds: Grounds) -> 
                 f"on the way to {host}, it can be reached by nobody else: {give}, or give the "
                 "store an address of rank 0's host that the others reach"
             )
-        if not grounds.token:
+        if not hints.token:
             raise ValueError(
                 f"{both} have no coordinator in common, and cannot read each other's files: "
                 "set the same ALLHANDS_TOKEN on all ranks, or " + give
             )
-    elif not grounds.insecure:
+    elif not hints.insecure:
         raise ValueError(
             f"{both} have no coordinator in common, and rank 0 does not host one at {address}, "
             f"where strangers reach it too and read along: {give}, or set ALLHANDS_INSECURE=1 on "
@@ -204,49 +216,56 @@ def _address(store: Keys, words: Sequence[dict[str, Any]], grounds: Grounds) -> 
     return address
 
 
-def _answer(
-    store: Keys,
-    name: str,
-    words: Sequence[str],
+def _write_answer(
+    store: RendezvousStore,
+    rendezvous_id: str,
+    nonces: Sequence[str],
     url: str = "",
     token: str | None = None,
     error: str = "",
 ) -> None:
-    told = {"words": words, "url": url, "token": token, "error": error}
-    store.set(_answer_key(name), json.dumps({**told, "host": socket.gethostname()}))
+    told = {"words": nonces, "url": url, "token": token, "error": error}
+    store.set(_make_answer_key(rendezvous_id), json.dumps({**told, "host": socket.gethostname()}))
     if error:
         # The store may end with this process, which is about to.
-        heard = [_heard_key(name, rank) for rank in range(1, len(words) + 1)]
+        heard = [_make_ack_key(rendezvous_id, rank) for rank in range(1, len(nonces) + 1)]
         with contextlib.suppress(StoreTimeout):
-            store.wait(heard, _HEARING_SECONDS)
+            store.wait(heard, _ACK_SECONDS)
 
 
 # ---------------------------------------------------------------- the others
 
 
-def _come(store: Keys, rank: int, timeout: float, until: float) -> Meeting:
+def _run_other_rank(
+    store: RendezvousStore, rank: int, timeout: float, deadline: float
+) -> StoreRendezvous:
     word = secrets.token_hex(8)
     said = json.dumps(
-        {"word": word, "here": _here(), "network": process.network(), "host": socket.gethostname()}
+        {
+            "word": word,
+            "here": _identify_locality(),
+            "network": process.network(),
+            "host": socket.gethostname(),
+        }
     )
 
     def wait(key: str) -> None:
-        store.wait([key], max(until - time.monotonic(), 0))
+        store.wait([key], max(deadline - time.monotonic(), 0))
 
     met = "nobody"
     try:
         while True:
-            wait(_NOW)
-            name = store.get(_NOW).decode()
-            store.set(_word_key(name, rank), said)
-            wait(_answer_key(name))
-            told = json.loads(store.get(_answer_key(name)))
+            wait(_CURRENT_KEY)
+            name = store.get(_CURRENT_KEY).decode()
+            store.set(_make_nonce_key(name, rank), said)
+            wait(_make_answer_key(name))
+            told = json.loads(store.get(_make_answer_key(name)))
             if word in told["words"]:
                 if told["error"]:
-                    store.set(_heard_key(name, rank), b"")
-                return _told(told, name, _coordinator_of(store))
+                    store.set(_make_ack_key(name, rank), b"")
+                return _read_answer(told, name, _find_coordinator(store))
             met = f"others, with another process as rank {rank}"
-            wait(_over_key(name))
+            wait(_make_closed_key(name))
     except StoreTimeout as error:
         raise StoreTimeout(
             f"timeout: rank {rank} waited {timeout:g} s for rank 0 to come to the store, which "
@@ -254,49 +273,53 @@ def _come(store: Keys, rank: int, timeout: float, until: float) -> Meeting:
         ) from error
 
 
-def _told(told: dict[str, Any], name: str, coordinator: Endpoint | None) -> Meeting:
-    if told["error"]:
-        raise ValueError(f"rank 0 on {told['host']} cannot say where to meet: {told['error']}")
-    url: str = told["url"]
+def _read_answer(
+    answer: dict[str, Any], rendezvous_id: str, coordinator: Endpoint | None
+) -> StoreRendezvous:
+    if answer["error"]:
+        raise ValueError(f"rank 0 on {answer['host']} cannot say where to meet: {answer['error']}")
+    url: str = answer["url"]
     if url.startswith("file://"):
-        return Meeting(Gathering(url.removeprefix("file://")), f"world-{name}")
+        return StoreRendezvous(
+            FileRendezvous(url.removeprefix("file://")), f"world-{rendezvous_id}"
+        )
     if coordinator is not None:
-        return Meeting.at(url, coordinator)
-    return Meeting(Daemon(url), token=told["token"])
+        return StoreRendezvous.from_endpoint(url, coordinator)
+    return StoreRendezvous(Daemon(url), token=answer["token"])
 
 
 # ---------------------------------------------------------------- what all know
 
 
-def _word_key(name: str, rank: int) -> str:
-    return f"{_PREFIX}/{name}/{rank}"
+def _make_nonce_key(rendezvous_id: str, rank: int) -> str:
+    return f"{_PREFIX}/{rendezvous_id}/{rank}"
 
 
-def _answer_key(name: str) -> str:
-    return f"{_PREFIX}/{name}/place"
+def _make_answer_key(rendezvous_id: str) -> str:
+    return f"{_PREFIX}/{rendezvous_id}/place"
 
 
-def _heard_key(name: str, rank: int) -> str:
-    return f"{_PREFIX}/{name}/{rank}/heard"
+def _make_ack_key(rendezvous_id: str, rank: int) -> str:
+    return f"{_PREFIX}/{rendezvous_id}/{rank}/heard"
 
 
-def _over_key(name: str) -> str:
-    return f"{_PREFIX}/{name}/over"
+def _make_closed_key(rendezvous_id: str) -> str:
+    return f"{_PREFIX}/{rendezvous_id}/over"
 
 
-def _whole(store: object) -> object:
+def _get_underlying_store(store: object) -> object:
     """Return what the store is a part of."""
     while (whole := getattr(store, "underlying_store", None)) is not None:
         store = whole
     return store
 
 
-def _coordinator_of(store: object) -> Endpoint | None:
-    whole = _whole(store)
+def _find_coordinator(store: object) -> Endpoint | None:
+    whole = _get_underlying_store(store)
     return whole.endpoint if isinstance(whole, CoordinatorStore) else None
 
 
-def _here() -> str:
+def _identify_locality() -> str:
     """Name the processes that can read this one's files and reach its loopback."""
     network = process.network() or socket.gethostname()
     try:

@@ -5,24 +5,24 @@ import numpy as np
 from allhands.collectives.arguments import AnyArray
 
 
-def dimension(given: int, array: AnyArray, name: str) -> int:
+def normalize_dim(dim: int, array: AnyArray, name: str) -> int:
     """Return a dimension counted from the front.
 
     Raises:
         ValueError: the array has no such dimension.
     """
-    if not -array.ndim <= given < array.ndim:
-        raise ValueError(f"{name}={given} is none of the {array.ndim} dimensions of the array")
-    return given % array.ndim
+    if not -array.ndim <= dim < array.ndim:
+        raise ValueError(f"{name}={dim} is none of the {array.ndim} dimensions of the array")
+    return dim % array.ndim
 
 
-def cut(array: AnyArray, dim: int, name: str, size: int) -> AnyArray:
+def split_rows(array: AnyArray, dim: int, name: str, size: int) -> AnyArray:
     """Return a contiguous array of `size` equal shares along a dimension, one row for each rank.
 
     Raises:
         ValueError: there is no such dimension, or its length is no multiple of `size`.
     """
-    at = dimension(dim, array, name)
+    at = normalize_dim(dim, array, name)
     length = array.shape[at]
     if length % size:
         raise ValueError(
@@ -34,7 +34,7 @@ def cut(array: AnyArray, dim: int, name: str, size: int) -> AnyArray:
     return rows
 
 
-def joined(rows: AnyArray, dim: int) -> AnyArray:
+def join_rows(rows: AnyArray, dim: int) -> AnyArray:
     """Return arrays, one in each row, one after the other along a dimension of theirs."""
     _, *shape = rows.shape
     shape[dim] *= len(rows)

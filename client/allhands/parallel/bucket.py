@@ -10,10 +10,10 @@ import numpy as np
 from allhands.api import sync
 from allhands.collectives.arguments import AnyArray
 from allhands.data.sparse_array import SparseArray
-from allhands.deadlines import effective
+from allhands.deadlines import clip_timeout
 from allhands.group.group import Group
 from allhands.parallel import comm_hook
-from allhands.parallel.buckets import Layout
+from allhands.parallel.buckets import BucketLayout
 from allhands.parallel.comm_hook import CommHook
 from allhands.parallel.grad_bucket import GradBucket, Gradient
 
@@ -26,7 +26,7 @@ class Bucket(ABC):
     def __init__(
         self,
         index: int,
-        layout: Layout,
+        layout: BucketLayout,
         parameters: Sequence[AnyArray],
         is_last: bool,
         group: Group,
@@ -34,11 +34,11 @@ class Bucket(ABC):
         """Make the bucket for the gradients of some of all parameters."""
         self.layout = layout
         self._index = index
-        self._members = [parameters[one] for one in layout.parameters]
+        self._parameters = [parameters[one] for one in layout.parameters]
         self._is_last = is_last
         self._group = group
         self._future: concurrent.futures.Future[Any] | None = None
-        self.missing = len(layout.parameters)
+        self.missing_count = len(layout.parameters)
         """How many of its gradients are not there yet."""
 
     @property
@@ -47,24 +47,24 @@ class Bucket(ABC):
         """What hooks are given; after `collect` it has the averages."""
 
     @abstractmethod
-    def fill(self, place: int, gradient: Any) -> None:
+    def fill(self, index: int, gradient: Any) -> None:
         """Take over the gradient of a parameter."""
 
     @abstractmethod
-    def clear(self, place: int) -> None:
+    def clear(self, index: int) -> None:
         """Take zeros as the gradient of a parameter."""
 
     @abstractmethod
-    def hand_out(self, place: int, wanted: Any) -> Gradient:
+    def take_average(self, index: int, out: Any) -> Gradient:
         """Return the average of a parameter: in what is wanted, or for None in something new."""
 
     @abstractmethod
-    def _settle(self, average: Any) -> None:
+    def _store_average(self, average: Any) -> None:
         """Have averages that are like the buffer."""
 
     def reset(self) -> None:
         """Wait for gradients once more."""
-        self.missing = len(self.layout.parameters)
+        self.missing_count = len(self.layout.parameters)
         self._future = None
 
     def launch(self, hook: CommHook, state: Any) -> None:
@@ -73,7 +73,7 @@ class Bucket(ABC):
         Raises:
             RuntimeError: the hook does not answer with a future.
         """
-        self._future = comm_hook.answered(hook(state, self._face()))
+        self._future = comm_hook.check_future(hook(state, self._make_grad_bucket()))
 
     def collect(self) -> None:
         """Wait for the averages, and have them where the gradients were.
@@ -82,7 +82,7 @@ class Bucket(ABC):
             TimeoutError: the future of a hook is not completed within the group's timeout.
         """
         assert self._future is not None, "it has been launched"
-        seconds = max(effective(self._group.timeout), 0)
+        seconds = max(clip_timeout(self._group.timeout), 0)
         try:
             # That of a call ends by itself, at the call's own deadline, which has to come first.
             given = self._future.result(seconds + _GRACE_SECONDS)
@@ -93,22 +93,22 @@ class Bucket(ABC):
                 f"the communication hook has not completed the future of bucket {self._index} "
                 f"within {seconds:.3g} s"
             ) from error
-        self._settle(comm_hook.averaged(given, self.buffer))
+        self._store_average(comm_hook.check_average(given, self.buffer))
 
-    def _face(self) -> GradBucket:
+    def _make_grad_bucket(self) -> GradBucket:
         return GradBucket(
-            self._index, self.layout, self.buffer, self._members, self._is_last, self._group
+            self._index, self.layout, self.buffer, self._parameters, self._is_last, self._group
         )
 
 
 class DenseBucket(Bucket):
     """Gradients one after the other in memory that collectives copy least."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._buffer = _memory(self.layout.count, self.layout.dtype, self._group)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._buffer = _allocate(self.layout.count, self.layout.dtype, self._group)
         self.views: dict[int, AnyArray] = dict(
-            zip(self.layout.parameters, self._face().gradients(), strict=True)
+            zip(self.layout.parameters, self._make_grad_bucket().gradients(), strict=True)
         )
         """The part of the buffer for each parameter, in its shape."""
 
@@ -116,21 +116,21 @@ class DenseBucket(Bucket):
     def buffer(self) -> AnyArray:
         return self._buffer
 
-    def fill(self, place: int, gradient: AnyArray) -> None:
-        if gradient is not self.views[place]:
-            np.copyto(self.views[place], gradient)
+    def fill(self, index: int, gradient: AnyArray) -> None:
+        if gradient is not self.views[index]:
+            np.copyto(self.views[index], gradient)
 
-    def clear(self, place: int) -> None:
-        self.views[place][...] = 0
+    def clear(self, index: int) -> None:
+        self.views[index][...] = 0
 
-    def hand_out(self, place: int, wanted: AnyArray | None) -> AnyArray:
-        view: AnyArray = self.views[place]
-        if wanted is None:
+    def take_average(self, index: int, out: AnyArray | None) -> AnyArray:
+        view: AnyArray = self.views[index]
+        if out is None:
             return view.copy()
-        np.copyto(wanted, view)
-        return wanted
+        np.copyto(out, view)
+        return out
 
-    def _settle(self, average: AnyArray) -> None:
+    def _store_average(self, average: AnyArray) -> None:
         if average.ctypes.data != self._buffer.ctypes.data:
             np.copyto(self._buffer, average)
 
@@ -138,35 +138,35 @@ class DenseBucket(Bucket):
 class SparseBucket(Bucket):
     """The gradient of one parameter of which some rows are stored."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        (self._parameter,) = self._members
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        (self._parameter,) = self._parameters
         self.clear()
 
     @property
     def buffer(self) -> SparseArray:
         return self._buffer
 
-    def fill(self, place: int, gradient: SparseArray) -> None:
+    def fill(self, index: int, gradient: SparseArray) -> None:
         # A call gives this one new arrays, and leaves those of the one given as they are.
         self._buffer = SparseArray(gradient.indices, gradient.values, gradient.shape)
 
-    def clear(self, place: int = 0) -> None:
+    def clear(self, index: int = 0) -> None:
         shape = self._parameter.shape
         nothing = np.zeros((0, *shape[1:]), self._parameter.dtype)
         self._buffer = SparseArray(np.zeros((1, 0), np.int64), nothing, shape)
 
-    def hand_out(self, place: int, wanted: SparseArray | None) -> SparseArray:
-        if wanted is None:
+    def take_average(self, index: int, out: SparseArray | None) -> SparseArray:
+        if out is None:
             return self._buffer
-        wanted.become(self._buffer.indices, self._buffer.values)
-        return wanted
+        out.become(self._buffer.indices, self._buffer.values)
+        return out
 
-    def _settle(self, average: SparseArray) -> None:
+    def _store_average(self, average: SparseArray) -> None:
         self._buffer = average
 
 
-def _memory(count: int, dtype: "np.dtype[Any]", group: Group) -> AnyArray:
+def _allocate(count: int, dtype: "np.dtype[Any]", group: Group) -> AnyArray:
     """Return memory that the ranks of a host share; any where that is used up."""
     if count == 0:
         return np.zeros(0, dtype)

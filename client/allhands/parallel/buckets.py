@@ -11,7 +11,7 @@ NO_LIMIT = 1 << 62
 """Of a bucket that holds one gradient and never another."""
 
 
-class Shaped(Protocol):
+class ArraySpec(Protocol):
     """An array, as far as a bucket is concerned."""
 
     @property
@@ -25,7 +25,7 @@ class Shaped(Protocol):
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenBucket:
     """What fills up with arrays of one dtype."""
 
     limit: int
@@ -35,7 +35,7 @@ class _Open:
 
 
 def compute_bucket_assignment_by_size(
-    arrays: Sequence[Shaped],
+    arrays: Sequence[ArraySpec],
     limits: Sequence[int],
     alone: Collection[int] = (),
 ) -> tuple[list[list[int]], list[int]]:
@@ -61,24 +61,24 @@ def compute_bucket_assignment_by_size(
     if not limits or min(limits) < 1:
         raise ValueError(f"limits are positive numbers of bytes, at least one: {list(limits)}")
     filled: list[tuple[list[int], int]] = []
-    opened: dict[np.dtype[Any], _Open] = {}
+    opened: dict[np.dtype[Any], _OpenBucket] = {}
     for index, array in enumerate(arrays):
         if index in alone:
             filled.append(([index], NO_LIMIT))
             continue
-        bucket = opened.setdefault(array.dtype, _Open(0, []))
+        bucket = opened.setdefault(array.dtype, _OpenBucket(0, []))
         bucket.members.append(index)
         bucket.nbytes += array.nbytes
         if bucket.nbytes >= limits[bucket.limit]:
             filled.append((bucket.members, limits[bucket.limit]))
-            opened[array.dtype] = _Open(min(bucket.limit + 1, len(limits) - 1), [])
+            opened[array.dtype] = _OpenBucket(min(bucket.limit + 1, len(limits) - 1), [])
     filled += [(one.members, limits[one.limit]) for one in opened.values() if one.members]
     filled.sort(key=lambda one: one[0][0])
     return [bucket for bucket, _ in filled], [limit for _, limit in filled]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BucketLayout:
     """Where the gradients of one bucket lie in its flat array."""
 
     parameters: tuple[int, ...]
@@ -93,9 +93,9 @@ class Layout:
         return stop
 
 
-def in_order(
+def assign_in_order(
     order: Sequence[int],
-    arrays: Sequence[Shaped],
+    arrays: Sequence[ArraySpec],
     limits: Sequence[int],
     alone: Collection[int] = (),
 ) -> list[list[int]]:
@@ -105,12 +105,12 @@ def in_order(
     return [[order[at] for at in bucket] for bucket in buckets]
 
 
-def lay_out(
+def make_layouts(
     buckets: Sequence[Sequence[int]],
-    arrays: Sequence[Shaped],
+    arrays: Sequence[ArraySpec],
     wanted: Collection[int],
     alone: Collection[int] = (),
-) -> list[Layout]:
+) -> list[BucketLayout]:
     """Lay out given buckets of the arrays that are wanted.
 
     Raises:
@@ -128,10 +128,10 @@ def lay_out(
             raise RuntimeError(
                 f"the gradient of parameter {shared[0]} is sparse: it cannot share bucket {index}"
             )
-    return [_lay_out(index, bucket, arrays) for index, bucket in enumerate(buckets)]
+    return [_make_layout(index, bucket, arrays) for index, bucket in enumerate(buckets)]
 
 
-def _lay_out(index: int, bucket: Sequence[int], arrays: Sequence[Shaped]) -> Layout:
+def _make_layout(index: int, bucket: Sequence[int], arrays: Sequence[ArraySpec]) -> BucketLayout:
     dtypes = {arrays[one].dtype for one in bucket}
     if len(dtypes) != 1:
         found = ", ".join(sorted(map(str, dtypes))) or "none"
@@ -141,4 +141,4 @@ def _lay_out(index: int, bucket: Sequence[int], arrays: Sequence[Shaped]) -> Lay
         )
     stops = [0, *itertools.accumulate(arrays[one].size for one in bucket)]
     spans = tuple(slice(start, stop) for start, stop in itertools.pairwise(stops))
-    return Layout(tuple(bucket), dtypes.pop(), spans)
+    return BucketLayout(tuple(bucket), dtypes.pop(), spans)

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from allhands.api import sync
-from allhands.collectives.arguments import AnyArray, checked
+from allhands.collectives.arguments import AnyArray, check_array
 from allhands.collectives.reduction import ReduceOp, check
-from allhands.parallel.axes import cut
+from allhands.parallel.axes import split_rows
 from allhands.parallel.expand import GroupLike, resolve
-from allhands.parallel.ops import named
+from allhands.parallel.ops import parse_op
 
 
 def all_reduce_coalesced(
@@ -25,14 +25,14 @@ def all_reduce_coalesced(
     label: str | None = None,
 ) -> list[AnyArray]:
     """Return the `all_reduce` of each array."""
-    given, reduce, found = _listed(arrays), named(op), resolve(group, tag)
+    given, reduce, found = _check_arrays(arrays), parse_op(op), resolve(group, tag)
     for one in given:
         check(reduce, one.dtype)
     made: list[AnyArray] = list(given)
-    for places in _by_dtype(given):
+    for places in _group_by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
         sync.all_reduce(whole, reduce, found, timeout=timeout, label=label)
-        for at, start, stop in _spans([given[at].size for at in places], places):
+        for at, start, stop in _iterate_spans([given[at].size for at in places], places):
             made[at] = whole[start:stop].reshape(given[at].shape)
     return made
 
@@ -46,13 +46,13 @@ def all_gather_into_tensor_coalesced(
     label: str | None = None,
 ) -> list[AnyArray]:
     """Return for each array every rank's, one after the other along dimension 0."""
-    given, found = [np.atleast_1d(one) for one in _listed(arrays)], resolve(group, tag)
+    given, found = [np.atleast_1d(one) for one in _check_arrays(arrays)], resolve(group, tag)
     made = list(given)
-    for places in _by_dtype(given):
+    for places in _group_by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
         rows = np.empty((found.size, whole.size), whole.dtype)
         sync.all_gather_into_tensor(rows, whole, found, timeout=timeout, label=label)
-        for at, start, stop in _spans([given[at].size for at in places], places):
+        for at, start, stop in _iterate_spans([given[at].size for at in places], places):
             length, *rest = given[at].shape
             made[at] = rows[:, start:stop].reshape(found.size * length, *rest)
     return made
@@ -73,28 +73,28 @@ def reduce_scatter_tensor_coalesced(
     Raises:
         ValueError: another number of dimensions, or one that the ranks cannot share equally.
     """
-    given, reduce, found = _listed(arrays), named(op), resolve(group, tag)
+    given, reduce, found = _check_arrays(arrays), parse_op(op), resolve(group, tag)
     dims = [scatter_dim] * len(given) if isinstance(scatter_dim, int) else list(scatter_dim)
     if len(dims) != len(given):
         raise ValueError(f"scatter_dim has {len(dims)} dimensions for {len(given)} arrays")
     shares = [
-        cut(one, dim, f"scatter_dim of arrays[{at}]", found.size)
+        split_rows(one, dim, f"scatter_dim of arrays[{at}]", found.size)
         for at, (one, dim) in enumerate(zip(given, dims, strict=True))
     ]
     for one in given:
         check(reduce, one.dtype)
     made = list(given)
-    for places in _by_dtype(given):
+    for places in _group_by_dtype(given):
         rows = [shares[at].reshape(found.size, shares[at][0].size) for at in places]
         whole = np.concatenate(rows, axis=1)
         out = np.empty(whole.shape[1], whole.dtype)
         sync.reduce_scatter_tensor(out, whole, reduce, found, timeout=timeout, label=label)
-        for at, start, stop in _spans([one.shape[1] for one in rows], places):
+        for at, start, stop in _iterate_spans([one.shape[1] for one in rows], places):
             made[at] = out[start:stop].reshape(shares[at].shape[1:])
     return made
 
 
-def _listed(arrays: Sequence[AnyArray]) -> list[AnyArray]:
+def _check_arrays(arrays: Sequence[AnyArray]) -> list[AnyArray]:
     """Check the arrays.
 
     Raises:
@@ -105,10 +105,10 @@ def _listed(arrays: Sequence[AnyArray]) -> list[AnyArray]:
         raise TypeError(f"arrays must be a list of them, not {type(arrays).__name__}")
     if not arrays:
         raise ValueError("a coalesced call requires non-empty tensor list")
-    return [checked(one, f"arrays[{at}]") for at, one in enumerate(arrays)]
+    return [check_array(one, f"arrays[{at}]") for at, one in enumerate(arrays)]
 
 
-def _by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:
+def _group_by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:
     """Return the places of the arrays of each dtype, in the order in which those come first."""
     found: dict[np.dtype[np.generic], list[int]] = {}
     for at, one in enumerate(arrays):
@@ -116,9 +116,9 @@ def _by_dtype(arrays: Sequence[AnyArray]) -> list[list[int]]:
     return list(found.values())
 
 
-def _spans(counts: Sequence[int], places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def _iterate_spans(counts: Sequence[int], indices: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Give for each array its place, and where its elements are among all of them."""
     start = 0
-    for at, count in zip(places, counts, strict=True):
+    for at, count in zip(indices, counts, strict=True):
         yield at, start, start + count
         start += count

@@ -14,7 +14,7 @@ CommHook: TypeAlias = Callable[[Any, GradBucket], "concurrent.futures.Future[Any
 """Gets the state it was registered with and a bucket; answers with the future of its average."""
 
 
-def check(hook: object) -> None:
+def check_hook(hook: object) -> None:
     """Refuse what cannot be a hook, as far as its signature says.
 
     Raises:
@@ -45,7 +45,7 @@ def check(hook: object) -> None:
         )
 
 
-def answered(future: object) -> "concurrent.futures.Future[Any]":
+def check_future(future: object) -> "concurrent.futures.Future[Any]":
     """Return what a hook has answered with, if that is a future.
 
     Raises:
@@ -56,7 +56,7 @@ def answered(future: object) -> "concurrent.futures.Future[Any]":
     return future
 
 
-def averaged(given: object, like: Gradient) -> Any:
+def check_average(average: object, buffer: Gradient) -> Any:
     """Return what the future of a hook has given, as the buffer of a bucket has it.
 
     It may be a list of one array; one that is not sparse may have any shape.
@@ -64,25 +64,27 @@ def averaged(given: object, like: Gradient) -> Any:
     Raises:
         RuntimeError: no array, or of another dtype or number of elements than the buffer.
     """
-    if isinstance(given, list | tuple) and len(given) == 1:
-        given = given[0]
-    match like, given:
+    if isinstance(average, list | tuple) and len(average) == 1:
+        average = average[0]
+    match buffer, average:
         case SparseArray(), SparseArray():
-            is_like = (given.dtype, given.shape) == (like.dtype, like.shape)
+            is_like = (average.dtype, average.shape) == (buffer.dtype, buffer.shape)
         case np.ndarray(), np.ndarray():
-            is_like = (given.dtype, given.size) == (like.dtype, like.size)
-            given = given.reshape(like.shape) if is_like else given
+            is_like = (average.dtype, average.size) == (buffer.dtype, buffer.size)
+            average = average.reshape(buffer.shape) if is_like else average
         case _:
             raise RuntimeError(
-                f"the future of a communication hook gives a {type(like).__name__}, as the buffer "
-                f"of its bucket is, not {type(given).__name__}"
+                f"the future of a communication hook gives a {type(buffer).__name__}, as the "
+                "buffer "
+                f"of its bucket is, not {type(average).__name__}"
             )
     if not is_like:
         raise RuntimeError(
-            f"the future of a communication hook gives {like.dtype} of shape {like.shape}, as the "
-            f"buffer of its bucket has, not {given.dtype} of {given.shape}"
+            f"the future of a communication hook gives {buffer.dtype} of shape {buffer.shape}, as "
+            "the "
+            f"buffer of its bucket has, not {average.dtype} of {average.shape}"
         )
-    return given
+    return average
 
 
 def _is_future(annotation: Any) -> bool:

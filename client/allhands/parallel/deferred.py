@@ -10,7 +10,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Deferred(Future[T]):
+class LazyFuture(Future[T]):
     """What a hook still has to do when its first collective has ended, as a future.
 
     The rest runs on the thread that asks first, by `result` or `exception`; until then the future
@@ -21,7 +21,7 @@ class Deferred(Future[T]):
     def __init__(self, finish: Callable[[], T]) -> None:
         super().__init__()
         self._finish = finish
-        self._running = threading.Lock()
+        self._finish_lock = threading.Lock()
 
     def result(self, timeout: float | None = None) -> T:
         """Do what is left, unless somebody has, and return what it gives."""
@@ -40,10 +40,10 @@ class Deferred(Future[T]):
             self.exception()
             return function(self)
 
-        return Deferred(follow)
+        return LazyFuture(follow)
 
     def _complete(self) -> None:
-        with self._running:
+        with self._finish_lock:
             if self.done():
                 return
             try:

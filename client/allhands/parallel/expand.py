@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from allhands.api.lookup import find_group, find_or_create_group, get_group, get_group_tag
-from allhands.api.sync import default_group, uncollected
+from allhands.api.sync import default_group, refuse_while_coalescing
 from allhands.errors import InvalidArgument
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
@@ -74,25 +74,25 @@ def expand_group(group: GroupLike, tag: str = "") -> ExpandedGroup:
         case np.ndarray() as array:
             return expand_group(array.tolist(), tag)
         case [list() | tuple() | np.ndarray(), *_] as rows:
-            lists = [_ranks(row) for row in rows]
+            lists = [_parse_ranks(row) for row in rows]
             sizes = {len(ranks) for ranks in lists}
             if len(sizes) != 1:
                 raise ValueError(f"group sizes must be identical, found {sorted(sizes)}")
             return ExpandedGroup(tag, [rank for ranks in lists for rank in ranks], sizes.pop())
         case [*_]:
-            ranks = _ranks(given)
+            ranks = _parse_ranks(given)
             return ExpandedGroup(tag, ranks, len(ranks))
     raise TypeError(f"a group is a Group, ranks, a DeviceMesh or (mesh, dim), not {given!r}")
 
 
 def resolve(group: GroupLike, tag: str = "") -> Group:
     """Return the group that is meant; one given as ranks is made where there is none. As expand."""
-    found = _resolved(group, tag)
-    uncollected(found, "a functional call")
+    found = _find_or_create(group, tag)
+    refuse_while_coalescing(found, "a functional call")
     return found
 
 
-def _resolved(group: GroupLike, tag: str) -> Group:
+def _find_or_create(group: GroupLike, tag: str) -> Group:
     if not tag and (group is None or isinstance(group, Group)):
         return group or default_group()
     found = expand_group(group, tag)
@@ -105,16 +105,16 @@ def _resolved(group: GroupLike, tag: str) -> Group:
     return made
 
 
-def _ranks(given: object) -> list[int]:
+def _parse_ranks(ranks: object) -> list[int]:
     """Return ranks as numbers.
 
     Raises:
         TypeError: something else.
         ValueError: none at all.
     """
-    if not isinstance(given, Sequence | np.ndarray):
-        raise TypeError(f"ranks are whole numbers in a list, not {given!r}")
-    numbers = list(given)
+    if not isinstance(ranks, Sequence | np.ndarray):
+        raise TypeError(f"ranks are whole numbers in a list, not {ranks!r}")
+    numbers = list(ranks)
     if not all(isinstance(one, int | np.integer) for one in numbers):
         raise TypeError(f"ranks are whole numbers, not {numbers}")
     if not numbers:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from allhands.collectives.arguments import AnyArray
 from allhands.data.sparse_array import SparseArray
 from allhands.group.group import Group
-from allhands.parallel.buckets import Layout
+from allhands.parallel.buckets import BucketLayout
 
 Gradient: TypeAlias = AnyArray | SparseArray
 
@@ -20,7 +20,7 @@ class GradBucket:
     def __init__(
         self,
         index: int,
-        layout: Layout,
+        layout: BucketLayout,
         buffer: Gradient,
         parameters: Sequence[AnyArray],
         is_last: bool,

@@ -17,7 +17,7 @@ from allhands.api import sync
 from allhands.api.sync import AnyGroup
 from allhands.engine.work.work import Work
 
-_SKEW_WARNED = 1000
+_SKEW_THRESHOLD = 1000
 
 
 class JoinHook:
@@ -31,15 +31,15 @@ class JoinHook:
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _JoinOptions:
     """What a `Join` wants of one of its joinables."""
 
-    speaks: bool = False
+    notifies: bool = False
     """Whether it tells the other ranks of each iteration: the first one does."""
     throws: bool = False
 
 
-_OUTSIDE = _Terms()
+_NO_JOIN = _JoinOptions()
 
 
 class Joinable(ABC):
@@ -50,7 +50,7 @@ class Joinable(ABC):
     is not asked for.
     """
 
-    _join_terms = _OUTSIDE
+    _join_options = _NO_JOIN
 
     @abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:
@@ -92,7 +92,7 @@ class Join:
             if not isinstance(one, Joinable):
                 raise TypeError(f"joinables are instances of Joinable, not {type(one).__name__}")
         self._joinables = list(joinables)
-        self._group = _group_of(self._joinables)
+        self._group = _find_common_group(self._joinables)
         self._enable = enable
         self._throws = throw_on_early_termination
         self._hooks = [one.join_hook(**kwargs) for one in self._joinables]
@@ -100,7 +100,7 @@ class Join:
     def __enter__(self) -> "Join":
         if self._enable:
             for at, one in enumerate(self._joinables):
-                one._join_terms = _Terms(at == 0, self._throws)
+                one._join_options = _JoinOptions(at == 0, self._throws)
         return self
 
     def __exit__(
@@ -110,7 +110,7 @@ class Join:
         traceback: TracebackType | None,
     ) -> None:
         for one in self._joinables:
-            one._join_terms = _OUTSIDE
+            one._join_options = _NO_JOIN
         if not self._enable or kind is not None:
             return
         shadowed = 0
@@ -120,7 +120,7 @@ class Join:
             for hook in self._hooks:
                 hook.main_hook()
             shadowed += 1
-            if shadowed == _SKEW_WARNED:
+            if shadowed == _SKEW_THRESHOLD:
                 self._warn()
         for hook in self._hooks:
             hook.post_hook(shadowed == 0)
@@ -138,12 +138,12 @@ class Join:
         Raises:
             RuntimeError: a rank has exhausted its inputs, and the `Join` throws then.
         """
-        terms = joinable._join_terms
-        if not terms.speaks:
+        terms = joinable._join_options
+        if not terms.notifies:
             return None
         group = joinable.join_process_group
         if not terms.throws:
-            return sync.all_reduce(_iterating(1), group=group, async_op=True, label="join")
+            return sync.all_reduce(_make_count(1), group=group, async_op=True, label="join")
         if _count_iterating(group, 1) < sync.get_world_size(group):
             raise RuntimeError(
                 "Detected at least one rank that exhausted inputs. Throwing across all ranks."
@@ -153,14 +153,15 @@ class Join:
     def _warn(self) -> None:
         rank = sync.get_rank(self._group)
         warnings.warn(
-            f"Detected uneven input skew of greater than {_SKEW_WARNED}: rank {rank} has at least "
-            f"{_SKEW_WARNED} fewer inputs than others and has shadowed their collectives since; "
+            f"Detected uneven input skew of greater than {_SKEW_THRESHOLD}: rank {rank} has at "
+            "least "
+            f"{_SKEW_THRESHOLD} fewer inputs than others and has shadowed their collectives since; "
             "consider giving the ranks shares of more equal length",
             stacklevel=3,
         )
 
 
-def _group_of(joinables: Sequence[Joinable]) -> AnyGroup:
+def _find_common_group(joinables: Sequence[Joinable]) -> AnyGroup:
     """Return the group that all of them use."""
     first = joinables[0].join_process_group
     found = first or sync.default_group()
@@ -171,13 +172,13 @@ def _group_of(joinables: Sequence[Joinable]) -> AnyGroup:
     return first
 
 
-def _iterating(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _make_count(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     return np.full(1, count, np.int64)
 
 
 def _count_iterating(group: AnyGroup, own: int) -> int:
     """Return how many ranks begin another iteration; `own` is 1 if this one does."""
-    sync.uncollected(group, "Join")
-    count = _iterating(own)
+    sync.refuse_while_coalescing(group, "Join")
+    count = _make_count(own)
     sync.all_reduce(count, group=group, label="join")
     return int(count[0])

@@ -10,13 +10,13 @@ from allhands.group.group import Group
 _NBYTES = 32
 
 
-def check(group: Group, what: str, description: object) -> None:
+def check_consistency(group: Group, what: str, description: object) -> None:
     """Compare a description, which has a `repr` that says it all, among the ranks of a group.
 
     Raises:
         ValueError: they differ; on every rank.
     """
-    sync.uncollected(group, "making a Reducer")
+    sync.refuse_while_coalescing(group, "making a Reducer")
     own = hashlib.blake2b(repr(description).encode(), digest_size=_NBYTES).digest()
     digests = np.empty((group.size, _NBYTES), np.uint8)
     sync.all_gather_into_tensor(digests, np.frombuffer(own, np.uint8), group, label=what)

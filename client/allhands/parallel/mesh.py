@@ -49,19 +49,22 @@ class DeviceMesh:
             ValueError: a rank twice, or one that the world does not have; names that do not fit.
         """
         world = default_group()
-        ranks = _checked(mesh, world.size)
-        names = _names(mesh_dim_names, ranks.ndim)
-        where = _place(ranks, world.rank)
+        ranks = _check_ranks(mesh, world.size)
+        names = _check_names(mesh_dim_names, ranks.ndim)
+        where = _find_coordinate(ranks, world.rank)
         groups: list[Group] = []
         if where is not None:
-            groups = [_group(_line(ranks, where, dim), timeout) for dim in range(ranks.ndim)]
-        self._lay_out(ranks, names, where, groups, timeout)
+            groups = [
+                _get_or_make_group(_select_along(ranks, where, dim), timeout)
+                for dim in range(ranks.ndim)
+            ]
+        self._set_layout(ranks, names, where, groups, timeout)
 
-    def _lay_out(
+    def _set_layout(
         self,
         ranks: Ranks,
         names: tuple[str, ...] | None,
-        where: tuple[int, ...] | None,
+        coordinate: tuple[int, ...] | None,
         groups: Sequence[Group],
         timeout: float | None,
     ) -> None:
@@ -69,12 +72,12 @@ class DeviceMesh:
         self.mesh = ranks
         """The ranks of the world; it is not to be written."""
         self.mesh_dim_names = names
-        self._where = where
+        self._coordinate = coordinate
         self._groups = tuple(groups)
         self._timeout = timeout
         self._rank = default_group().rank
         self._root = self
-        self._flat: dict[str, DeviceMesh] = {}
+        self._flattened: dict[str, DeviceMesh] = {}
 
     # ------------------------------------------------------------ what it is
 
@@ -88,7 +91,7 @@ class DeviceMesh:
 
     def size(self, mesh_dim: Dim | None = None) -> int:
         """Return how many ranks there are along a dimension; None: in all."""
-        return self.mesh.size if mesh_dim is None else self.shape[self._dim(mesh_dim)]
+        return self.mesh.size if mesh_dim is None else self.shape[self._resolve_dim(mesh_dim)]
 
     def get_rank(self) -> int:
         """Return this process's rank in the world."""
@@ -96,7 +99,7 @@ class DeviceMesh:
 
     def get_coordinate(self) -> list[int] | None:
         """Return where this rank is, by dimension; None: it is not in the mesh."""
-        return None if self._where is None else list(self._where)
+        return None if self._coordinate is None else list(self._coordinate)
 
     def get_local_rank(self, mesh_dim: Dim | None = None) -> int:
         """Return this rank's place along a dimension; None: the only one there is.
@@ -105,19 +108,19 @@ class DeviceMesh:
             RuntimeError: which dimension, of several; or this rank is not in the mesh.
             KeyError, IndexError: there is no such dimension.
         """
-        return self._here()[self._only(mesh_dim)]
+        return self._require_coordinate()[self._resolve_only_dim(mesh_dim)]
 
     def get_group(self, mesh_dim: Dim | None = None) -> Group:
         """Return the group of this rank along a dimension; None: the only one there is.
 
         A rank's place in the group is its place along the dimension. Errors as `get_local_rank`.
         """
-        self._here()
-        return self._groups[self._only(mesh_dim)]
+        self._require_coordinate()
+        return self._groups[self._resolve_only_dim(mesh_dim)]
 
     def get_all_groups(self) -> list[Group]:
         """Return the groups of this rank, by dimension."""
-        self._here()
+        self._require_coordinate()
         return list(self._groups)
 
     def __repr__(self) -> str:
@@ -140,20 +143,20 @@ class DeviceMesh:
         chosen = (names,) if isinstance(names, str) else tuple(names)
         if chosen == self.mesh_dim_names:
             return self
-        if len(chosen) == 1 and chosen[0] in self._root._flat:
-            return self._root._flat[chosen[0]]
+        if len(chosen) == 1 and chosen[0] in self._root._flattened:
+            return self._root._flattened[chosen[0]]
         if self.mesh_dim_names is None:
             raise RuntimeError("Cannot slice a DeviceMesh without mesh_dim_names!")
         if not chosen or len(set(chosen)) != len(chosen):
             raise ValueError(f"name each dimension once, and at least one: {chosen}")
-        dims = [self._dim(name) for name in chosen]
-        where = self._here()
+        dims = [self._resolve_dim(name) for name in chosen]
+        where = self._require_coordinate()
         fixed = tuple(slice(None) if dim in dims else at for dim, at in enumerate(where))
         kept = sorted(dims)
         ranks = self.mesh[fixed].transpose([kept.index(dim) for dim in dims]).copy()
         part = DeviceMesh.__new__(DeviceMesh)
         groups = [self._groups[dim] for dim in dims]
-        part._lay_out(ranks, chosen, tuple(where[dim] for dim in dims), groups, self._timeout)
+        part._set_layout(ranks, chosen, tuple(where[dim] for dim in dims), groups, self._timeout)
         part._root = self._root
         return part
 
@@ -174,7 +177,7 @@ class DeviceMesh:
         name = name or ("flat" if names is None else "_".join(names))
         if self.ndim == 1 and (names is None or name == names[0]):
             return self
-        known = self._root._flat.get(name)
+        known = self._root._flattened.get(name)
         if known is not None and known.mesh.tolist() == self.mesh.reshape(-1).tolist():
             return known
         if known is not None or name in (self._root.mesh_dim_names or ()):
@@ -182,25 +185,27 @@ class DeviceMesh:
                 f"{name} already exists for submesh of the {self._root}. "
                 "Please specify another valid mesh_dim_name."
             )
-        self._here()
+        self._require_coordinate()
         ranks = self.mesh.reshape(-1).copy()
-        where = _place(ranks, self._rank)
+        where = _find_coordinate(ranks, self._rank)
         flat = DeviceMesh.__new__(DeviceMesh)
-        flat._lay_out(ranks, (name,), where, [_group(ranks, self._timeout)], self._timeout)
+        flat._set_layout(
+            ranks, (name,), where, [_get_or_make_group(ranks, self._timeout)], self._timeout
+        )
         flat._root = self._root
-        self._root._flat[name] = flat
+        self._root._flattened[name] = flat
         return flat
 
     # ------------------------------------------------------------ inside
 
-    def _here(self) -> tuple[int, ...]:
-        if self._where is None:
+    def _require_coordinate(self) -> tuple[int, ...]:
+        if self._coordinate is None:
             raise RuntimeError(f"rank {self._rank} is not in {self}")
-        return self._where
+        return self._coordinate
 
-    def _only(self, dim: Dim | None) -> int:
+    def _resolve_only_dim(self, dim: Dim | None) -> int:
         if dim is not None:
-            return self._dim(dim)
+            return self._resolve_dim(dim)
         if self.ndim != 1:
             raise RuntimeError(
                 f"Found the DeviceMesh have {self.ndim} dimensions: "
@@ -208,7 +213,7 @@ class DeviceMesh:
             )
         return 0
 
-    def _dim(self, dim: Dim) -> int:
+    def _resolve_dim(self, dim: Dim) -> int:
         names = self.mesh_dim_names or ()
         if isinstance(dim, str):
             if dim not in names:
@@ -235,7 +240,7 @@ def init_device_mesh(
         TypeError: the shape is none. (There are no types of devices here.)
         ValueError: more places than the world has ranks; names that do not fit.
     """
-    shape = _shape(mesh_shape)
+    shape = _parse_shape(mesh_shape)
     if mesh_dim_names is not None and len(mesh_dim_names) != len(shape):
         raise ValueError(
             "mesh_shape and mesh_dim_names should have same length! "
@@ -247,19 +252,19 @@ def init_device_mesh(
     return DeviceMesh(ranks, mesh_dim_names, timeout=timeout)
 
 
-def _shape(given: object) -> tuple[int, ...]:
+def _parse_shape(shape: object) -> tuple[int, ...]:
     """Return a shape as numbers; a single one is that of one dimension."""
-    if isinstance(given, int):
-        return (given,)
-    if isinstance(given, str) or not isinstance(given, Sequence):
+    if isinstance(shape, int):
+        return (shape,)
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise TypeError(
-            f"init_device_mesh takes a shape such as (2, 4) first, not {given!r}: arrays are on no "
+            f"init_device_mesh takes a shape such as (2, 4) first, not {shape!r}: arrays are on no "
             "type of device"
         )
-    return tuple(operator.index(length) for length in given)
+    return tuple(operator.index(length) for length in shape)
 
 
-def _checked(mesh: npt.ArrayLike, world_size: int) -> Ranks:
+def _check_ranks(mesh: npt.ArrayLike, world_size: int) -> Ranks:
     """Return the ranks of a mesh as an array of its own."""
     given = np.asarray(mesh)
     if given.dtype.kind not in "iu" or not given.size:
@@ -278,7 +283,7 @@ def _checked(mesh: npt.ArrayLike, world_size: int) -> Ranks:
     return ranks
 
 
-def _names(given: Sequence[str] | None, ndim: int) -> tuple[str, ...] | None:
+def _check_names(given: Sequence[str] | None, ndim: int) -> tuple[str, ...] | None:
     if given is None:
         return None
     names = tuple(given)
@@ -289,18 +294,20 @@ def _names(given: Sequence[str] | None, ndim: int) -> tuple[str, ...] | None:
     return names
 
 
-def _place(ranks: Ranks, rank: int) -> tuple[int, ...] | None:
+def _find_coordinate(ranks: Ranks, rank: int) -> tuple[int, ...] | None:
     found = np.argwhere(ranks == rank)
     return tuple(int(at) for at in found[0]) if len(found) else None
 
 
-def _line(ranks: Ranks, where: tuple[int, ...], dim: int) -> Ranks:
+def _select_along(ranks: Ranks, coordinate: tuple[int, ...], dim: int) -> Ranks:
     """Return the ranks along one dimension that have a rank's place in the others."""
-    line: Ranks = ranks[tuple(slice(None) if at == dim else one for at, one in enumerate(where))]
+    line: Ranks = ranks[
+        tuple(slice(None) if at == dim else one for at, one in enumerate(coordinate))
+    ]
     return line
 
 
-def _group(ranks: Ranks, timeout: float | None) -> Group:
+def _get_or_make_group(ranks: Ranks, timeout: float | None) -> Group:
     """Return a group of ranks, this one among them: the world, where it is just that."""
     world, listed = default_group(), ranks.tolist()
     if tuple(listed) == world.ranks and timeout is None:

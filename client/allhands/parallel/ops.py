@@ -3,7 +3,7 @@
 from allhands.collectives.reduction import ReduceOp
 
 
-def named(op: ReduceOp | str) -> ReduceOp:
+def parse_op(op: ReduceOp | str) -> ReduceOp:
     """Return the operation that is meant by "sum", "avg", "max" or any other of `ReduceOp`.
 
     Raises:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from allhands.collectives.arguments import AnyArray, checked, target
+from allhands.collectives.arguments import AnyArray, check_array, check_target
 from allhands.collectives.reduction import check_mean
 from allhands.data.sparse_array import SparseArray
 from allhands.parallel.grad_bucket import Gradient
@@ -12,7 +12,7 @@ from allhands.parallel.grad_bucket import Gradient
 Key = int | str
 """A parameter: its place among all, or its name."""
 
-_NAMED = 8
+_MAX_NAMED = 8
 
 
 class Parameters:
@@ -20,7 +20,7 @@ class Parameters:
 
     def __init__(
         self,
-        given: Mapping[str, AnyArray] | Sequence[AnyArray],
+        parameters: Mapping[str, AnyArray] | Sequence[AnyArray],
         ignore: Collection[Key],
         sparse: Collection[Key],
     ) -> None:
@@ -30,55 +30,57 @@ class Parameters:
             TypeError: no array, or of a dtype that does not hold averages.
             ValueError: none is left; a name or place to ignore that does not exist.
         """
-        if isinstance(given, Mapping):
-            self._names: list[str] | None = [*given]
-            self.arrays: list[AnyArray] = [*given.values()]
+        if isinstance(parameters, Mapping):
+            self._names: list[str] | None = [*parameters]
+            self.arrays: list[AnyArray] = [*parameters.values()]
         else:
             self._names = None
-            self.arrays = [*given]
-        ignored = {self._index(key) for key in ignore}
-        self.places = [one for one in range(len(self.arrays)) if one not in ignored]
+            self.arrays = [*parameters]
+        ignored = {self._find_index(key) for key in ignore}
+        self.indices = [one for one in range(len(self.arrays)) if one not in ignored]
         """Of those that are not ignored."""
-        if not self.places:
+        if not self.indices:
             raise ValueError("there are no parameters whose gradients could be averaged")
-        for place in self.places:
-            array = checked(self.arrays[place], self.named([place]))
+        for place in self.indices:
+            array = check_array(self.arrays[place], self.format_names([place]))
             check_mean(array.dtype)
-        self.sparse = {self.place(key) for key in sparse}
+        self.sparse = {self.get_index(key) for key in sparse}
         """Those whose gradients are sparse."""
         if flat := [place for place in self.sparse if not self.arrays[place].ndim]:
-            raise ValueError(f"{self.named(flat)} has no rows of which a gradient could have some")
+            raise ValueError(
+                f"{self.format_names(flat)} has no rows of which a gradient could have some"
+            )
 
-    def place(self, key: Key) -> int:
+    def get_index(self, key: Key) -> int:
         """Return the place of a parameter whose gradient is averaged.
 
         Raises:
             ValueError: there is none, or it is ignored.
         """
-        found = self._index(key)
-        if found not in self.places:
-            raise ValueError(f"{self.named([found])} is ignored by this Reducer")
+        found = self._find_index(key)
+        if found not in self.indices:
+            raise ValueError(f"{self.format_names([found])} is ignored by this Reducer")
         return found
 
-    def named(self, places: Iterable[int]) -> str:
+    def format_names(self, indices: Iterable[int]) -> str:
         """Name some parameters for people, the first few of many."""
-        listed = sorted(places)
+        listed = sorted(indices)
         names = [repr(self._names[one]) if self._names else str(one) for one in listed]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return f"parameter{'' if len(names) == 1 else 's'} {', '.join(names[:_NAMED])}{more}"
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        return f"parameter{'' if len(names) == 1 else 's'} {', '.join(names[:_MAX_NAMED])}{more}"
 
-    def check_gradient(self, place: int, gradient: Gradient, is_written: bool) -> None:
+    def check_gradient(self, index: int, gradient: Gradient, is_written: bool) -> None:
         """Refuse what is not like the parameter.
 
         Raises:
             TypeError: no array, or none that is sparse where it has to be.
             ValueError: another shape or dtype, or it is to be written and cannot be.
         """
-        name = f"the gradient of {self.named([place])}"
+        name = f"the gradient of {self.format_names([index])}"
         found: Gradient
-        array = self.arrays[place]
-        if place not in self.sparse:
-            found = checked(gradient, name)
+        array = self.arrays[index]
+        if index not in self.sparse:
+            found = check_array(gradient, name)
         elif isinstance(gradient, SparseArray):
             found = gradient
         else:
@@ -95,14 +97,14 @@ class Parameters:
                     f"{found.indices.shape}"
                 )
         elif is_written:
-            target(gradient, name)
+            check_target(gradient, name)
 
-    def described(self) -> object:
+    def describe(self) -> object:
         """Return what must be the same on all ranks."""
-        arrays = [(one, self.arrays[one].dtype.str, self.arrays[one].shape) for one in self.places]
+        arrays = [(one, self.arrays[one].dtype.str, self.arrays[one].shape) for one in self.indices]
         return arrays, sorted(self.sparse)
 
-    def _index(self, key: Key) -> int:
+    def _find_index(self, key: Key) -> int:
         if isinstance(key, str):
             if self._names is None or key not in self._names:
                 known = "they have none" if self._names is None else f"there are {self._names}"

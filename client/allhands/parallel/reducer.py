@@ -26,7 +26,7 @@ from allhands.engine.work.work import Work
 from allhands.group.non_member import NonMember
 from allhands.parallel import comm_hook, likeness
 from allhands.parallel.bucket import Bucket, DenseBucket, SparseBucket
-from allhands.parallel.buckets import Layout, in_order, lay_out
+from allhands.parallel.buckets import BucketLayout, assign_in_order, make_layouts
 from allhands.parallel.comm_hook import CommHook
 from allhands.parallel.grad_bucket import Gradient
 from allhands.parallel.hooks.elementary import allreduce
@@ -43,9 +43,9 @@ class _Step:
     order: list[int] = field(default_factory=list)
     """Those that were marked ready, the first one first."""
     unused: set[int] = field(default_factory=set)
-    given: dict[int, Gradient] = field(default_factory=dict)
+    outputs: dict[int, Gradient] = field(default_factory=dict)
     """Arrays that averages are to be written to."""
-    kept: dict[int, AnyArray] = field(default_factory=dict)
+    saved_gradients: dict[int, AnyArray] = field(default_factory=dict)
     """Gradients that unused parameters had, where their memory is needed."""
     launched: int = 0
     """How many buckets are under way."""
@@ -101,25 +101,27 @@ class Reducer(Joinable):
             raise ValueError(f"this rank is not in {process_group}: it has nothing to average")
         self._group = process_group or sync.default_group()
         self._finds_unused = find_unused_parameters
-        self._views_stay = gradient_as_bucket_view
+        self._uses_views = gradient_as_bucket_view
         self._is_static = static_graph
         self._may_rebuild = static_graph and bucket_indices is None and not gradient_as_bucket_view
         self._limits = [max(int(mb * _MIB), 1) for mb in (first_bucket_mb, bucket_cap_mb)]
-        places = self._parameters.places
+        places = self._parameters.indices
         if bucket_indices is None:
-            bucket_indices = self._buckets_of(places[::-1])
-        layouts = self._laid_out(bucket_indices)
+            bucket_indices = self._assign_buckets(places[::-1])
+        layouts = self._make_layouts(bucket_indices)
         options = (find_unused_parameters, static_graph, self._may_rebuild)
-        described = (self._parameters.described(), [one.parameters for one in layouts], options)
-        likeness.check(self._group, "the parameters, buckets and options of a Reducer", described)
+        described = (self._parameters.describe(), [one.parameters for one in layouts], options)
+        likeness.check_consistency(
+            self._group, "the parameters, buckets and options of a Reducer", described
+        )
         self._build(layouts)
         self._hook: CommHook = allreduce
         self._state: Any = None
         self._has_hook = False
         self._step: _Step | None = None
-        self._always_unused: set[int] | None = None
+        self._locally_unused: set[int] | None = None
         """What this rank leaves out in every step of a static graph; None: not known yet."""
-        self._nowhere_used: set[int] | None = None
+        self._globally_unused: set[int] | None = None
         """What all ranks leave out in every step of a static graph; None: not known yet."""
         self.gradients: list[Gradient | None] = [None] * len(self._parameters.arrays)
         """The latest average of each parameter's gradient; None: there was none yet."""
@@ -132,11 +134,13 @@ class Reducer(Joinable):
         Raises:
             RuntimeError: gradients do not live in buckets.
         """
-        if not self._views_stay:
+        if not self._uses_views:
             raise RuntimeError("only with gradient_as_bucket_view=True gradients live in buckets")
-        place = self._parameters.place(key)
-        if (view := self._view(place)) is None:
-            raise RuntimeError(f"the gradient of {self._parameters.named([place])} is sparse")
+        place = self._parameters.get_index(key)
+        if (view := self._get_view(place)) is None:
+            raise RuntimeError(
+                f"the gradient of {self._parameters.format_names([place])} is sparse"
+            )
         return view
 
     def prepare_for_forward(self) -> None:
@@ -159,15 +163,16 @@ class Reducer(Joinable):
         Raises:
             RuntimeError: there must be none: `find_unused_parameters` is off.
         """
-        places = {self._parameters.place(key) for key in unused} - self._left_out
+        places = {self._parameters.get_index(key) for key in unused} - self._left_out
         if places and not self._may_leave_out:
             raise RuntimeError(
-                f"{self._parameters.named(places)} cannot be left out: make the Reducer with "
+                f"{self._parameters.format_names(places)} cannot be left out: make the Reducer "
+                "with "
                 "find_unused_parameters=True, so that the ranks agree on what is unused"
             )
         if self._step is not None and (ready := places.intersection(self._step.order)):
-            raise RuntimeError(f"{self._parameters.named(ready)} is not unused: it is ready")
-        step = self._begin()
+            raise RuntimeError(f"{self._parameters.format_names(ready)} is not unused: it is ready")
+        step = self._ensure_step()
         self._leave_out(step, places)
         self._launch(step)
 
@@ -183,28 +188,29 @@ class Reducer(Joinable):
             TypeError, ValueError: it is not like the parameter, or cannot be written.
             RuntimeError: this step has it already; or what the hook raises, which ends the step.
         """
-        place = self._parameters.place(key)
-        bucket = self._bucket_of[place]
+        place = self._parameters.get_index(key)
+        bucket = self._bucket_by_index[place]
         if gradient is not None:
-            self._parameters.check_gradient(place, gradient, is_written=not self._views_stay)
-        elif not self._views_stay or place in self._parameters.sparse:
+            self._parameters.check_gradient(place, gradient, is_written=not self._uses_views)
+        elif not self._uses_views or place in self._parameters.sparse:
             raise TypeError("gradient must be an array unless gradient_as_bucket_view=True")
         if self._step is not None and place in self._step.order:
             raise RuntimeError(
                 "Expected to mark a variable ready only once: "
-                f"{self._parameters.named([place])} is ready in this step already"
+                f"{self._parameters.format_names([place])} is ready in this step already"
             )
         if place in self._left_out:
             raise RuntimeError(
-                f"{self._parameters.named([place])} was said to be unused in this step, or was not "
+                f"{self._parameters.format_names([place])} was said to be unused in this step, or "
+                "was not "
                 "used in the first one of a static graph"
             )
-        step = self._begin()
+        step = self._ensure_step()
         if gradient is not None:
             bucket.fill(place, gradient)
-            step.given[place] = gradient
+            step.outputs[place] = gradient
         step.order.append(place)
-        bucket.missing -= 1
+        bucket.missing_count -= 1
         self._launch(step)
 
     def wait(self) -> list[Gradient | None]:
@@ -217,14 +223,15 @@ class Reducer(Joinable):
             AllhandsError: a collective failed; gradients given are as they were, those that live in
                 buckets are undefined. The step is over.
         """
-        missing = self._missing(self._step)
+        missing = self._find_missing(self._step)
         if missing and not self._may_leave_out:
             raise RuntimeError(
                 "Expected to have finished reduction in this iteration: "
-                f"{self._parameters.named(missing)} have no gradient yet. Mark them ready, or make "
+                f"{self._parameters.format_names(missing)} have no gradient yet. Mark them ready, "
+                "or make "
                 "the Reducer with find_unused_parameters=True"
             )
-        self._finish(self._begin(), is_own=True)
+        self._finish(self._ensure_step(), is_own=True)
         return list(self.gradients)
 
     def register_comm_hook(self, state: Any, hook: CommHook) -> None:
@@ -238,7 +245,7 @@ class Reducer(Joinable):
             ValueError: its annotations are not those of a hook.
             RuntimeError: there is one already, or gradients are under way.
         """
-        comm_hook.check(hook)
+        comm_hook.check_hook(hook)
         if self._has_hook:
             raise RuntimeError(
                 "register_comm_hook or register_builtin_comm_hook can only be called once."
@@ -253,7 +260,7 @@ class Reducer(Joinable):
 
         Averages are over all ranks, those that have joined included.
         """
-        return _Shadow(self)
+        return _ShadowHook(self)
 
     @property
     def join_process_group(self) -> AnyGroup:
@@ -261,19 +268,19 @@ class Reducer(Joinable):
 
     def shadow(self) -> None:
         """Make the collectives of one step with gradients of zeros; those there are stay."""
-        self._finish(self._started(), is_own=False)
+        self._finish(self._start_step(), is_own=False)
 
     def take_over(self, is_source: bool) -> None:
         """Overwrite the parameters with those of the highest rank that is a source."""
         source = np.array([self._group.rank if is_source else -1])
         sync.all_reduce(source, ReduceOp.MAX, self._group)
         root = self._group.ranks[int(source[0])]
-        for place in self._parameters.places:
+        for place in self._parameters.indices:
             sync.broadcast(self._parameters.arrays[place], root, self._group)
 
     # ------------------------------------------------------------ inside
 
-    def _build(self, layouts: Sequence[Layout]) -> None:
+    def _build(self, layouts: Sequence[BucketLayout]) -> None:
         """Make the buckets."""
         last = len(layouts) - 1
         self._buckets: list[Bucket] = []
@@ -282,72 +289,72 @@ class Reducer(Joinable):
             make = SparseBucket if is_sparse else DenseBucket
             arrays = self._parameters.arrays
             self._buckets.append(make(index, layout, arrays, index == last, self._group))
-        self._bucket_of = {
+        self._bucket_by_index = {
             place: bucket for bucket in self._buckets for place in bucket.layout.parameters
         }
 
-    def _buckets_of(self, order: Sequence[int]) -> list[list[int]]:
+    def _assign_buckets(self, order: Sequence[int]) -> list[list[int]]:
         parameters = self._parameters
-        return in_order(order, parameters.arrays, self._limits, parameters.sparse)
+        return assign_in_order(order, parameters.arrays, self._limits, parameters.sparse)
 
-    def _laid_out(self, buckets: Sequence[Sequence[int]]) -> list[Layout]:
+    def _make_layouts(self, buckets: Sequence[Sequence[int]]) -> list[BucketLayout]:
         parameters = self._parameters
-        return lay_out(buckets, parameters.arrays, parameters.places, parameters.sparse)
+        return make_layouts(buckets, parameters.arrays, parameters.indices, parameters.sparse)
 
-    def _view(self, place: int) -> AnyArray | None:
+    def _get_view(self, index: int) -> AnyArray | None:
         """Return the memory of a gradient that lives in its bucket."""
-        bucket = self._bucket_of[place]
-        if not self._views_stay or not isinstance(bucket, DenseBucket):
+        bucket = self._bucket_by_index[index]
+        if not self._uses_views or not isinstance(bucket, DenseBucket):
             return None
-        return bucket.views[place]
+        return bucket.views[index]
 
     @property
     def _left_out(self) -> set[int]:
         """What cannot be marked ready in this step."""
         now = set() if self._step is None else self._step.unused
-        return now | (self._always_unused or set()) | (self._nowhere_used or set())
+        return now | (self._locally_unused or set()) | (self._globally_unused or set())
 
     @property
     def _may_leave_out(self) -> bool:
         """Whether parameters may be missing at the end of this step."""
-        return self._always_unused is None if self._is_static else self._finds_unused
+        return self._locally_unused is None if self._is_static else self._finds_unused
 
     @property
-    def _asks(self) -> bool:
+    def _must_agree(self) -> bool:
         """Whether the ranks have to agree in this step on what is unused."""
-        return self._nowhere_used is None if self._is_static else self._finds_unused
+        return self._globally_unused is None if self._is_static else self._finds_unused
 
-    def _begin(self) -> _Step:
+    def _ensure_step(self) -> _Step:
         """Return the step that goes on, or begin one."""
         if self._step is None:
-            sync.uncollected(self._group, "a step of a Reducer")
+            sync.refuse_while_coalescing(self._group, "a step of a Reducer")
             Join.notify_join_context(self)
             left_out = self._left_out
-            self._step = self._started()
+            self._step = self._start_step()
             self._leave_out(self._step, left_out)
         return self._step
 
-    def _started(self) -> _Step:
+    def _start_step(self) -> _Step:
         for bucket in self._buckets:
             bucket.reset()
         return _Step()
 
-    def _missing(self, step: _Step | None) -> set[int]:
+    def _find_missing(self, step: _Step | None) -> set[int]:
         ready = set() if step is None else set(step.order)
-        return set(self._parameters.places) - ready - self._left_out
+        return set(self._parameters.indices) - ready - self._left_out
 
-    def _leave_out(self, step: _Step, places: Collection[int]) -> None:
+    def _leave_out(self, step: _Step, indices: Collection[int]) -> None:
         """Count with zeros where this rank does not use parameters."""
-        for place in places:
-            if (view := self._view(place)) is not None and self.gradients[place] is view:
-                step.kept[place] = view.copy()
-            self._bucket_of[place].clear(place)
-            self._bucket_of[place].missing -= 1
-        step.unused.update(places)
+        for place in indices:
+            if (view := self._get_view(place)) is not None and self.gradients[place] is view:
+                step.saved_gradients[place] = view.copy()
+            self._bucket_by_index[place].clear(place)
+            self._bucket_by_index[place].missing_count -= 1
+        step.unused.update(indices)
 
     def _launch(self, step: _Step) -> None:
         """Begin to average buckets that are full, unless one before them is not."""
-        while step.launched < len(self._buckets) and not self._buckets[step.launched].missing:
+        while step.launched < len(self._buckets) and not self._buckets[step.launched].missing_count:
             try:
                 self._buckets[step.launched].launch(self._hook, self._state)
             except BaseException:
@@ -358,11 +365,11 @@ class Reducer(Joinable):
 
     def _finish(self, step: _Step, is_own: bool) -> None:
         """Launch what is left, wait for all averages, and put them where they belong."""
-        places = set(self._parameters.places)
+        places = set(self._parameters.indices)
         self._leave_out(step, places - set(step.order) - step.unused)
         self._launch(step)
         used, agreement = np.zeros(len(self.gradients), np.uint8), None
-        if self._asks:
+        if self._must_agree:
             used[step.order] = 1
             agreement = sync.all_reduce(
                 used, ReduceOp.MAX, self._group, async_op=True, label="used parameters"
@@ -371,23 +378,25 @@ class Reducer(Joinable):
         self._step = None
         if error is not None:
             raise error
-        nowhere = self._nowhere_used or set()
+        nowhere = self._globally_unused or set()
         if agreement is not None:
             nowhere = {place for place in places if not used[place]}
         for place in places:
-            view = self._view(place)
+            view = self._get_view(place)
             if is_own and place not in nowhere:
-                wanted = step.given.get(place)
+                wanted = step.outputs.get(place)
                 self.gradients[place] = (
-                    self._bucket_of[place].hand_out(place, wanted) if view is None else view
+                    self._bucket_by_index[place].take_average(place, wanted)
+                    if view is None
+                    else view
                 )
-            elif place in step.kept and view is not None:
-                view[...] = step.kept[place]
+            elif place in step.saved_gradients and view is not None:
+                view[...] = step.saved_gradients[place]
         if self._is_static:
             if is_own:
-                self._always_unused = step.unused
+                self._locally_unused = step.unused
             if agreement is not None:
-                self._nowhere_used = nowhere
+                self._globally_unused = nowhere
                 self._rebuild(step.order)
 
     def _collect(self, step: _Step, agreement: Work | None, is_over: bool) -> Exception | None:
@@ -413,15 +422,15 @@ class Reducer(Joinable):
         """Fill the buckets in the order in which gradients came on the first rank."""
         if not self._may_rebuild:
             return
-        places = self._parameters.places
+        places = self._parameters.indices
         agreed = np.array([*order, *(one for one in places[::-1] if one not in order)])
         sync.broadcast(agreed, self._group.ranks[0], self._group, label="order of gradients")
-        buckets = self._buckets_of(agreed.tolist())
+        buckets = self._assign_buckets(agreed.tolist())
         if buckets != [list(one.layout.parameters) for one in self._buckets]:
-            self._build(self._laid_out(buckets))
+            self._build(self._make_layouts(buckets))
 
 
-class _Shadow(JoinHook):
+class _ShadowHook(JoinHook):
     """Stands in for the reducer of a rank that has no inputs left."""
 
     def __init__(self, reducer: Reducer) -> None:

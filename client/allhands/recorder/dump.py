@@ -15,9 +15,9 @@ from allhands.recorder.record import OperationRecord
 
 logger = logging.getLogger(__name__)
 
-MOST_FILES = 8
+MAX_FILES = 8
 """Of one process: the first failures tell most."""
-_APART = 1.0
+_MIN_INTERVAL = 1.0
 """Seconds: what fails sooner after a failure fails of the same."""
 _FAILURES = (CollectiveTimeout, CollectiveMismatch, PeerFailed, GroupAborted)
 
@@ -47,17 +47,17 @@ class Dumper:
         self._clock = clock
         self._lock = threading.Lock()
         self._written = 0
-        self._latest = -float("inf")
+        self._last_dump = -float("inf")
 
-    def failed(self, error: BaseException) -> None:
+    def dump_failure(self, error: BaseException) -> None:
         """Write down what there is, if this failure is one that asks for it."""
         if not self._directory or not isinstance(error, _FAILURES):
             return
         with self._lock:
             now = self._clock()
-            if now - self._latest < _APART or self._written >= MOST_FILES:
+            if now - self._last_dump < _MIN_INTERVAL or self._written >= MAX_FILES:
                 return
-            self._latest = now
+            self._last_dump = now
             self._written += 1
             number = self._written
         behind = "" if number == 1 else f"-{number}"

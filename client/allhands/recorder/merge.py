@@ -6,7 +6,7 @@ from dataclasses import replace
 from allhands.recorder.record import OperationRecord
 
 
-def merged(
+def merge(
     core: Iterable[tuple[bool, OperationRecord]], queue: Iterable[OperationRecord]
 ) -> list[OperationRecord]:
     """Return the calls of one group, each once, in the order in which they were asked for.

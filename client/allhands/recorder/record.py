@@ -49,15 +49,15 @@ class OperationRecord:
     @property
     def source(self) -> str:
         """The line that asked for it, for people: "train.py:31 in step"."""
-        return worded(self.file, self.line, self.function)
+        return format_source(self.file, self.line, self.function)
 
 
-def worded(file: str, line: int, function: str) -> str:
+def format_source(file: str, line: int, function: str) -> str:
     """Word a place in a program; "" where none is known."""
     return f"{os.path.basename(file)}:{line} in {function}" if file else ""
 
 
-def outcome_of(error: BaseException | None) -> str:
+def classify_outcome(error: BaseException | None) -> str:
     """Return which of OUTCOMES an operation had that ended in this."""
     match error:
         case None:
@@ -75,6 +75,6 @@ def outcome_of(error: BaseException | None) -> str:
             return "cancelled"
 
 
-def by_time(records: Iterable[OperationRecord]) -> list[OperationRecord]:
+def sort_by_time(records: Iterable[OperationRecord]) -> list[OperationRecord]:
     """Put records of several groups into one list, in the order in which they were asked for."""
     return sorted(records, key=lambda one: (one.created, one.group, one.sequence))

@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable
 from types import CodeType
 
-from allhands.recorder.record import OperationRecord, outcome_of
-from allhands.recorder.source import caller, place
+from allhands.recorder.record import OperationRecord, classify_outcome
+from allhands.recorder.source import find_caller, locate
 
 
-class Entry:
+class OperationEntry:
     """An operation, from when it was asked for until it has ended; written by one thread a time."""
 
     __slots__ = (
@@ -31,7 +31,7 @@ class Entry:
 
     def __init__(
         self,
-        ring: "Ring",
+        ring: "RingBuffer",
         operation: str,
         sequence: int,
         nbytes: int,
@@ -52,13 +52,13 @@ class Entry:
         self.outcome = "running"
         self.how = ""
         self._code: CodeType | None
-        self._code, self._instruction = caller()
+        self._code, self._instruction = find_caller()
 
-    def made_by(self, source: "tuple[CodeType | None, int]") -> None:
+    def set_source(self, source: "tuple[CodeType | None, int]") -> None:
         """Say where the program asked for it, if it did so elsewhere; see `source.caller`."""
         self._code, self._instruction = source
 
-    def began(self) -> None:
+    def start(self) -> None:
         self.started = time.monotonic_ns()
 
     def end(self, error: BaseException | None, how: str) -> None:
@@ -66,18 +66,18 @@ class Entry:
         if self.finished:
             return
         self.finished = time.monotonic_ns()
-        self.outcome = outcome_of(error)
+        self.outcome = classify_outcome(error)
         self.how = how
         if error is not None:
-            self._ring.failed(error)
+            self._ring.on_failure(error)
 
     @property
-    def place(self) -> tuple[str, int, str]:
+    def location(self) -> tuple[str, int, str]:
         """File, line and function that asked for it."""
-        return place(self._code, self._instruction)
+        return locate(self._code, self._instruction)
 
-    def record(self, group: str, waits_for: tuple[int, ...]) -> OperationRecord:
-        file, line, function = self.place
+    def to_record(self, group: str, waits_for: tuple[int, ...]) -> OperationRecord:
+        file, line, function = self.location
         return OperationRecord(
             group=group,
             sequence=self.sequence,
@@ -97,12 +97,12 @@ class Entry:
         )
 
 
-class Ring:
+class RingBuffer:
     """The last `size` entries; any thread may append and read."""
 
-    def __init__(self, size: int, failed: Callable[[BaseException], None]) -> None:
-        self._entries: deque[Entry] = deque(maxlen=size)
-        self.failed = failed
+    def __init__(self, size: int, on_failure: Callable[[BaseException], None]) -> None:
+        self._entries: deque[OperationEntry] = deque(maxlen=size)
+        self.on_failure = on_failure
         """Hears of every error in which an entry ends."""
 
     def add(
@@ -113,7 +113,7 @@ class Ring:
         signature: object,
         label: str | None,
         peer: int | None = None,
-    ) -> Entry | None:
+    ) -> OperationEntry | None:
         """Remember an operation that the caller asks for; None: nothing is remembered.
 
         `signature` is put into words when somebody reads. `peer` is the rank of the world that a
@@ -121,14 +121,16 @@ class Ring:
         """
         if not self._entries.maxlen:
             return None
-        entry = Entry(self, operation, sequence, nbytes, signature, label, peer)
+        entry = OperationEntry(self, operation, sequence, nbytes, signature, label, peer)
         self._entries.append(entry)
         return entry
 
-    def entries(self) -> list[Entry]:
+    def list_entries(self) -> list[OperationEntry]:
         """Return all of them, oldest first."""
         return list(self._entries)
 
-    def find(self, sequence: int) -> Entry | None:
+    def find(self, sequence: int) -> OperationEntry | None:
         """Return the collective of that number."""
-        return next((one for one in reversed(self.entries()) if one.sequence == sequence), None)
+        return next(
+            (one for one in reversed(self.list_entries()) if one.sequence == sequence), None
+        )

@@ -12,11 +12,11 @@ _PROGRAMS = os.path.join(_PACKAGE, "bench", "")
 """In the package, and users of it all the same."""
 _FILES_KNOWN = 4096
 
-_inside: dict[str, bool] = {}
-_others: list[str] = []
+_is_internal: dict[str, bool] = {}
+_skipped_folders: list[str] = []
 
 
-def walk() -> tuple[CodeType | None, int]:
+def walk_frames() -> tuple[CodeType | None, int]:
     """Return the code of the innermost frame of the program, and where it is in there.
 
     That is one outside of this package, and of what is to be skipped too.
@@ -24,9 +24,9 @@ def walk() -> tuple[CodeType | None, int]:
     frame = sys._getframe(1)
     while True:
         code = frame.f_code
-        inside = _inside.get(code.co_filename)
+        inside = _is_internal.get(code.co_filename)
         if inside is None:
-            inside = _look(code.co_filename)
+            inside = _classify_file(code.co_filename)
         if not inside:
             return code, frame.f_lasti
         if frame.f_back is None:
@@ -35,11 +35,13 @@ def walk() -> tuple[CodeType | None, int]:
 
 
 _core, _ = native_core.find()
-caller: Callable[[], tuple[CodeType | None, int]] = walk if _core is None else _core.find_caller
+find_caller: Callable[[], tuple[CodeType | None, int]] = (
+    walk_frames if _core is None else _core.find_caller
+)
 """The same, without making frame objects where that can be done without."""
 
 
-def skip(folder: str) -> None:
+def skip_folder(folder: str) -> None:
     """Look further out also where code of this folder calls, for programs in their stead.
 
     It is for libraries whose back end this package is. Idempotent.
@@ -48,14 +50,14 @@ def skip(folder: str) -> None:
         ValueError: there are too many of them.
     """
     prefix = os.path.join(os.path.abspath(folder), "")
-    if prefix not in _others:
+    if prefix not in _skipped_folders:
         if _core is not None:
             _core.also_skip_frames_of(prefix)
-        _others.append(prefix)
-        _inside.clear()
+        _skipped_folders.append(prefix)
+        _is_internal.clear()
 
 
-def place(code: CodeType | None, instruction: int) -> tuple[str, int, str]:
+def locate(code: CodeType | None, instruction: int) -> tuple[str, int, str]:
     """Return file, line and function of what `caller` gave."""
     if code is None:
         return "", 0, ""
@@ -70,10 +72,10 @@ def place(code: CodeType | None, instruction: int) -> tuple[str, int, str]:
     return code.co_filename, line, code.co_name
 
 
-def _look(filename: str) -> bool:
-    if len(_inside) >= _FILES_KNOWN:  # programs can make up names without end
-        _inside.clear()
+def _classify_file(filename: str) -> bool:
+    if len(_is_internal) >= _FILES_KNOWN:  # programs can make up names without end
+        _is_internal.clear()
     inside = filename.startswith(_PACKAGE) and not filename.startswith(_PROGRAMS)
-    inside = inside or filename.startswith(tuple(_others))
-    _inside[filename] = inside
+    inside = inside or filename.startswith(tuple(_skipped_folders))
+    _is_internal[filename] = inside
     return inside

@@ -9,7 +9,7 @@ _MESSAGES = "messages"
 """The row of a group for what is point to point, whose operations overlap."""
 
 
-def trace(
+def make_trace(
     ranks: Mapping[int, tuple[float, float, Iterable[OperationRecord]]],
     names: Mapping[int, str],
 ) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def trace(
         default=0.0,
     )
     for rank, (offset, now, records) in sorted(ranks.items()):
-        events.append(_name("process_name", rank, 0, names.get(rank, f"rank {rank}")))
+        events.append(_make_metadata("process_name", rank, 0, names.get(rank, f"rank {rank}")))
         events.append(
             {
                 "ph": "M",
@@ -48,7 +48,7 @@ def trace(
             row = one.group if one.sequence else f"{one.group} {_MESSAGES}"
             if row not in rows:
                 rows[row] = len(rows) + 1
-                events.append(_name("thread_name", rank, rows[row], row))
+                events.append(_make_metadata("thread_name", rank, rows[row], row))
             # Whole microseconds would make calls of less than one vanish.
             started = one.started / 1e9 + offset - begin
             finished = (one.finished / 1e9 if one.finished else now) + offset - begin
@@ -77,5 +77,5 @@ def trace(
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
 
-def _name(what: str, rank: int, row: int, name: str) -> dict[str, Any]:
+def _make_metadata(what: str, rank: int, row: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": rank, "tid": row, "args": {"name": name}}

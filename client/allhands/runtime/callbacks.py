@@ -14,18 +14,18 @@ from allhands_proto import forks
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 2
+_BASE_THREADS = 2
 """Threads that are started as they are wanted; further ones only while these make no progress."""
 _STUCK_SECONDS = 0.01
 """Without progress for so long all threads are taken to wait for something."""
 
 
-class _Own(threading.local):
+class _ThreadState(threading.local):
     """What one of the threads knows."""
 
     is_ending = False
     """Whether what it runs is about to return."""
-    following: Callable[[], object] | None = None
+    next_call: Callable[[], object] | None = None
     """What it runs then."""
 
 
@@ -41,9 +41,9 @@ class Callbacks:
         self._changed = threading.Condition()
         self._queue: deque[Callable[[], object]] = deque()
         self._threads: set[threading.Thread] = set()
-        self._own = _Own()
+        self._thread_state = _ThreadState()
         self._idle = 0
-        self._carrying = 0
+        self._urgent_count = 0
         """Threads that run what was given to `carry`, at most."""
         self._progress = 0
         """Functions that have begun or ended."""
@@ -60,9 +60,9 @@ class Callbacks:
         """Run a function soon; False: it is too late for that, or this is a forked child."""
         if self.is_inherited:
             return False
-        own = self._own
-        if own.is_ending and own.following is None:
-            own.following = act
+        own = self._thread_state
+        if own.is_ending and own.next_call is None:
+            own.next_call = act
             return True
         with self._changed:
             if self._is_closed:
@@ -70,14 +70,14 @@ class Callbacks:
             self._queue.append(act)
             if len(self._queue) <= self._idle:  # who was told to wake up takes one as well
                 self._changed.notify()
-            elif len(self._threads) - self._carrying < _AT_ONCE:
-                self._add(self._work)
+            elif len(self._threads) - self._urgent_count < _BASE_THREADS:
+                self._start_thread(self._run_queue)
             elif not self._is_watched:
                 self._is_watched = True
-                self._add(self._watch)
+                self._start_thread(self._watch)
             return True
 
-    def carry(self, act: Callable[[], object]) -> bool:
+    def run_urgent(self, act: Callable[[], object]) -> bool:
         """Run a function that others wait for, before all else; False: it is too late for that.
 
         However many are stuck, there is a thread for it. In a forked child there is none.
@@ -85,31 +85,31 @@ class Callbacks:
         if self.is_inherited:
             return False
 
-        def carried() -> None:
+        def run_and_count() -> None:
             try:
                 act()
             finally:
                 with self._changed:
-                    self._carrying -= 1
+                    self._urgent_count -= 1
 
         with self._changed:
             if self._is_closed:
                 return False
-            self._carrying += 1
-            self._queue.appendleft(carried)
+            self._urgent_count += 1
+            self._queue.appendleft(run_and_count)
             if len(self._queue) <= self._idle:
                 self._changed.notify()
             else:
-                self._add(self._work)
+                self._start_thread(self._run_queue)
             return True
 
     @contextlib.contextmanager
-    def ending(self) -> Iterator[None]:
+    def mark_ending(self) -> Iterator[None]:
         """Say that the caller returns after the block: what is given in it needs no other thread.
 
         That holds on a thread that runs what was given to this; elsewhere it changes nothing.
         """
-        own = self._own
+        own = self._thread_state
         own.is_ending = threading.current_thread() in self._threads
         try:
             yield
@@ -136,26 +136,26 @@ class Callbacks:
 
     # ------------------------------------------------------------ inside
 
-    def _add(self, act: Callable[[], None]) -> None:
+    def _start_thread(self, act: Callable[[], None]) -> None:
         thread = threading.Thread(target=act, name=f"callbacks of {self._name}", daemon=True)
         self._threads.add(thread)
         thread.start()
 
-    def _work(self) -> None:
-        own = self._own
-        act = self._next()
+    def _run_queue(self) -> None:
+        own = self._thread_state
+        act = self._take_next()
         while act is not None:
             try:
                 act()
             except Exception:
                 logger.exception("a callback failed")
-            act, own.following = own.following, None
+            act, own.next_call = own.next_call, None
             if act is None:
                 with self._changed:
                     self._progress += 1
-                act = self._next()
+                act = self._take_next()
 
-    def _next(self) -> Callable[[], object] | None:
+    def _take_next(self) -> Callable[[], object] | None:
         with self._changed:
             self._idle += 1
             while not self._queue and not self._is_closed:
@@ -172,7 +172,7 @@ class Callbacks:
                 # Nothing tells that a thread waits for another.
                 self._changed.wait_for(lambda: not self._queue, _STUCK_SECONDS)
                 if self._queue and self._progress == seen:
-                    self._add(self._work)
+                    self._start_thread(self._run_queue)
                 seen = self._progress
             self._is_watched = False
             self._threads.discard(threading.current_thread())

@@ -25,8 +25,8 @@ LAUNCH_VARIABLE = "ALLHANDS_LAUNCH"
 
 _FAILING, _LEAVING = b"failing", b"leaving"
 _CAUSE = b"cause "
-_LARGEST = 16384
-_TEXT = 1024
+_MAX_BYTES = 16384
+_MAX_TEXT = 1024
 _SEND_SECONDS = 1.0
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _SOCKET = "announcements"
@@ -40,16 +40,16 @@ def choose_directory() -> str:
     return directory if len(os.fsencode(directory)) <= _LONGEST_DIRECTORY else f"/tmp/{name}"
 
 
-def announce_end(environ: Mapping[str, str], *, failing: bool) -> None:
+def send_end_notice(environ: Mapping[str, str], *, is_failing: bool) -> None:
     """Tell the launcher, if there is one, that this process leaves its job: as it should, or not.
 
     To be called before the coordinator or a peer is told. Never fails, and waits a second at most.
     """
-    _send(environ, _FAILING if failing else _LEAVING)
+    _send_notice(environ, _FAILING if is_failing else _LEAVING)
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class FailureCause:
     """A rank of which another one was told that it is lost or has left."""
 
     rank: int
@@ -60,7 +60,7 @@ class Cause:
     text: str
 
 
-def announce_cause(environ: Mapping[str, str], cause: Cause | None) -> None:
+def send_cause_notice(environ: Mapping[str, str], cause: FailureCause | None) -> None:
     """Tell the launcher whose loss calls of this process fail of; None: they go on without it.
 
     To be called before a call fails. Never fails, and waits a second at most.
@@ -68,11 +68,11 @@ def announce_cause(environ: Mapping[str, str], cause: Cause | None) -> None:
     if cause is None:
         told = None
     else:
-        told = [cause.rank, cause.host, cause.pid, cause.state, cause.text[:_TEXT]]
-    _send(environ, _CAUSE + json.dumps(told).encode())
+        told = [cause.rank, cause.host, cause.pid, cause.state, cause.text[:_MAX_TEXT]]
+    _send_notice(environ, _CAUSE + json.dumps(told).encode())
 
 
-def _send(environ: Mapping[str, str], message: bytes) -> None:
+def _send_notice(environ: Mapping[str, str], message: bytes) -> None:
     launch = environ.get(LAUNCH_VARIABLE)
     if launch is None:
         return
@@ -81,34 +81,34 @@ def _send(environ: Mapping[str, str], message: bytes) -> None:
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
     ):
         sender.settimeout(_SEND_SECONDS)
-        sender.sendto(message, _address(launch))
+        sender.sendto(message, _make_socket_path(launch))
 
 
-def _address(launch: str) -> str:
+def _make_socket_path(launch: str) -> str:
     return os.path.join(launch, _SOCKET)
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class LeavingNotice:
     """A process is about to leave its job."""
 
     pid: int
     """Of the sender, as the kernel says."""
-    failing: bool
+    is_failing: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailingNotice:
     """Calls of a process fail of the loss of a rank; None: they do no more."""
 
     pid: int
-    cause: Cause | None
+    cause: FailureCause | None
 
 
-Announcement: TypeAlias = Leaving | Failing
+ExitNotice: TypeAlias = LeavingNotice | FailingNotice
 
 
-class Announcements:
+class ExitNoticeListener:
     """The launcher's ear: takes in what ranks announce."""
 
     def __init__(self, launch: str) -> None:
@@ -122,7 +122,7 @@ class Announcements:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         # The kernel says who sends: a rank, or a process that it has started.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._socket.bind(_address(launch))
+        self._socket.bind(_make_socket_path(launch))
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -131,12 +131,12 @@ class Announcements:
         self._socket.close()
         shutil.rmtree(self._launch, ignore_errors=True)  # the guardian may have been first
 
-    def heard(self) -> Iterator[Announcement]:
+    def read_notices(self) -> Iterator[ExitNotice]:
         """Give what has been announced since, in order; never waits."""
         while True:
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(
-                    _LARGEST, socket.CMSG_SPACE(_CREDENTIALS.size)
+                    _MAX_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
                 )
             except BlockingIOError:
                 return
@@ -144,21 +144,23 @@ class Announcements:
                 if kind != socket.SCM_CREDENTIALS:
                     continue
                 pid, _, _ = _CREDENTIALS.unpack(content)
-                if (announced := _read(pid, data)) is not None:
+                if (announced := _parse_notice(pid, data)) is not None:
                     yield announced
 
 
-def _read(pid: int, data: bytes) -> Announcement | None:
+def _parse_notice(pid: int, data: bytes) -> ExitNotice | None:
     """Read what a process announced; None: it is nothing that is known here."""
     if data in (_FAILING, _LEAVING):
-        return Leaving(pid, data == _FAILING)
+        return LeavingNotice(pid, data == _FAILING)
     if not data.startswith(_CAUSE):
         return None
     try:
         told = json.loads(data.removeprefix(_CAUSE))
         if told is None:
-            return Failing(pid, None)
+            return FailingNotice(pid, None)
         rank, host, of, state, text = told
-        return Failing(pid, Cause(int(rank), str(host), int(of), str(state), str(text)))
+        return FailingNotice(
+            pid, FailureCause(int(rank), str(host), int(of), str(state), str(text))
+        )
     except (ValueError, TypeError):
         return None

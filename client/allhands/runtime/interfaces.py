@@ -12,14 +12,14 @@ _IFREQ = struct.Struct("16s16x8x")
 _ADDRESS = slice(20, 24)
 _IPV6_TABLE = Path("/proc/net/if_inet6")
 _LINK_SCOPE = "20"
-_ELSEWHERE = (
+_OUTSIDE_ADDRESSES = (
     (socket.AF_INET, "192.0.2.1"),
     (socket.AF_INET6, "2001:db8::1"),
 )
 """Addresses for documentation (RFC 5737, RFC 3849): on no host, so the way there leads out."""
 
 
-def address_of(interface: str) -> str:
+def get_address(interface: str) -> str:
     """Return the address of an interface, IPv4 before IPv6.
 
     Raises:
@@ -30,9 +30,9 @@ def address_of(interface: str) -> str:
         raise ValueError(
             f"this host has no network interface {interface!r}; it has {', '.join(names)}"
         )
-    found = _ipv4_of(interface) or _ipv6_of(interface)
+    found = _get_ipv4(interface) or _get_ipv6(interface)
     if found is None:
-        with_address = [name for name in names if _ipv4_of(name) or _ipv6_of(name)]
+        with_address = [name for name in names if _get_ipv4(name) or _get_ipv6(name)]
         raise ValueError(
             f"the network interface {interface!r} has no address; "
             f"of this host {', '.join(with_address) or 'none'} has one"
@@ -40,23 +40,23 @@ def address_of(interface: str) -> str:
     return found
 
 
-def address_beyond_loopback() -> str | None:
+def find_outside_address() -> str | None:
     """Return the address of this host that others most likely reach; None: it has only loopback.
 
     That is the one on the way out; without such a way that of its first interface.
     """
-    for family, elsewhere in _ELSEWHERE:
+    for family, elsewhere in _OUTSIDE_ADDRESSES:
         with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
             probe.connect((elsewhere, 1))  # which sends nothing
             return str(probe.getsockname()[0])
     for _, name in socket.if_nameindex():
-        found = _ipv4_of(name) or _ipv6_of(name)
+        found = _get_ipv4(name) or _get_ipv6(name)
         if found is not None and not ipaddress.ip_address(found).is_loopback:
             return found
     return None
 
 
-def is_own(address: str) -> bool:
+def is_own_address(address: str) -> bool:
     """Say whether this host has an address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -67,7 +67,7 @@ def is_own(address: str) -> bool:
     return True
 
 
-def _ipv4_of(interface: str) -> str | None:
+def _get_ipv4(interface: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             told = fcntl.ioctl(probe, _SIOCGIFADDR, _IFREQ.pack(interface.encode()))
@@ -76,7 +76,7 @@ def _ipv4_of(interface: str) -> str | None:
     return socket.inet_ntoa(told[_ADDRESS])
 
 
-def _ipv6_of(interface: str) -> str | None:
+def _get_ipv6(interface: str) -> str | None:
     try:
         table = _IPV6_TABLE.read_text()
     except OSError:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 Job = Callable[[], None]
 
 
-class Aside:
+class JobThread:
     """Runs jobs on a thread of its own, which begins with the first one.
 
     Not an executor of the standard library: those refuse work once the interpreter ends, which is
@@ -24,14 +24,14 @@ class Aside:
 
     async def run(self, act: Callable[[], T]) -> T:
         """Run `act` there and wait for it; when this is cancelled, it still runs to its end."""
-        return await self.begin(act)
+        return await self.submit(act)
 
-    def begin(self, act: Callable[[], T]) -> "asyncio.Future[T]":
+    def submit(self, act: Callable[[], T]) -> "asyncio.Future[T]":
         """Run `act` there, soon; return what ends as it does."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def settle(value: T | None, error: BaseException | None) -> None:
+        def complete(value: T | None, error: BaseException | None) -> None:
             if future.done():
                 return
             if error is None:
@@ -39,24 +39,24 @@ class Aside:
             else:
                 future.set_exception(error)
 
-        def job() -> None:
+        def run_job() -> None:
             try:
                 value = act()
             except BaseException as error:  # whatever it is belongs to who waits
-                loop.call_soon_threadsafe(settle, None, error)
+                loop.call_soon_threadsafe(complete, None, error)
             else:
-                loop.call_soon_threadsafe(settle, value, None)
+                loop.call_soon_threadsafe(complete, value, None)
 
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
             self._thread.start()
-        self._jobs.put(job)
+        self._jobs.put(run_job)
         return future
 
     def close(self) -> None:
         """Let the thread end when it has done its jobs. Idempotent; not waited for."""
         self._jobs.put(None)
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Let a block of imports run without collections of garbage.
 
     What modules define is no garbage, and of so many new objects some collections look at all that
@@ -24,10 +24,10 @@ def uncollected() -> Iterator[None]:
     finally:
         gc.enable()
         if len(sys.modules) > before:
-            _give_back()
+            _trim_heap()
 
 
-def _give_back() -> None:
+def _trim_heap() -> None:
     """Return to the system what imports have freed: a MiB, which the C library would keep."""
     with suppress(AttributeError, OSError):  # no glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -14,7 +14,7 @@ import uvloop
 
 from allhands.errors import ForkedProcess
 from allhands.runtime.callbacks import Callbacks
-from allhands.runtime.signal_mask import Deferred
+from allhands.runtime.signal_mask import DelayedSignals
 from allhands_proto import forks
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,11 @@ PARK_SECONDS = 0.002
 not wait until the thread lets go of it; that takes as long as a small message."""
 _ALIVE_SECONDS = 1.0
 _CALLBACK_SECONDS = 30.0
-TURN_SECONDS = 0.02
+MAX_PARK_SECONDS = 0.02
 """How long the loop may do without the thread, however often it is lent."""
 
 
-def is_wake_of_a_closed_loop(message: str, error: BaseException | None) -> bool:
+def is_closed_loop_wakeup(message: str, error: BaseException | None) -> bool:
     """Say whether a loop was told this because gRPC's poller tried to wake one that is over.
 
     There is one poller for all loops of the process, which does not hear of their end.
@@ -39,9 +39,9 @@ def is_wake_of_a_closed_loop(message: str, error: BaseException | None) -> bool:
     return of_poller and isinstance(error, RuntimeError) and "closed" in str(error)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what a callback raised, but for what gRPC's poller makes of loops that are over."""
-    if not is_wake_of_a_closed_loop(str(context.get("message")), context.get("exception")):
+    if not is_closed_loop_wakeup(str(context.get("message")), context.get("exception")):
         loop.default_exception_handler(context)
 
 
@@ -54,24 +54,24 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
-        self.loop.set_exception_handler(_tell)
+        self.loop.set_exception_handler(_log_exception)
         self.callbacks = Callbacks(name)
         """Threads beside this one, for functions that may wait for what it does."""
-        self._baton = threading.Lock()
-        self._borrowing = threading.Lock()
+        self._loop_lock = threading.Lock()
+        self._borrow_lock = threading.Lock()
         """Held by who borrows, so that one at a time asks the thread to let go."""
-        self._is_asked = False
+        self._is_loop_wanted = False
         """Whether who borrows waits for the thread to pass the baton on, through `_passed`."""
-        self._passed = threading.Lock()
-        self._passed.acquire()
-        self._bell = threading.Lock()
-        self._bell.acquire()
-        self._is_due = True
+        self._handoff = threading.Lock()
+        self._handoff.acquire()
+        self._doorbell = threading.Lock()
+        self._doorbell.acquire()
+        self._is_thread_due = True
         """Whether the thread waits for the loop or has just taken it: it is not lent then."""
-        self._runs = False
+        self._is_running = False
         """Whether what is called comes to its turn by itself."""
         self._is_stopping = False
-        self._lent_at = 0.0
+        self._borrowed_at = 0.0
         self._generation = forks.generation
         forks.hold(self)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -83,7 +83,7 @@ class LoopThread:
         return forks.is_inherited(self._generation)
 
     @property
-    def is_here(self) -> bool:
+    def is_current(self) -> bool:
         """Whether this is the thread that is calling."""
         return threading.current_thread() is self._thread
 
@@ -98,19 +98,19 @@ class LoopThread:
             work.close()
             raise RuntimeError("this would block the thread that does allhands' own I/O")
         try:
-            self._check()
+            self._check_alive()
         except RuntimeError:
             work.close()
             raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        self._ring()
+        self._wake()
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             raise
         except BaseException:
             future.cancel()
-            self._ring()
+            self._wake()
             raise
 
     def call(self, act: Callable[..., object], *arguments: object) -> None:
@@ -120,26 +120,26 @@ class LoopThread:
             RuntimeError: the thread is gone.
             ForkedProcess: it is the parent's.
         """
-        self._check()
+        self._check_alive()
         self.loop.call_soon_threadsafe(act, *arguments)
-        self._ring()
+        self._wake()
 
-    def lend(self, act: Callable[[], bool]) -> bool:
+    def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
         """Call a function here, now, as if on the loop; return whether that was possible.
 
         It must be short, and says whether the loop has something to do because of it; where it has
         not, the next one to borrow the loop probably need not wait for it.
         """
-        if self._is_due or self.is_inherited or threading.current_thread() is self._thread:
+        if self._is_thread_due or self.is_inherited or threading.current_thread() is self._thread:
             return False
-        if not self._borrowing.acquire(blocking=False):
+        if not self._borrow_lock.acquire(blocking=False):
             return False
         try:
             # Nothing of a handler that raises may break into what lives on the loop.
-            with Deferred():
-                return self._lend(act)
+            with DelayedSignals():
+                return self._run_with_loop(act)
         finally:
-            self._borrowing.release()
+            self._borrow_lock.release()
 
     def stop(self) -> None:
         """End the loop and the thread, once the functions beside it have returned. Idempotent.
@@ -153,22 +153,22 @@ class LoopThread:
         if self._thread.is_alive():
             self._is_stopping = True
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._ring()
+            self._wake()
             self._thread.join()
             self.loop.close()
 
-    def _lend(self, act: Callable[[], bool]) -> bool:
-        if not self._baton.acquire(blocking=False):
+    def _run_with_loop(self, act: Callable[[], bool]) -> bool:
+        if not self._loop_lock.acquire(blocking=False):
             if not self._thread.is_alive():
                 return False
-            self._runs = False  # first: what was called before this comes before the stop
-            self._is_asked = True
+            self._is_running = False  # first: what was called before this comes before the stop
+            self._is_loop_wanted = True
             self.loop.call_soon_threadsafe(self.loop.stop)
-            while not self._passed.acquire(timeout=_ALIVE_SECONDS):
+            while not self._handoff.acquire(timeout=_ALIVE_SECONDS):
                 if not self._thread.is_alive():
                     return False
         if self._is_stopping or not self._thread.is_alive():
-            self._baton.release()
+            self._loop_lock.release()
             return False
         around = events._get_running_loop()
         events._set_running_loop(self.loop)
@@ -177,20 +177,20 @@ class LoopThread:
             goes_on = act()
         finally:
             events._set_running_loop(around)
-            self._lent_at = time.monotonic()
-            self._baton.release()
+            self._borrowed_at = time.monotonic()
+            self._loop_lock.release()
             if goes_on:
-                self._ring()
+                self._wake()
         return True
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         """Let the thread take the loop, unless it runs, as soon as nobody else has it."""
-        if self._runs:
+        if self._is_running:
             return
         with contextlib.suppress(RuntimeError):  # it has been rung already
-            self._bell.release()
+            self._doorbell.release()
 
-    def _check(self) -> None:
+    def _check_alive(self) -> None:
         if self.is_inherited:
             raise ForkedProcess
         if not self._thread.is_alive():
@@ -199,26 +199,26 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         while not self._is_stopping:
-            self._baton.acquire()
-            self.loop.call_soon(self._taken)
+            self._loop_lock.acquire()
+            self.loop.call_soon(self._on_loop_taken)
             self.loop.run_forever()
             # Not given back where somebody waits for it: this thread could take it again first.
-            if self._is_asked:
-                self._is_asked = False
-                self._passed.release()
+            if self._is_loop_wanted:
+                self._is_loop_wanted = False
+                self._handoff.release()
             else:
-                self._baton.release()
+                self._loop_lock.release()
             self._park(time.monotonic())
 
-    def _taken(self) -> None:
-        self._runs = True
-        self._bell.acquire(blocking=False)  # whoever rang it until now meant this
-        self._is_due = False
+    def _on_loop_taken(self) -> None:
+        self._is_running = True
+        self._doorbell.acquire(blocking=False)  # whoever rang it until now meant this
+        self._is_thread_due = False
 
     def _park(self, since: float) -> None:
         """Wait until the loop is wanted here: it was rung for, or has not been lent for a while."""
-        while not self._is_stopping and not self._bell.acquire(timeout=PARK_SECONDS):
+        while not self._is_stopping and not self._doorbell.acquire(timeout=PARK_SECONDS):
             now = time.monotonic()
-            if now - self._lent_at > PARK_SECONDS or now - since > TURN_SECONDS:
+            if now - self._borrowed_at > PARK_SECONDS or now - since > MAX_PARK_SECONDS:
                 break
-        self._is_due = True
+        self._is_thread_due = True

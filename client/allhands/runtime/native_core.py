@@ -20,7 +20,7 @@ def find() -> tuple[ModuleType | None, str]:
     try:
         core = importlib.import_module("allhands._native")
     except ImportError as error:
-        return None, _ABSENT.format(error=error, command=rebuild_command())
+        return None, _ABSENT.format(error=error, command=get_rebuild_command())
     # Where a call was made is told of who calls this package, which its own programs may do too.
     package = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
     core.skip_frames_of(package, os.path.join(package, "bench", ""))
@@ -28,16 +28,16 @@ def find() -> tuple[ModuleType | None, str]:
 
 
 @functools.cache
-def rebuild_command() -> str:
+def get_rebuild_command() -> str:
     """Return the pip command that builds this installation again, from where it came.
 
     pip keeps the wheel that it built without a compiler, and installs it again also with
     --force-reinstall: only --no-cache-dir makes it build.
     """
-    return f"pip install --no-cache-dir --force-reinstall --no-deps {_origin()}"
+    return f"pip install --no-cache-dir --force-reinstall --no-deps {_find_origin()}"
 
 
-def _origin() -> str:
+def _find_origin() -> str:
     """Return what pip installed: allhands of this version, or a directory, archive or URL."""
     try:
         installed = importlib.metadata.distribution("allhands")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Self
 
-from allhands.runtime.termination import Termination
+from allhands.runtime.termination import TerminationHandler
 
-_RAISING = tuple(
+_HANDLED_SIGNALS = tuple(
     int(getattr(signal, name))
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
@@ -19,7 +19,7 @@ _RAISING = tuple(
 """Those whose handlers raise in the programs of people."""
 
 
-class Deferred:
+class DelayedSignals:
     """A block in which no handler runs; signals that came meanwhile are raised as it ends.
 
     On other threads than the main one, where none ever runs, it does nothing.
@@ -29,12 +29,12 @@ class Deferred:
 
     def __init__(self) -> None:
         self._came: list[int] = []
-        self._held: list[Termination] = []
+        self._held: list[TerminationHandler] = []
         self._handlers: list[tuple[int, object]] = []
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._take()
+            self._install()
         return self
 
     def __exit__(
@@ -43,31 +43,31 @@ class Deferred:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._give_back()
+        self._restore()
 
     @contextlib.contextmanager
-    def lifted(self) -> Iterator[None]:
+    def allow(self) -> Iterator[None]:
         """Let handlers run in a block within this one; first for what has come before."""
         deferred = bool(self._handlers or self._held)
         try:
-            self._give_back()
+            self._restore()
             yield
         finally:
             if deferred:
-                self._take()
+                self._install()
 
-    def _take(self) -> None:
-        note = self._note
-        for number in _RAISING:
+    def _install(self) -> None:
+        note = self._record
+        for number in _HANDLED_SIGNALS:
             handler = _signal.getsignal(number)
-            if isinstance(handler, Termination):  # costs less than another handler
+            if isinstance(handler, TerminationHandler):  # costs less than another handler
                 self._held.append(handler)
                 handler.hold()
             elif callable(handler):
                 self._handlers.append((number, handler))
                 _signal.signal(number, note)
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         handlers, self._handlers = self._handlers, []
         for number, handler in handlers:
             _signal.signal(number, handler)
@@ -80,5 +80,5 @@ class Deferred:
             for handler in held:
                 handler.release()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self._came.append(number)

@@ -12,7 +12,7 @@ _PART = re.compile(r"(?P<plain>[^\[\],]+)|\[(?P<numbers>[^\[\]]+)\]")
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?", re.ASCII)
 
 
-def node_count(environ: Mapping[str, str]) -> int:
+def count_nodes(environ: Mapping[str, str]) -> int:
     """Return how many nodes this step has, a list of several counting as 2; 0: unknown.
 
     Raises:
@@ -23,11 +23,11 @@ def node_count(environ: Mapping[str, str]) -> int:
             if not text.isdecimal():
                 raise ValueError(f"{name} must be a whole number, not {text!r}")
             return int(text)
-    name, _ = first_node(environ)
+    name, _ = find_first_node(environ)
     return len(list(islice(expand_nodelist(environ[name]), 2))) if name else 0
 
 
-def first_node(environ: Mapping[str, str]) -> tuple[str, str]:
+def find_first_node(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the first node of this step, which has rank 0, behind the variable that names it.
 
     Both are empty where no variable does.
@@ -61,22 +61,24 @@ def expand_nodelist(text: str) -> Iterator[str]:
             at = part.end()
         if not parts:
             raise ValueError(f"an empty name in {text!r}")
-        yield from _names([part["plain"] or "" for part in parts], [p["numbers"] for p in parts])
+        yield from _expand_names(
+            [part["plain"] or "" for part in parts], [p["numbers"] for p in parts]
+        )
         at += 1
 
 
-def _names(plain: list[str], numbers: list[str | None]) -> Iterator[str]:
+def _expand_names(plain: list[str], numbers: list[str | None]) -> Iterator[str]:
     """Yield every combination of the parts of one name, the last part running fastest."""
     if not plain:
         yield ""
         return
-    heads = [plain[0]] if numbers[0] is None else _numbers(numbers[0])
+    heads = [plain[0]] if numbers[0] is None else _expand_numbers(numbers[0])
     for head in heads:
-        for tail in _names(plain[1:], numbers[1:]):
+        for tail in _expand_names(plain[1:], numbers[1:]):
             yield head + tail
 
 
-def _numbers(text: str) -> Iterator[str]:
+def _expand_numbers(text: str) -> Iterator[str]:
     """Yield the numbers of `01-03,07`, as wide as they are written."""
     for item in text.split(","):
         found = _RANGE.fullmatch(item)

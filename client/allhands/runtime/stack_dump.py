@@ -6,22 +6,22 @@ import threading
 import traceback
 from types import FrameType
 
-LONGEST = 4096
+MAX_BYTES = 4096
 
 
-def main_thread() -> str:
+def format_main_thread() -> str:
     """Return where the main thread is now, innermost call last; any thread may ask."""
-    return of_thread(threading.main_thread())
+    return format_thread(threading.main_thread())
 
 
-def of_thread(thread: threading.Thread) -> str:
+def format_thread(thread: threading.Thread) -> str:
     """Return the same of another thread; "" where it has ended."""
     ident = thread.ident
-    frame = _frames().get(ident) if ident is not None else None
-    return "" if frame is None else _bounded("".join(traceback.format_stack(frame)))
+    frame = _get_frames().get(ident) if ident is not None else None
+    return "" if frame is None else _truncate("".join(traceback.format_stack(frame)))
 
 
-def _frames() -> dict[int, FrameType]:
+def _get_frames() -> dict[int, FrameType]:
     """Return where each thread is, without a collection of garbage meanwhile.
 
     CPython holds a lock over all threads then, which threads that begin or end wait for with the
@@ -36,14 +36,14 @@ def _frames() -> dict[int, FrameType]:
         gc.enable()
 
 
-def of_error(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return the traceback of an exception, what it is last."""
-    return _bounded("".join(traceback.format_exception(error)))
+    return _truncate("".join(traceback.format_exception(error)))
 
 
-def _bounded(text: str) -> str:
+def _truncate(text: str) -> str:
     """Keep the end of a text, whole lines of it."""
     data = text.encode(errors="replace")
-    if len(data) <= LONGEST:
+    if len(data) <= MAX_BYTES:
         return text
-    return data[-LONGEST:].decode(errors="ignore").partition("\n")[2]
+    return data[-MAX_BYTES:].decode(errors="ignore").partition("\n")[2]

@@ -27,12 +27,14 @@ INTERRUPTIONS = (KeyboardInterrupt, Terminated)
 """Exceptions of signals that end a call of which the others are told why."""
 
 
-def reason_of(interruption: str) -> str:
+def get_cancel_reason(exception_name: str) -> str:
     """Return what other ranks are told of an exception that ended a call, by the class's name."""
-    return {"KeyboardInterrupt": "Ctrl-C", "Terminated": "SIGTERM"}.get(interruption, interruption)
+    return {"KeyboardInterrupt": "Ctrl-C", "Terminated": "SIGTERM"}.get(
+        exception_name, exception_name
+    )
 
 
-class Termination:
+class TerminationHandler:
     """The handler of SIGTERM while this process is in a world: it raises `Terminated`."""
 
     def __init__(self) -> None:
@@ -81,10 +83,10 @@ class Termination:
         raise Terminated
 
 
-def installed() -> Termination | None:
+def find_installed() -> TerminationHandler | None:
     """Return the handler of SIGTERM if it is one of these."""
     handler = _signal.getsignal(SIGNUM)
-    return handler if isinstance(handler, Termination) else None
+    return handler if isinstance(handler, TerminationHandler) else None
 
 
 def install(end: Callable[[], None]) -> None:
@@ -94,18 +96,18 @@ def install(end: Callable[[], None]) -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    handler = installed()
+    handler = find_installed()
     if handler is None:
         if signal.getsignal(SIGNUM) is not signal.SIG_DFL:
             return
-        handler = Termination()
+        handler = TerminationHandler()
         signal.signal(SIGNUM, handler)
     handler.add(end)
 
 
 def uninstall(end: Callable[[], None]) -> None:
     """Undo `install`: with the last one SIGTERM is what it was."""
-    handler = installed()
+    handler = find_installed()
     if handler is None or handler.remove(end):
         return
     if threading.current_thread() is threading.main_thread():
@@ -113,7 +115,7 @@ def uninstall(end: Callable[[], None]) -> None:
 
 
 def _restore_in_child() -> None:
-    if installed() is not None:  # a forked process is no rank
+    if find_installed() is not None:  # a forked process is no rank
         signal.signal(SIGNUM, signal.SIG_DFL)
 
 

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 PAGE = 1 << 12
 
 
-class Grounds:
+class GroupAreas:
     """One group's part of the segments of its ranks, by rank of the group."""
 
     def __init__(
@@ -21,66 +21,66 @@ class Grounds:
         group: int,
         segments: "tuple[Segment, ...]",
         ranks: tuple[int, ...],
-        own: "Segment",
+        own_segment: "Segment",
         nbytes: int,
-        terms: int,
+        limits_hash: int,
         new_comm: "Callable[..., ShmComm]",
         new_p2p: "Callable[..., ShmP2P]",
     ) -> None:
         self._group = group
         self._segments = segments
         self._ranks = ranks
-        self._own = own
+        self._own_segment = own_segment
         self._nbytes = nbytes
-        self._terms = terms
+        self._limits_hash = limits_hash
         self._new_comm = new_comm
         self._new_p2p = new_p2p
 
-    def missing(self) -> list[int]:
+    def list_missing(self) -> list[int]:
         """Return the ranks that have not said yet whether they take part."""
         return [
             rank for rank, segment in enumerate(self._segments) if segment.find(self._group) is None
         ]
 
-    def wait(self, rank: int, seconds: float) -> None:
+    def wait_entry(self, rank: int, seconds: float) -> None:
         """Block until a rank may have said more, for that long at most; any thread."""
         self._segments[rank].await_entry(self._group, seconds)
 
-    def refusal(self) -> str:
+    def get_refusal(self) -> str:
         """Say why the group does without shared memory, once nobody is missing; "": it does not."""
         for rank, segment in enumerate(self._segments):
             entry = segment.find(self._group)
             if entry is None or entry[0] == 0:
                 return f"rank {rank} of it cannot share memory with all others"
-            if entry[1] != self._terms:
+            if entry[1] != self._limits_hash:
                 return f"rank {rank} of it was given other limits (ALLHANDS_ARENA_*) than this one"
         return ""
 
     def make_comm(self, **how: Any) -> "ShmComm":
         """Make the communicator of this rank; nobody may be missing or have refused."""
-        return self._new_comm(segments=self._segments, offsets=self._offsets(), **how)
+        return self._new_comm(segments=self._segments, offsets=self._find_offsets(), **how)
 
     def make_p2p(self, **how: Any) -> "ShmP2P":
         """Make the ShmP2P of this rank; nobody may be missing or have refused."""
-        return self._new_p2p(segments=self._segments, offsets=self._offsets(), **how)
+        return self._new_p2p(segments=self._segments, offsets=self._find_offsets(), **how)
 
-    def close(self, gone: Collection[int] = ()) -> None:
+    def close(self, lost_ranks: Collection[int] = ()) -> None:
         """Leave the group; who is the last gives the memory back.
 
         Of ranks of the world that are `gone` nobody expects that they leave it as well. They may
         only have been stopped: the heads of the areas stay, which tell them that all is over.
         """
-        self._own.retire(self._group)
+        self._own_segment.retire(self._group)
         left = zip(self._ranks, self._segments, strict=True)
-        if not all(rank in gone or segment.is_retired(self._group) for rank, segment in left):
+        if not all(rank in lost_ranks or segment.is_retired(self._group) for rank, segment in left):
             return
-        missed = bool(set(self._ranks).intersection(gone))
+        missed = bool(set(self._ranks).intersection(lost_ranks))
         head = PAGE if missed else 0
         for rank, segment in zip(self._ranks, self._segments, strict=True):
             entry = segment.find(self._group)
-            if rank not in gone and entry is not None and entry[0]:
+            if rank not in lost_ranks and entry is not None and entry[0]:
                 segment.clear(entry[0] + head, self._nbytes - head)
 
-    def _offsets(self) -> tuple[int, ...]:
+    def _find_offsets(self) -> tuple[int, ...]:
         entries = [segment.find(self._group) for segment in self._segments]
         return tuple(entry[0] for entry in entries if entry is not None)

@@ -17,8 +17,8 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from allhands.config import Limits, terms
-from allhands.shm.areas import PAGE, Grounds
+from allhands.config import Limits, hash_limits
+from allhands.shm.areas import PAGE, GroupAreas
 from allhands.shm.heap import Heap
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _AREAS_BYTES = 1 << 38
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class SegmentAddress:
     """How the others of a host find a segment."""
 
     host: str
@@ -43,7 +43,7 @@ class Announcement:
         return f"{self.host}/{self.fd}/{self.nbytes}/{self.nonce.hex()}"
 
     @classmethod
-    def parsed(cls, text: str) -> "Announcement | None":
+    def parse(cls, text: str) -> "SegmentAddress | None":
         """Return None for what this version does not understand."""
         parts = text.split("/")
         try:
@@ -53,7 +53,7 @@ class Announcement:
             return None
 
 
-def host_key() -> str:
+def compute_host_key() -> str:
     """Name this host as processes of one user see it that can look at one another.
 
     Raises:
@@ -68,23 +68,27 @@ def host_key() -> str:
 class Arena:
     """The segments of this host's ranks; not for several threads at once."""
 
-    def __init__(self, native: ModuleType, limits: Limits) -> None:
+    def __init__(self, core: ModuleType, limits: Limits) -> None:
         """Make this process's segment.
 
         Raises:
             OSError: the system does not give shared memory.
         """
-        self._native = native
+        self._core = core
         self.limits = limits
         # Twice what the host has: nothing that fits into memory is refused by the address space.
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._heap_offset = native.HEAD_BYTES + _AREAS_BYTES
+        self._heap_offset = core.HEAD_BYTES + _AREAS_BYTES
         self._heap_bytes = -(-2 * memory // PAGE) * PAGE
         nonce = os.urandom(16)
-        self._own: Segment = native.Segment.create(self._heap_offset + self._heap_bytes, nonce)
-        self.announcement = Announcement(host_key(), self._own.fd, self._own.nbytes, nonce)
-        self.heap = Heap(native, self._own, self._heap_offset, self._heap_bytes)
-        self._next = native.HEAD_BYTES
+        self._own_segment: Segment = core.Segment.create(
+            self._heap_offset + self._heap_bytes, nonce
+        )
+        self.segment_address = SegmentAddress(
+            compute_host_key(), self._own_segment.fd, self._own_segment.nbytes, nonce
+        )
+        self.heap = Heap(core, self._own_segment, self._heap_offset, self._heap_bytes)
+        self._next_offset = core.HEAD_BYTES
         self._segments: dict[int, Segment] = {}
         self._pids: dict[int, int] = {}
 
@@ -95,16 +99,16 @@ class Arena:
         """
         for peer, (pid, text) in members.items():
             if peer == rank:
-                self._segments[peer], self._pids[peer] = self._own, os.getpid()
+                self._segments[peer], self._pids[peer] = self._own_segment, os.getpid()
                 continue
-            told = Announcement.parsed(text)
-            if told is None or told.host != self.announcement.host:
+            told = SegmentAddress.parse(text)
+            if told is None or told.host != self.segment_address.host:
                 continue
             path = f"/proc/{pid}/fd/{told.fd}"
             try:
-                if told.nbytes != self._own.nbytes:
-                    raise OSError(f"{told.nbytes} bytes there, {self._own.nbytes} here")
-                self._segments[peer] = self._native.Segment.open(path, told.nbytes, told.nonce)
+                if told.nbytes != self._own_segment.nbytes:
+                    raise OSError(f"{told.nbytes} bytes there, {self._own_segment.nbytes} here")
+                self._segments[peer] = self._core.Segment.open(path, told.nbytes, told.nonce)
                 self._pids[peer] = pid
             except OSError as error:
                 logger.warning("no shared memory with rank %d of this host: %s", peer, error)
@@ -114,41 +118,41 @@ class Arena:
         self._segments.pop(rank, None)
         self._pids.pop(rank, None)
 
-    def has(self, rank: int) -> bool:
+    def is_mapped(self, rank: int) -> bool:
         """Say whether the memory of a rank of the world is mapped here."""
         return rank in self._segments
 
-    def open(self, group: int, ranks: Sequence[int]) -> Grounds | None:
+    def open(self, group: int, ranks: Sequence[int]) -> GroupAreas | None:
         """Take part in a group with this process's share of it; None: not over shared memory.
 
         Ranks are those of the world, this process's among them; `group` is its hash. Either way
         the others learn of it.
         """
         nbytes, limits = 0, (0, 0, 0)
-        if all(rank in self._segments for rank in ranks) and len(ranks) <= self._native.MAX_RANKS:
-            limits = self.limits.settled(self._native.default_limits(len(ranks)))
-            area = self._native.area_bytes(len(ranks), limits)
+        if all(rank in self._segments for rank in ranks) and len(ranks) <= self._core.MAX_RANKS:
+            limits = self.limits.resolve(self._core.default_limits(len(ranks)))
+            area = self._core.area_bytes(len(ranks), limits)
             nbytes = -(-area // PAGE) * PAGE
-        if not nbytes or self._next + nbytes > self._heap_offset:
-            self._own.publish(group, 0, 0)
+        if not nbytes or self._next_offset + nbytes > self._heap_offset:
+            self._own_segment.publish(group, 0, 0)
             return None
-        offset = self._next
-        if not self._own.publish(group, offset, terms(limits)):
+        offset = self._next_offset
+        if not self._own_segment.publish(group, offset, hash_limits(limits)):
             return None
-        self._next += nbytes
+        self._next_offset += nbytes
         where = {
             "pids": tuple(self._pids[rank] for rank in ranks),
             "heap_offset": self._heap_offset,
             "heap_bytes": self._heap_bytes,
             "limits": limits,
         }
-        return Grounds(
+        return GroupAreas(
             group=group,
             segments=tuple(self._segments[rank] for rank in ranks),
             ranks=tuple(ranks),
-            own=self._own,
+            own_segment=self._own_segment,
             nbytes=nbytes,
-            terms=terms(limits),
-            new_comm=partial(self._native.ShmComm, **where),
-            new_p2p=partial(self._native.ShmP2P, **where),
+            limits_hash=hash_limits(limits),
+            new_comm=partial(self._core.ShmComm, **where),
+            new_p2p=partial(self._core.ShmP2P, **where),
         )

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Heap:
     """Gives out blocks of whole pages, first fit; takes them back when nobody holds them."""
 
-    def __init__(self, native: ModuleType, segment: "Segment", offset: int, nbytes: int) -> None:
-        self._native = native
+    def __init__(self, core: ModuleType, segment: "Segment", offset: int, nbytes: int) -> None:
+        self._core = core
         self._segment = segment
         self._lock = threading.Lock()
         self._free: list[tuple[int, int]] = [(offset, nbytes)]
         """(offset, bytes) of what is free, in order, never two that touch."""
-        self._returned: deque[tuple[int, int]] = deque()
+        self._reclaimed: deque[tuple[int, int]] = deque()
         """Blocks that were collected: that may happen in the middle of anything."""
         self._pid = os.getpid()
 
@@ -39,8 +39,8 @@ class Heap:
             raise ForkedProcess("this shared memory")
         wanted = max(-(-nbytes // PAGE), 1) * PAGE
         with self._lock:
-            while self._returned:
-                self._insert(*self._returned.popleft())
+            while self._reclaimed:
+                self._insert(*self._reclaimed.popleft())
             for at, (offset, free) in enumerate(self._free):
                 if free >= wanted:
                     self._free[at] = (offset + wanted, free - wanted)
@@ -49,15 +49,15 @@ class Heap:
                     break
             else:
                 raise MemoryError(f"no {nbytes} bytes of shared memory are free in one piece")
-        block: Block = self._native.Block(self._segment, offset, wanted)
-        weakref.finalize(block, self._take_back, offset, wanted).atexit = False
+        block: Block = self._core.Block(self._segment, offset, wanted)
+        weakref.finalize(block, self._reclaim, offset, wanted).atexit = False
         return block
 
-    def _take_back(self, offset: int, nbytes: int) -> None:
+    def _reclaim(self, offset: int, nbytes: int) -> None:
         if os.getpid() != self._pid:
             return  # what a forked child lets go of is still its parent's
         if self._segment.clear(offset, nbytes):
-            self._returned.append((offset, nbytes))
+            self._reclaimed.append((offset, nbytes))
 
     def _insert(self, offset: int, nbytes: int) -> None:
         at = bisect.bisect(self._free, (offset, nbytes))

@@ -11,14 +11,20 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from allhands.coordinator.attempts import reason_of
-from allhands.coordinator.endpoint import Endpoint, dial, meaning, tls_context, translate
+from allhands.coordinator.attempts import explain_unavailable
+from allhands.coordinator.endpoint import (
+    Endpoint,
+    configure_channel,
+    tls_context,
+    translate_error,
+    translate_status,
+)
 from allhands.coordinator.kv import calls
-from allhands.coordinator.kv.asynchronous import AsyncLine
-from allhands.coordinator.kv.blocking import OPENING_SECONDS
-from allhands.coordinator.kv.calls import CallFailed, KeyCall, P, Q, too_late
-from allhands.coordinator.kv.values import encode, paired
-from allhands.deadlines import Timeout, effective_for, seconds
+from allhands.coordinator.kv.asynchronous import AsyncKvConnection
+from allhands.coordinator.kv.blocking import CONNECT_SECONDS
+from allhands.coordinator.kv.calls import KvCall, KvCallError, P, Q, make_deadline_error
+from allhands.coordinator.kv.values import encode, pair_up
+from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks
 from allhands_proto.framing import Malformed
 from allhands_proto.v1 import coordinator_pb2 as wire
@@ -36,21 +42,25 @@ class AsyncCoordinatorStore:
     """
 
     def __init__(self, endpoint: Endpoint, *, job: str, timeout: Timeout = 30.0) -> None:
-        self._dial = dial(endpoint)
+        self._channel_config = configure_channel(endpoint)
         forks.use_grpc()
-        self._endpoint = self._dial.endpoint
-        if self._dial.credentials is None:
-            self._channel = grpc.aio.insecure_channel(self._dial.target, self._dial.options)
+        self._endpoint = self._channel_config.endpoint
+        if self._channel_config.credentials is None:
+            self._channel = grpc.aio.insecure_channel(
+                self._channel_config.target, self._channel_config.options
+            )
         else:
             self._channel = grpc.aio.secure_channel(
-                self._dial.target, self._dial.credentials, self._dial.options
+                self._channel_config.target,
+                self._channel_config.credentials,
+                self._channel_config.options,
             )
         self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
         self._job = job
-        self._timeout = seconds(timeout)
-        self._line: AsyncLine | None = None
-        self._opening = asyncio.Lock()
-        self._has_none = False  # no line is to be had: all calls are gRPC
+        self._timeout = to_seconds(timeout)
+        self._connection: AsyncKvConnection | None = None
+        self._open_lock = asyncio.Lock()
+        self._is_kv_unavailable = False  # no line is to be had: all calls are gRPC
         forks.hold(self)
 
     async def __aenter__(self) -> Self:
@@ -66,8 +76,8 @@ class AsyncCoordinatorStore:
 
     async def aclose(self) -> None:
         """Drop the connections; calls that wait raise CoordinatorUnavailable. Idempotent."""
-        if self._line is not None:
-            self._line.close()
+        if self._connection is not None:
+            self._connection.close()
         await self._channel.close()
 
     @property
@@ -75,7 +85,7 @@ class AsyncCoordinatorStore:
         return self._timeout
 
     def set_timeout(self, timeout: Timeout) -> None:
-        self._timeout = seconds(timeout)
+        self._timeout = to_seconds(timeout)
 
     async def set(self, key: str, value: bytes | str) -> None:
         request = wire.SetRequest(job=self._job, key=key, value=encode(value))
@@ -86,7 +96,7 @@ class AsyncCoordinatorStore:
         return (await self._call(calls.GET, request)).value
 
     async def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        limit = self._timeout if timeout is None else seconds(timeout)
+        limit = self._timeout if timeout is None else to_seconds(timeout)
         if keys:
             await self._call(calls.WAIT, wire.WaitRequest(job=self._job, keys=keys), limit)
 
@@ -112,7 +122,7 @@ class AsyncCoordinatorStore:
         return [*(await self._call(calls.MULTI_GET, request)).values]
 
     async def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
-        if pairs := paired(keys, values):
+        if pairs := pair_up(keys, values):
             put = [wire.KeyValue(key=key, value=value) for key, value in pairs.items()]
             await self._call(calls.MULTI_SET, wire.MultiSetRequest(job=self._job, pairs=put))
 
@@ -148,65 +158,71 @@ class AsyncCoordinatorStore:
 
     # ------------------------------------------------------------ calling
 
-    async def _call(self, call: KeyCall[Q, P], request: Q, timeout: float | None = None) -> P:
+    async def _call(self, call: KvCall[Q, P], request: Q, timeout: float | None = None) -> P:
         limit = self._timeout if timeout is None else timeout
-        limit = effective_for(lambda: call.doing(request), limit)
-        line = self._line
+        limit = clip_or_raise(lambda: call.describe(request), limit)
+        line = self._connection
         try:
             if line is None or line.failure is not None:
                 deadline = time.monotonic() + limit
-                line = await self._opened(limit)
+                line = await self._get_connection(limit)
                 limit = deadline - time.monotonic()
             if line is not None:
                 return await line.call(call, request, limit)
             method = getattr(self._stub, call.method)
-            return cast(P, await method(request, timeout=limit, metadata=self._dial.metadata))
-        except CallFailed as error:
-            doing = f"{call.doing(request)} of job {self._job!r}"
-            raise meaning(error.code, error.details, doing, at=self._dial.target) from error
+            return cast(
+                P, await method(request, timeout=limit, metadata=self._channel_config.metadata)
+            )
+        except KvCallError as error:
+            doing = f"{call.describe(request)} of job {self._job!r}"
+            raise translate_status(
+                error.code, error.details, doing, target=self._channel_config.target
+            ) from error
         except grpc.RpcError as error:
-            doing = f"{call.doing(request)} of job {self._job!r}"
-            reason = await asyncio.to_thread(reason_of, error, self._endpoint)
-            raise translate(error, doing, at=self._dial.target, reason=reason) from error
+            doing = f"{call.describe(request)} of job {self._job!r}"
+            reason = await asyncio.to_thread(explain_unavailable, error, self._endpoint)
+            raise translate_error(
+                error, doing, target=self._channel_config.target, reason=reason
+            ) from error
 
-    async def _opened(self, limit: float) -> AsyncLine | None:
+    async def _get_connection(self, limit: float) -> AsyncKvConnection | None:
         """Return a line, a new one where there is none; None: none is to be had."""
         try:
             async with asyncio.timeout(limit):
-                async with self._opening:
-                    if self._has_none:
+                async with self._open_lock:
+                    if self._is_kv_unavailable:
                         return None
-                    if self._line is None or self._line.failure is not None:
-                        self._line = await self._open(limit)
-                    return self._line
+                    if self._connection is None or self._connection.failure is not None:
+                        self._connection = await self._open_connection(limit)
+                    return self._connection
         except TimeoutError as error:
-            raise too_late() from error
+            raise make_deadline_error() from error
 
-    async def _open(self, limit: float) -> AsyncLine | None:
+    async def _open_connection(self, limit: float) -> AsyncKvConnection | None:
         request = wire.DescribeCoordinatorRequest()
         try:
             found = await self._stub.DescribeCoordinator(
-                request, timeout=limit, metadata=self._dial.metadata
+                request, timeout=limit, metadata=self._channel_config.metadata
             )
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             found = wire.CoordinatorDescription()  # an older one
-        if (port := calls.calls_port(found)) is None:
-            self._has_none = True
+        if (port := calls.read_kv_port(found)) is None:
+            self._is_kv_unavailable = True
             return None
         try:
             tls = None
             if self._endpoint.tls_ca is not None:
                 tls = tls_context(self._endpoint)
-            async with asyncio.timeout(OPENING_SECONDS):
-                return await AsyncLine.open(self._endpoint, port, tls)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                return await AsyncKvConnection.open(self._endpoint, port, tls)
         except (OSError, Malformed, DecodeError) as error:
             logger.info(
                 "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
                 port.port,
-                self._dial.target,
+                self._channel_config.target,
                 error,
             )
-            self._has_none = True
+            self._is_kv_unavailable = True
             return None

@@ -3,14 +3,14 @@
 import logging
 import time
 
-from allhands.deadlines import Timeout, seconds
+from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import StoreTimeout
 from allhands.stores.contract import Store
 
 logger = logging.getLogger(__name__)
 
 _PREFIX = "store_based_barrier_key"
-_SAY_SECONDS = 10.0
+_LOG_INTERVAL = 10.0
 
 
 def store_based_barrier(
@@ -24,7 +24,7 @@ def store_based_barrier(
         StoreTimeout: not all have come in time; the text says how many have.
         ValueError: a rank that is not one of so many.
     """
-    limit = seconds(timeout)
+    limit = to_seconds(timeout)
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not in a world of {world_size}")
     key = f"{_PREFIX}:{group_name}"
@@ -38,11 +38,11 @@ def store_based_barrier(
     while True:
         left = until - time.monotonic()
         try:
-            store.wait([last], min(max(left, 0), _SAY_SECONDS))
+            store.wait([last], min(max(left, 0), _LOG_INTERVAL))
             return
         except StoreTimeout as error:
             joined = store.add(key, 0) - turn * world_size
-            if left > _SAY_SECONDS:
+            if left > _LOG_INTERVAL:
                 logger.info(
                     "rank %d waits in the store based barrier for key %s (world_size=%d, "
                     "num_workers_joined=%d, timeout=%g s)",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint
-from allhands.coordinator.kv.values import encode, paired
-from allhands.deadlines import Timeout, seconds
+from allhands.coordinator.kv.values import encode, pair_up
+from allhands.deadlines import Timeout, to_seconds
 
 
 class CoordinatorStore:
@@ -13,7 +13,7 @@ class CoordinatorStore:
 
     def __init__(self, control: Control, timeout: Timeout = 30.0) -> None:
         self._control = control
-        self._timeout = seconds(timeout)
+        self._timeout = to_seconds(timeout)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -25,7 +25,7 @@ class CoordinatorStore:
         return self._timeout
 
     def set_timeout(self, timeout: Timeout) -> None:
-        self._timeout = seconds(timeout)
+        self._timeout = to_seconds(timeout)
 
     def set(self, key: str, value: bytes | str) -> None:
         self._control.put(key, value)
@@ -34,7 +34,7 @@ class CoordinatorStore:
         return self._control.get(key, wait=True, timeout=self._timeout)
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        limit = self._timeout if timeout is None else seconds(timeout)
+        limit = self._timeout if timeout is None else to_seconds(timeout)
         if keys:
             self._control.wait(keys, timeout=limit)
 
@@ -54,7 +54,7 @@ class CoordinatorStore:
         return [*self._control.multi_get(keys, wait=True, timeout=self._timeout)]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
-        if pairs := paired(keys, values):
+        if pairs := pair_up(keys, values):
             self._control.multi_put(pairs)
 
     def delete_key(self, key: str) -> bool:

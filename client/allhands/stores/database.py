@@ -44,41 +44,41 @@ class Database:
         self.world_size = world_size
         self._pid = os.getpid()
         self._open()
-        with self.changing() as sql:
+        with self.begin_write() as sql:
             for table in _TABLES:
                 sql.execute(table)
-            self._user = sql.execute(
+            self._user_id = sql.execute(
                 "INSERT INTO users (host, pid, born) VALUES (?, ?, ?)",
                 (socket.gethostname(), self._pid, notice.born(self._pid)),
             ).lastrowid
 
     @contextmanager
-    def changing(self) -> Iterator[sqlite3.Connection]:
+    def begin_write(self) -> Iterator[sqlite3.Connection]:
         """Give the connection for changes that all happen or, where the block raises, none."""
         with self._transaction(["BEGIN EXCLUSIVE"]) as sql:
             yield sql
 
     @contextmanager
-    def looking(self) -> Iterator[sqlite3.Connection]:
+    def begin_read(self) -> Iterator[sqlite3.Connection]:
         """Give the connection for looks at one moment."""
         with self._transaction(["BEGIN", "SELECT COUNT(*) FROM sqlite_schema"]) as sql:
             yield sql
 
-    def pause(self, seconds: float) -> None:
+    def wait_changed(self, seconds: float) -> None:
         """Return when another thread of this process has changed something, or after a while."""
         with self._changed:
             self._changed.wait(seconds)
 
     def leave(self) -> None:
         """Be done with the file; the last of the world deletes it."""
-        if os.getpid() != self._pid or self._user is None:
+        if os.getpid() != self._pid or self._user_id is None:
             return  # a forked child never came
-        with suppress(OSError, ValueError, StoreTimeout), self.changing() as sql:
-            sql.execute("UPDATE users SET has_left = 1 WHERE id = ?", (self._user,))
+        with suppress(OSError, ValueError, StoreTimeout), self.begin_write() as sql:
+            sql.execute("UPDATE users SET has_left = 1 WHERE id = ?", (self._user_id,))
             users = sql.execute("SELECT host, pid, born, has_left FROM users").fetchall()
             if 0 < self.world_size <= len(users) and all(map(_is_gone, users)):
                 self.path.unlink(missing_ok=True)  # with the lock held: nobody is at it
-        self._user = None
+        self._user_id = None
         self._sql.close()
 
     # ------------------------------------------------------------ inside
@@ -91,13 +91,13 @@ class Database:
             )
             self._execute(["PRAGMA synchronous = OFF"])
         except sqlite3.Error as error:
-            raise self._meaning(error) from error
+            raise self._translate_error(error) from error
 
     @contextmanager
     def _transaction(self, begin: Sequence[str]) -> Iterator[sqlite3.Connection]:
         if os.getpid() != self._pid:
             # A forked child must neither use nor close a connection of its parent.
-            self._pid, self._user, self._left_to_parent = os.getpid(), None, self._sql
+            self._pid, self._user_id, self._parent_connection = os.getpid(), None, self._sql
             self._open()
         with self._changed:
             try:
@@ -109,7 +109,7 @@ class Database:
                     raise
                 self._sql.execute("COMMIT")
             except sqlite3.Error as error:
-                raise self._meaning(error) from error
+                raise self._translate_error(error) from error
             self._changed.notify_all()
 
     def _execute(self, statements: Sequence[str]) -> None:
@@ -128,7 +128,7 @@ class Database:
             # Nothing tells when. SQLite's own pauses grow, so that who is late gets ever later.
             time.sleep(random.uniform(*_RETRY_SECONDS))
 
-    def _meaning(self, error: sqlite3.Error) -> Exception:
+    def _translate_error(self, error: sqlite3.Error) -> Exception:
         said = f"the store in {self.path}: {error}"
         match error.sqlite_errorname:
             case "SQLITE_BUSY":

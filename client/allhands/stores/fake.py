@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from allhands.deadlines import Timeout, seconds
+from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import NotFound
 from allhands.stores.hash import HashStore
 
@@ -12,7 +12,7 @@ class FakeStore(HashStore):
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         if timeout is not None:
-            seconds(timeout)
+            to_seconds(timeout)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         with self._contents.changed:

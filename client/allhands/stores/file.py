@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from allhands.coordinator.kv.values import checked, encode, paired, quoted, summed
-from allhands.deadlines import Timeout, effective_for, seconds
+from allhands.coordinator.kv.values import add_decimal, check_key, encode, format_keys, pair_up
+from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands.errors import NotFound, StoreTimeout
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.001
-_LOOK_SECONDS_MOST = 0.01
+_POLL_SECONDS = 0.001
+_MAX_POLL_SECONDS = 0.01
 
-_PUT = (
+_SET_SQL = (
     "INSERT INTO pairs (key, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 )
-_GET = "SELECT value FROM pairs WHERE key = ?"
+_GET_SQL = "SELECT value FROM pairs WHERE key = ?"
 
 
 class FileStore:
@@ -48,11 +48,11 @@ class FileStore:
         """
         if world_size != -1 and world_size < 1:
             raise ValueError(f"world_size must be positive, or -1 for any, not {world_size}")
-        self._timeout = seconds(timeout)
+        self._timeout = to_seconds(timeout)
         from allhands.stores.database import Database  # with SQLite, which few ranks need
 
-        self._hold = _Hold(Database(Path(path).absolute(), world_size))
-        self._database = self._hold.database
+        self._shared = _SharedDatabase(Database(Path(path).absolute(), world_size))
+        self._database = self._shared.database
 
     @property
     def path(self) -> str:
@@ -68,11 +68,11 @@ class FileStore:
         return self._timeout
 
     def set_timeout(self, timeout: Timeout) -> None:
-        self._timeout = seconds(timeout)
+        self._timeout = to_seconds(timeout)
 
     def close(self) -> None:
         """Be done with the file, clones included. Idempotent."""
-        self._hold.close()
+        self._shared.close()
 
     def set(self, key: str, value: bytes | str) -> None:
         self.multi_set([key], [value])
@@ -81,76 +81,78 @@ class FileStore:
         return self.multi_get([key])[0]
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        limit = self._timeout if timeout is None else seconds(timeout)
+        limit = self._timeout if timeout is None else to_seconds(timeout)
         if keys:
-            self._until(lambda: self._found(keys), limit, lambda: self._missing(keys))
+            self._poll(lambda: self._read_values(keys), limit, lambda: self._describe_missing(keys))
 
     def add(self, key: str, amount: int) -> int:
-        with self._database.changing() as sql:
-            held = sql.execute(_GET, (checked(key),)).fetchone()
-            total = summed(key, b"0" if held is None else held[0], amount)
-            sql.execute(_PUT, (key, str(total).encode()))
+        with self._database.begin_write() as sql:
+            held = sql.execute(_GET_SQL, (check_key(key),)).fetchone()
+            total = add_decimal(key, b"0" if held is None else held[0], amount)
+            sql.execute(_SET_SQL, (key, str(total).encode()))
             return total
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
         wanted, new = encode(expected), encode(desired)
-        with self._database.changing() as sql:
-            held = sql.execute(_GET, (checked(key),)).fetchone()
+        with self._database.begin_write() as sql:
+            held = sql.execute(_GET_SQL, (check_key(key),)).fetchone()
             if (b"" if held is None else held[0]) == wanted:
-                sql.execute(_PUT, (key, new))
+                sql.execute(_SET_SQL, (key, new))
                 return new
             return wanted if held is None else bytes(held[0])
 
     def append(self, key: str, value: bytes | str) -> None:
-        with self._database.changing() as sql:
-            held = sql.execute(_GET, (checked(key),)).fetchone()
-            sql.execute(_PUT, (key, (b"" if held is None else held[0]) + encode(value)))
+        with self._database.begin_write() as sql:
+            held = sql.execute(_GET_SQL, (check_key(key),)).fetchone()
+            sql.execute(_SET_SQL, (key, (b"" if held is None else held[0]) + encode(value)))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         if not keys:
             return []
-        return self._until(lambda: self._found(keys), self._timeout, lambda: self._missing(keys))
+        return self._poll(
+            lambda: self._read_values(keys), self._timeout, lambda: self._describe_missing(keys)
+        )
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
-        pairs = paired(keys, values)
-        with self._database.changing() as sql:
-            sql.executemany(_PUT, pairs.items())
+        pairs = pair_up(keys, values)
+        with self._database.begin_write() as sql:
+            sql.executemany(_SET_SQL, pairs.items())
 
     def delete_key(self, key: str) -> bool:
-        with self._database.changing() as sql:
-            return sql.execute("DELETE FROM pairs WHERE key = ?", (checked(key),)).rowcount > 0
+        with self._database.begin_write() as sql:
+            return sql.execute("DELETE FROM pairs WHERE key = ?", (check_key(key),)).rowcount > 0
 
     def num_keys(self) -> int:
-        with self._database.looking() as sql:
+        with self._database.begin_read() as sql:
             return int(sql.execute("SELECT COUNT(*) FROM pairs").fetchone()[0])
 
     def list_keys(self, prefix: str = "") -> list[str]:
-        with self._database.looking() as sql:
+        with self._database.begin_read() as sql:
             found = sql.execute(
                 "SELECT key FROM pairs WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
             ).fetchall()
         return sorted(key for (key,) in found)
 
     def check(self, keys: Sequence[str]) -> bool:
-        return self._found(keys) is not None
+        return self._read_values(keys) is not None
 
     def queue_push(self, key: str, value: bytes | str) -> None:
-        with self._database.changing() as sql:
+        with self._database.begin_write() as sql:
             sql.execute(
-                "INSERT INTO items (queue, value) VALUES (?, ?)", (checked(key), encode(value))
+                "INSERT INTO items (queue, value) VALUES (?, ?)", (check_key(key), encode(value))
             )
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         if block:
-            return self._until(
-                lambda: self._popped(key), self._timeout, lambda: f"pushed to queue {key!r}"
+            return self._poll(
+                lambda: self._try_pop(key), self._timeout, lambda: f"pushed to queue {key!r}"
             )
-        if (value := self._popped(key)) is None:
+        if (value := self._try_pop(key)) is None:
             raise NotFound(f"queue {key!r} is empty")
         return value
 
     def queue_len(self, key: str) -> int:
-        with self._database.looking() as sql:
+        with self._database.begin_read() as sql:
             counted = sql.execute("SELECT COUNT(*) FROM items WHERE queue = ?", (key,))
             return int(counted.fetchone()[0])
 
@@ -159,36 +161,40 @@ class FileStore:
 
     def clone(self) -> "FileStore":
         other = object.__new__(FileStore)
-        other._timeout, other._hold, other._database = self._timeout, self._hold, self._database
+        other._timeout, other._shared, other._database = self._timeout, self._shared, self._database
         return other
 
     # ------------------------------------------------------------ inside
 
-    def _until(self, look: Callable[[], T | None], limit: float, missing: Callable[[], str]) -> T:
+    def _poll(
+        self, read: Callable[[], T | None], limit: float, describe_missing: Callable[[], str]
+    ) -> T:
         """Look again and again: a file tells nobody that it has changed."""
-        limit = effective_for(lambda: f"wait until somebody has {missing()}", limit)
-        until, pause = time.monotonic() + limit, _LOOK_SECONDS
-        while (found := look()) is None:
+        limit = clip_or_raise(lambda: f"wait until somebody has {describe_missing()}", limit)
+        until, pause = time.monotonic() + limit, _POLL_SECONDS
+        while (found := read()) is None:
             left = until - time.monotonic()
             if left <= 0:
-                raise StoreTimeout(f"timeout: nobody {missing()} in {limit:g} s ({self.path})")
-            self._database.pause(min(pause, left))
-            pause = min(2 * pause, _LOOK_SECONDS_MOST)
+                raise StoreTimeout(
+                    f"timeout: nobody {describe_missing()} in {limit:g} s ({self.path})"
+                )
+            self._database.wait_changed(min(pause, left))
+            pause = min(2 * pause, _MAX_POLL_SECONDS)
         return found
 
-    def _found(self, keys: Sequence[str]) -> list[bytes] | None:
+    def _read_values(self, keys: Sequence[str]) -> list[bytes] | None:
         """Return what the keys hold at one moment, if all exist."""
-        with self._database.looking() as sql:
-            found = [sql.execute(_GET, (key,)).fetchone() for key in keys]
+        with self._database.begin_read() as sql:
+            found = [sql.execute(_GET_SQL, (key,)).fetchone() for key in keys]
         return None if None in found else [bytes(one[0]) for one in found]
 
-    def _missing(self, keys: Sequence[str]) -> str:
-        return f"set {quoted(key for key in keys if not self.check([key]))}"
+    def _describe_missing(self, keys: Sequence[str]) -> str:
+        return f"set {format_keys(key for key in keys if not self.check([key]))}"
 
-    def _popped(self, key: str) -> bytes | None:
+    def _try_pop(self, key: str) -> bytes | None:
         if not self.queue_len(key):
             return None  # without a lock that would hold up who pushes
-        with self._database.changing() as sql:
+        with self._database.begin_write() as sql:
             first = sql.execute(
                 "SELECT id, value FROM items WHERE queue = ? ORDER BY id LIMIT 1", (key,)
             ).fetchone()
@@ -198,7 +204,7 @@ class FileStore:
             return bytes(first[1])
 
 
-class _Hold:
+class _SharedDatabase:
     """What keeps the file in use: a store and its clones; without them it is closed."""
 
     def __init__(self, database: "Database") -> None:

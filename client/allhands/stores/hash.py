@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from allhands.coordinator.kv.values import checked, encode, paired, quoted, summed
-from allhands.deadlines import Timeout, effective_for, seconds
+from allhands.coordinator.kv.values import add_decimal, check_key, encode, format_keys, pair_up
+from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands.errors import NotFound, StoreTimeout
 
 
@@ -23,7 +23,7 @@ class HashStore:
     """A `Store` of one process: what its threads share."""
 
     def __init__(self, timeout: Timeout = 30.0) -> None:
-        self._timeout = seconds(timeout)
+        self._timeout = to_seconds(timeout)
         self._contents = _Contents()
 
     @property
@@ -31,7 +31,7 @@ class HashStore:
         return self._timeout
 
     def set_timeout(self, timeout: Timeout) -> None:
-        self._timeout = seconds(timeout)
+        self._timeout = to_seconds(timeout)
 
     def set(self, key: str, value: bytes | str) -> None:
         self.multi_set([key], [value])
@@ -41,31 +41,31 @@ class HashStore:
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
         with self._contents.changed:
-            self._await(keys, self._timeout if timeout is None else seconds(timeout))
+            self._wait_keys(keys, self._timeout if timeout is None else to_seconds(timeout))
 
     def add(self, key: str, amount: int) -> int:
         with self._contents.changed:
-            total = summed(key, self._contents.values.get(key, b"0"), amount)
-            self._store(key, str(total).encode())
+            total = add_decimal(key, self._contents.values.get(key, b"0"), amount)
+            self._set_locked(key, str(total).encode())
             return total
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
         with self._contents.changed:
             if self._contents.values.get(key, b"") == encode(expected):
-                self._store(key, encode(desired))
+                self._set_locked(key, encode(desired))
             return self._contents.values.get(key, encode(expected))
 
     def append(self, key: str, value: bytes | str) -> None:
         with self._contents.changed:
-            self._store(key, self._contents.values.get(key, b"") + encode(value))
+            self._set_locked(key, self._contents.values.get(key, b"") + encode(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         with self._contents.changed:
-            self._await(keys, self._timeout)
+            self._wait_keys(keys, self._timeout)
             return [self._contents.values[key] for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
-        pairs = paired(keys, values)
+        pairs = pair_up(keys, values)
         with self._contents.changed:
             self._contents.values.update(pairs)
             self._contents.changed.notify_all()
@@ -84,11 +84,11 @@ class HashStore:
 
     def check(self, keys: Sequence[str]) -> bool:
         with self._contents.changed:
-            return not self._missing(keys)
+            return not self._find_missing(keys)
 
     def queue_push(self, key: str, value: bytes | str) -> None:
         with self._contents.changed:
-            self._contents.queues.setdefault(checked(key), deque()).append(encode(value))
+            self._contents.queues.setdefault(check_key(key), deque()).append(encode(value))
             self._contents.changed.notify_all()
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -119,22 +119,24 @@ class HashStore:
 
     # ------------------------------------------------------------ inside, with the lock held
 
-    def _store(self, key: str, value: bytes) -> None:
-        self._contents.values[checked(key)] = value
+    def _set_locked(self, key: str, value: bytes) -> None:
+        self._contents.values[check_key(key)] = value
         self._contents.changed.notify_all()
 
-    def _await(self, keys: Sequence[str], limit: float) -> None:
+    def _wait_keys(self, keys: Sequence[str], limit: float) -> None:
         """Wait until all the keys exist."""
         self._wait_for(
-            lambda: not self._missing(keys), limit, lambda: f"set {quoted(self._missing(keys))}"
+            lambda: not self._find_missing(keys),
+            limit,
+            lambda: f"set {format_keys(self._find_missing(keys))}",
         )
 
     def _wait_for(
-        self, has_come: Callable[[], bool], limit: float, missing: Callable[[], str]
+        self, is_ready: Callable[[], bool], limit: float, describe_missing: Callable[[], str]
     ) -> None:
-        limit = effective_for(lambda: f"wait until somebody has {missing()}", limit)
-        if not self._contents.changed.wait_for(has_come, limit):
-            raise StoreTimeout(f"timeout: nobody {missing()} in {limit:g} s")
+        limit = clip_or_raise(lambda: f"wait until somebody has {describe_missing()}", limit)
+        if not self._contents.changed.wait_for(is_ready, limit):
+            raise StoreTimeout(f"timeout: nobody {describe_missing()} in {limit:g} s")
 
-    def _missing(self, keys: Sequence[str]) -> list[str]:
+    def _find_missing(self, keys: Sequence[str]) -> list[str]:
         return [key for key in keys if key not in self._contents.values]

@@ -7,10 +7,10 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from allhands.coordinator.attempts import Attempts
+from allhands.coordinator.attempts import ConnectAttempts
 from allhands.coordinator.client import Control
-from allhands.coordinator.endpoint import Address, Endpoint, complete, is_insecure
-from allhands.deadlines import Timeout, seconds
+from allhands.coordinator.endpoint import Address, Endpoint, apply_notice, is_insecure
+from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
 from allhands.runtime.loop_thread import LoopThread
 from allhands.stores.coordinator import CoordinatorStore
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from allhands_server.embedded import RunningCoordinator
 
 JOB = "store"
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class TCPStore(CoordinatorStore):
@@ -62,7 +62,7 @@ class TCPStore(CoordinatorStore):
             CoordinatorUnavailable: no master was there in time.
             StoreTimeout: not all came in time.
         """
-        limit = seconds(timeout)
+        limit = to_seconds(timeout)
         if not 0 <= port < 1 << 16 or (port == 0 and not is_master):
             raise ValueError(f"port must be from 1 to 65535, or 0 for the master, not {port}")
         if world_size is not None and world_size < 1:
@@ -70,25 +70,27 @@ class TCPStore(CoordinatorStore):
         until = time.monotonic() + limit
         token = token or os.environ.get("ALLHANDS_TOKEN") or None
         insecure = insecure or is_insecure(os.environ)
-        self._host = _Host(host_name, port, token, insecure) if is_master else None
+        self._embedded = (
+            _EmbeddedCoordinator(host_name, port, token, insecure) if is_master else None
+        )
         try:
-            if self._host is None:
-                control = _connected(host_name, port, token, insecure, until)
+            if self._embedded is None:
+                control = _connect(host_name, port, token, insecure, until)
             else:
-                control = Control(self._host.endpoint, job=JOB)
+                control = Control(self._embedded.endpoint, job=JOB)
             super().__init__(control, limit)
-            self._held = _Held(control, self._host)
+            self._shared = _SharedConnection(control, self._embedded)
         except BaseException:
-            if self._host is not None:
-                self._host.stop()
+            if self._embedded is not None:
+                self._embedded.stop()
             raise
         self.host = host_name
-        self.port = port if self._host is None else self._host.port
+        self.port = port if self._embedded is None else self._embedded.port
         self.world_size = world_size
         self.is_master = is_master
         try:
             if world_size is not None:
-                self._muster(world_size, is_master and wait_for_workers, until)
+                self._wait_workers(world_size, is_master and wait_for_workers, until)
         except BaseException:
             self.close()
             raise
@@ -104,13 +106,13 @@ class TCPStore(CoordinatorStore):
 
         Idempotent.
         """
-        self._held.close()
+        self._shared.close()
 
     def clone(self) -> CoordinatorStore:
         """Return a store over the same connection, which it keeps open, and the coordinator."""
-        return _Clone(self._control, self._timeout, self._held)
+        return _Clone(self._control, self._timeout, self._shared)
 
-    def _muster(self, world_size: int, waits: bool, until: float) -> None:
+    def _wait_workers(self, world_size: int, waits: bool, deadline: float) -> None:
         """Count this store; wait for the rest of its world where that is asked for."""
         # Beside the program's keys, which it may count.
         with Control(self.endpoint, job=f"{JOB}.workers") as control:
@@ -121,7 +123,7 @@ class TCPStore(CoordinatorStore):
             if not waits:
                 return
             try:
-                control.wait([f"complete {turn}"], timeout=max(until - time.monotonic(), 0))
+                control.wait([f"complete {turn}"], timeout=max(deadline - time.monotonic(), 0))
             except StoreTimeout as error:
                 there = int(control.get("joined")) - turn * world_size
                 raise StoreTimeout(
@@ -130,32 +132,32 @@ class TCPStore(CoordinatorStore):
                 ) from error
 
 
-class _Held:
+class _SharedConnection:
     """The connection of a store and its clones, and what the master hosts: closed with the last."""
 
-    def __init__(self, control: Control, host: "_Host | None") -> None:
-        self.close = weakref.finalize(self, _close, control, host)
+    def __init__(self, control: Control, embedded: "_EmbeddedCoordinator | None") -> None:
+        self.close = weakref.finalize(self, _close, control, embedded)
 
 
 class _Clone(CoordinatorStore):
     """A clone of a TCPStore."""
 
-    def __init__(self, control: Control, timeout: float, held: _Held) -> None:
+    def __init__(self, control: Control, timeout: float, shared: _SharedConnection) -> None:
         super().__init__(control, timeout)
-        self._held = held
+        self._shared = shared
 
     def clone(self) -> CoordinatorStore:
-        return _Clone(self._control, self._timeout, self._held)
+        return _Clone(self._control, self._timeout, self._shared)
 
 
-class _Host:
+class _EmbeddedCoordinator:
     """A coordinator in this process, on a thread of its own."""
 
     def __init__(self, host: str, port: int, token: str | None, insecure: bool) -> None:
         self._thread = LoopThread(f"store at port {port}")
         try:
             self._running: RunningCoordinator = self._thread.run(
-                _start(_resolved(host), port, token, insecure)
+                _start_coordinator(_resolve_host(host), port, token, insecure)
             )
         except BaseException:
             self._thread.stop()
@@ -171,9 +173,9 @@ class _Host:
         forks.hold(self)
 
     @property
-    def is_here(self) -> bool:
+    def is_own_thread(self) -> bool:
         """Whether this is its thread."""
-        return self._thread.is_here
+        return self._thread.is_current
 
     def stop(self) -> None:
         """End the store; in a forked child it goes on for all others."""
@@ -183,7 +185,9 @@ class _Host:
         self._thread.stop()
 
 
-async def _start(host: str, port: int, token: str | None, insecure: bool) -> "RunningCoordinator":
+async def _start_coordinator(
+    host: str, port: int, token: str | None, insecure: bool
+) -> "RunningCoordinator":
     from allhands_server import embedded
     from allhands_server.config import VARIABLES, ServerConfig
 
@@ -202,27 +206,27 @@ async def _start(host: str, port: int, token: str | None, insecure: bool) -> "Ru
     )
 
 
-def _connected(host: str, port: int, token: str | None, insecure: bool, until: float) -> Control:
+def _connect(host: str, port: int, token: str | None, insecure: bool, deadline: float) -> Control:
     """Connect once the master is there; nothing tells when that is."""
     tls_ca = os.environ.get("ALLHANDS_TLS_CA") or None
     tls_name = os.environ.get("ALLHANDS_TLS_NAME") or None
-    attempts = Attempts(until)
+    attempts = ConnectAttempts(deadline)
     while True:
         endpoint = None
         try:
-            address = Address(host if tls_ca else _resolved(host), port)
+            address = Address(host if tls_ca else _resolve_host(host), port)
             # Without a token of ours it is the one in the notice, perhaps of an earlier master.
-            endpoint = complete(Endpoint(address, token, tls_ca, insecure, tls_name))
-            return _asked(endpoint, max(until - time.monotonic(), _LOOK_SECONDS))
+            endpoint = apply_notice(Endpoint(address, token, tls_ca, insecure, tls_name))
+            return _open_client(endpoint, max(deadline - time.monotonic(), _POLL_SECONDS))
         except (CoordinatorUnavailable, StoreTimeout) as error:
-            attempts.failed(error, endpoint, is_guess=token is None)
+            attempts.record_failure(error, endpoint, is_guess=token is None)
         except Unauthenticated:
-            if token is not None or time.monotonic() + _LOOK_SECONDS >= until:
+            if token is not None or time.monotonic() + _POLL_SECONDS >= deadline:
                 raise
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
-def _asked(endpoint: Endpoint, timeout: float) -> Control:
+def _open_client(endpoint: Endpoint, timeout: float) -> Control:
     """Return a client that has been answered."""
     control = Control(endpoint, job=JOB)
     try:
@@ -233,7 +237,7 @@ def _asked(endpoint: Endpoint, timeout: float) -> Control:
     return control
 
 
-def _resolved(host: str) -> str:
+def _resolve_host(host: str) -> str:
     """Turn a host's name into one address of it, IPv4 first."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -242,11 +246,11 @@ def _resolved(host: str) -> str:
     return str(sorted(found, key=lambda one: one[0] != socket.AF_INET)[0][4][0])
 
 
-def _close(control: Control, host: _Host | None) -> None:
+def _close(control: Control, embedded: _EmbeddedCoordinator | None) -> None:
     control.close()
-    if host is None:
+    if embedded is None:
         return
-    if host.is_here:  # called by the collector, which may run anywhere
-        threading.Thread(target=host.stop, name="end of a store", daemon=True).start()
+    if embedded.is_own_thread:  # called by the collector, which may run anywhere
+        threading.Thread(target=embedded.stop, name="end of a store", daemon=True).start()
     else:
-        host.stop()
+        embedded.stop()

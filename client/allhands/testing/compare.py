@@ -15,24 +15,26 @@ def assert_equal_on_rank(
     dicts of them the same in each place. Every rank of the group must call it; `rank` is one of
     the world.
     """
-    _assert_there(_difference(x, y), rank, group)
+    _assert_on_rank(_describe_difference(x, y), rank, group)
 
 
 def assert_not_equal_on_rank(
     x: object, y: object, rank: int = 0, *, group: sync.AnyGroup = None
 ) -> None:
     """Raise AssertionError on every rank if `x` equals `y` on `rank`; else as the other."""
-    _assert_there("" if _difference(x, y) else f"both are {x!r}", rank, group)
+    _assert_on_rank("" if _describe_difference(x, y) else f"both are {x!r}", rank, group)
 
 
-def _difference(x: object, y: object) -> str:
+def _describe_difference(x: object, y: object) -> str:
     """Say how `x` and `y` differ; "": they do not."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             return f"{x.dtype} array of shape {x.shape}, {y.dtype} array of shape {y.shape}"
     elif isinstance(x, list | tuple) and isinstance(y, list | tuple) and len(x) == len(y):
         pairs = enumerate(zip(x, y, strict=True))
-        return next((f"at {at}: {said}" for at, both in pairs if (said := _difference(*both))), "")
+        return next(
+            (f"at {at}: {said}" for at, both in pairs if (said := _describe_difference(*both))), ""
+        )
     try:
         np.testing.assert_equal(x, y)
     except AssertionError as error:
@@ -40,12 +42,12 @@ def _difference(x: object, y: object) -> str:
     return ""
 
 
-def _assert_there(said: str, rank: int, group: sync.AnyGroup) -> None:
+def _assert_on_rank(difference: str, rank: int, group: sync.AnyGroup) -> None:
     """Let one rank's opinion count for all."""
     if isinstance(group, NonMember):
         return
-    sync.uncollected(group, "comparing on one rank")
-    opinion = np.frombuffer(said.encode(), np.uint8)
+    sync.refuse_while_coalescing(group, "comparing on one rank")
+    opinion = np.frombuffer(difference.encode(), np.uint8)
     length = np.array([opinion.size])
     sync.broadcast(length, src=rank, group=group)
     text = np.resize(opinion, length[0]) if opinion.size else np.zeros(length[0], np.uint8)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from allhands.api.world import World
 from allhands.config import WorldConfig
-from allhands.coordinator.endpoint import Address, Endpoint, dial
-from allhands.coordinator.rendezvous import Meeting
+from allhands.coordinator.endpoint import Address, Endpoint, configure_channel
+from allhands.coordinator.rendezvous import WorldRendezvous
 from allhands.coordinator.session import Session
 from allhands.errors import GroupAborted
 from allhands.membership.worker import WORLD, Worker
@@ -27,8 +27,8 @@ from allhands.runtime import stack_dump
 from allhands.runtime.loop_thread import LoopThread
 from allhands.testing.faults import Plan
 from allhands.testing.faulty_session import FaultySession
-from allhands.testing.faulty_wire import Wires
-from allhands.transport.inproc import InprocFabric, Switchboard
+from allhands.testing.faulty_wire import FaultyChannels
+from allhands.transport.inproc import InprocFabric, InprocNetwork
 from allhands.transport.ports import NoPorts
 from allhands_proto.v1 import coordinator_pb2 as wire
 
@@ -45,7 +45,7 @@ _END_SECONDS = 10.0
 class SharedLoop(LoopThread):
     """A loop of which several worlds believe that it is theirs."""
 
-    def lend(self, act: Callable[[], bool]) -> bool:
+    def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
         return False  # what a peer sends comes by calls on the loop, which a borrower holds up
 
     def stop(self) -> None:
@@ -56,7 +56,7 @@ class SharedLoop(LoopThread):
         super().stop()
 
 
-class _Hall(Switchboard):
+class _WorldNetwork(InprocNetwork):
     """Where the ranks of one world meet once it is complete."""
 
     def __init__(self) -> None:
@@ -64,30 +64,30 @@ class _Hall(Switchboard):
         self.is_full = asyncio.Event()
 
 
-class Crew:
+class ThreadRanks:
     """The coordinator of some threads, and the worlds that they join; safe from any thread."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._loop = SharedLoop("allhands threads")
-        self._calling = threading.Lock()
+        self._call_lock = threading.Lock()
         self._is_over = False
-        self._listening = threading.Lock()
-        self._halls: defaultdict[str, _Hall] = defaultdict(_Hall)
+        self._listen_lock = threading.Lock()
+        self._networks: defaultdict[str, _WorldNetwork] = defaultdict(_WorldNetwork)
         self._workers: list[Worker] = []
         self._sessions: list[FaultySession] = []
         self._joining: set[asyncio.Task[Session]] = set()
-        self._reason = ""
-        self._running: RunningCoordinator | None = None
+        self._abort_reason = ""
+        self._server: RunningCoordinator | None = None
         self._loop.run(self._begin())
 
-    def seat(self, rank: int) -> "CrewSeat":
+    def make_handle(self, rank: int) -> "ThreadRankHandle":
         """Return the place of one thread."""
-        return CrewSeat(self, rank)
+        return ThreadRankHandle(self, rank)
 
-    def give_up(self, reason: str) -> None:
+    def release_joining(self, reason: str) -> None:
         """Let nobody wait any more for ranks that will not come."""
-        self._call(self._give_up, reason)
+        self._call(self._release_joining, reason)
 
     def abort(self, reason: str) -> None:
         """Release every rank from whatever call it is in."""
@@ -97,7 +97,7 @@ class Crew:
         """End what is left of all of it, but for a forked child, whose it is not."""
         if self._loop.is_inherited:
             return
-        with self._calling:
+        with self._call_lock:
             self._is_over = True
         try:
             self._loop.run(self._aclose())
@@ -108,18 +108,18 @@ class Crew:
 
     def join(self, rank: int, config: WorldConfig) -> World:
         worker = self._loop.run(self._join(rank, config))
-        worker.stack = partial(stack_dump.of_thread, threading.current_thread())
-        return _ThreadWorld(self._loop, worker, self.endpoint)
+        worker.get_stack = partial(stack_dump.format_thread, threading.current_thread())
+        return _ThreadWorld(self._loop, worker, self.open_endpoint)
 
-    def endpoint(self) -> Endpoint:
+    def open_endpoint(self) -> Endpoint:
         """Return where the coordinator takes calls; it begins to when this is asked first."""
-        with self._listening:
+        with self._listen_lock:
             return self._loop.run(self._listen())
 
     def _call(self, act: Callable[[str], None], reason: str) -> None:
         if self._loop.is_inherited:
             return  # the ranks are threads of the process that this one was forked from
-        with self._calling:
+        with self._call_lock:
             if not self._is_over:  # else by a thread that was left behind
                 self._loop.call(act, reason)
 
@@ -129,13 +129,13 @@ class Crew:
         from allhands_server.inproc import InprocCoordinator
 
         self._coordinator = InprocCoordinator(time.monotonic)
-        self._wires = Wires(Plan(0))
+        self._channels = FaultyChannels(Plan(0))
 
     async def _join(self, rank: int, config: WorldConfig) -> Worker:
         """Do for one rank what `Worker.start` does where there are ports."""
-        if self._reason:
-            raise self._given_up()
-        session = FaultySession(self._wires, rank, self._coordinator.service)
+        if self._abort_reason:
+            raise self._make_abort_error()
+        session = FaultySession(self._channels, rank, self._coordinator.service)
         self._sessions.append(session)
         request = wire.Join(
             job=config.job,
@@ -150,79 +150,79 @@ class Crew:
             max_members=config.max_size,
         )
         joining = asyncio.create_task(
-            Session.join(dial(_NOWHERE), request, config.timeout, session)  # type: ignore[arg-type]
+            Session.join(configure_channel(_NOWHERE), request, config.timeout, session)  # type: ignore[arg-type]
         )
         self._joining.add(joining)
         try:
             joined = await joining
         except asyncio.CancelledError:
-            if self._reason:
-                raise self._given_up() from None
+            if self._abort_reason:
+                raise self._make_abort_error() from None
             raise
         finally:
             self._joining.discard(joining)
-        worker = Worker(config, Meeting(_NOWHERE), NoPorts(), joined)
-        hall = self._halls[config.job]
+        worker = Worker(config, WorldRendezvous(_NOWHERE), NoPorts(), joined)
+        hall = self._networks[config.job]
         worker._mesh.attach(InprocFabric(hall, rank, worker._mesh))
         worker.world = await worker.open_group(WORLD, range(self.size))
         joined.start(worker)
         self._workers.append(worker)
         # Nobody can be reached who is not there yet.
-        if len(hall.ranks) == self.size:
+        if len(hall.fabrics) == self.size:
             hall.is_full.set()
         await hall.is_full.wait()  # all of them are on their way here, on this loop
         return worker
 
-    def _given_up(self) -> GroupAborted:
-        text = f"init_process_group cannot end: {self._reason}"
-        return GroupAborted(text, by="a rank of this process", reason=self._reason)
+    def _make_abort_error(self) -> GroupAborted:
+        text = f"init_process_group cannot end: {self._abort_reason}"
+        return GroupAborted(text, by="a rank of this process", reason=self._abort_reason)
 
-    def _give_up(self, reason: str) -> None:
-        self._reason = self._reason or reason
+    def _release_joining(self, reason: str) -> None:
+        self._abort_reason = self._abort_reason or reason
         for joining in self._joining:
             joining.cancel()
 
     def _abort(self, reason: str) -> None:
-        self._give_up(reason)
+        self._release_joining(reason)
         for worker in self._workers:
-            worker.aborted("", "run_threads", reason)
+            worker.on_aborted("", "run_threads", reason)
 
     async def _listen(self) -> Endpoint:
-        if self._running is None:
-            self._running = await self._coordinator.listen()
-        return Endpoint(Address(self._running.host, self._running.port), self._running.token)
+        if self._server is None:
+            self._server = await self._coordinator.listen()
+        return Endpoint(Address(self._server.host, self._server.port), self._server.token)
 
     async def _aclose(self) -> None:
         leaving = (worker.leave("all threads have ended") for worker in self._workers)
         await asyncio.wait_for(asyncio.gather(*leaving), _END_SECONDS)
         await asyncio.gather(*(session.sever() for session in self._sessions))
-        self._wires.close()
-        if self._running is not None:
-            await self._running.stop()
+        self._channels.close()
+        if self._server is not None:
+            await self._server.stop()
         self._coordinator.close()
 
 
-class CrewSeat:
+class ThreadRankHandle:
     """One thread's place; for that thread alone."""
 
-    def __init__(self, crew: Crew, rank: int) -> None:
-        self._crew = crew
+    def __init__(self, ranks: ThreadRanks, rank: int) -> None:
+        self._ranks = ranks
         self._rank = rank
         self._attempts = 0
 
-    def place(self, rank: int, world_size: int) -> tuple[str, int, int]:
+    def resolve_rank(self, rank: int, world_size: int) -> tuple[str, int, int]:
         if rank not in (-1, self._rank):
             raise ValueError(f"this thread is rank {self._rank}, not {rank}")
-        if world_size not in (-1, self._crew.size):
-            raise ValueError(f"{self._crew.size} threads are ranks, not {world_size}")
-        return _NOWHERE.address.url, self._rank, self._crew.size
+        if world_size not in (-1, self._ranks.size):
+            raise ValueError(f"{self._ranks.size} threads are ranks, not {world_size}")
+        return _NOWHERE.address.url, self._rank, self._ranks.size
 
     def join(self, config: WorldConfig) -> World:
         # The others may still be in the world that this rank has left.
         if self._attempts:
             config = replace(config, job=f"{config.job}.{self._attempts}")
         self._attempts += 1
-        return self._crew.join(self._rank, config)
+        return self._ranks.join(self._rank, config)
 
 
 class _ThreadWorld(World):
@@ -235,7 +235,7 @@ class _ThreadWorld(World):
         atexit.unregister(self._at_exit)  # whoever has the crew ends it
         self._endpoint = endpoint
 
-    def heed_termination(self) -> None:
+    def install_termination_handler(self) -> None:
         pass
 
     @property

@@ -20,14 +20,14 @@ _END_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class DaemonProcess:
     """A coordinator on a free port of loopback, with a runtime directory of its own."""
 
     process: subprocess.Popen[str]
     notice: Notice
     environ: dict[str, str]
     """For commands that are to find it as a user's own do."""
-    said: list[str]
+    log_lines: list[str]
     """The lines of its log so far."""
 
     @property
@@ -39,7 +39,7 @@ class Daemon:
             tls_name=self.notice.tls_name or None,
         )
 
-    def command(
+    def run_command(
         self, *arguments: str, stdin: str = "", timeout: float = 30.0
     ) -> subprocess.CompletedProcess[str]:
         """Run `allhands ARGUMENTS` beside it, and return what came of it."""
@@ -61,7 +61,7 @@ class Daemon:
 
 
 @contextmanager
-def running_daemon(runtime: Path, *arguments: str) -> Iterator[Daemon]:
+def run_daemon(runtime: Path, *arguments: str) -> Iterator[DaemonProcess]:
     """Run `allhands serve --listen 127.0.0.1:0 ARGUMENTS`; leaving ends it.
 
     `runtime` is an empty directory that takes the place of the user's runtime directory.
@@ -81,11 +81,11 @@ def running_daemon(runtime: Path, *arguments: str) -> Iterator[Daemon]:
     ) as process:
         assert process.stderr is not None
         try:
-            said = _until_listening(process.stderr)
+            said = _read_until_listening(process.stderr)
             # Else the pipe would fill up, and the daemon wait for ever in writing its log.
             reader = threading.Thread(target=said.extend, args=(process.stderr,), daemon=True)
             reader.start()
-            yield Daemon(process, _only_notice(runtime), environ, said)
+            yield DaemonProcess(process, _read_notice(runtime), environ, said)
         finally:
             process.terminate()
             try:
@@ -96,7 +96,7 @@ def running_daemon(runtime: Path, *arguments: str) -> Iterator[Daemon]:
         reader.join()
 
 
-def _until_listening(log: IO[str]) -> list[str]:
+def _read_until_listening(log: IO[str]) -> list[str]:
     said: list[str] = []
     for line in log:
         said.append(line)
@@ -105,6 +105,6 @@ def _until_listening(log: IO[str]) -> list[str]:
     raise RuntimeError("the daemon ended before it listened:\n" + "".join(said))
 
 
-def _only_notice(runtime: Path) -> Notice:
+def _read_notice(runtime: Path) -> Notice:
     [path] = (runtime / "allhands").glob("coordinator-*.json")
     return Notice(**json.loads(path.read_text()))

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from allhands.testing.faults import COORDINATOR
-from allhands.testing.faulty_wire import Wires
+from allhands.testing.faulty_wire import FaultyChannels
 
 _KEEPALIVE_SECONDS = 20.0
 """After which gRPC gives up a connection on which nothing passes."""
@@ -24,30 +24,30 @@ Pack = Callable[[Any], bytes]
 Metadata = Sequence[tuple[str, str]]
 
 
-class _Aborted(Exception):
+class _StatusAbort(Exception):
     """The servicer ended a call with a status."""
 
 
 class FaultySession:
     """A rank's connection to the coordinator; it passes for a `grpc.aio.Channel`."""
 
-    def __init__(self, wires: Wires, rank: int, servicer: object) -> None:
-        self._wires = wires
+    def __init__(self, channels: FaultyChannels, rank: int, servicer: object) -> None:
+        self._channels = channels
         self._rank = rank
         self._servicer = servicer
-        self._up = wires.wire(rank, COORDINATOR)
-        self._down = wires.wire(COORDINATOR, rank)
-        self._calls: dict[_Call, None] = {}
-        self._served: set[asyncio.Task[None]] = set()
+        self._to_coordinator = channels.get_channel(rank, COORDINATOR)
+        self._to_rank = channels.get_channel(COORDINATOR, rank)
+        self._calls: dict[_FaultyCall, None] = {}
+        self._serving: set[asyncio.Task[None]] = set()
         self._is_down = False
 
     def stream_stream(
         self, path: str, request_serializer: Pack, response_deserializer: Parse, **_: object
-    ) -> "Callable[..., _Stream]":
-        method = self._method(path)
+    ) -> "Callable[..., _FaultyStream]":
+        method = self._get_method(path)
 
-        def call(*, metadata: Metadata = ()) -> _Stream:
-            made = _Stream(self, method, request_serializer, response_deserializer, math.inf)
+        def call(*, metadata: Metadata = ()) -> _FaultyStream:
+            made = _FaultyStream(self, method, request_serializer, response_deserializer, math.inf)
             made.start()
             return made
 
@@ -56,11 +56,11 @@ class FaultySession:
     def unary_unary(
         self, path: str, request_serializer: Pack, response_deserializer: Parse, **_: object
     ) -> Callable[..., Awaitable[Any]]:
-        method = self._method(path)
+        method = self._get_method(path)
 
         async def call(request: Any, *, timeout: float = math.inf, metadata: Metadata = ()) -> Any:
-            made = _Unary(self, method, request_serializer, response_deserializer, timeout)
-            return await made.outcome(request)
+            made = _FaultyUnary(self, method, request_serializer, response_deserializer, timeout)
+            return await made.run(request)
 
         return call
 
@@ -80,14 +80,14 @@ class FaultySession:
         """Break the connection for good, for both sides: one of them is no more. Idempotent."""
         self._is_down = True
         await self._end("the connection broke", grpc.StatusCode.UNAVAILABLE)
-        served = list(self._served)
+        served = list(self._serving)
         for task in served:
             task.cancel()
         await asyncio.gather(*served, return_exceptions=True)
 
     # ------------------------------------------------------------ for the calls
 
-    def begin(self, call: "_Call") -> bool:
+    def begin(self, call: "_FaultyCall") -> bool:
         """Count a call as under way; say whether there is anybody to call."""
         self._calls[call] = None
         return not self._is_down
@@ -95,51 +95,51 @@ class FaultySession:
     def serve(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Let the servicer work on a call."""
         task = asyncio.create_task(work, name="call to the coordinator")
-        self._served.add(task)
-        task.add_done_callback(self._served.discard)
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         return task
 
-    def end(self, call: "_Call") -> None:
+    def end(self, call: "_FaultyCall") -> None:
         self._calls.pop(call, None)
 
-    def say(self, message: bytes, heard: Callable[[bytes], None]) -> None:
+    def send_to_coordinator(self, message: bytes, deliver: Callable[[bytes], None]) -> None:
         """Carry a message to the coordinator."""
-        self._up.put(message, heard, self._broke)
+        self._to_coordinator.put(message, deliver, self._on_cut)
 
-    def answer(self, message: bytes, heard: Callable[[bytes], None]) -> None:
+    def send_to_rank(self, message: bytes, deliver: Callable[[bytes], None]) -> None:
         """Carry a message to the rank."""
-        self._down.put(message, heard, self._broke)
+        self._to_rank.put(message, deliver, self._on_cut)
 
-    def tell_coordinator(self, act: Callable[[], None]) -> None:
-        self._up.tell(act)
+    def run_at_coordinator(self, act: Callable[[], None]) -> None:
+        self._to_coordinator.run_at_receiver(act)
 
-    def tell_rank(self, act: Callable[[], None]) -> None:
-        self._down.tell(act)
+    def run_at_rank(self, act: Callable[[], None]) -> None:
+        self._to_rank.run_at_receiver(act)
 
-    def passes(self) -> bool:
+    def is_passing(self) -> bool:
         """Say whether a connection that nothing passes on would be noticed by now."""
-        now = self._wires.clock.now()
+        now = self._channels.clock.now()
         ways = ((self._rank, COORDINATOR), (COORDINATOR, self._rank))
-        return all(self._wires.plan.held_until(way, now) <= now for way in ways)
+        return all(self._channels.plan.held_until(way, now) <= now for way in ways)
 
     # ------------------------------------------------------------ inside
 
-    def _method(self, path: str) -> Any:
+    def _get_method(self, path: str) -> Any:
         return getattr(self._servicer, path.rpartition("/")[2])
 
-    def _broke(self) -> None:
+    def _on_cut(self) -> None:
         """The plan broke the connection: every call on it ends, and new ones find another."""
         for call in list(self._calls):
-            call.breaks("the connection was cut")
+            call.sever("the connection was cut")
 
     async def _end(self, reason: str, code: grpc.StatusCode) -> None:
         calls = list(self._calls)
         for call in calls:
-            call.breaks(reason, code)
-        await asyncio.gather(*(call.ended() for call in calls))
+            call.sever(reason, code)
+        await asyncio.gather(*(call.wait_ended() for call in calls))
 
 
-class _Call:
+class _FaultyCall:
     """One call under way: its two halves, and the servicer's task between them."""
 
     def __init__(
@@ -152,15 +152,15 @@ class _Call:
         self._loop = asyncio.get_running_loop()
         self.deadline = self._loop.time() + timeout
         self.failure: grpc.aio.AioRpcError | None = None
-        self._served: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    def breaks(self, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+    def sever(self, reason: str, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
         """End both halves at once. Idempotent."""
-        if self._served is not None:
-            self._served.cancel()
-        self.fails(code, reason)
+        if self._task is not None:
+            self._task.cancel()
+        self.fail(code, reason)
 
-    def fails(
+    def fail(
         self, code: grpc.StatusCode, details: str, trailers: Sequence[tuple[str, bytes]] = ()
     ) -> None:
         """End the rank's half; the first reason counts."""
@@ -170,37 +170,37 @@ class _Call:
             self.failure = grpc.aio.AioRpcError(
                 code, grpc.aio.Metadata(), trailing, details=details
             )
-            self.stir()
+            self.wake()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Wake the rank's half."""
         raise NotImplementedError
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Return when the servicer has done with it."""
-        if self._served is not None:
-            await asyncio.wait([self._served])
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
-    def serve(self, work: Callable[["_Context"], Awaitable[None]]) -> None:
+    def serve(self, work: Callable[["_FaultyContext"], Awaitable[None]]) -> None:
         """Let the servicer work on it, and carry its status to the rank."""
 
-        async def served() -> None:
-            context = _Context(self.deadline)
+        async def run_work() -> None:
+            context = _FaultyContext(self.deadline)
             try:
                 await work(context)
-            except _Aborted:
+            except _StatusAbort:
                 status = context.status
-                self._session.tell_rank(lambda: self.fails(*status))
+                self._session.run_at_rank(lambda: self.fail(*status))
             else:
-                self._session.tell_rank(self.finished)
+                self._session.run_at_rank(self.on_finished)
 
-        self._served = self._session.serve(served())
+        self._task = self._session.serve(run_work())
 
-    def finished(self) -> None:
+    def on_finished(self) -> None:
         """Learn, at the rank's half, that the servicer ended well."""
 
 
-class _Context:
+class _FaultyContext:
     """What a servicer is told of a call."""
 
     def __init__(self, deadline: float) -> None:
@@ -219,76 +219,80 @@ class _Context:
         self, code: grpc.StatusCode, details: str = "", trailers: Sequence[tuple[str, bytes]] = ()
     ) -> NoReturn:
         self.status = code, details, trailers
-        raise _Aborted
+        raise _StatusAbort
 
 
-class _Unary(_Call):
+class _FaultyUnary(_FaultyCall):
     """A question and its answer."""
 
-    async def outcome(self, request: Any) -> Any:
+    async def run(self, request: Any) -> Any:
         self._answer: asyncio.Future[Any] = self._loop.create_future()
         try:
             if not self._session.begin(self):
-                self.fails(grpc.StatusCode.UNAVAILABLE, "nobody listens there")
+                self.fail(grpc.StatusCode.UNAVAILABLE, "nobody listens there")
             else:
-                self._session.say(self._pack(request), lambda _: self._ask(request))
+                self._session.send_to_coordinator(
+                    self._pack(request), lambda _: self._on_request(request)
+                )
             remaining = self.deadline - self._loop.time()
             await asyncio.wait(
                 [self._answer], timeout=None if math.isinf(remaining) else max(remaining, 0)
             )
             if not self._answer.done():
-                self.fails(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+                self.fail(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             if self.failure is not None:
                 raise self.failure
             return self._answer.result()
         finally:
             self._session.end(self)
-            if self._served is not None:
-                self._served.cancel()
-                await asyncio.wait([self._served])
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait([self._task])
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         if not self._answer.done():
             self._answer.set_result(None)
 
-    def _ask(self, request: Any) -> None:
+    def _on_request(self, request: Any) -> None:
         if self.failure is not None or self._answer.done():
             return
 
-        async def work(context: _Context) -> None:
+        async def work(context: _FaultyContext) -> None:
             reply = await self._method(request, context)
-            self._session.answer(reply.SerializeToString(), self._heard)
+            self._session.send_to_rank(reply.SerializeToString(), self._on_reply)
 
         self.serve(work)
 
-    def _heard(self, reply: bytes) -> None:
+    def _on_reply(self, reply: bytes) -> None:
         if not self._answer.done():
             self._answer.set_result(self._parse(reply))
 
 
-class _Stream(_Call):
+class _FaultyStream(_FaultyCall):
     """A stream of messages each way; it passes for a `grpc.aio.StreamStreamCall`."""
 
     def start(self) -> None:
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._requests: asyncio.Queue[Any] = asyncio.Queue()
         self._is_finished = False
-        self._keeping: asyncio.Task[None] | None = None
+        self._keepalive_task: asyncio.Task[None] | None = None
         if not self._session.begin(self):
-            self.fails(grpc.StatusCode.UNAVAILABLE, "nobody listens there")
+            self.fail(grpc.StatusCode.UNAVAILABLE, "nobody listens there")
             return
-        self._keeping = asyncio.create_task(self._keep_alive(), name="keepalive")
+        self._keepalive_task = asyncio.create_task(self._keep_alive(), name="keepalive")
 
-        async def work(context: _Context) -> None:
-            async for event in self._method(self._incoming(), context):
-                self._session.answer(event.SerializeToString(), self._events.put_nowait)
+        async def work(context: _FaultyContext) -> None:
+            async for event in self._method(self._iterate_requests(), context):
+                self._session.send_to_rank(event.SerializeToString(), self._events.put_nowait)
 
         self.serve(work)
 
     async def write(self, request: Any) -> None:
         if self.done():
             raise asyncio.InvalidStateError("the stream is over")
-        self._session.say(self._pack(request), lambda _: self._requests.put_nowait(request))
+        self._session.send_to_coordinator(
+            self._pack(request), lambda _: self._requests.put_nowait(request)
+        )
 
     async def read(self) -> Any:
         event = None if self.done() and self._events.empty() else await self._events.get()
@@ -299,17 +303,17 @@ class _Stream(_Call):
             raise self.failure
         return grpc.aio.EOF
 
-    def finished(self) -> None:
+    def on_finished(self) -> None:
         self._is_finished = True
-        self.stir()
+        self.wake()
 
     def done(self) -> bool:
         """Say whether the stream is over."""
         return self._is_finished or self.failure is not None
 
     def cancel(self) -> bool:
-        self.fails(grpc.StatusCode.CANCELLED, "cancelled by this rank")
-        self._session.tell_coordinator(self._hang_up)
+        self.fail(grpc.StatusCode.CANCELLED, "cancelled by this rank")
+        self._session.run_at_coordinator(self._hang_up)
         return True
 
     async def code(self) -> grpc.StatusCode:
@@ -318,21 +322,21 @@ class _Stream(_Call):
     async def details(self) -> str:
         return "" if self.failure is None else self.failure.details() or ""
 
-    def stir(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
+    def wake(self) -> None:
+        if self._keepalive_task is not None:
+            self._keepalive_task.cancel()
         self._events.put_nowait(None)
 
-    async def ended(self) -> None:
-        await super().ended()
-        if self._keeping is not None:
-            await asyncio.wait([self._keeping])
+    async def wait_ended(self) -> None:
+        await super().wait_ended()
+        if self._keepalive_task is not None:
+            await asyncio.wait([self._keepalive_task])
 
     def _hang_up(self) -> None:
-        if self._served is not None:
-            self._served.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
-    async def _incoming(self) -> AsyncIterator[Any]:
+    async def _iterate_requests(self) -> AsyncIterator[Any]:
         while (request := await self._requests.get()) is not None:
             yield request
 
@@ -341,5 +345,5 @@ class _Stream(_Call):
         silent = 0.0
         while silent < _KEEPALIVE_SECONDS:
             await asyncio.sleep(1.0)
-            silent = 0.0 if self._session.passes() else silent + 1.0
-        self.breaks("keepalive: nothing has passed for too long")
+            silent = 0.0 if self._session.is_passing() else silent + 1.0
+        self.sever("keepalive: nothing has passed for too long")

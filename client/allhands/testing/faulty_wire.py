@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from allhands.testing.faults import Fate, Plan, Way, flipped
 
-ROOM = 4 << 20
+BUFFER_BYTES = 4 << 20
 """Bytes on their way, beyond which who sends has to wait."""
 _SLACK = 1e-9
 """Sums of floats come out by less, so that a timer may seem to be early by a hair."""
@@ -17,27 +17,27 @@ _OVERTAKEN_SECONDS = 0.05
 Deliver = Callable[[bytes], None]
 
 
-class Clock:
+class PlanClock:
     """Seconds since the plan began, on the loop's clock."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._begun = self._loop.time()
+        self._start = self._loop.time()
 
     def restart(self) -> None:
-        self._begun = self._loop.time()
+        self._start = self._loop.time()
 
     def now(self) -> float:
-        return self._loop.time() - self._begun
+        return self._loop.time() - self._start
 
-    def at(self, when: float, act: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._loop.call_at(self._begun + when, act)
+    def call_at(self, when: float, act: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_at(self._start + when, act)
 
 
-class Wire:
+class FaultyChannel:
     """In order, at the time and in the state that the plan gives each message."""
 
-    def __init__(self, plan: Plan, way: Way, clock: Clock) -> None:
+    def __init__(self, plan: Plan, way: Way, clock: PlanClock) -> None:
         self._plan = plan
         self._way = way
         self._clock = clock
@@ -48,21 +48,21 @@ class Wire:
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._nbytes = 0
-        self._is_dead = False
+        self._is_closed = False
 
     @property
     def is_full(self) -> bool:
-        return self._nbytes > ROOM
+        return self._nbytes > BUFFER_BYTES
 
-    async def room(self) -> None:
+    async def wait_room(self) -> None:
         """Return when there is room again."""
         while self.is_full:
-            await self._change()
+            await self._wait_change()
 
-    async def empty(self) -> None:
+    async def wait_empty(self) -> None:
         """Return when all that was put in has come out."""
         while self._queue or self._overtaken is not None:
-            await self._change()
+            await self._wait_change()
 
     def restart(self) -> None:
         """Count from the next message on."""
@@ -75,55 +75,55 @@ class Wire:
         self._count += 1
         fate = self._plan.fate(self._way, self._count, len(message), now)
         if fate.is_cut:
-            self._line_up(self._due(fate, 0, now), 0, cut)
+            self._enqueue(self._reserve(fate, 0, now), 0, cut)
             return
         if fate.flips:
             message = flipped(message, fate.flips)
-        due = self._due(fate, len(message), now)
+        due = self._reserve(fate, len(message), now)
         for _ in range(fate.copies):
-            self._line_up(due, len(message), lambda: deliver(message), fate.is_overtaken)
+            self._enqueue(due, len(message), lambda: deliver(message), fate.is_overtaken)
 
-    def tell(self, act: Callable[[], None]) -> None:
+    def run_at_receiver(self, act: Callable[[], None]) -> None:
         """Do something at the other end, behind what was sent: no fault but a delay befalls it."""
-        self._line_up(self._clock.now(), 0, act)
+        self._enqueue(self._clock.now(), 0, act)
 
     def clear(self) -> None:
         """Lose what is on its way."""
         self._queue.clear()
         self._overtaken = None
         self._nbytes = 0
-        self._stir()
+        self._notify()
 
-    def die(self) -> None:
+    def close(self) -> None:
         """Lose what is on its way, and all to come. Idempotent."""
-        self._is_dead = True
+        self._is_closed = True
         self.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     # ------------------------------------------------------------ inside
 
-    async def _change(self) -> None:
+    async def _wait_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
-    def _stir(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
 
-    def _due(self, fate: Fate, nbytes: int, now: float) -> float:
+    def _reserve(self, fate: Fate, nbytes: int, now: float) -> float:
         begun = max(self._busy_until, now)
         self._busy_until = begun + (0.0 if math.isinf(fate.rate) else nbytes / fate.rate)
         return self._busy_until + fate.delay
 
-    def _line_up(
+    def _enqueue(
         self, due: float, nbytes: int, act: Callable[[], None], is_overtaken: bool = False
     ) -> None:
-        if self._is_dead:
+        if self._is_closed:
             return
         self._nbytes += nbytes
         if is_overtaken and self._overtaken is None:
             self._overtaken = due, nbytes, act
-            self._clock.at(due + _OVERTAKEN_SECONDS, self._give_up_overtaking)
+            self._clock.call_at(due + _OVERTAKEN_SECONDS, self._give_up_overtaking)
             return
         self._queue.append((due, nbytes, act))
         if self._overtaken is not None:
@@ -145,7 +145,7 @@ class Wire:
         due = self._plan.held_until(self._way, max(self._queue[0][0], now))
         if not math.isinf(due):
             # Through the loop, as a network would: nobody runs inside the sender's call.
-            self._timer = self._clock.at(due, self._run)
+            self._timer = self._clock.call_at(due, self._run)
 
     def _run(self) -> None:
         """Deliver what is due."""
@@ -158,24 +158,24 @@ class Wire:
             self._queue.popleft()
             self._nbytes -= nbytes
             act()
-        self._stir()
+        self._notify()
         self._arm()
 
 
-class Wires:
+class FaultyChannels:
     """All directions of traffic under one plan; nothing goes wrong before it begins."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.plan.is_over = True
-        self.clock = Clock()
-        self._wires: dict[Way, Wire] = {}
+        self.clock = PlanClock()
+        self._channels: dict[Way, FaultyChannel] = {}
         self._timers: list[asyncio.TimerHandle] = []
 
     def begin(self) -> None:
         """Let the plan's time begin, and its count of messages, with nothing under way."""
         self.clock.restart()
-        for wire in self._wires.values():
+        for wire in self._channels.values():
             wire.restart()
         self.plan.begin()
         for cutoff in self.plan.cutoffs:
@@ -184,25 +184,25 @@ class Wires:
             if not math.isinf(cutoff.until):
                 self._note(cutoff.until, f"end of {cutoff.kind}", ranks)
 
-    def wire(self, start: int, end: int) -> Wire:
+    def get_channel(self, start: int, end: int) -> FaultyChannel:
         """Return the way from one end to another; messages on it are counted once."""
         way = start, end
-        if way not in self._wires:
-            self._wires[way] = Wire(self.plan, way, self.clock)
-        return self._wires[way]
+        if way not in self._channels:
+            self._channels[way] = FaultyChannel(self.plan, way, self.clock)
+        return self._channels[way]
 
     def heal(self) -> None:
         """Let nothing go wrong from now on, and what was held back arrive."""
         self.plan.is_over = True
-        for wire in self._wires.values():
+        for wire in self._channels.values():
             wire._arm()
 
     def close(self) -> None:
         """Lose what is on its way."""
         for timer in self._timers:
             timer.cancel()
-        for wire in self._wires.values():
-            wire.die()
+        for wire in self._channels.values():
+            wire.close()
 
     def _note(self, when: float, kind: str, ranks: tuple[int, ...]) -> None:
         plan = self.plan
@@ -211,4 +211,4 @@ class Wires:
             if not plan.is_over:
                 plan.note(when, kind, ranks)
 
-        self._timers.append(self.clock.at(when, note))
+        self._timers.append(self.clock.call_at(when, note))

@@ -9,21 +9,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from allhands.config import Daemon, WorldConfig
-from allhands.coordinator.endpoint import Address, Endpoint, dial
-from allhands.coordinator.rendezvous import Meeting
+from allhands.coordinator.endpoint import Address, Endpoint, configure_channel
+from allhands.coordinator.rendezvous import WorldRendezvous
 from allhands.coordinator.session import Session
 from allhands.errors import AllhandsError
 from allhands.group.group import Group
 from allhands.membership.worker import WORLD, Worker
 from allhands.testing.faults import COORDINATOR, Plan
-from allhands.testing.faulty_link import FaultyBoard, FaultyFabric
+from allhands.testing.faulty_link import FaultyFabric, FaultyNetwork
 from allhands.testing.faulty_session import FaultySession
-from allhands.testing.faulty_wire import Wires
+from allhands.testing.faulty_wire import FaultyChannels
 from allhands.transport.ports import NoPorts
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 _JOB = "faulty"
-_AT = Address("127.0.0.1", 1, _JOB)
+_ADDRESS = Address("127.0.0.1", 1, _JOB)
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def faulty_world(
 
     loop = asyncio.get_running_loop()
     config = WorldConfig(
-        Daemon(_AT.url),
+        Daemon(_ADDRESS.url),
         _JOB,
         rank=0,
         world_size=size,
@@ -77,19 +77,19 @@ class FaultyRank:
         """Of all ranks."""
         self.is_dead = False
 
-    async def die(self) -> None:
+    async def kill(self) -> None:
         """Disappear in the middle of whatever it does; its own calls end as well. Idempotent."""
         if self.is_dead:
             return
         self.is_dead = True
 
-        def dead(what: str) -> AllhandsError:
+        def make_error(what: str) -> AllhandsError:
             return AllhandsError(f"{what} cannot end: this rank was killed")
 
         await self.session.sever()
         worker = self.worker
         for engine in worker._engines.values():
-            engine.fail(dead)
+            engine.fail(make_error)
         await worker._mesh.aclose()
         await worker.leave("it was killed")
 
@@ -102,8 +102,8 @@ class FaultyWorld:
         self.ranks: list[FaultyRank] = []
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._wires = Wires(plan)
-        self._killings: list[asyncio.Task[None]] = []
+        self._channels = FaultyChannels(plan)
+        self._kill_tasks: list[asyncio.Task[None]] = []
         self._end_coordinator: Callable[[], None] = lambda: None
 
     @property
@@ -113,14 +113,14 @@ class FaultyWorld:
 
     def now(self) -> float:
         """Return the seconds since the plan began."""
-        return self._wires.clock.now()
+        return self._channels.clock.now()
 
     async def open_group(self, ranks: Sequence[int], name: str = f"{WORLD}/1") -> list[Group]:
         """Make a group of some ranks; return it as each of them has it."""
         return [
             Group(
                 await self.ranks[rank].worker.open_group(name, ranks),
-                _Caller(self, rank),
+                _StallingExecutor(self, rank),
                 self._config.timeout,
             )
             for rank in ranks
@@ -134,16 +134,16 @@ class FaultyWorld:
 
     async def form(self, size: int, servicer: object) -> None:
         """Let all ranks join, while nothing goes wrong yet."""
-        board = FaultyBoard(self._wires)
+        board = FaultyNetwork(self._channels)
         self.ranks = list(
             await asyncio.gather(*(self._join(rank, board, servicer) for rank in range(size)))
         )
 
     def start(self, end_coordinator: Callable[[], None]) -> None:
         """Begin to carry out the plan."""
-        self._wires.begin()
+        self._channels.begin()
         self._end_coordinator = end_coordinator
-        self._killings = [
+        self._kill_tasks = [
             asyncio.create_task(self._kill(kill.rank, kill.at), name=f"kill {kill.rank}")
             for kill in self.plan.kills
         ]
@@ -155,26 +155,26 @@ class FaultyWorld:
             self._end_coordinator()
             await asyncio.gather(*(one.session.sever() for one in self.ranks))
         else:
-            await self.ranks[rank].die()
+            await self.ranks[rank].kill()
 
     async def aclose(self) -> None:
         """End everything, now that nothing goes wrong any more. Idempotent."""
-        for killing in self._killings:
+        for killing in self._kill_tasks:
             killing.cancel()
-        await asyncio.gather(*self._killings, return_exceptions=True)
-        self._wires.heal()
+        await asyncio.gather(*self._kill_tasks, return_exceptions=True)
+        self._channels.heal()
         alive = [one.worker for one in self.ranks if not one.is_dead]
         await asyncio.gather(*(worker.leave("the world has ended") for worker in alive))
         await asyncio.gather(*(one.session.sever() for one in self.ranks))
-        self._wires.close()
+        self._channels.close()
 
     # ------------------------------------------------------------ inside
 
-    async def _join(self, rank: int, board: FaultyBoard, servicer: object) -> FaultyRank:
+    async def _join(self, rank: int, network: FaultyNetwork, servicer: object) -> FaultyRank:
         """Do for one rank what `Worker.start` does where there are ports."""
-        endpoint = Endpoint(_AT, None)
-        channel = FaultySession(board.wires, rank, servicer)
-        session = Session(dial(endpoint), channel, _JOB)  # type: ignore[arg-type]
+        endpoint = Endpoint(_ADDRESS, None)
+        channel = FaultySession(network.channels, rank, servicer)
+        session = Session(configure_channel(endpoint), channel, _JOB)  # type: ignore[arg-type]
         await session._join(
             wire.Join(
                 job=_JOB,
@@ -186,11 +186,11 @@ class FaultyWorld:
                 heartbeat_window=self._config.heartbeat_window,
             )
         )
-        worker = Worker(self._config, Meeting(endpoint), NoPorts(), session)
-        worker._mesh.attach(FaultyFabric(board, rank, worker._mesh))
+        worker = Worker(self._config, WorldRendezvous(endpoint), NoPorts(), session)
+        worker._mesh.attach(FaultyFabric(network, rank, worker._mesh))
         worker.world = await worker.open_group(WORLD, range(self._config.world_size))
         session.start(worker)
-        group = Group(worker.world, _Caller(self, rank), self._config.timeout)
+        group = Group(worker.world, _StallingExecutor(self, rank), self._config.timeout)
         return FaultyRank(worker, channel, group)
 
     async def _kill(self, rank: int, at: float) -> None:
@@ -198,7 +198,7 @@ class FaultyWorld:
         await self.kill(rank)
 
 
-class _Caller:
+class _StallingExecutor:
     """Hands the calls of a rank over, when it is not stalled."""
 
     callbacks = None
@@ -208,7 +208,7 @@ class _Caller:
         self._rank = rank
 
     def call(self, act: Callable[..., object], *arguments: object) -> None:
-        loop, wires = self._world._loop, self._world._wires
+        loop, wires = self._world._loop, self._world._channels
         now = wires.clock.now()
         # Nothing comes to oneself but over a stall.
         late = wires.plan.held_until((self._rank, self._rank), now) - now
@@ -217,5 +217,5 @@ class _Caller:
         else:
             loop.call_soon(act, *arguments)
 
-    def lend(self, act: Callable[[], bool]) -> bool:
+    def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
         return False  # it runs already, and calls are made on it

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from allhands.collectives.schedule import Round, Schedule, Send
-from allhands.testing.replica import Array, Reduce, Replica, ScheduleError, replicas
+from allhands.testing.replica import Array, Reduce, Replica, ScheduleError, make_replicas
 
 Channel = tuple[int, int, int]
 """Sender, receiver, round: what a message is matched by."""
@@ -34,14 +34,14 @@ def interleave(
         ScheduleError: nobody can move any more (the text says who waits for whom); a message is
             left over; or one of the causes that `simulate` names.
     """
-    walk = _Walk(replicas(schedules, inputs, outputs, reduce), rendezvous)
+    walk = _ScheduleRun(make_replicas(schedules, inputs, outputs, reduce), rendezvous)
     pace = random.Random(seed)
-    while steps := walk.possible():
+    while steps := walk.list_steps():
         pace.choice(steps)()
     walk.check_end()
 
 
-class _Traveller:
+class _RankProgress:
     """A rank on its way through its rounds."""
 
     def __init__(self, replica: Replica) -> None:
@@ -50,7 +50,7 @@ class _Traveller:
         self.index = 0
         self.has_begun = False
         self.unsent: list[Send] = []
-        self.wanted: Counter[int] = Counter()
+        self.expected: Counter[int] = Counter()
         """How many messages of this round come from which rank."""
 
     @property
@@ -65,35 +65,35 @@ class _Traveller:
         self.replica.begin(self.index)
         self.has_begun = True
         self.unsent = list(self.round.sends)
-        self.wanted = Counter(recv.peer for recv in self.round.recvs)
+        self.expected = Counter(recv.peer for recv in self.round.recvs)
 
 
-class _Walk:
+class _ScheduleRun:
     def __init__(self, ranks: Sequence[Replica], rendezvous: bool) -> None:
-        self._travellers = [_Traveller(replica) for replica in ranks]
+        self._ranks = [_RankProgress(replica) for replica in ranks]
         self._rendezvous = rendezvous
         self._arrived: defaultdict[Channel, deque[Array]] = defaultdict(deque)
 
-    def possible(self) -> list[Callable[[], None]]:
+    def list_steps(self) -> list[Callable[[], None]]:
         """Return what could happen next."""
         steps: list[Callable[[], None]] = []
-        for one in self._travellers:
+        for one in self._ranks:
             if one.has_finished:
                 continue
             if not one.has_begun:
                 steps.append(one.begin)
-            elif not one.unsent and not self._missing(one):
+            elif not one.unsent and not self._find_missing(one):
                 steps.append(partial(self._end, one))
-            for send in _first_to_each(one.unsent):
+            for send in _pick_first_to_each(one.unsent):
                 if self._is_ready(one, send):
                     steps.append(partial(self._move, one, send))
         return steps
 
     def check_end(self) -> None:
         """Tell deadlock and messages left over from a good end."""
-        stuck = [one for one in self._travellers if not one.has_finished]
+        stuck = [one for one in self._ranks if not one.has_finished]
         if stuck:
-            raise ScheduleError("nobody can move: " + "; ".join(map(self._plight, stuck)))
+            raise ScheduleError("nobody can move: " + "; ".join(map(self._describe_wait, stuck)))
         for (sender, target, index), left in self._arrived.items():
             if left:
                 raise ScheduleError(
@@ -103,44 +103,44 @@ class _Walk:
 
     # ------------------------------------------------------------ inside
 
-    def _is_ready(self, sender: _Traveller, send: Send) -> bool:
+    def _is_ready(self, sender: _RankProgress, send: Send) -> bool:
         if not self._rendezvous:
             return True
-        target = self._travellers[send.peer]
+        target = self._ranks[send.peer]
         arrived = self._arrived[sender.rank, send.peer, sender.index]
         return (
             target.has_begun
             and target.index == sender.index
-            and len(arrived) < target.wanted[sender.rank]
+            and len(arrived) < target.expected[sender.rank]
         )
 
-    def _move(self, sender: _Traveller, send: Send) -> None:
+    def _move(self, sender: _RankProgress, send: Send) -> None:
         sender.unsent.remove(send)  # the first that is equal, and equal ones are alike
-        values = sender.replica.outgoing(sender.index, send)
+        values = sender.replica.read_send(sender.index, send)
         self._arrived[sender.rank, send.peer, sender.index].append(values)
 
-    def _end(self, one: _Traveller) -> None:
+    def _end(self, one: _RankProgress) -> None:
         for recv in one.round.recvs:
             values = self._arrived[recv.peer, one.rank, one.index].popleft()
-            one.replica.land(one.index, recv, values)
+            one.replica.apply_receive(one.index, recv, values)
         one.index += 1
         one.has_begun = False
 
-    def _missing(self, one: _Traveller) -> list[int]:
+    def _find_missing(self, one: _RankProgress) -> list[int]:
         """Return the ranks whose messages for this round have not all arrived."""
         return [
             peer
-            for peer, count in one.wanted.items()
+            for peer, count in one.expected.items()
             if len(self._arrived[peer, one.rank, one.index]) < count
         ]
 
-    def _plight(self, one: _Traveller) -> str:
-        waits = [f"to receive from rank {peer}" for peer in self._missing(one)]
-        waits += [f"to send to rank {send.peer}" for send in _first_to_each(one.unsent)]
+    def _describe_wait(self, one: _RankProgress) -> str:
+        waits = [f"to receive from rank {peer}" for peer in self._find_missing(one)]
+        waits += [f"to send to rank {send.peer}" for send in _pick_first_to_each(one.unsent)]
         return f"rank {one.rank} waits in round {one.index} {' and '.join(waits)}"
 
 
-def _first_to_each(sends: Sequence[Send]) -> list[Send]:
+def _pick_first_to_each(sends: Sequence[Send]) -> list[Send]:
     """Return what may go next: messages to one peer keep their order."""
     first: dict[int, Send] = {}
     for send in sends:

@@ -9,7 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
-from allhands.transport.frame import CHUNK, FrameError, Header, Key, Kind, unpack_header
+from allhands.transport.frame import (
+    MAX_PAYLOAD_BYTES,
+    FrameError,
+    FrameKind,
+    Header,
+    MessageKey,
+    unpack_header,
+)
 from allhands.transport.link import Fabric, Gathering, LinkBroken, Receiver
 
 _PATIENCE = 10.0
@@ -17,7 +24,7 @@ _PATIENCE = 10.0
 S = TypeVar("S")
 
 
-def in_a_loop(test: Callable[[S], Coroutine[None, None, None]]) -> Callable[[S], None]:
+def run_in_loop(test: Callable[[S], Coroutine[None, None, None]]) -> Callable[[S], None]:
     """Let a test be a plain method that runs its coroutine."""
 
     @functools.wraps(test)
@@ -27,13 +34,13 @@ def in_a_loop(test: Callable[[S], Coroutine[None, None, None]]) -> Callable[[S],
     return run
 
 
-def frame(number: int, payload: bytes = b"") -> bytes:
+def make_frame(number: int, payload: bytes = b"") -> bytes:
     """Make a frame that can be told from others by its sequence number."""
-    header = Header(Kind.DATA, Key(1, number), 0, len(payload), 0, len(payload))
+    header = Header(FrameKind.DATA, MessageKey(1, number), 0, len(payload), 0, len(payload))
     return header.pack() + payload
 
 
-class Recorder:
+class RecordingReceiver:
     """A receiver that keeps what comes, and wakes whoever waits for it."""
 
     def __init__(self) -> None:
@@ -56,7 +63,7 @@ class Recorder:
         self.breaks.append((peer, reason))
         self._changed.set()
 
-    async def until(self, *, frames: int = 0, breaks: int = 0) -> None:
+    async def wait_counts(self, *, frames: int = 0, breaks: int = 0) -> None:
         """Return when that many have come."""
         async with asyncio.timeout(_PATIENCE):
             while len(self.frames) < frames or len(self.breaks) < breaks:
@@ -74,100 +81,100 @@ class LinkSuite:
         raise NotImplementedError
 
     @asynccontextmanager
-    async def pair(self) -> AsyncIterator[tuple[list[Fabric], list[Recorder]]]:
-        recorders = [Recorder(), Recorder()]
+    async def pair(self) -> AsyncIterator[tuple[list[Fabric], list[RecordingReceiver]]]:
+        recorders = [RecordingReceiver(), RecordingReceiver()]
         async with self.fabrics(recorders) as fabrics:
             yield list(fabrics), recorders
 
-    @in_a_loop
+    @run_in_loop
     async def test_frames_arrive_whole_and_in_the_order_sent(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
-            sent = [frame(number, b"x" * (number * 1000)) for number in range(100)]
+            sent = [make_frame(number, b"x" * (number * 1000)) for number in range(100)]
             for one in sent:
                 await link.send([one])
-            await recorders[1].until(frames=len(sent))
+            await recorders[1].wait_counts(frames=len(sent))
             assert recorders[1].frames == [(0, one) for one in sent]
 
-    @in_a_loop
+    @run_in_loop
     async def test_the_largest_frame_passes(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
-            largest = frame(1, b"y" * CHUNK)
+            largest = make_frame(1, b"y" * MAX_PAYLOAD_BYTES)
             await link.send([largest])
-            await recorders[1].until(frames=1)
+            await recorders[1].wait_counts(frames=1)
             assert recorders[1].frames == [(0, largest)]
 
-    @in_a_loop
+    @run_in_loop
     async def test_both_directions_are_links_of_their_own(self) -> None:
         async with self.pair() as (fabrics, recorders):
             there, back = await fabrics[0].dial(1), await fabrics[1].dial(0)
-            await there.send([frame(1)])
-            await back.send([frame(2)])
-            await recorders[0].until(frames=1)
-            await recorders[1].until(frames=1)
-            assert recorders[0].frames == [(1, frame(2))]
-            assert recorders[1].frames == [(0, frame(1))]
+            await there.send([make_frame(1)])
+            await back.send([make_frame(2)])
+            await recorders[0].wait_counts(frames=1)
+            await recorders[1].wait_counts(frames=1)
+            assert recorders[0].frames == [(1, make_frame(2))]
+            assert recorders[1].frames == [(0, make_frame(1))]
 
-    @in_a_loop
+    @run_in_loop
     async def test_close_returns_when_everything_has_been_taken_in(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
             for number in range(20):
-                await link.send([frame(number, b"z" * CHUNK)])
+                await link.send([make_frame(number, b"z" * MAX_PAYLOAD_BYTES)])
             await link.close()
             assert len(recorders[1].frames) == 20
             assert recorders[1].breaks == []
             await link.close()
 
-    @in_a_loop
+    @run_in_loop
     async def test_nothing_can_be_sent_after_close(self) -> None:
         async with self.pair() as (fabrics, _):
             link = await fabrics[0].dial(1)
             await link.close()
-            await _must_break(link.send([frame(1)]))
+            await _assert_breaks(link.send([make_frame(1)]))
 
-    @in_a_loop
+    @run_in_loop
     async def test_a_dropped_link_is_told_to_the_receiver(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
-            await link.send([frame(1)])
-            await recorders[1].until(frames=1)
+            await link.send([make_frame(1)])
+            await recorders[1].wait_counts(frames=1)
             link.abort()
-            await recorders[1].until(breaks=1)
+            await recorders[1].wait_counts(breaks=1)
             assert [peer for peer, _ in recorders[1].breaks] == [0]
             link.abort()
 
-    @in_a_loop
+    @run_in_loop
     async def test_a_peer_that_goes_away_breaks_the_links_to_it(self) -> None:
         async with self.pair() as (fabrics, recorders):
             link = await fabrics[0].dial(1)
-            await link.send([frame(1)])
-            await recorders[1].until(frames=1)
+            await link.send([make_frame(1)])
+            await recorders[1].wait_counts(frames=1)
             await fabrics[1].aclose()
-            await recorders[0].until(breaks=1)
+            await recorders[0].wait_counts(breaks=1)
             assert recorders[0].breaks[0][0] == 1
-            await _must_break(link.send([frame(2)]))
+            await _assert_breaks(link.send([make_frame(2)]))
 
-    @in_a_loop
+    @run_in_loop
     async def test_a_peer_that_is_not_there_cannot_be_dialled(self) -> None:
         async with self.pair() as (fabrics, _):
             await fabrics[1].aclose()
-            await _must_break(fabrics[0].dial(1))
+            await _assert_breaks(fabrics[0].dial(1))
 
-    @in_a_loop
+    @run_in_loop
     async def test_a_frame_that_is_none_breaks_the_link_at_both_ends(self) -> None:
         async with self.pair() as (fabrics, recorders):
-            recorders[1].poison = frame(666)
+            recorders[1].poison = make_frame(666)
             link = await fabrics[0].dial(1)
-            await link.send([frame(666)])
-            await recorders[0].until(breaks=1)
-            await recorders[1].until(breaks=1)
+            await link.send([make_frame(666)])
+            await recorders[0].wait_counts(breaks=1)
+            await recorders[1].wait_counts(breaks=1)
             assert "protocol error" in recorders[1].breaks[0][1]
             assert recorders[1].frames == []
 
 
-async def _must_break(attempt: Awaitable[object]) -> None:
+async def _assert_breaks(attempt: Awaitable[object]) -> None:
     try:
         async with asyncio.timeout(_PATIENCE):
             await attempt

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from allhands.runtime.loop_thread import LoopThread
-from allhands.testing.local_run import LocalRun, task_of
+from allhands.testing.local_run import LocalRun, make_task
 
 DEADLINE = 60.0
 
@@ -58,7 +58,7 @@ class LocalCluster:
         thread = LoopThread("allhands cluster")
         config = ServerConfig(host="127.0.0.1", port=0, post_notice=False, kind="embedded")
         try:
-            self._running = thread.run(embedded.start(config))
+            self._server = thread.run(embedded.start(config))
         except BaseException:
             thread.stop()
             raise
@@ -75,7 +75,7 @@ class LocalCluster:
         try:
             for run in self._runs:
                 run.close()
-            self._thread.run(self._running.stop())
+            self._thread.run(self._server.stop())
         finally:
             self._thread.stop()
             self._thread = None
@@ -111,9 +111,9 @@ class LocalCluster:
     ) -> LocalRun:
         if self._thread is None:
             raise RuntimeError("a cluster runs within its block: with LocalCluster(4) as cluster")
-        task = task_of(options, function, arguments, named)
+        task = make_task(options, function, arguments, named)
         job = f"cluster-{secrets.token_hex(4)}"
-        url = f"{self._running.url}/{job}"
-        run = LocalRun(self.size, task, url, self._running.token, self._deadline, self._environment)
+        url = f"{self._server.url}/{job}"
+        run = LocalRun(self.size, task, url, self._server.token, self._deadline, self._environment)
         self._runs.append(run)
         return run

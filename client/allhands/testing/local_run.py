@@ -14,13 +14,13 @@ from typing import Any
 
 from allhands.coordinator import client
 from allhands.coordinator.client import Control
-from allhands.testing.rank_errors import RELEASED_SECONDS, ended_late, surface
-from allhands.testing.rank_process import WHERE, Outcome, Task
+from allhands.testing.rank_errors import RELEASE_SECONDS, make_stuck_error, raise_first
+from allhands.testing.rank_process import REQUEST_STACK, Outcome, Task
 
 _PROGRAM = "from allhands.testing.rank_process import main; main()"
 _ANSWER_SECONDS = 1.0
 _END_SECONDS = 5.0
-_FOREIGN = ("ALLHANDS_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
+_LAUNCHER_PREFIXES = ("ALLHANDS_", "MASTER_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "TORCHELASTIC_")
 """Variables that would tell a rank of another launch."""
 
 
@@ -49,18 +49,18 @@ class LocalRun:
         self._url = url
         self._token = token
         self._deadline = deadline
-        self._until = time.monotonic() + deadline
+        self._deadline_time = time.monotonic() + deadline
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: dict[Connection, int] = {}
         """Each as long as its process lives; the end of one is the end of the other."""
-        self._silent = set(range(size))
+        self._pending = set(range(size))
         """Ranks that have not said what became of them."""
-        self._given: dict[int, Any] = {}
+        self._results: dict[int, Any] = {}
         self._errors: dict[int, BaseException] = {}
         self._stuck: dict[int, str] = {}
         try:
             for rank in range(size):
-                self._begin(rank, task, environment)
+                self._spawn(rank, task, environment)
         except BaseException:
             self.close()
             raise
@@ -86,8 +86,8 @@ class LocalRun:
         """
         self._finish(deadline)
         if self._errors:
-            surface(self._errors, self._size)
-        return [self._given[rank] for rank in range(self._size)]
+            raise_first(self._errors, self._size)
+        return [self._results[rank] for rank in range(self._size)]
 
     def outcomes(self, deadline: float | None = None) -> list[Any]:
         """Wait for all ranks; return what each gave, or as an exception what became of it.
@@ -96,21 +96,21 @@ class LocalRun:
             RanksStuck: not all of them had ended at the deadline.
         """
         self._finish(deadline)
-        return [self._errors.get(rank, self._given.get(rank)) for rank in range(self._size)]
+        return [self._errors.get(rank, self._results.get(rank)) for rank in range(self._size)]
 
     def close(self) -> None:
         """End what is left of the processes. Idempotent."""
         for connection in list(self._connections):
-            self._bury(connection)
+            self._kill_and_reap(connection)
 
     # ------------------------------------------------------------ beginning
 
-    def _begin(self, rank: int, task: Task, environment: Mapping[str, str]) -> None:
+    def _spawn(self, rank: int, task: Task, environment: Mapping[str, str]) -> None:
         ours, theirs = Pipe()
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
-                env={**self._environment_of(rank), **environment},
+                env={**self._make_environment(rank), **environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -120,8 +120,12 @@ class LocalRun:
         with contextlib.suppress(OSError):  # it has ended already, as will be heard in its turn
             ours.send(task)
 
-    def _environment_of(self, rank: int) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    def _make_environment(self, rank: int) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_LAUNCHER_PREFIXES)
+        }
         places = {"RANK": rank, "LOCAL_RANK": rank}
         sizes = {"WORLD_SIZE": self._size, "LOCAL_WORLD_SIZE": self._size}
         return {
@@ -138,55 +142,55 @@ class LocalRun:
     def _finish(self, deadline: float | None) -> None:
         """Wait until all ranks have said what became of them, and have ended."""
         if deadline is not None:
-            self._deadline, self._until = deadline, time.monotonic() + deadline
-        limit = self._until
-        while self._silent and (ready := self._ready(limit)):
+            self._deadline, self._deadline_time = deadline, time.monotonic() + deadline
+        limit = self._deadline_time
+        while self._pending and (ready := self._wait_ready(limit)):
             for connection in ready:
-                self._hear(connection)
+                self._receive(connection)
             if self._errors:
-                limit = min(limit, time.monotonic() + RELEASED_SECONDS)
-        if self._silent:
-            self._stuck = self._where()
+                limit = min(limit, time.monotonic() + RELEASE_SECONDS)
+        if self._pending:
+            self._stuck = self._request_stacks()
             self.close()
         limit = time.monotonic() + _END_SECONDS  # to leave the world in order
-        while self._connections and (ready := self._ready(limit)):
+        while self._connections and (ready := self._wait_ready(limit)):
             for connection in ready:
-                self._hear(connection)
+                self._receive(connection)
         self.close()
         if self._stuck:
-            raise ended_late(self._stuck, self._errors, self._size, self._deadline)
+            raise make_stuck_error(self._stuck, self._errors, self._size, self._deadline)
 
-    def _ready(self, limit: float) -> list[Connection]:
+    def _wait_ready(self, limit: float) -> list[Connection]:
         """Return the connections on which something has come; none: nothing did in time."""
         found = wait(list(self._connections), max(limit - time.monotonic(), 0))
         return [one for one in found if isinstance(one, Connection)]
 
-    def _hear(self, connection: Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         """Take in what a rank says, if only by its end."""
         rank = self._connections[connection]
         try:
             told = connection.recv()
         except (EOFError, OSError):
-            status = self._bury(connection)
-            if rank in self._silent:
-                how = f"rank {rank} of {self._size} {_ended_by(status)} without a result"
+            status = self._kill_and_reap(connection)
+            if rank in self._pending:
+                how = f"rank {rank} of {self._size} {_describe_status(status)} without a result"
                 self._errors[rank] = RankDied(how)
-                self._silent.remove(rank)
+                self._pending.remove(rank)
             return
         if isinstance(told, Outcome):
-            self._silent.remove(rank)
+            self._pending.remove(rank)
             if told.result is None:
-                self._errors[rank] = _raised(told)
+                self._errors[rank] = _load_error(told)
             else:
-                self._given[rank] = pickle.loads(told.result)  # noqa: S301 - of an own process
+                self._results[rank] = pickle.loads(told.result)  # noqa: S301 - of an own process
 
-    def _where(self) -> dict[int, str]:
+    def _request_stacks(self) -> dict[int, str]:
         """Ask the ranks that are late where they are."""
-        late = {one: rank for one, rank in self._connections.items() if rank in self._silent}
+        late = {one: rank for one, rank in self._connections.items() if rank in self._pending}
         found = dict.fromkeys(sorted(late.values()), "(it does not answer)\n")
         for connection in late:
             with contextlib.suppress(OSError):
-                connection.send(WHERE)
+                connection.send(REQUEST_STACK)
         limit = time.monotonic() + _ANSWER_SECONDS
         while late and (ready := wait(list(late), max(limit - time.monotonic(), 0))):
             for one in ready:
@@ -196,7 +200,7 @@ class LocalRun:
                 del late[one]
         return found
 
-    def _bury(self, connection: Connection) -> int:
+    def _kill_and_reap(self, connection: Connection) -> int:
         """End a process, if it has not ended, and what it has left behind; return its status."""
         process = self._processes[self._connections.pop(connection)]
         connection.close()
@@ -206,7 +210,7 @@ class LocalRun:
         return process.wait()
 
 
-def task_of(
+def make_task(
     options: Mapping[str, Any] | None,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -228,17 +232,17 @@ def task_of(
     return Task(function.__module__, getattr(module, "__file__", None) or "", call, options)
 
 
-def _raised(told: Outcome) -> BaseException:
+def _load_error(outcome: Outcome) -> BaseException:
     """Return the exception of a rank, with its traceback as a note."""
-    error: BaseException = RemoteError(told.text)
-    if told.error is not None:
+    error: BaseException = RemoteError(outcome.text)
+    if outcome.error is not None:
         with contextlib.suppress(Exception):  # of a class that is not to be had here
-            error = pickle.loads(told.error)  # noqa: S301 - of an own process
-    error.add_note(told.traceback)
+            error = pickle.loads(outcome.error)  # noqa: S301 - of an own process
+    error.add_note(outcome.traceback)
     return error
 
 
-def _ended_by(status: int) -> str:
+def _describe_status(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     return f"was ended by {signal.Signals(-status).name}"

@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from allhands.testing.faults import COORDINATOR, Plan, Way, flipped
-from allhands.transport.socket_stream import Address, SocketListening
+from allhands.transport.socket_stream import HostPort, SocketListener
 from allhands_proto.v1 import peer_pb2
 
 BLOCK = 4096
 _LOOK_SECONDS = 0.05
 """How often a connection that nothing passes on is looked at again: plans may change meanwhile."""
 _PREAMBLE = 8
-_LENGTH_AT = 4
+_LENGTH_OFFSET = 4
 
 Greet = Callable[[asyncio.StreamReader], Awaitable[tuple[bytes, int]]]
 """Reads what a dialler says first; returns that, and its rank."""
@@ -30,7 +30,7 @@ Greet = Callable[[asyncio.StreamReader], Awaitable[tuple[bytes, int]]]
 class Proxy:
     """Listens on a free port of loopback, in place of one target; lives on a loop."""
 
-    def __init__(self, plan: Plan, target: Address, rank: int, greet: Greet) -> None:
+    def __init__(self, plan: Plan, target: HostPort, rank: int, greet: Greet) -> None:
         """`rank` is who is at the target; `greet` finds out who dials."""
         self.plan = plan
         self.port = 0
@@ -38,25 +38,25 @@ class Proxy:
         self._rank = rank
         self._greet = greet
         self._server: asyncio.Server | None = None
-        self._carried: dict[asyncio.Task[None], None] = {}
+        self._connections: dict[asyncio.Task[None], None] = {}
         self._loop = asyncio.get_running_loop()
-        self._begun = self._loop.time()
+        self._start = self._loop.time()
 
     async def start(self) -> None:
         """Listen; the plan's time begins."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
-        self._begun = self._loop.time()
+        self._start = self._loop.time()
 
     def now(self) -> float:
         """Return the seconds since the plan began; safe from any thread."""
-        return self._loop.time() - self._begun
+        return self._loop.time() - self._start
 
     async def aclose(self) -> None:
         """Break every connection and stop listening. Idempotent."""
         if self._server is not None:
             self._server.close()
-        carried = list(self._carried)
+        carried = list(self._connections)
         for task in carried:
             task.cancel()
         await asyncio.gather(*carried, return_exceptions=True)
@@ -66,23 +66,23 @@ class Proxy:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._carried[task] = None
+        self._connections[task] = None
         try:
             # Cancelled is only who is closed: nobody waits for what becomes of this.
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                await self._carry(reader, writer)
+                await self._relay(reader, writer)
         finally:
-            del self._carried[task]
+            del self._connections[task]
             writer.transport.abort()
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         said, dialler = await self._greet(reader)
         there, here = (dialler, self._rank), (self._rank, dialler)
         onward, back = await asyncio.open_connection(*self._target)
         try:
             ways = [
-                asyncio.create_task(self._pass(there, reader, back, said)),
-                asyncio.create_task(self._pass(here, onward, writer, b"")),
+                asyncio.create_task(self._forward(there, reader, back, said)),
+                asyncio.create_task(self._forward(here, onward, writer, b"")),
             ]
             try:
                 done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
@@ -95,7 +95,7 @@ class Proxy:
         finally:
             back.transport.abort()
 
-    async def _pass(
+    async def _forward(
         self,
         way: Way,
         reader: asyncio.StreamReader,
@@ -120,13 +120,13 @@ class Proxy:
             room -= len(piece)
             if not math.isinf(fate.rate):
                 await asyncio.sleep(len(piece) / fate.rate)
-            await self._until_it_passes(way)
+            await self._wait_passable(way)
             writer.write(flipped(piece, hit) if hit else piece)
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
 
-    async def _until_it_passes(self, way: Way) -> None:
+    async def _wait_passable(self, way: Way) -> None:
         while (until := self.plan.held_until(way, self.now())) > self.now():  # noqa: ASYNC110
             await asyncio.sleep(min(until - self.now(), _LOOK_SECONDS))
 
@@ -134,21 +134,21 @@ class Proxy:
 async def greeting(reader: asyncio.StreamReader) -> tuple[bytes, int]:
     """Read the Hello of a raw-socket link, as `transport.socket_greeting` has it."""
     preamble = await reader.readexactly(_PREAMBLE)
-    step = await reader.readexactly(int.from_bytes(preamble[_LENGTH_AT:], "little"))
+    step = await reader.readexactly(int.from_bytes(preamble[_LENGTH_OFFSET:], "little"))
     return preamble + step, peer_pb2.Hello.FromString(step).from_rank
 
 
 @contextmanager
-def session_through(plan: Plan, rank: int, coordinator: Address) -> Iterator[Proxy]:
+def session_through(plan: Plan, rank: int, coordinator: HostPort) -> Iterator[Proxy]:
     """Run a proxy to a coordinator for one rank, whose URL is to have the proxy's port.
 
     Only gRPC goes through it: with that the session, and questions about ranks.
     """
 
-    async def named(_: asyncio.StreamReader) -> tuple[bytes, int]:
+    async def greet(_: asyncio.StreamReader) -> tuple[bytes, int]:
         return b"", rank
 
-    with _running(plan, coordinator, COORDINATOR, named) as proxy:
+    with _run_proxy(plan, coordinator, COORDINATOR, greet) as proxy:
         yield proxy
 
 
@@ -160,24 +160,24 @@ def links_through(plan: Plan, rank: int) -> Iterator[list[Proxy]]:
     which the proxy is, once this process listens.
     """
     proxies: list[Proxy] = []
-    honest = SocketListening.start
+    honest = SocketListener.start
     with contextlib.ExitStack() as stack:
 
-        def start(listening: SocketListening, host: str) -> None:
+        def start(listening: SocketListener, host: str) -> None:
             honest(listening, host)
-            running = _running(plan, (host, listening.port), rank, greeting)
+            running = _run_proxy(plan, (host, listening.port), rank, greeting)
             proxies.append(stack.enter_context(running))
             listening.port = proxies[-1].port
 
-        SocketListening.start = start  # type: ignore[method-assign, assignment]
+        SocketListener.start = start  # type: ignore[method-assign, assignment]
         try:
             yield proxies
         finally:
-            SocketListening.start = honest  # type: ignore[method-assign]
+            SocketListener.start = honest  # type: ignore[method-assign]
 
 
 @contextmanager
-def _running(plan: Plan, target: Address, rank: int, greet: Greet) -> Iterator[Proxy]:
+def _run_proxy(plan: Plan, target: HostPort, rank: int, greet: Greet) -> Iterator[Proxy]:
     """Run a proxy on a thread of its own."""
     made: list[Proxy] = []
     ready, over = threading.Event(), threading.Event()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from allhands.errors import GroupAborted, PeerFailed
 
-RELEASED_SECONDS = 5.0
+RELEASE_SECONDS = 5.0
 """What the other ranks get to end in, once one has failed and their calls have been released."""
 
 
@@ -25,31 +25,31 @@ class RanksStuck(RankError, TimeoutError):
     """Ranks had not ended at the deadline; the text has where each of them was."""
 
 
-def surface(errors: Mapping[int, BaseException], size: int) -> None:
+def raise_first(errors: Mapping[int, BaseException], size: int) -> None:
     """Raise what the first rank raised of its own accord; `errors` come in their order.
 
     Raises:
         RankError: a rank failed.
         BaseException: one of `errors`, which says that there is nothing to test, or is Ctrl-C.
     """
-    own = {rank: error for rank, error in errors.items() if not _follows(error)} or errors
+    own = {rank: error for rank, error in errors.items() if not _is_consequence(error)} or errors
     failures = {rank: error for rank, error in own.items() if not _is_skip(error)}
     if not failures:
         raise next(iter(own.values()))
     rank, error = next(iter(failures.items()))
     if isinstance(error, KeyboardInterrupt):
         raise error
-    raise RankError(f"rank {rank} of {size} {told(error)}", rank, dict(errors)) from error
+    raise RankError(f"rank {rank} of {size} {describe_error(error)}", rank, dict(errors)) from error
 
 
-def ended_late(
+def make_stuck_error(
     stuck: Mapping[int, str], errors: Mapping[int, BaseException], size: int, deadline: float
 ) -> RanksStuck:
     """Word that ranks did not end in time; `stuck` says where each of them was."""
     first, cause, said = min(stuck), None, f"within {deadline:g} s"
     for rank, error in errors.items():
         if rank not in stuck:
-            first, cause, said = rank, error, f"after rank {rank} {told(error)}"
+            first, cause, said = rank, error, f"after rank {rank} {describe_error(error)}"
             break
     of = "rank" if len(stuck) == 1 else "ranks"
     named = ", ".join(map(str, stuck))
@@ -59,12 +59,12 @@ def ended_late(
     return found
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Say what a rank did that raised something."""
     return f"raised {type(error).__name__}: {error}"
 
 
-def _follows(error: BaseException) -> bool:
+def _is_consequence(error: BaseException) -> bool:
     """Say whether a rank failed only because another one did."""
     return isinstance(error, GroupAborted | PeerFailed)
 

@@ -20,7 +20,7 @@ from typing import Any
 from allhands.api import sync
 from allhands.runtime import stack_dump
 
-WHERE = "where"
+REQUEST_STACK = "where"
 """Asks where the function is."""
 
 
@@ -51,7 +51,7 @@ class Outcome:
     traceback: str = ""
 
 
-def find(module: str, file: str) -> None:
+def load_module(module: str, file: str) -> None:
     """Let a module be found under its name, as in the process where it was loaded.
 
     Raises:
@@ -59,7 +59,7 @@ def find(module: str, file: str) -> None:
     """
     if module == "__main__":
         if file:
-            loaded = _loaded("__mp_main__", file)  # so that it does not run as a program does
+            loaded = _load_file("__mp_main__", file)  # so that it does not run as a program does
             sys.modules["__main__"] = loaded
         return
     try:
@@ -67,10 +67,10 @@ def find(module: str, file: str) -> None:
     except ImportError:
         if not file:
             raise
-        _loaded(module, file)
+        _load_file(module, file)
 
 
-def _loaded(name: str, file: str) -> Any:
+def _load_file(name: str, file: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no module")
@@ -80,18 +80,18 @@ def _loaded(name: str, file: str) -> Any:
     return module
 
 
-class _Rank:
+class _RankProgram:
     """This process, and who has started it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._saying = threading.Lock()
+        self._send_lock = threading.Lock()
 
     def run(self) -> None:
         task: Task = self._connection.recv()
         threading.Thread(target=self._listen, name="who started this rank", daemon=True).start()
         try:
-            find(task.module, task.file)
+            load_module(task.module, task.file)
             function, arguments, named = pickle.loads(task.call)  # noqa: S301 - its own
             if task.options is not None:
                 sync.init_process_group(**task.options)
@@ -101,37 +101,37 @@ class _Rank:
                 sync.destroy_process_group()
         except BaseException as error:
             # First: what the others raise because of it is not the reason.
-            self._say(_failed(error))
-            if (world := sync.found_world()) is not None:
+            self._send(_make_failure(error))
+            if (world := sync.find_world()) is not None:
                 world.fail(error)
         else:
-            self._say(told)
+            self._send(told)
 
     def _listen(self) -> None:
         """Say where the function is when asked, until nobody can ask any more."""
         try:
-            while self._connection.recv() == WHERE:
-                self._say(stack_dump.main_thread())
+            while self._connection.recv() == REQUEST_STACK:
+                self._send(stack_dump.format_main_thread())
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)  # it is the leader of its group
 
-    def _say(self, what: object) -> None:
-        with self._saying:
-            self._connection.send(what)
+    def _send(self, message: object) -> None:
+        with self._send_lock:
+            self._connection.send(message)
 
 
-def _failed(error: BaseException) -> Outcome:
+def _make_failure(error: BaseException) -> Outcome:
     text = f"{type(error).__name__}: {error}"
     try:
         packed = pickle.dumps(error)
         pickle.loads(packed)  # noqa: S301 - own; many can be pickled, and not put together
     except Exception:
-        return Outcome(None, None, text, stack_dump.of_error(error))
-    return Outcome(None, packed, text, stack_dump.of_error(error))
+        return Outcome(None, None, text, stack_dump.format_error(error))
+    return Outcome(None, packed, text, stack_dump.format_error(error))
 
 
 def main() -> None:
     """Be a rank; the only argument of the process says where it is told what to do."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)  # what this process starts must not keep it open
-    _Rank(Connection(descriptor)).run()
+    _RankProgram(Connection(descriptor)).run()

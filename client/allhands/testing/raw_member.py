@@ -3,7 +3,7 @@
 import queue
 from typing import Literal, TypeAlias
 
-from allhands.coordinator.endpoint import Endpoint, dial
+from allhands.coordinator.endpoint import Endpoint, configure_channel
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -18,15 +18,15 @@ class RawMember:
     """A session that says only what it is told to say."""
 
     def __init__(self, endpoint: Endpoint, join: wire.Join) -> None:
-        made = dial(endpoint)
+        made = configure_channel(endpoint)
         self._channel = made.open()
         self._requests: queue.SimpleQueue[wire.SessionRequest | None] = queue.SimpleQueue()
-        self.say(join=join)
+        self.send(join=join)
         self._events = coordinator_pb2_grpc.CoordinatorStub(self._channel).Session(
             iter(self._requests.get, None), metadata=made.metadata, timeout=_LIFE_SECONDS
         )
 
-    def say(
+    def send(
         self,
         *,
         join: wire.Join | None = None,
@@ -38,7 +38,7 @@ class RawMember:
             wire.SessionRequest(join=join, heartbeat=heartbeat, open_group=open_group, leave=leave)
         )
 
-    def hear(self, kind: EventKind) -> wire.SessionEvent:
+    def receive(self, kind: EventKind) -> wire.SessionEvent:
         """Read events until one of this kind has come, and return it."""
         while not (event := next(self._events)).HasField(kind):
             pass

@@ -19,7 +19,7 @@ class ScheduleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class _AreaState:
     """An area, and which of its elements nobody has written yet; None: all are defined."""
 
     values: Array
@@ -40,10 +40,10 @@ class Replica:
         self.rounds = schedule.rounds
         self._reduce = reduce
         self._areas = {
-            Area.INPUT: _Memory(np.empty(0, output.dtype) if given is None else given, None),
-            Area.OUTPUT: _Memory(output, None if given is None else _all_of(len(output))),
-            Area.SCRATCH: _Memory(
-                np.empty(schedule.scratch, output.dtype), _all_of(schedule.scratch)
+            Area.INPUT: _AreaState(np.empty(0, output.dtype) if given is None else given, None),
+            Area.OUTPUT: _AreaState(output, None if given is None else _make_mask(len(output))),
+            Area.SCRATCH: _AreaState(
+                np.empty(schedule.scratch, output.dtype), _make_mask(schedule.scratch)
             ),
         }
 
@@ -57,18 +57,18 @@ class Replica:
         if len(step.recvs) > 1:
             self._check_overlaps(index, step)
 
-    def outgoing(self, index: int, send: Send) -> Array:
+    def read_send(self, index: int, send: Send) -> Array:
         """Return a snapshot of what is sent in a round."""
         return self._read(index, send.span, "sends").copy()
 
-    def land(self, index: int, recv: Recv, values: Array) -> None:
+    def apply_receive(self, index: int, recv: Recv, values: Array) -> None:
         """Let arrive what was sent for a receive of a round."""
         if len(values) != len(recv.span):
             raise ScheduleError(
                 f"round {index}: rank {recv.peer} sends {len(values)} elements to rank "
                 f"{self.rank}, which expects {len(recv.span)}"
             )
-        if recv.reduce:
+        if recv.reduces:
             held = self._read(index, recv.span, "reduces into")
             if recv.peer < self.rank:
                 values = self._reduce(values, held)
@@ -80,16 +80,23 @@ class Replica:
 
     def _copy(self, index: int, copy: Copy) -> None:
         if len(copy.source) != len(copy.target):
-            self._refuse(index, f"copies {_text(copy.source)} to {_text(copy.target)}")
+            self._refuse(
+                index, f"copies {_format_span(copy.source)} to {_format_span(copy.target)}"
+            )
         if copy.source.overlaps(copy.target):
-            self._refuse(index, f"copies {_text(copy.source)} onto itself, {_text(copy.target)}")
+            self._refuse(
+                index,
+                f"copies {_format_span(copy.source)} onto itself, {_format_span(copy.target)}",
+            )
         self._write(index, copy.target, self._read(index, copy.source, "copies"), "copies into")
 
     def _fold(self, index: int, fold: Fold) -> None:
         for source in fold.sources:
             partly = source != fold.target and source.overlaps(fold.target)
             if partly or len(source) != len(fold.target):
-                self._refuse(index, f"folds {_text(source)} into {_text(fold.target)}")
+                self._refuse(
+                    index, f"folds {_format_span(source)} into {_format_span(fold.target)}"
+                )
         first, *others = [self._read(index, source, "folds").copy() for source in fold.sources]
         for other in others:
             first = self._reduce(first, other)
@@ -98,39 +105,40 @@ class Replica:
     def _check_overlaps(self, index: int, step: Round) -> None:
         for position, recv in enumerate(step.recvs):
             for earlier in step.recvs[:position]:
-                both_reduce = recv.reduce and earlier.reduce
+                both_reduce = recv.reduces and earlier.reduces
                 if recv.span.overlaps(earlier.span) and not both_reduce:
                     self._refuse(
                         index,
-                        f"receives {_text(earlier.span)} from rank {earlier.peer} and, over it, "
-                        f"{_text(recv.span)} from rank {recv.peer}",
+                        f"receives {_format_span(earlier.span)} from rank {earlier.peer} and, "
+                        "over it, "
+                        f"{_format_span(recv.span)} from rank {recv.peer}",
                     )
 
     def _read(self, index: int, span: Span, verb: str) -> Array:
-        memory = self._memory(index, span, verb)
+        memory = self._get_area(index, span, verb)
         if memory.undefined is not None and memory.undefined[span.start : span.stop].any():
-            self._refuse(index, f"{verb} {_text(span)} before it was written")
+            self._refuse(index, f"{verb} {_format_span(span)} before it was written")
         return memory.values[span.start : span.stop]
 
     def _write(self, index: int, span: Span, values: Array, verb: str) -> None:
         if span.area is Area.INPUT:
-            self._refuse(index, f"{verb} {_text(span)}, which is never written")
-        memory = self._memory(index, span, verb)
+            self._refuse(index, f"{verb} {_format_span(span)}, which is never written")
+        memory = self._get_area(index, span, verb)
         memory.values[span.start : span.stop] = values
         if memory.undefined is not None:
             memory.undefined[span.start : span.stop] = False
 
-    def _memory(self, index: int, span: Span, verb: str) -> _Memory:
+    def _get_area(self, index: int, span: Span, verb: str) -> _AreaState:
         memory = self._areas[span.area]
         if span.stop > len(memory.values):
-            self._refuse(index, f"{verb} {_text(span)} of {len(memory.values)} elements")
+            self._refuse(index, f"{verb} {_format_span(span)} of {len(memory.values)} elements")
         return memory
 
     def _refuse(self, index: int, what: str) -> NoReturn:
         raise ScheduleError(f"round {index}: rank {self.rank} {what}")
 
 
-def replicas(
+def make_replicas(
     schedules: Sequence[Schedule],
     inputs: Sequence[Array] | None,
     outputs: Sequence[Array],
@@ -166,9 +174,9 @@ def replicas(
     ]
 
 
-def _text(span: Span) -> str:
+def _format_span(span: Span) -> str:
     return f"{span.area.value}[{span.start}:{span.stop}]"
 
 
-def _all_of(length: int) -> npt.NDArray[np.bool_]:
+def _make_mask(length: int) -> npt.NDArray[np.bool_]:
     return np.ones(length, np.bool_)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allhands.collectives.schedule import Schedule
-from allhands.testing.replica import Array, Reduce, Replica, ScheduleError, replicas
+from allhands.testing.replica import Array, Reduce, Replica, ScheduleError, make_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def simulate(
             or undefined memory read; receives of a round overwrite each other. The outputs are
             undefined then.
     """
-    ranks = replicas(schedules, inputs, outputs, reduce)
+    ranks = make_replicas(schedules, inputs, outputs, reduce)
     messages = [0] * len(ranks)
     elements = [0] * len(ranks)
     rounds = 0
@@ -61,7 +61,7 @@ def _exchange(index: int, ranks: Sequence[Replica]) -> None:
     underway: defaultdict[tuple[int, int], deque[Array]] = defaultdict(deque)
     for replica in ranks:
         for send in replica.rounds[index].sends:
-            underway[replica.rank, send.peer].append(replica.outgoing(index, send))
+            underway[replica.rank, send.peer].append(replica.read_send(index, send))
     for replica in ranks:
         for recv in replica.rounds[index].recvs:
             waiting = underway[recv.peer, replica.rank]
@@ -70,7 +70,7 @@ def _exchange(index: int, ranks: Sequence[Replica]) -> None:
                     f"round {index}: rank {replica.rank} waits for rank {recv.peer}, "
                     "which sends it nothing more"
                 )
-            replica.land(index, recv, waiting.popleft())
+            replica.apply_receive(index, recv, waiting.popleft())
     for (sender, target), lost in underway.items():
         if lost:
             raise ScheduleError(

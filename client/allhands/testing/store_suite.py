@@ -36,7 +36,7 @@ class StoreSuite:
         assert store.get("key") == b""
 
     def test_get_waits_until_another_sets_the_key(self, store: Store) -> None:
-        waiting = _in_thread(lambda: store.get("late"))
+        waiting = _run_in_thread(lambda: store.get("late"))
         assert not waiting.done()
         store.set("late", b"here")
         assert waiting.result(_PATIENCE) == b"here"
@@ -59,7 +59,7 @@ class StoreSuite:
 
     def test_wait_returns_once_all_keys_exist(self, store: Store) -> None:
         store.set("a", b"")
-        waiting = _in_thread(lambda: store.wait(["a", "b", "c"]))
+        waiting = _run_in_thread(lambda: store.wait(["a", "b", "c"]))
         store.set("b", b"")
         assert not waiting.done()
         store.set("c", b"")
@@ -149,7 +149,7 @@ class StoreSuite:
         assert store.get("key") == b"abc"
 
     def test_append_wakes_who_waits_for_the_key(self, store: Store) -> None:
-        waiting = _in_thread(lambda: store.get("late"))
+        waiting = _run_in_thread(lambda: store.get("late"))
         store.append("late", b"x")
         assert waiting.result(_PATIENCE) == b"x"
 
@@ -159,7 +159,7 @@ class StoreSuite:
 
     def test_multi_get_waits_for_every_key(self, store: Store) -> None:
         store.set("a", b"1")
-        waiting = _in_thread(lambda: store.multi_get(["a", "b"]))
+        waiting = _run_in_thread(lambda: store.multi_get(["a", "b"]))
         assert not waiting.done()
         store.set("b", b"2")
         assert waiting.result(_PATIENCE) == [b"1", b"2"]
@@ -217,7 +217,7 @@ class StoreSuite:
         assert store.queue_len("queue") == 0
 
     def test_a_pop_waits_until_another_pushes(self, store: Store) -> None:
-        waiting = _in_thread(lambda: store.queue_pop("queue"))
+        waiting = _run_in_thread(lambda: store.queue_pop("queue"))
         assert not waiting.done()
         store.queue_push("queue", b"here")
         assert waiting.result(_PATIENCE) == b"here"
@@ -258,7 +258,7 @@ class StoreSuite:
         assert other.get("key") == b"value"
         other.set_timeout(_SHORT)
         assert store.timeout != other.timeout
-        waiting = _in_thread(lambda: store.get("late"))
+        waiting = _run_in_thread(lambda: store.get("late"))
         other.set("late", b"here")
         assert waiting.result(_PATIENCE) == b"here"
 
@@ -272,7 +272,7 @@ class StoreSuite:
             store.queue_push("", b"")
 
 
-def _in_thread(call: Callable[[], object]) -> Future[object]:
+def _run_in_thread(call: Callable[[], object]) -> Future[object]:
     """Run `call` in a thread of its own; return once that thread runs."""
     future: Future[object] = Future()
     running = threading.Event()

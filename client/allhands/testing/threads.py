@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 
 from allhands.api import sync
 from allhands.runtime import stack_dump
-from allhands.testing.crew import Crew, CrewSeat
-from allhands.testing.rank_errors import RELEASED_SECONDS, ended_late, surface
+from allhands.testing.crew import ThreadRankHandle, ThreadRanks
+from allhands.testing.rank_errors import RELEASE_SECONDS, make_stuck_error, raise_first
 
 R = TypeVar("R")
 
 DEADLINE = 60.0
 """Seconds that all ranks together may take."""
-_LAST_SECONDS = 2.0
+_END_SECONDS = 2.0
 
 
 def run_threads(
@@ -51,7 +51,7 @@ def run_threads(
         raise ValueError(f"a world has at least one rank, not {size}")
 
     def call(body: Callable[..., R]) -> list[R]:
-        return _Run(size, _with_rank(body), deadline, options if init else None).results()
+        return _ThreadRun(size, _accept_rank(body), deadline, options if init else None).run()
 
     return call
 
@@ -84,7 +84,7 @@ def on_threads(
     return decorate
 
 
-class _Run:
+class _ThreadRun:
     """One function on all threads, from their beginning to their end."""
 
     def __init__(
@@ -101,68 +101,68 @@ class _Run:
         self._size = size
         self._changed = threading.Condition()
         self._running = set(range(size))
-        self._given: dict[int, Any] = {}
+        self._results: dict[int, Any] = {}
         self._errors: dict[int, BaseException] = {}
         """In the order in which they were raised."""
         self._failed_at = 0.0
 
-    def results(self) -> list[Any]:
-        self._crew = Crew(self._size)
+    def run(self) -> list[Any]:
+        self._ranks = ThreadRanks(self._size)
         threads: list[threading.Thread] = []
         try:
             for rank in range(self._size):
-                act = functools.partial(contextvars.copy_context().run, self._rank, rank)
+                act = functools.partial(contextvars.copy_context().run, self._run_rank, rank)
                 thread = threading.Thread(target=act, name=f"rank {rank}", daemon=True)
                 threads.append(thread)
                 thread.start()
             stuck = self._wait(threads)
         except BaseException:  # Ctrl-C
-            self._crew.abort("who called run_threads was interrupted")
-            self._wait_until(time.monotonic() + _LAST_SECONDS)
+            self._ranks.abort("who called run_threads was interrupted")
+            self._wait_until(time.monotonic() + _END_SECONDS)
             raise
         finally:
-            self._crew.close()
+            self._ranks.close()
         with self._changed:  # a thread that is left behind may still fail
             errors = dict(self._errors)
         if stuck:
-            raise ended_late(stuck, errors, self._size, self._deadline)
+            raise make_stuck_error(stuck, errors, self._size, self._deadline)
         if errors:
-            surface(errors, self._size)
-        return [self._given[rank] for rank in range(self._size)]
+            raise_first(errors, self._size)
+        return [self._results[rank] for rank in range(self._size)]
 
     # ------------------------------------------------------------ on the rank's thread
 
-    def _rank(self, rank: int) -> None:
+    def _run_rank(self, rank: int) -> None:
         try:
-            self._seated(rank, self._crew.seat(rank))
+            self._run_bound(rank, self._ranks.make_handle(rank))
         except BaseException as error:
-            self._failed(rank, error)
+            self._record_failure(rank, error)
         finally:
             with self._changed:
                 self._running.discard(rank)
                 self._changed.notify_all()
 
-    def _seated(self, rank: int, seat: CrewSeat) -> None:
-        sync.sit(seat)
+    def _run_bound(self, rank: int, handle: ThreadRankHandle) -> None:
+        sync.bind_thread_rank(handle)
         try:
             if self._options is not None:
                 sync.init_process_group(backend="threads", **self._options)
-            self._given[rank] = self._body(rank)
+            self._results[rank] = self._body(rank)
         except BaseException as error:
             # First: what the others raise because of it is not the reason.
-            self._failed(rank, error)
-            if (world := sync.rise()) is not None:
+            self._record_failure(rank, error)
+            if (world := sync.unbind_thread_rank()) is not None:
                 world.fail(error)
         else:
-            if (world := sync.rise()) is not None:
+            if (world := sync.unbind_thread_rank()) is not None:
                 world.close()
 
-    def _failed(self, rank: int, error: BaseException) -> None:
+    def _record_failure(self, rank: int, error: BaseException) -> None:
         with self._changed:
             self._failed_at = self._failed_at or time.monotonic()
             self._errors.setdefault(rank, error)
             self._changed.notify_all()
-        self._crew.give_up(f"rank {rank} has failed: {type(error).__name__}: {error}")
+        self._ranks.release_joining(f"rank {rank} has failed: {type(error).__name__}: {error}")
 
     # ------------------------------------------------------------ on the thread of who calls
 
@@ -173,15 +173,17 @@ class _Run:
             while self._running:
                 limit = begun + self._deadline
                 if self._failed_at:
-                    limit = min(limit, self._failed_at + RELEASED_SECONDS)
+                    limit = min(limit, self._failed_at + RELEASE_SECONDS)
                 if (left := limit - time.monotonic()) <= 0:
                     break
                 self._changed.wait(left)
-            stuck = {rank: stack_dump.of_thread(threads[rank]) for rank in sorted(self._running)}
+            stuck = {
+                rank: stack_dump.format_thread(threads[rank]) for rank in sorted(self._running)
+            }
         if stuck:
             named = ", ".join(map(str, stuck))
-            self._crew.abort(f"ranks {named} did not end within {self._deadline:g} s")
-            self._wait_until(time.monotonic() + _LAST_SECONDS)
+            self._ranks.abort(f"ranks {named} did not end within {self._deadline:g} s")
+            self._wait_until(time.monotonic() + _END_SECONDS)
         return stuck
 
     def _wait_until(self, limit: float) -> None:
@@ -189,7 +191,7 @@ class _Run:
             self._changed.wait_for(lambda: not self._running, limit - time.monotonic())
 
 
-def _with_rank(body: Callable[..., R]) -> Callable[[int], R]:
+def _accept_rank(body: Callable[..., R]) -> Callable[[int], R]:
     """Return a function of the rank; the given one may have no use for it."""
     given = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(body).parameters.values()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def until(claim: Callable[[], bool], seconds: float = 10.0) -> None:
+def poll_until(claim: Callable[[], bool], seconds: float = 10.0) -> None:
     """Ask again and again, until the claim holds.
 
     Raises:

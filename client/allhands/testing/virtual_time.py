@@ -27,7 +27,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.now = 0.0
-        super().__init__(_Leap(self))
+        super().__init__(_SkippingSelector(self))
 
     def time(self) -> float:
         return self.now
@@ -43,11 +43,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         Standstill: it waits for what cannot come.
     """
     loop = VirtualLoop()
-    with _clock_of(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+    with _patch_monotonic(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(main)
 
 
-class _Leap(selectors.BaseSelector):
+class _SkippingSelector(selectors.BaseSelector):
     """Looks at what is ready, and lets the time that it should have waited have passed."""
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -83,7 +83,7 @@ class _Leap(selectors.BaseSelector):
 
 
 @contextmanager
-def _clock_of(loop: VirtualLoop) -> Iterator[None]:
+def _patch_monotonic(loop: VirtualLoop) -> Iterator[None]:
     real, here = time.monotonic, threading.get_ident()
 
     def monotonic() -> float:

@@ -10,27 +10,27 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import _rendezvous_handlers
 
-from allhands.runtime.loading import uncollected
+from allhands.runtime.loading import pause_gc
 from allhands.torch.names import FAKE, NAME, SCHEME
 
 if TYPE_CHECKING:
     from allhands.torch.process_group import ProcessGroup
-    from allhands.torch.rendezvous import Given
+    from allhands.torch.rendezvous import JoinedStores
     from allhands.torch.store import Store
 
 
 def register() -> None:
     """Make the backend, `ah://` and `fake://` known to torch.distributed. Idempotent."""
     if SCHEME not in _rendezvous_handlers:
-        dist.register_rendezvous_handler(SCHEME, Rendezvous())
+        dist.register_rendezvous_handler(SCHEME, UrlRendezvous())
     if FAKE not in _rendezvous_handlers:
-        dist.register_rendezvous_handler(FAKE, meet_nobody)
+        dist.register_rendezvous_handler(FAKE, rendezvous_fake)
     if NAME.upper() not in dist.Backend._plugins:
-        found = devices(torch.backends.cuda.is_built())
-        dist.Backend.register_backend(NAME, Creator(), extended_api=True, devices=found)
+        found = list_devices(torch.backends.cuda.is_built())
+        dist.Backend.register_backend(NAME, ProcessGroupFactory(), extended_api=True, devices=found)
 
 
-def devices(has_cuda: bool) -> list[str]:
+def list_devices(has_cuda: bool) -> list[str]:
     """Return the devices that the backend is said to be for.
 
     PyTorch takes CUDA's where they are among them, as ShardedTensor does, without a look whether
@@ -53,33 +53,33 @@ def require_ml_dtypes() -> None:
         )
 
 
-class Rendezvous:
+class UrlRendezvous:
     """What PyTorch calls with an `ah://` URL, and keeps for as long as the process."""
 
     def __init__(self) -> None:
-        self._given: Given | None = None
+        self._stores: JoinedStores | None = None
 
     def __call__(
         self, url: str, timeout: timedelta | None = None, **_: Any
     ) -> "Iterator[tuple[Store, int, int]]":
         """Give a store, this process's rank and how many there are, once; see `rendezvous`."""
         require_ml_dtypes()
-        from allhands.torch.rendezvous import Given
+        from allhands.torch.rendezvous import JoinedStores
 
-        if self._given is None:
-            self._given = Given()
-        store = self._given.join(url, timeout)
+        if self._stores is None:
+            self._stores = JoinedStores()
+        store = self._stores.join(url, timeout)
         yield store, store.world.group.rank, store.world.group.size
 
 
-def meet_nobody(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
+def rendezvous_fake(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
     """Give what `init_method="fake://"` wants; see `fakes`."""
     from allhands.torch import fakes
 
-    return fakes.rendezvous(url)
+    return fakes.open_fake_rendezvous(url)
 
 
-class Creator:
+class ProcessGroupFactory:
     """What PyTorch calls for a process group, and keeps for as long as the process.
 
     It keeps the TCPStore of the last default group alive: rank 0 hosts that, and the others, who
@@ -87,25 +87,25 @@ class Creator:
     """
 
     def __init__(self) -> None:
-        self._last: Any = None
+        self._last_store: Any = None
 
     def __call__(self, opts: Any, pg_options: Any = None) -> "ProcessGroup":
         """Make a process group; see `places`."""
         require_ml_dtypes()
-        with uncollected():
+        with pause_gc():
             from allhands.recorder import source
             from allhands.torch import operators, places, ways_round
             from allhands.torch.options import refuse_options
-            from allhands.torch.store import whole
+            from allhands.torch.store import unwrap_prefix
 
         refuse_options(pg_options)
-        source.skip(os.path.dirname(torch.__file__))
+        source.skip_folder(os.path.dirname(torch.__file__))
         # Not before: programs hide devices (CUDA_VISIBLE_DEVICES) until they make a group.
-        dist.Backend.backend_capability[NAME] = devices(torch.cuda.device_count() > 0)
+        dist.Backend.backend_capability[NAME] = list_devices(torch.cuda.device_count() > 0)
         operators.install()
-        ways_round.take()
+        ways_round.install()
         group = places.open_group(opts)
-        store = whole(opts.store)
+        store = unwrap_prefix(opts.store)
         if not opts.global_ranks_in_group:
-            self._last = store if isinstance(store, dist.TCPStore) else None
+            self._last_store = store if isinstance(store, dist.TCPStore) else None
         return group

@@ -12,13 +12,13 @@ import torch
 from torch.distributed import distributed_c10d
 
 from allhands.torch.process_group import ProcessGroup
-from allhands.torch.rendezvous import Joined
+from allhands.torch.rendezvous import WorldStore
 
-_NAMES_APART: Final = 1 << 20
+_NAMES_PER_GENERATION: Final = 1 << 20
 """More groups than a program makes: those after a loss have names that none had before."""
 
 
-def default_group() -> ProcessGroup | None:
+def get_default_group() -> ProcessGroup | None:
     """Return the default group; None: it is of another backend.
 
     Raises:
@@ -28,12 +28,12 @@ def default_group() -> ProcessGroup | None:
     return default if isinstance(default, ProcessGroup) else None
 
 
-def other_groups(default: ProcessGroup) -> list[Any]:
+def list_other_groups(default: ProcessGroup) -> list[Any]:
     """Return the groups that there are beside the default one, of whatever backend."""
     return [one for one in distributed_c10d._world.pg_map if one is not default]
 
 
-def ranks_of(group: Any) -> Mapping[int, int]:
+def get_ranks(group: Any) -> Mapping[int, int]:
     """Return the rank in a group of each rank of the world that is in it.
 
     Raises:
@@ -45,10 +45,12 @@ def ranks_of(group: Any) -> Mapping[int, int]:
     return found
 
 
-def enter(group: ProcessGroup, like: Any, ranks: Mapping[int, int], description: str) -> None:
+def register_group(
+    group: ProcessGroup, template: Any, ranks: Mapping[int, int], description: str
+) -> None:
     """Make a group known as one that is of the same backend as another; `ranks` as `ranks_of`."""
-    backend, _ = distributed_c10d._world.pg_map[like]
-    config = distributed_c10d._world.pg_backend_config[like]
+    backend, _ = distributed_c10d._world.pg_map[template]
+    config = distributed_c10d._world.pg_backend_config[template]
     group.setGroupDesc(description)
     distributed_c10d._register_pg_in_world(
         group,
@@ -66,25 +68,25 @@ def replace_default(old: ProcessGroup, new: ProcessGroup) -> None:
 
     Groups that are known beside the old one are known no more.
     """
-    gone = [*other_groups(old), old]
+    gone = [*list_other_groups(old), old]
     new.generation = old.generation + 1
-    enter(new, old, {rank: rank for rank in range(new.size())}, old.group_desc)
+    register_group(new, old, {rank: rank for rank in range(new.size())}, old.group_desc)
     distributed_c10d._update_default_pg(new)
     for one in gone:
-        leave(one)
-    distributed_c10d._world.group_count = new.generation * _NAMES_APART
+        forget_group(one)
+    distributed_c10d._world.group_count = new.generation * _NAMES_PER_GENERATION
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # what was compiled holds the ranks, size and names of before
 
 
-def leave(group: Any) -> None:
+def forget_group(group: Any) -> None:
     """Let torch.distributed forget a group, which is not ended by that."""
     distributed_c10d._cleanup_process_group_global_state(group)
 
 
-def lasting_store(default: ProcessGroup) -> Any:
+def get_lasting_store(default: ProcessGroup) -> Any:
     """Return the store of a default group, or else one of its job, at the coordinator.
 
     The one that PyTorch has met by may be gone with the rank that hosted it.
     """
-    return default.held_store or Joined(default.world, default.group.timeout)
+    return default.owned_store or WorldStore(default.world, default.group.timeout)

@@ -9,13 +9,13 @@ import torch.distributed as dist
 
 from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
-from allhands.group.coalescing import Collecting, Promised
+from allhands.group.coalescing import CoalescedWork, CoalescingGroup
 from allhands.group.group import Group
-from allhands.torch.options import limit
-from allhands.torch.texts import worded
+from allhands.torch.options import to_limit
+from allhands.torch.texts import append_gloo_text
 
 
-class Block:
+class CoalescingBlock:
     """What one thread calls on a group from now on, until the end.
 
     Messages from point to point are made at once; what is no collective of one step is refused.
@@ -27,16 +27,18 @@ class Block:
         Raises:
             RuntimeError: calls of the group are being collected already.
         """
-        self._open = contextlib.ExitStack()
-        self._collecting = self._open.enter_context(Collecting.on(group, threading.get_ident()))
+        self._stack = contextlib.ExitStack()
+        self._coalescing = self._stack.enter_context(
+            CoalescingGroup.coalesce(group, threading.get_ident())
+        )
 
-    def end(self) -> "Together":
+    def end(self) -> "TorchCoalescedWork":
         """Make what was called; what is alike, one after the other, travels as one."""
-        self._open.close()
-        return Together(self._collecting.make())
+        self._stack.close()
+        return TorchCoalescedWork(self._coalescing.submit_all())
 
 
-class Together(dist.Work):  # type: ignore[misc]
+class TorchCoalescedWork(dist.Work):  # type: ignore[misc]
     """The calls of a block in flight; safe from any thread."""
 
     def __init__(self, works: Sequence[NativeWork]) -> None:
@@ -47,13 +49,13 @@ class Together(dist.Work):  # type: ignore[misc]
         """Block until all have ended; return True. Raises what the first raises that failed."""
         for work in self._works:
             try:
-                work.wait(limit(timeout))
+                work.wait(to_limit(timeout))
             except (CollectiveTimeout, PeerFailed) as error:
                 is_over = error is work.exception()
-                worded(error, work.operation, None if is_over else limit(timeout))
+                append_gloo_text(error, work.operation, None if is_over else to_limit(timeout))
                 raise
-            if isinstance(work, Promised) and work.settle is not None:
-                work.settle()
+            if isinstance(work, CoalescedWork) and work.on_success is not None:
+                work.on_success()
         return True
 
     def synchronize(self) -> None:
@@ -67,4 +69,4 @@ class Together(dist.Work):  # type: ignore[misc]
 
     def exception(self) -> BaseException | None:
         errors = (work.exception() for work in self._works)
-        return next((worded(error) for error in errors if error is not None), None)
+        return next((append_gloo_text(error) for error in errors if error is not None), None)

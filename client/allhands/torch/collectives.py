@@ -1,4 +1,4 @@
-"""The collectives of c10d on tensors: lent as arrays to those of `allhands.c10d`."""
+"""The collectives of c10d on tensors: views as arrays to those of `allhands.c10d`."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,13 +19,13 @@ from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import InvalidArgument
 from allhands.torch import forms
-from allhands.torch.events import recorded
-from allhands.torch.options import operation, settled
-from allhands.torch.tensors import Lent
-from allhands.torch.work import Copied, Work
+from allhands.torch.events import record_event
+from allhands.torch.options import make_options, to_reduce_op
+from allhands.torch.tensors import TensorViews
+from allhands.torch.work import StagedWorks, Work
 
 
-class Collectives:
+class TorchCollectives:
     """The calls of a process group that all its ranks make, in the forms that c10d has."""
 
     @property
@@ -33,55 +33,57 @@ class Collectives:
         """What calls are made on."""
         raise NotImplementedError
 
-    copied: Copied
+    staged_works: StagedWorks
     """Its works whose tensors wait for what was copied."""
 
-    def _work(self, native: NativeWork, lent: Lent, result: Any) -> Work:
-        work = Work(native, lent, result)
-        if lent.gives_back:
-            self.copied.add(work)
+    def _make_work(self, native: NativeWork, views: TensorViews, result: Any) -> Work:
+        work = Work(native, views, result)
+        if views.needs_copy_back:
+            self.staged_works.add(work)
         return work
 
     # ------------------------------------------------------------ whole tensors
 
-    @recorded("broadcast", "tensors")
+    @record_event("broadcast", "tensors")
     def broadcast(
         self, tensors: Any, opts: Any = None, *, root: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = forms.rooted(opts, root)
-        options = settled(BroadcastOptions, opts, timeout, **more)
-        tensors = forms.several(tensors)
-        lent = Lent("broadcast")
-        return self._work(self.native.broadcast(lent.all_written(tensors), options), lent, tensors)
+        opts, more = forms.split_root(opts, root)
+        options = make_options(BroadcastOptions, opts, timeout, **more)
+        tensors = forms.as_list(tensors)
+        views = TensorViews("broadcast")
+        return self._make_work(
+            self.native.broadcast(views.view_inouts(tensors), options), views, tensors
+        )
 
-    @recorded("all_reduce", "tensors")
+    @record_event("all_reduce", "tensors")
     def allreduce(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = forms.combined(opts, op)
-        options = settled(AllreduceOptions, opts, timeout, **more)
-        tensors = forms.several(tensors)
-        lent = Lent("allreduce")
-        arrays = lent.all_written(tensors)
-        if lent.holds_sparse and options.reduceOp in (ReduceOp.MIN, ReduceOp.MAX):
+        opts, more = forms.split_reduce_op(opts, op)
+        options = make_options(AllreduceOptions, opts, timeout, **more)
+        tensors = forms.as_list(tensors)
+        views = TensorViews("allreduce")
+        arrays = views.view_inouts(tensors)
+        if views.has_sparse and options.reduceOp in (ReduceOp.MIN, ReduceOp.MAX):
             # PyTorch's backends leave open whether what is not stored counts as zero.
             raise InvalidArgument(
                 f"allreduce: unsupported reduction operation: {options.reduceOp} of sparse "
                 "tensors; use SUM or AVG, or to_dense()"
             )
-        return self._work(self.native.allreduce(arrays, options), lent, tensors)
+        return self._make_work(self.native.allreduce(arrays, options), views, tensors)
 
-    @recorded("all_reduce", "tensors")
+    @record_event("all_reduce", "tensors")
     def allreduce_coalesced(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = forms.combined(opts, op)
-        options = settled(AllreduceCoalescedOptions, opts, timeout, **more)
-        lent = Lent("allreduce_coalesced")
-        work = self.native.allreduce_coalesced(lent.all_written(tensors), options)
-        return self._work(work, lent, tensors)
+        opts, more = forms.split_reduce_op(opts, op)
+        options = make_options(AllreduceCoalescedOptions, opts, timeout, **more)
+        views = TensorViews("allreduce_coalesced")
+        work = self.native.allreduce_coalesced(views.view_inouts(tensors), options)
+        return self._make_work(work, views, tensors)
 
-    @recorded("reduce", "tensors")
+    @record_event("reduce", "tensors")
     def reduce(
         self,
         tensors: Any,
@@ -91,19 +93,19 @@ class Collectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.rooted(opts, root)
+        opts, more = forms.split_root(opts, root)
         if op is not None:
-            more["reduceOp"] = operation(op)
-        options = settled(ReduceOptions, opts, timeout, **more)
-        tensors = forms.several(tensors)
-        lent = Lent("reduce")
+            more["reduceOp"] = to_reduce_op(op)
+        options = make_options(ReduceOptions, opts, timeout, **more)
+        tensors = forms.as_list(tensors)
+        views = TensorViews("reduce")
         is_root = options.rootRank == self.native.rank()
-        arrays = lent.all_written(tensors) if is_root else lent.all_read(tensors)
-        return self._work(self.native.reduce(arrays, options), lent, tensors)
+        arrays = views.view_inouts(tensors) if is_root else views.view_inputs(tensors)
+        return self._make_work(self.native.reduce(arrays, options), views, tensors)
 
     # ------------------------------------------------------------ blocks
 
-    @recorded("all_gather", "input_tensors")
+    @record_event("all_gather", "input_tensors")
     def allgather(
         self,
         output_tensors: Any,
@@ -112,25 +114,25 @@ class Collectives:
         *,
         timeout: timedelta | None = None,
     ) -> Work:
-        options = settled(AllgatherOptions, opts, timeout)
-        given, into = forms.nested(input_tensors, output_tensors)
-        lent = Lent("allgather")
-        arrays = lent.lists_filled(into)
-        work = self.native.allgather(arrays, lent.all_read(given), options)
-        return self._work(work, lent, forms.of_lists(into))
+        options = make_options(AllgatherOptions, opts, timeout)
+        given, into = forms.pair_lists(input_tensors, output_tensors)
+        views = TensorViews("allgather")
+        arrays = views.view_output_lists(into)
+        work = self.native.allgather(arrays, views.view_inputs(given), options)
+        return self._make_work(work, views, forms.unwrap_single(into))
 
-    @recorded("all_gather_into_tensor", "x")
+    @record_event("all_gather_into_tensor", "x")
     def all_gather_single(
         self, output: Any, x: Any, opts: Any = None, *, timeout: timedelta | None = None
     ) -> Work:
-        options = settled(AllgatherOptions, opts, timeout)
-        lent = Lent("all_gather_single")
-        work = self.native.all_gather_single(lent.written(output), lent.read(x), options)
-        return self._work(work, lent, [output])
+        options = make_options(AllgatherOptions, opts, timeout)
+        views = TensorViews("all_gather_single")
+        work = self.native.all_gather_single(views.view_inout(output), views.view_input(x), options)
+        return self._make_work(work, views, [output])
 
     _allgather_base = all_gather_single
 
-    @recorded("all_gather", "input_list")
+    @record_event("all_gather", "input_list")
     def allgather_coalesced(
         self,
         output_lists: Any,
@@ -139,25 +141,25 @@ class Collectives:
         *,
         timeout: timedelta | None = None,
     ) -> Work:
-        options = settled(AllgatherOptions, opts, timeout)
-        lent = Lent("allgather_coalesced")
-        arrays = lent.lists_filled(output_lists)
-        work = self.native.allgather_coalesced(arrays, lent.all_read(input_list), options)
-        return self._work(work, lent, forms.of_lists(output_lists))
+        options = make_options(AllgatherOptions, opts, timeout)
+        views = TensorViews("allgather_coalesced")
+        arrays = views.view_output_lists(output_lists)
+        work = self.native.allgather_coalesced(arrays, views.view_inputs(input_list), options)
+        return self._make_work(work, views, forms.unwrap_single(output_lists))
 
-    @recorded("all_gather_into_tensor_coalesced", "inputs")
+    @record_event("all_gather_into_tensor_coalesced", "inputs")
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: timedelta | None = None
     ) -> Work:
-        options = settled(AllgatherOptions, opts, timeout)
-        lent = Lent("all_gather_single_coalesced")
-        filled = lent.all_filled(outputs)
-        work = self.native.all_gather_single_coalesced(filled, lent.all_read(inputs), options)
-        return self._work(work, lent, outputs)
+        options = make_options(AllgatherOptions, opts, timeout)
+        views = TensorViews("all_gather_single_coalesced")
+        filled = views.view_outputs(outputs)
+        work = self.native.all_gather_single_coalesced(filled, views.view_inputs(inputs), options)
+        return self._make_work(work, views, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    @recorded("gather", "input_tensors")
+    @record_event("gather", "input_tensors")
     def gather(
         self,
         output_tensors: Any,
@@ -167,14 +169,14 @@ class Collectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.rooted(opts, root)
-        options = settled(GatherOptions, opts, timeout, **more)
-        given, into = forms.nested(input_tensors, output_tensors)
-        lent = Lent("gather")
-        work = self.native.gather(lent.lists_filled(into), lent.all_read(given), options)
-        return self._work(work, lent, forms.of_lists(into))
+        opts, more = forms.split_root(opts, root)
+        options = make_options(GatherOptions, opts, timeout, **more)
+        given, into = forms.pair_lists(input_tensors, output_tensors)
+        views = TensorViews("gather")
+        work = self.native.gather(views.view_output_lists(into), views.view_inputs(given), options)
+        return self._make_work(work, views, forms.unwrap_single(into))
 
-    @recorded("scatter", "input_tensors")
+    @record_event("scatter", "input_tensors")
     def scatter(
         self,
         output_tensors: Any,
@@ -184,15 +186,15 @@ class Collectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.rooted(opts, root)
-        options = settled(ScatterOptions, opts, timeout, **more)
-        into, given = forms.nested(output_tensors, input_tensors)
-        lent = Lent("scatter")
-        filled = lent.all_written(into)
-        work = self.native.scatter(filled, forms.lists(lent.all_read, given), options)
-        return self._work(work, lent, into)
+        opts, more = forms.split_root(opts, root)
+        options = make_options(ScatterOptions, opts, timeout, **more)
+        into, given = forms.pair_lists(output_tensors, input_tensors)
+        views = TensorViews("scatter")
+        filled = views.view_inouts(into)
+        work = self.native.scatter(filled, forms.map_lists(views.view_inputs, given), options)
+        return self._make_work(work, views, into)
 
-    @recorded("reduce_scatter", "input_tensors")
+    @record_event("reduce_scatter", "input_tensors")
     def reduce_scatter(
         self,
         output_tensors: Any,
@@ -202,15 +204,17 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.combined(opts, op)
-        options = settled(ReduceScatterOptions, opts, timeout, **more)
-        into, given = forms.nested(output_tensors, input_tensors)
-        lent = Lent("reduce_scatter")
-        filled = lent.all_written(into)
-        work = self.native.reduce_scatter(filled, forms.lists(lent.all_read, given), options)
-        return self._work(work, lent, into)
+        opts, more = forms.split_reduce_op(opts, op)
+        options = make_options(ReduceScatterOptions, opts, timeout, **more)
+        into, given = forms.pair_lists(output_tensors, input_tensors)
+        views = TensorViews("reduce_scatter")
+        filled = views.view_inouts(into)
+        work = self.native.reduce_scatter(
+            filled, forms.map_lists(views.view_inputs, given), options
+        )
+        return self._make_work(work, views, into)
 
-    @recorded("reduce_scatter_tensor", "x")
+    @record_event("reduce_scatter_tensor", "x")
     def reduce_scatter_single(
         self,
         output: Any,
@@ -220,15 +224,17 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.combined(opts, op)
-        options = settled(ReduceScatterOptions, opts, timeout, **more)
-        lent = Lent("reduce_scatter_single")
-        work = self.native.reduce_scatter_single(lent.written(output), lent.read(x), options)
-        return self._work(work, lent, [output])
+        opts, more = forms.split_reduce_op(opts, op)
+        options = make_options(ReduceScatterOptions, opts, timeout, **more)
+        views = TensorViews("reduce_scatter_single")
+        work = self.native.reduce_scatter_single(
+            views.view_inout(output), views.view_input(x), options
+        )
+        return self._make_work(work, views, [output])
 
     _reduce_scatter_base = reduce_scatter_single
 
-    @recorded("reduce_scatter_tensor_coalesced", "inputs")
+    @record_event("reduce_scatter_tensor_coalesced", "inputs")
     def reduce_scatter_single_coalesced(
         self,
         outputs: Any,
@@ -238,16 +244,18 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.combined(opts, op)
-        options = settled(ReduceScatterOptions, opts, timeout, **more)
-        lent = Lent("reduce_scatter_single_coalesced")
-        filled = lent.all_filled(outputs)
-        work = self.native.reduce_scatter_single_coalesced(filled, lent.all_read(inputs), options)
-        return self._work(work, lent, outputs)
+        opts, more = forms.split_reduce_op(opts, op)
+        options = make_options(ReduceScatterOptions, opts, timeout, **more)
+        views = TensorViews("reduce_scatter_single_coalesced")
+        filled = views.view_outputs(outputs)
+        work = self.native.reduce_scatter_single_coalesced(
+            filled, views.view_inputs(inputs), options
+        )
+        return self._make_work(work, views, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    @recorded("all_to_all", "input_tensors")
+    @record_event("all_to_all", "input_tensors")
     def alltoall(
         self,
         output_tensors: Any,
@@ -256,13 +264,13 @@ class Collectives:
         *,
         timeout: timedelta | None = None,
     ) -> Work:
-        options = settled(AllToAllOptions, opts, timeout)
-        lent = Lent("alltoall")
-        filled = lent.all_filled(output_tensors)
-        work = self.native.alltoall(filled, lent.all_read(input_tensors), options)
-        return self._work(work, lent, output_tensors)
+        options = make_options(AllToAllOptions, opts, timeout)
+        views = TensorViews("alltoall")
+        filled = views.view_outputs(output_tensors)
+        work = self.native.alltoall(filled, views.view_inputs(input_tensors), options)
+        return self._make_work(work, views, output_tensors)
 
-    @recorded("all_to_all", "x")
+    @record_event("all_to_all", "x")
     def all_to_all_single(
         self,
         output: Any,
@@ -273,12 +281,16 @@ class Collectives:
         *,
         timeout: timedelta | None = None,
     ) -> Work:
-        options = settled(AllToAllOptions, opts, timeout)
-        forms.contiguous("all_to_all_single", output, x)
-        lent = Lent("all_to_all_single")
+        options = make_options(AllToAllOptions, opts, timeout)
+        forms.check_contiguous("all_to_all_single", output, x)
+        views = TensorViews("all_to_all_single")
         work = self.native.all_to_all_single(
-            lent.written(output), lent.read(x), output_split_sizes, input_split_sizes, options
+            views.view_inout(output),
+            views.view_input(x),
+            output_split_sizes,
+            input_split_sizes,
+            options,
         )
-        return self._work(work, lent, [output])
+        return self._make_work(work, views, [output])
 
     alltoall_base = all_to_all_single

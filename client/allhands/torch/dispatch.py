@@ -50,95 +50,97 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What the dispatcher calls an operation, and what a process group does."""
 
-_MODES: Final = torch._C._len_torch_dispatch_stack
+_count_modes: Final = torch._C._len_torch_dispatch_stack
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 _OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {"reduce_op": "reduceOp", "root_rank": "rootRank", "root_tensor": "rootTensor"}
 )
-_APART: Final = frozenset({*_OPTIONS, "process_group", "async_op", "timeout", "sparse_indices"})
+_NOT_METHOD_ARGUMENTS: Final = frozenset(
+    {*_OPTIONS, "process_group", "async_op", "timeout", "sparse_indices"}
+)
 """Arguments of operations that are no arguments of methods."""
 
 
 @dataclass
-class _Passage:
+class _DispatchedCall:
     """One call on its way through the dispatcher."""
 
-    reduce: Any
+    reduce_op: Any
     """The operation: the dispatcher does not hand on the factor of PREMUL_SUM."""
     work: Any = None
 
 
-_PASSAGE: ContextVar[_Passage | None] = ContextVar("passage", default=None)
+_CURRENT_CALL: ContextVar[_DispatchedCall | None] = ContextVar("passage", default=None)
 
 Group = TypeVar("Group")
 
 
-def dispatched(cls: type[Group]) -> type[Group]:
+def add_dispatch(cls: type[Group]) -> type[Group]:
     """Decorate a class of process groups so that its calls go by the dispatcher where that matters.
 
     `direct` of each of its methods is the call itself.
     """
-    installed = _Kernels(cls)
+    installed = _KernelInstaller(cls)
     for operation, method in METHODS.items():
-        called = _where_it_matters(operation, method, getattr(cls, method), installed)
+        called = _wrap_method(operation, method, getattr(cls, method), installed)
         for name, found in [(name, getattr(cls, name)) for name in dir(cls)]:
             if found is called.direct:  # type: ignore[attr-defined]
-                setattr(cls, name, called if name == method else _OldName(name, called))
+                setattr(cls, name, called if name == method else _LegacyName(name, called))
     return cls
 
 
-class _OldName:
+class _LegacyName:
     """The name that a method had before, which C++ takes where it finds none of the new one.
 
     While a call is on its way up the new one is hidden from C++, so this must be PyTorch's own.
     """
 
-    def __init__(self, name: str, called: Callable[..., Any]) -> None:
+    def __init__(self, name: str, method: Callable[..., Any]) -> None:
         self._base = getattr(dist.ProcessGroup, name)
-        self._called = called
+        self._method = method
 
     def __get__(self, group: Any, kind: Any = None) -> Any:
         if group is None:
-            return self._called
-        is_on_its_way = _PASSAGE.get() is not None
-        return (self._base if is_on_its_way else self._called).__get__(group, kind)
+            return self._method
+        is_on_its_way = _CURRENT_CALL.get() is not None
+        return (self._base if is_on_its_way else self._method).__get__(group, kind)
 
 
-def _where_it_matters(
-    operation: str, name: str, direct: Callable[..., Any], installed: "_Kernels"
+def _wrap_method(
+    operation: str, name: str, direct: Callable[..., Any], installed: "_KernelInstaller"
 ) -> Callable[..., Any]:
     base = getattr(dist.ProcessGroup, name)
     # Where the dispatcher knows no shapes of it, tensors without memory are refused as by any call.
     has_shapes = torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{operation}", "Meta")
 
-    def up(self: Any, *arguments: Any, **named: Any) -> Any:
+    def call_base(self: Any, *arguments: Any, **named: Any) -> Any:
         return base(self, *arguments, **named)
 
     # The base calls the method of that name, which is ours, unless that is who calls it.
-    up.__code__ = up.__code__.replace(co_name=name)
+    call_base.__code__ = call_base.__code__.replace(co_name=name)
 
     @functools.wraps(direct)
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
         given = (*arguments, *named.values()) if named else arguments
-        has_nowhere = has_shapes and bool(arguments) and _are_nowhere(arguments[0])
-        if not (has_nowhere or _is_watched() or _is_special(given)):
+        has_nowhere = has_shapes and bool(arguments) and _are_meta(arguments[0])
+        if not (has_nowhere or _is_dispatch_observed() or _has_tensor_subclass(given)):
             return direct(self, *arguments, **named)
         installed.install()
-        passage = _Passage(_operation(given))
-        before = _PASSAGE.set(passage)
+        passage = _DispatchedCall(_find_reduce_op(given))
+        before = _CURRENT_CALL.set(passage)
         try:
-            made = up(self, *arguments, **named)
+            made = call_base(self, *arguments, **named)
         finally:
-            _PASSAGE.reset(before)
+            _CURRENT_CALL.reset(before)
         return made if passage.work is None else passage.work
 
     call.direct = direct  # type: ignore[attr-defined]
     return call
 
 
-def _operation(said: Iterable[Any]) -> Any:
+def _find_reduce_op(arguments: Iterable[Any]) -> Any:
     """Return the operation of a reduction; None: there is none, or it is SUM by default."""
-    for one in said:
+    for one in arguments:
         if isinstance(one, dist.ReduceOp | dist.ReduceOp.RedOpType):
             return one
         if hasattr(one, "reduceOp"):
@@ -146,33 +148,35 @@ def _operation(said: Iterable[Any]) -> Any:
     return None
 
 
-def _is_watched() -> bool:
-    return bool(_MODES() > 0 or _allow_inflight_collective_as_graph_input())
+def _is_dispatch_observed() -> bool:
+    return bool(_count_modes() > 0 or _allow_inflight_collective_as_graph_input())
 
 
-def _is_special(given: Iterable[Any]) -> bool:
+def _has_tensor_subclass(arguments: Iterable[Any]) -> bool:
     """Say whether there is a tensor among them that has its own ways."""
-    for one in given:
+    for one in arguments:
         kind: Any = type(one)
         if kind in _PLAIN:
             continue
         if kind is list or kind is tuple:
-            if _is_special(one):
+            if _has_tensor_subclass(one):
                 return True
-        elif _has_ways(kind) and torch._C._dispatch_keys(one).has(torch._C.DispatchKey.Python):
+        elif _is_tensor_type(kind) and torch._C._dispatch_keys(one).has(
+            torch._C.DispatchKey.Python
+        ):
             return True
     return False
 
 
-def _are_nowhere(given: Any) -> bool:
+def _are_meta(tensors: Any) -> bool:
     """Say whether it is tensors that have no memory, all of them."""
-    if isinstance(given, list | tuple):
-        return bool(given) and all(map(_are_nowhere, given))
-    return isinstance(given, torch.Tensor) and given.is_meta
+    if isinstance(tensors, list | tuple):
+        return bool(tensors) and all(map(_are_meta, tensors))
+    return isinstance(tensors, torch.Tensor) and tensors.is_meta
 
 
 @functools.cache
-def _has_ways(kind: Hashable) -> bool:
+def _is_tensor_type(kind: Hashable) -> bool:
     """Say whether it is a type of tensors; asking PyTorch each time costs more than a call may."""
     return isinstance(kind, type) and issubclass(kind, torch.Tensor)
 
@@ -180,7 +184,7 @@ def _has_ways(kind: Hashable) -> bool:
 # ---------------------------------------------------------------- from the dispatcher
 
 
-class _Kernels:
+class _KernelInstaller:
     """What hands to groups of a class the calls that are theirs; others get what was there."""
 
     def __init__(self, cls: type) -> None:
@@ -196,17 +200,19 @@ class _Kernels:
             self._library = torch.library.Library("c10d", "IMPL")
             for operation, method in METHODS.items():
                 direct = getattr(self._cls, method).direct
-                kernels.serve(self._library, operation, _act(operation, direct), self._cls)
+                kernels.register_kernel(
+                    self._library, operation, _make_kernel(operation, direct), self._cls
+                )
 
 
-def _act(operation: str, direct: Callable[..., Any]) -> kernels.Act:
+def _make_kernel(operation: str, direct: Callable[..., Any]) -> kernels.KernelFunction:
     schema = getattr(torch.ops.c10d, operation).default._schema
     has_options = any(argument.name == "async_op" for argument in schema.arguments)
 
-    def act(group: Any, said: Mapping[str, Any]) -> Any:
-        passage = _PASSAGE.get()
-        given = [one for name, one in said.items() if name not in _APART]
-        work = direct(group, *given, *[_options(said, passage)] * has_options)
+    def run(group: Any, said: Mapping[str, Any]) -> Any:
+        passage = _CURRENT_CALL.get()
+        given = [one for name, one in said.items() if name not in _NOT_METHOD_ARGUMENTS]
+        work = direct(group, *given, *[_make_options(said, passage)] * has_options)
         if passage is None:
             work.wait()
         else:
@@ -214,18 +220,18 @@ def _act(operation: str, direct: Callable[..., Any]) -> kernels.Act:
         ended = PythonCallbackWork(work.wait).boxed()
         return ended if len(schema.returns) == 1 else (given[0], ended)
 
-    return act
+    return run
 
 
-def _options(said: Mapping[str, Any], passage: _Passage | None) -> Any:
+def _make_options(arguments: Mapping[str, Any], call: _DispatchedCall | None) -> Any:
     options = SimpleNamespace(
-        asyncOp=said.get("async_op", True),
-        timeout=timedelta(milliseconds=said.get("timeout", -1)),
+        asyncOp=arguments.get("async_op", True),
+        timeout=timedelta(milliseconds=arguments.get("timeout", -1)),
     )
     for name, option in _OPTIONS.items():
-        if name in said:
-            setattr(options, option, said[name])
-    if "reduce_op" in said:
-        known = passage is not None and passage.reduce is not None
-        options.reduceOp = passage.reduce if known and passage else said["reduce_op"].op()
+        if name in arguments:
+            setattr(options, option, arguments[name])
+    if "reduce_op" in arguments:
+        known = call is not None and call.reduce_op is not None
+        options.reduceOp = call.reduce_op if known and call else arguments["reduce_op"].op()
     return options

@@ -26,7 +26,7 @@ from torch.distributed.elastic.rendezvous.utils import (
     parse_rendezvous_endpoint,
 )
 
-from allhands.coordinator.attempts import insist
+from allhands.coordinator.attempts import call_until_available
 from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint, find_coordinator
 from allhands.errors import AllhandsError, NotFound
@@ -44,7 +44,7 @@ _KEY = "state"
 _AGENTS = "agents"
 
 
-class State(RendezvousBackend):  # type: ignore[misc]
+class RendezvousState(RendezvousBackend):  # type: ignore[misc]
     """The state that torchrun's agents share, as a key; its token is the value itself."""
 
     def __init__(self, control: Control) -> None:
@@ -60,7 +60,7 @@ class State(RendezvousBackend):  # type: ignore[misc]
         except NotFound:
             return None
         except AllhandsError as error:
-            raise _lost(error) from error
+            raise _to_connection_error(error) from error
         return value, value
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, Any, bool] | None:
@@ -69,11 +69,11 @@ class State(RendezvousBackend):  # type: ignore[misc]
         try:
             swap = self._control.cas(_KEY, token or b"", state)
         except AllhandsError as error:
-            raise _lost(error) from error
+            raise _to_connection_error(error) from error
         return None if swap.value is None else (swap.value, swap.value, swap.swapped)
 
 
-class _Failures(logging.Handler):
+class _FailureLogHandler(logging.Handler):
     """Tells torchrun's user of ranks that fail, as the coordinator hears of it: the first first."""
 
     _SOURCE = logging.getLogger("allhands_server.coordinator")
@@ -94,12 +94,12 @@ class _Failures(logging.Handler):
         super().close()
 
 
-class Host:
+class CoordinatorHost:
     """A coordinator of this agent's, on a thread of its own."""
 
     def __init__(self, host: str, port: int) -> None:
         self._store = TCPStore(host, port, is_master=True)
-        self._failures = _Failures()
+        self._failures = _FailureLogHandler()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -110,10 +110,10 @@ class Host:
         self._store.close()
 
 
-class Handler(RendezvousHandler):  # type: ignore[misc]
+class ElasticRendezvousHandler(RendezvousHandler):  # type: ignore[misc]
     """PyTorch's dynamic rendezvous over a coordinator, which it may host."""
 
-    def __init__(self, inner: Any, control: Control, host: Host | None) -> None:
+    def __init__(self, inner: Any, control: Control, host: CoordinatorHost | None) -> None:
         self._inner = inner
         self._control = control
         self._host = host
@@ -161,7 +161,7 @@ class Handler(RendezvousHandler):  # type: ignore[misc]
         return is_closed
 
 
-def create(parameters: Any) -> Handler:
+def make_handler(parameters: Any) -> ElasticRendezvousHandler:
     """Return the handler of an agent; `RendezvousParameters` say of which run, and where.
 
     Options of --rdzv-conf: `is_host` (whether this agent hosts the coordinator; without it the
@@ -172,43 +172,45 @@ def create(parameters: Any) -> Handler:
         ValueError: the endpoint is missing or makes no sense, or is open to strangers.
         RendezvousConnectionError: there is no coordinator, or it does not let us in.
     """
-    found = _find(parameters)
+    found = _find_or_host(parameters)
     limit = parameters.get_as_int("connect_timeout", _CONNECT_SECONDS)
     run = f"torchrun-{re.sub(r'[^A-Za-z0-9._:@+-]', '-', parameters.run_id)}"
     control = Control(found.endpoint, job=f"{run}.rendezvous", timeout=_CALL_SECONDS)
     store = Store(CoordinatorStore(control, _CALL_SECONDS))
     try:
-        insist(control.count, found.endpoint, time.monotonic() + limit)
-        handler = Handler(create_handler(store, State(control), parameters), control, found.host)
+        call_until_available(control.count, found.endpoint, time.monotonic() + limit)
+        handler = ElasticRendezvousHandler(
+            create_handler(store, RendezvousState(control), parameters), control, found.host
+        )
     except AllhandsError as error:
-        raise _lost(error) from error
-    _tell_workers(found.endpoint, run)
+        raise _to_connection_error(error) from error
+    _set_worker_environment(found.endpoint, run)
     return handler
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundCoordinator:
     endpoint: Endpoint
-    host: Host | None = None
+    host: CoordinatorHost | None = None
     """Whose end is that of the coordinator; None: it is another process's."""
 
 
-def _find(parameters: Any) -> _Found:
+def _find_or_host(parameters: Any) -> _FoundCoordinator:
     """Find the coordinator, or host it."""
     is_host = parameters.get_as_bool("is_host")
     if not parameters.endpoint.strip():
         if os.environ.get("ALLHANDS_URL"):
-            return _Found(find_coordinator(None, os.environ))
+            return _FoundCoordinator(find_coordinator(None, os.environ))
         if parameters.max_nodes > 1:
             raise ValueError(
                 "several nodes need --rdzv-endpoint=host:port, the same for all: an address of "
                 "one of them, or where `allhands serve` runs (or ALLHANDS_URL)"
             )
-        return _hosted("127.0.0.1", 0, parameters)
+        return _host("127.0.0.1", 0, parameters)
     host, port = parse_rendezvous_endpoint(parameters.endpoint, DEFAULT_PORT)
     if is_host or (is_host is None and _matches_machine_hostname(host)):
         try:
-            return _hosted(host, port, parameters)
+            return _host(host, port, parameters)
         except OSError as error:
             if is_host:
                 raise RendezvousConnectionError(
@@ -218,14 +220,14 @@ def _find(parameters: Any) -> _Found:
     limit = parameters.get_as_int("connect_timeout", _CONNECT_SECONDS)
     try:
         with TCPStore(host, port, timeout=limit) as there:
-            return _Found(there.endpoint)
+            return _FoundCoordinator(there.endpoint)
     except AllhandsError as error:
-        raise _lost(error) from error
+        raise _to_connection_error(error) from error
 
 
-def _hosted(address: str, port: int, parameters: Any) -> _Found:
+def _host(address: str, port: int, parameters: Any) -> _FoundCoordinator:
     try:
-        host = Host(address, port)
+        host = CoordinatorHost(address, port)
     except ValueError as error:
         raise ValueError(
             f"this agent would host the coordinator of run {parameters.run_id!r}: {error}; start "
@@ -233,10 +235,10 @@ def _hosted(address: str, port: int, parameters: Any) -> _Found:
             "yours alone, set ALLHANDS_INSECURE=1 and the same ALLHANDS_TOKEN for all agents"
         ) from error
     logger.info("run %s: this agent hosts the coordinator", parameters.run_id)
-    return _Found(host.endpoint, host)
+    return _FoundCoordinator(host.endpoint, host)
 
 
-def _tell_workers(endpoint: Endpoint, run: str) -> None:
+def _set_worker_environment(endpoint: Endpoint, run: str) -> None:
     """Let the workers find the coordinator: they get the environment of this process."""
     if os.environ.get("ALLHANDS_URL"):
         return  # the user knows a better one
@@ -245,5 +247,5 @@ def _tell_workers(endpoint: Endpoint, run: str) -> None:
         os.environ["ALLHANDS_TOKEN"] = endpoint.token
 
 
-def _lost(error: AllhandsError) -> RendezvousConnectionError:
+def _to_connection_error(error: AllhandsError) -> RendezvousConnectionError:
     return RendezvousConnectionError(f"the rendezvous at the coordinator has failed: {error}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import _get_comm_profiling_name, _set_comm_profiling_name
 
-from allhands.torch.texts import worded
+from allhands.torch.texts import append_gloo_text
 from allhands.torch.work import Work
 
 Method = Callable[..., Work]
@@ -18,22 +18,22 @@ _END_SECONDS = 1.0
 """What an event of a call that has ended may still take: a turn of a thread."""
 
 
-def recorded(name: str, given: str) -> Callable[[Method], Method]:
+def record_event(name: str, parameter: str) -> Callable[[Method], Method]:
     """Decorate a call of a process group: while a profiler runs, it is an event of that name.
 
     Its shapes are those of the tensors in the parameter `given`.
     """
 
     def decorate(method: Method) -> Method:
-        at = list(inspect.signature(method).parameters).index(given) - 1
+        at = list(inspect.signature(method).parameters).index(parameter) - 1
 
         @functools.wraps(method)
         def call(self: Any, *args: Any, **named: Any) -> Work:
             event, title = None, ""
             if torch.autograd._profiler_enabled():
                 title = _get_comm_profiling_name()  # of `dist.record_comm`
-                tensors = args[at] if at < len(args) else named.get(given)
-                event = _Event(title or f"allhands:{name}", tensors)
+                tensors = args[at] if at < len(args) else named.get(parameter)
+                event = _ProfilerEvent(title or f"allhands:{name}", tensors)
             try:
                 if title:  # by which PyTorch would make another event, of any Work
                     _set_comm_profiling_name("")
@@ -41,7 +41,9 @@ def recorded(name: str, given: str) -> Callable[[Method], Method]:
             except BaseException as error:
                 if event is not None:
                     event.end()
-                worded(error)  # where the call was made on this thread, nobody waits for it later
+                append_gloo_text(
+                    error
+                )  # where the call was made on this thread, nobody waits for it later
                 raise
             finally:
                 if title:
@@ -57,11 +59,11 @@ def recorded(name: str, given: str) -> Callable[[Method], Method]:
     return decorate
 
 
-class _Event:
+class _ProfilerEvent:
     def __init__(self, title: str, tensors: Any) -> None:
         self._thread = threading.get_ident()
         self._ended = threading.Event()
-        self._handle = torch.autograd._record_function_with_args_enter(title, *_flat(tensors))
+        self._handle = torch.autograd._record_function_with_args_enter(title, *_flatten(tensors))
 
     def end(self) -> None:
         torch.autograd._record_function_with_args_exit(self._handle)
@@ -79,9 +81,9 @@ class _Event:
         self._ended.wait(_END_SECONDS)
 
 
-def _flat(tensors: Any) -> Iterator[Any]:
+def _flatten(tensors: Any) -> Iterator[Any]:
     if isinstance(tensors, torch.Tensor):
         yield tensors
     elif isinstance(tensors, list | tuple):
         for one in tensors:
-            yield from _flat(one)
+            yield from _flatten(one)

@@ -15,13 +15,13 @@ import torch.distributed as dist
 
 from allhands import config
 from allhands.api.fake import FakeWorld
-from allhands.torch.store import whole
+from allhands.torch.store import unwrap_prefix
 
 _MARK: Final = "allhands/fake"
 _FAKE_STORES: Final = "torch.testing._internal.distributed.fake_pg"
 
 
-def rendezvous(url: str) -> Iterator[tuple[Any, int, int]]:
+def open_fake_rendezvous(url: str) -> Iterator[tuple[Any, int, int]]:
     """Yield a store of this process alone, with the rank and size that PyTorch put into the URL.
 
     Raises:
@@ -39,13 +39,13 @@ def rendezvous(url: str) -> Iterator[tuple[Any, int, int]]:
     yield store, rank, size
 
 
-def world(store: Any, rank: int, size: int, timeout: float) -> FakeWorld | None:
+def join_fake_world(store: Any, rank: int, size: int, timeout: float) -> FakeWorld | None:
     """Return a fake world where the store belongs to one; None: others may be there."""
-    store = whole(store)
+    store = unwrap_prefix(store)
     is_marked = isinstance(store, dist.HashStore) and store.check([_MARK])
     if not (is_marked or _is_fake(store)):
         return None
-    settled = config.settle({}, rank=rank, world_size=size, timeout=timeout, backend="fake")
+    settled = config.resolve_config({}, rank=rank, world_size=size, timeout=timeout, backend="fake")
     return FakeWorld.join(settled)
 
 

@@ -52,8 +52,8 @@ _NAMES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """What they call our calls."""
-_GIVES_EACH: Final = frozenset({"reduce_scatter", "reduce_scatter_single", "scatter"})
-_GETS_EACH: Final = frozenset({"all_gather", "all_gather_single", "gather"})
+_SENDS_TO_EACH: Final = frozenset({"reduce_scatter", "reduce_scatter_single", "scatter"})
+_RECEIVES_FROM_EACH: Final = frozenset({"all_gather", "all_gather_single", "gather"})
 
 
 def dump_flight_recorder(prefix: str | None = None) -> Path:
@@ -72,7 +72,7 @@ def dump_flight_recorder(prefix: str | None = None) -> Path:
     """
     if not (prefix := prefix or os.environ.get(VARIABLE)):
         raise ValueError(f"say where to write: dump_flight_recorder(prefix), or set {VARIABLE}")
-    default = bookkeeping.default_group()
+    default = bookkeeping.get_default_group()
     if default is None:
         name = distributed_c10d.get_backend()
         raise RuntimeError(f"groups of backend 'allhands' are recorded, not of {name!r}")
@@ -83,14 +83,16 @@ def dump_flight_recorder(prefix: str | None = None) -> Path:
 
 
 def _dump(default: ProcessGroup) -> dict[str, Any]:
-    members = default.world.members()
+    members = default.world.get_members()
     known = {
         one.group.name: (one.group_name, one.group_desc)
-        for one in (default, *bookkeeping.other_groups(default))
+        for one in (default, *bookkeeping.list_other_groups(default))
         if isinstance(one, ProcessGroup)
     }
     names = {name: known.get(name, (name, "undefined")) for name in members}
-    records = [one for one in default.world.records() if one.sequence and one.operation in _NAMES]
+    records = [
+        one for one in default.world.get_records() if one.sequence and one.operation in _NAMES
+    ]
     return {
         "version": VERSION,
         "pg_config": {
@@ -98,14 +100,14 @@ def _dump(default: ProcessGroup) -> dict[str, Any]:
             for name, (said, description) in names.items()
         },
         "pg_status": {
-            said: _status([one for one in records if one.group == name])
+            said: _make_status([one for one in records if one.group == name])
             for name, (said, _) in names.items()
         },
-        "entries": _entries([one for one in records if one.group in names], names, members),
+        "entries": _make_entries([one for one in records if one.group in names], names, members),
     }
 
 
-def _entries(
+def _make_entries(
     records: Sequence[OperationRecord],
     names: Mapping[str, tuple[str, str]],
     members: Mapping[str, Sequence[int]],
@@ -116,7 +118,7 @@ def _entries(
     found = []
     for at, one in enumerate(records, first):
         name = _NAMES[one.operation]
-        given, got = _sizes(name, one.nbytes, len(members[one.group]))
+        given, got = _compute_sizes(name, one.nbytes, len(members[one.group]))
         found.append(
             {
                 "record_id": at,
@@ -131,7 +133,7 @@ def _entries(
                 "input_dtypes": ["Byte"],
                 "output_sizes": [got],
                 "output_dtypes": ["Byte"],
-                "state": _state(one),
+                "state": _name_state(one),
                 "retired": bool(one.finished),
                 "timeout_ms": 0,
                 "time_created_ns": one.created + to_clock,
@@ -145,20 +147,20 @@ def _entries(
     return found
 
 
-def _sizes(name: str, nbytes: int, size: int) -> tuple[list[int], list[int]]:
+def _compute_sizes(name: str, nbytes: int, size: int) -> tuple[list[int], list[int]]:
     """Return the bytes that a rank gives to a call and gets from it."""
-    given = nbytes * size if name in _GIVES_EACH else nbytes
-    got = nbytes * size if name in _GETS_EACH else nbytes
+    given = nbytes * size if name in _SENDS_TO_EACH else nbytes
+    got = nbytes * size if name in _RECEIVES_FROM_EACH else nbytes
     return [given], [got]
 
 
-def _state(record: OperationRecord) -> str:
+def _name_state(record: OperationRecord) -> str:
     if record.outcome == "ok":
         return "completed"
     return "started" if record.started else "scheduled"
 
 
-def _status(records: Iterable[OperationRecord]) -> dict[str, int]:
+def _make_status(records: Iterable[OperationRecord]) -> dict[str, int]:
     last = {"enqueued": 0, "started": 0, "completed": 0}
     for one in records:
         last["enqueued"] = max(last["enqueued"], one.sequence)

@@ -5,32 +5,32 @@ from typing import Any
 import torch
 
 from allhands.errors import InvalidArgument
-from allhands.torch.options import operation
+from allhands.torch.options import to_reduce_op
 
 
-def several(tensors: Any) -> Any:
+def as_list(tensors: Any) -> Any:
     """Return a list also for one tensor alone."""
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
 
-def nested(one: Any, each: Any) -> tuple[Any, Any]:
+def pair_lists(one: Any, each: Any) -> tuple[Any, Any]:
     """Return lists also for one tensor alone, which comes with a list of tensors for the ranks."""
     if not isinstance(one, torch.Tensor):
         return one, each
     return [one], [each] if each else []
 
 
-def lists(lend: Any, given: Any) -> Any:
+def map_lists(view: Any, arrays: Any) -> Any:
     """Lend each of several lists of tensors; what is no list is left to be refused."""
-    return [lend(one) for one in given] if isinstance(given, list | tuple) else given
+    return [view(one) for one in arrays] if isinstance(arrays, list | tuple) else arrays
 
 
-def of_lists(filled: Any) -> Any:
+def unwrap_single(lists: Any) -> Any:
     """Return what a call gives that fills lists: the one list of tensors, or all lists."""
-    return filled[0] if len(filled) == 1 else filled
+    return lists[0] if len(lists) == 1 else lists
 
 
-def contiguous(operation: str, *tensors: Any) -> None:
+def check_contiguous(operation: str, *tensors: Any) -> None:
     """Check tensors of which rows are given to ranks, as PyTorch does.
 
     Raises:
@@ -44,15 +44,15 @@ def contiguous(operation: str, *tensors: Any) -> None:
             )
 
 
-def rooted(opts: Any, root: Any) -> tuple[Any, dict[str, Any]]:
+def split_root(opts: Any, root: Any) -> tuple[Any, dict[str, Any]]:
     """Tell options from a root in their place."""
     if isinstance(opts, int):
         return None, {"rootRank": opts}
     return opts, {} if root is None else {"rootRank": root}
 
 
-def combined(opts: Any, op: Any) -> tuple[Any, dict[str, Any]]:
+def split_reduce_op(opts: Any, op: Any) -> tuple[Any, dict[str, Any]]:
     """Tell options from an operation in their place."""
     if op is None and opts is not None and not hasattr(opts, "reduceOp"):
-        return None, {"reduceOp": operation(opts)}
-    return opts, {} if op is None else {"reduceOp": operation(op)}
+        return None, {"reduceOp": to_reduce_op(opts)}
+    return opts, {} if op is None else {"reduceOp": to_reduce_op(op)}

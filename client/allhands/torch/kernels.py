@@ -10,26 +10,26 @@ from torch._C._distributed_c10d import _resolve_process_group
 _KEY: Final = "BackendSelect"
 """Of the dispatcher: after modes and types of tensors have had their say, before any device has."""
 
-Act = Callable[[Any, Mapping[str, Any]], Any]
+KernelFunction = Callable[[Any, Mapping[str, Any]], Any]
 """Given the group and all arguments by name, it returns what the operator does."""
 
 
-def serve(library: Any, name: str, act: Act, cls: type) -> None:
+def register_kernel(library: Any, name: str, function: KernelFunction, cls: type) -> None:
     """Let `act` do what an operator does for groups of a class, while the library lives."""
     operator = getattr(getattr(torch.ops, library.ns), name).default
-    library.impl(name, _kernel(operator, act, cls), _KEY, with_keyset=True)
+    library.impl(name, _make_kernel(operator, function, cls), _KEY, with_keyset=True)
 
 
-def _kernel(operator: Any, act: Act, cls: type) -> Callable[..., Any]:
+def _make_kernel(operator: Any, function: KernelFunction, cls: type) -> Callable[..., Any]:
     names = [argument.name for argument in operator._schema.arguments]
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     def kernel(keys: Any, *arguments: Any, **named: Any) -> Any:
         said = dict(zip(names, arguments, strict=False)) | named
         if not keys.has(torch._C.DispatchKey.Meta):  # shapes alone are PyTorch's to tell
-            group = _group(said.get("process_group", said.get("group_name")))
+            group = _resolve_group(said.get("process_group", said.get("group_name")))
             if isinstance(group, cls):
-                return act(group, said)
+                return function(group, said)
         # Not `torch.library.get_kernel`: that calls what was there with the interpreter's lock
         # held, which the threads of other backends may wait for.
         return operator.redispatch(keys & after, *arguments, **named)
@@ -37,8 +37,8 @@ def _kernel(operator: Any, act: Act, cls: type) -> Callable[..., Any]:
     return kernel
 
 
-def _group(given: Any) -> Any:
+def _resolve_group(handle: Any) -> Any:
     """Return the group that an operator was given, by its name or boxed."""
-    if isinstance(given, str):
-        return _resolve_process_group(given)
-    return dist.ProcessGroup.unbox(given)
+    if isinstance(handle, str):
+        return _resolve_process_group(handle)
+    return dist.ProcessGroup.unbox(handle)

@@ -14,7 +14,7 @@ from numpy.exceptions import TooHardError
 
 from allhands.collectives.arguments import AnyArray
 
-_KNOWN: Final[Mapping[Any, str]] = MappingProxyType(
+_TYPESTRS: Final[Mapping[Any, str]] = MappingProxyType(
     {
         getattr(torch, name): np.dtype(known).str
         for name, known in (
@@ -27,12 +27,12 @@ _KNOWN: Final[Mapping[Any, str]] = MappingProxyType(
     }
 )
 
-_MOST_WORK: Final[Any] = 10_000  # NumPy's own types allow 0 and -1 alone
+_MAX_WORK: Final[Any] = 10_000  # NumPy's own types allow 0 and -1 alone
 """Of NumPy, to find out whether two tensors have an element in common: rows, columns and what else
 programs cut take less."""
 
 
-class _Memory:
+class _ArrayInterface:
     """What NumPy asks where an array's elements are, and keeps alive for as long as the array."""
 
     __slots__ = ("__array_interface__", "tensor")
@@ -48,19 +48,19 @@ class _Memory:
         }
 
 
-def shared(tensor: Any) -> AnyArray:
+def view_as_array(tensor: Any) -> AnyArray:
     """Return the elements of a contiguous tensor in host memory, as an array that keeps it alive.
 
     Raises:
         TypeError: NumPy has no such elements.
     """
-    if (kind := _KNOWN.get(tensor.dtype)) is None:
+    if (kind := _TYPESTRS.get(tensor.dtype)) is None:
         raise TypeError(f"no array has elements of {tensor.dtype}")
-    found: AnyArray = np.asarray(_Memory(tensor, kind))
+    found: AnyArray = np.asarray(_ArrayInterface(tensor, kind))
     return found
 
 
-def share_memory(tensors: Sequence[Any]) -> bool:
+def have_overlap(tensors: Sequence[Any]) -> bool:
     """Say whether two of several dense tensors have an element in common.
 
     Where that takes more than a little work to find out, or no memory is told of: no.
@@ -70,23 +70,23 @@ def share_memory(tensors: Sequence[Any]) -> bool:
         return True
     reached = [one for one in filled if one.data_ptr()]
     reaching: list[tuple[int, AnyArray]] = []
-    for start, stop, tensor in sorted(map(_extent, reached), key=lambda found: found[:2]):
-        mine = _outline(tensor)
+    for start, stop, tensor in sorted(map(_compute_extent, reached), key=lambda found: found[:2]):
+        mine = _view_outline(tensor)
         reaching = [one for one in reaching if one[0] > start]
-        if any(_meet(mine, other) for _, other in reaching):
+        if any(_overlap(mine, other) for _, other in reaching):
             return True
         reaching.append((stop, mine))
     return False
 
 
-def _meet(one: AnyArray, other: AnyArray) -> bool:
+def _overlap(one: AnyArray, other: AnyArray) -> bool:
     try:
-        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))
+        return bool(np.shares_memory(one, other, max_work=_MAX_WORK))
     except TooHardError:
         return False
 
 
-def _extent(tensor: Any) -> tuple[int, int, Any]:
+def _compute_extent(tensor: Any) -> tuple[int, int, Any]:
     """Return where a tensor that has elements begins, and where its last one ends."""
     start = tensor.data_ptr()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -94,9 +94,9 @@ def _extent(tensor: Any) -> tuple[int, int, Any]:
     return start, start + (last + 1) * tensor.element_size(), tensor
 
 
-def _outline(tensor: Any) -> AnyArray:
+def _view_outline(tensor: Any) -> AnyArray:
     """Return an array where a tensor's elements are, whatever they are: not to be looked at."""
     nbytes = tensor.element_size()
     strides = tuple(stride * nbytes for stride in tensor.stride())
-    found: AnyArray = np.asarray(_Memory(tensor, f"|V{nbytes}", strides))
+    found: AnyArray = np.asarray(_ArrayInterface(tensor, f"|V{nbytes}", strides))
     return found

@@ -22,7 +22,7 @@ _OPS: Final[Mapping[Any, ReduceOp]] = MappingProxyType(
         dist.ReduceOp.BXOR: ReduceOp.BXOR,
     }
 )
-_NONE: Final = timedelta(0)
+_ZERO: Final = timedelta(0)
 
 Kind = TypeVar("Kind", bound=Options)
 
@@ -41,7 +41,7 @@ def refuse_options(pg_options: object) -> None:
         )
 
 
-def operation(op: Any) -> ReduceOp:
+def to_reduce_op(op: Any) -> ReduceOp:
     """Return what a `ReduceOp` of PyTorch's means."""
     kind = getattr(op, "op", op)  # without it, it is a kind itself
     if (found := _OPS.get(kind)) is not None:
@@ -50,18 +50,20 @@ def operation(op: Any) -> ReduceOp:
     return ReduceOp.premul_sum(factor)
 
 
-def limit(timeout: timedelta | None) -> timedelta | None:
+def to_limit(timeout: timedelta | None) -> timedelta | None:
     """Return how long a call may take; None: as the group says, which PyTorch has two ways for."""
-    return timeout if timeout is not None and timeout > _NONE else None
+    return timeout if timeout is not None and timeout > _ZERO else None
 
 
-def settled(kind: type[Kind], opts: Any, timeout: timedelta | None = None, **more: Any) -> Kind:
+def make_options(
+    kind: type[Kind], opts: Any, timeout: timedelta | None = None, **overrides: Any
+) -> Kind:
     """Return the options of one call, of PyTorch's or None; what is in `more` counts first."""
     if opts is None:
-        return kind(limit(timeout), **more)
+        return kind(to_limit(timeout), **overrides)
     if hasattr(opts, "reduceOp"):
-        more.setdefault("reduceOp", operation(opts.reduceOp))
+        overrides.setdefault("reduceOp", to_reduce_op(opts.reduceOp))
     for name in ("rootRank", "rootTensor"):
         if hasattr(opts, name):
-            more.setdefault(name, getattr(opts, name))
-    return kind(limit(opts.timeout), opts.asyncOp, **more)
+            overrides.setdefault(name, getattr(opts, name))
+    return kind(to_limit(opts.timeout), opts.asyncOp, **overrides)

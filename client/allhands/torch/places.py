@@ -10,54 +10,56 @@ import time
 from typing import Any
 
 from allhands import config
-from allhands.api.sync import parent
-from allhands.api.world import GroupOptions, World
+from allhands.api.sync import identify_parent_process
+from allhands.api.world import NewGroupOptions, World
 from allhands.coordinator.endpoint import is_insecure
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
-from allhands.membership.store_rendezvous import Grounds, meet_through
+from allhands.membership.store_rendezvous import StoreRendezvousHints, rendezvous_via_store
 from allhands.torch import fakes
-from allhands.torch.bookkeeping import default_group
+from allhands.torch.bookkeeping import get_default_group
 from allhands.torch.process_group import ProcessGroup
-from allhands.torch.rendezvous import world_of
-from allhands.torch.through import Through
+from allhands.torch.rendezvous import find_world
+from allhands.torch.through import TorchStoreAdapter
 
 
 def open_group(opts: Any) -> ProcessGroup:
     """Make the process group that `opts` describe, on each rank of it."""
     ranks = list(opts.global_ranks_in_group)
     timeout = opts.timeout.total_seconds()
-    if ranks and (home := _home(opts.store)) is not None:
+    if ranks and (home := _find_parent_world(opts.store)) is not None:
         world, whole = home
-        group = world.part(whole, ranks, None, GroupOptions(timeout=timeout))
+        group = world.make_subgroup(whole, ranks, None, NewGroupOptions(timeout=timeout))
         assert not isinstance(group, NonMember)  # PyTorch makes groups on their members alone
         return ProcessGroup(group, world, opts.group_id, opts.store, is_world=False)
     place = opts.store, opts.group_rank, opts.group_size, timeout
-    met = None if ranks else world_of(opts.store)
-    world = met or fakes.world(*place) or _join(*place, not ranks)
+    met = None if ranks else find_world(opts.store)
+    world = met or fakes.join_fake_world(*place) or _join(*place, not ranks)
     world.group.timeout = timeout
     return ProcessGroup(world.group, world, opts.group_id, opts.store, is_world=True)
 
 
-def _home(store: Any) -> tuple[World, Group] | None:
+def _find_parent_world(store: Any) -> tuple[World, Group] | None:
     """Return the world of the default group, and its ranks there; None: each group has its own."""
-    if (default := default_group()) is not None:
+    if (default := get_default_group()) is not None:
         return default.world, default.group
-    met = world_of(store)
+    met = find_world(store)
     return None if met is None else (met, met.group)
 
 
 def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bool) -> World:
     until = time.monotonic() + timeout
-    grounds = Grounds(
+    grounds = StoreRendezvousHints(
         url=os.environ.get("ALLHANDS_URL") or None,
         # A worker that torchrun starts again may come before its last world has ended.
         shares_job=is_default and "TORCHELASTIC_RUN_ID" not in os.environ,
         token=os.environ.get("ALLHANDS_TOKEN") or None,
         insecure=is_insecure(os.environ),
     )
-    meeting = meet_through(Through(store, timeout), rank, world_size, timeout, grounds)
-    settled = config.settle(
+    meeting = rendezvous_via_store(
+        TorchStoreAdapter(store, timeout), rank, world_size, timeout, grounds
+    )
+    settled = config.resolve_config(
         os.environ,
         rank=rank,
         world_size=world_size,
@@ -67,7 +69,7 @@ def _join(store: Any, rank: int, world_size: int, timeout: float, is_default: bo
         tls_ca=meeting.tls_ca,
         tls_name=meeting.tls_name,
         insecure=meeting.insecure,
-        parent=parent(),
-        place=meeting.place,
+        parent=identify_parent_process(),
+        rendezvous=meeting.place,
     )
     return World.join(settled)

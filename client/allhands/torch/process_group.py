@@ -13,25 +13,25 @@ import torch.distributed as dist
 from allhands import c10d
 from allhands.api.world import World
 from allhands.c10d.options import BarrierOptions, GroupOptions
-from allhands.engine.failures.call_errors import Failure
+from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.errors import AllhandsError
 from allhands.group.group import Group
 from allhands.torch import strands
-from allhands.torch.coalescing import Block, Together
-from allhands.torch.collectives import Collectives
-from allhands.torch.dispatch import dispatched
-from allhands.torch.events import recorded
-from allhands.torch.options import settled
-from allhands.torch.store import whole
-from allhands.torch.tensors import Lent
-from allhands.torch.texts import worded
-from allhands.torch.untraced import untraced
-from allhands.torch.work import Copied, Work
+from allhands.torch.coalescing import CoalescingBlock, TorchCoalescedWork
+from allhands.torch.collectives import TorchCollectives
+from allhands.torch.dispatch import add_dispatch
+from allhands.torch.events import record_event
+from allhands.torch.options import make_options
+from allhands.torch.store import unwrap_prefix
+from allhands.torch.tensors import TensorViews
+from allhands.torch.texts import append_gloo_text
+from allhands.torch.untraced import exclude_from_compile
+from allhands.torch.work import StagedWorks, Work
 
 
-@untraced
-@dispatched
-class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
+@exclude_from_compile
+@add_dispatch
+class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
     """A process group of the backend "allhands"; see `allhands.c10d.ProcessGroup` for errors."""
 
     def __init__(
@@ -42,17 +42,17 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self._native = c10d.ProcessGroup(group)
         self.group = group
         self.world = world
-        self.strands = strands.Strands(group, world)
-        self.copied = Copied()
+        self.hook_streams = strands.HookStreams(group, world)
+        self.staged_works = StagedWorks()
         self._is_world = is_world
         self._is_retired = False
-        self._block: Block | None = None
-        self.held_store: Any = None
+        self._block: CoalescingBlock | None = None
+        self.owned_store: Any = None
         """A store of its own, of which C++ would lose the Python half; closed with the world."""
         self._store = store
-        self._whole_store = whole(store)  # PyTorch's C++ does not keep one in Python
+        self._underlying_store = unwrap_prefix(store)  # PyTorch's C++ does not keep one in Python
         self._name = name
-        self._described = "undefined"
+        self._description = "undefined"
         self.generation = 0
         """How often the default group has been replaced, up to this one."""
 
@@ -61,8 +61,8 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     @property
     def native(self) -> c10d.ProcessGroup:
         """What the caller's calls are made on: the group, or the strand that the caller is in."""
-        turn = None if self._is_retired else strands.current()
-        return self._native if turn is None else self.strands.native(turn.strand)
+        turn = None if self._is_retired else strands.get_current_slot()
+        return self._native if turn is None else self.hook_streams.get_group(turn.stream)
 
     def name(self) -> str:
         return "allhands"
@@ -91,13 +91,13 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def group_desc(self) -> str:
-        return self._described
+        return self._description
 
     def getGroupDesc(self) -> str:
-        return self._described
+        return self._description
 
     def setGroupDesc(self, description: str) -> None:
-        self._described = description
+        self._description = description
 
     _set_group_desc = setGroupDesc
 
@@ -149,9 +149,9 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         Raises:
             RuntimeError: they are already.
         """
-        self._block = Block(self.native.group)
+        self._block = CoalescingBlock(self.native.group)
 
-    def _end_coalescing(self, device: Any) -> Together:
+    def _end_coalescing(self, device: Any) -> TorchCoalescedWork:
         """Make what was called since `_start_coalescing`; return what waits for all of it."""
         block, self._block = self._block, None
         if block is None:
@@ -169,10 +169,10 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
             return
         if self._is_world:
             self.world.close()
-            if self.held_store is not None:
-                self.held_store.close()
+            if self.owned_store is not None:
+                self.owned_store.close()
             return
-        self.strands.close()
+        self.hook_streams.close()
         if self.world.is_open(self.group):
             self.world.close_group(self.group)
 
@@ -186,37 +186,43 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
             return
         if self.world.is_open(self.group):
             self.group.abort(reason)
-        self.strands.abort(reason)
+        self.hook_streams.abort(reason)
 
-    def retire(self, why: Failure) -> None:
+    def retire(self, failure: ErrorFactory) -> None:
         """End the group here, in favour of others of its world: calls to come say `why`."""
         self._is_world, self._is_retired = False, True
-        self.strands.close()
+        self.hook_streams.close()
         if self.world.is_open(self.group):
-            self.world.close_group(self.group, why)
+            self.world.close_group(self.group, failure)
 
     # ------------------------------------------------------------ messages and barriers
 
-    @recorded("send", "tensors")
+    @record_event("send", "tensors")
     def send(self, tensors: list[Any], dstRank: int, tag: int = 0) -> Work:
-        lent = Lent("send")
-        return self._work(self.native.send(lent.all_read(tensors), dstRank, tag), lent, tensors)
+        views = TensorViews("send")
+        return self._make_work(
+            self.native.send(views.view_inputs(tensors), dstRank, tag), views, tensors
+        )
 
-    @recorded("recv", "tensors")
+    @record_event("recv", "tensors")
     def recv(self, tensors: list[Any], srcRank: int, tag: int = 0) -> Work:
-        lent = Lent("recv")
-        return self._work(self.native.recv(lent.all_written(tensors), srcRank, tag), lent, tensors)
+        views = TensorViews("recv")
+        return self._make_work(
+            self.native.recv(views.view_inouts(tensors), srcRank, tag), views, tensors
+        )
 
-    @recorded("recvAnySource", "tensors")
+    @record_event("recvAnySource", "tensors")
     def recv_anysource(self, tensors: list[Any], tag: int = 0) -> Work:
-        lent = Lent("recv_anysource")
-        return self._work(self.native.recv_anysource(lent.all_written(tensors), tag), lent, tensors)
+        views = TensorViews("recv_anysource")
+        return self._make_work(
+            self.native.recv_anysource(views.view_inouts(tensors), tag), views, tensors
+        )
 
-    @recorded("barrier", "opts")
+    @record_event("barrier", "opts")
     def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Work:
-        options = settled(BarrierOptions, opts, timeout)
-        before = self.copied.works()
-        return Work(self.native.barrier(options), Lent(), None, after=before)
+        options = make_options(BarrierOptions, opts, timeout)
+        before = self.staged_works.list_works()
+        return Work(self.native.barrier(options), TensorViews(), None, after=before)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -225,5 +231,5 @@ class ProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         try:
             self.native.monitored_barrier(timeout, wait_all_ranks)
         except AllhandsError as error:
-            worded(error)
+            append_gloo_text(error)
             raise

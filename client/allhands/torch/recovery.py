@@ -13,9 +13,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from allhands.api.world import GroupOptions
-from allhands.deadlines import seconds
-from allhands.engine.failures.call_errors import Failure
+from allhands.api.world import NewGroupOptions
+from allhands.deadlines import to_seconds
+from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
@@ -32,8 +32,8 @@ def failure() -> AllhandsError | None:
     its class is lost: what was raised is a RuntimeError with the text. This tells whether it is of
     a kind that `recover` is for: `PeerFailed`, or `GroupAborted` by another rank that recovers.
     """
-    default = _default("failure")
-    return default.world.failure(default.group)
+    default = _get_default("failure")
+    return default.world.get_failure(default.group)
 
 
 def recover(*, timeout: timedelta | float | None = None) -> ProcessGroup:
@@ -54,14 +54,14 @@ def recover(*, timeout: timedelta | float | None = None) -> ProcessGroup:
         MembershipChanged: this process is no member any more.
         CoordinatorUnavailable: who could tell who is left is gone itself.
     """
-    old = _default("recover")
-    others = bookkeeping.other_groups(old)
+    old = _get_default("recover")
+    others = bookkeeping.list_other_groups(old)
     released = (
         f"rank {old.rank()} calls allhands.torch.recover(): every rank that is left must, to go on"
     )
     for one in [*others, old]:
-        _release(one, released)
-    limit = old.group.timeout if timeout is None else seconds(timeout)
+        _abort_group(one, released)
+    limit = old.group.timeout if timeout is None else to_seconds(timeout)
     try:
         shrunk = old.group.shrink(timeout=limit)
     except CoordinatorUnavailable as error:
@@ -71,7 +71,7 @@ def recover(*, timeout: timedelta | float | None = None) -> ProcessGroup:
             "beside the ranks, and set ALLHANDS_URL for them"
         ) from error
     shrunk.timeout = old.group.timeout
-    return _go_on(old, shrunk, others, "allhands.torch.recover()")
+    return _replace_default(old, shrunk, others, "allhands.torch.recover()")
 
 
 def shrink_group(
@@ -93,40 +93,46 @@ def shrink_group(
         ValueError: no ranks, one twice, one that the group does not have, or nobody would be left.
         RuntimeError: this rank is one of them.
     """
-    default = _default("shrink_group")
+    default = _get_default("shrink_group")
     old = default if group is None else group
     if not isinstance(old, ProcessGroup):
         raise TypeError(f"shrink_group works on groups of backend 'allhands', not on {old!r}")
-    ranks = bookkeeping.ranks_of(old)
-    excluded = _excluded(ranks_to_exclude, old)
+    ranks = bookkeeping.get_ranks(old)
+    excluded = _check_excluded(ranks_to_exclude, old)
     places = [place for place in range(old.size()) if place not in excluded]
-    part = old.world.part(old.group, places, None, GroupOptions(timeout=old.group.timeout))
+    part = old.world.make_subgroup(
+        old.group, places, None, NewGroupOptions(timeout=old.group.timeout)
+    )
     assert not isinstance(part, NonMember)
     if old is default:
-        return _go_on(old, part, bookkeeping.other_groups(old), "allhands.torch.shrink_group()")
+        return _replace_default(
+            old, part, bookkeeping.list_other_groups(old), "allhands.torch.shrink_group()"
+        )
     store = dist.PrefixStore(f"{part.name}/", old.get_group_store())
     new = ProcessGroup(part, old.world, part.name, store, is_world=False)
     left = [rank for rank, place in ranks.items() if place not in excluded]
     mapping = {rank: place for place, rank in enumerate(left)}
-    bookkeeping.enter(new, old, mapping, f"{old.group_desc}:shrunk")
-    bookkeeping.leave(old)
-    old.retire(_replaced(old, new, "allhands.torch.shrink_group()"))
+    bookkeeping.register_group(new, old, mapping, f"{old.group_desc}:shrunk")
+    bookkeeping.forget_group(old)
+    old.retire(_make_failure(old, new, "allhands.torch.shrink_group()"))
     return new
 
 
 # ---------------------------------------------------------------- inside
 
 
-def _go_on(old: ProcessGroup, group: Group, others: Sequence[Any], call: str) -> ProcessGroup:
+def _replace_default(
+    old: ProcessGroup, group: Group, others: Sequence[Any], call: str
+) -> ProcessGroup:
     """Put a group in the place of the default one; nothing here depends on other ranks."""
-    held = bookkeeping.lasting_store(old)
+    held = bookkeeping.get_lasting_store(old)
     store = dist.PrefixStore(f"{group.name}/", held)
     new = ProcessGroup(group, old.world, group.name, store, is_world=True)
-    new.held_store, old.held_store = held, None
+    new.owned_store, old.owned_store = held, None
     bookkeeping.replace_default(old, new)
-    why = _replaced(old, new, call)
+    why = _make_failure(old, new, call)
     ended = sorted(one.group_name for one in others)
-    lost = _lost(old, new)
+    lost = _find_lost(old, new)
     for one in others:
         if isinstance(one, ProcessGroup):
             one.retire(why)
@@ -144,7 +150,7 @@ def _go_on(old: ProcessGroup, group: Group, others: Sequence[Any], call: str) ->
     return new
 
 
-def _replaced(old: ProcessGroup, new: ProcessGroup, call: str) -> Failure:
+def _make_failure(old: ProcessGroup, new: ProcessGroup, call: str) -> ErrorFactory:
     """Word what calls on a group are told from now on that has been replaced."""
     text = (
         f"{call} has put group {new.group_name!r} of {new.size()} ranks in the place of the one of "
@@ -154,12 +160,12 @@ def _replaced(old: ProcessGroup, new: ProcessGroup, call: str) -> Failure:
     return lambda what: AllhandsError(f"{what} cannot run: {text}")
 
 
-def _lost(old: ProcessGroup, new: ProcessGroup) -> list[int]:
+def _find_lost(old: ProcessGroup, new: ProcessGroup) -> list[int]:
     left = set(new.group.members)
     return [rank for rank, member in enumerate(old.group.members) if member not in left]
 
 
-def _release(group: Any, reason: str) -> None:
+def _abort_group(group: Any, reason: str) -> None:
     """End a group on all its ranks."""
     if isinstance(group, ProcessGroup):
         group.abort(reason)
@@ -170,14 +176,14 @@ def _release(group: Any, reason: str) -> None:
         logger.warning("group %s could not be aborted: %s", group.group_name, error)
 
 
-def _default(caller: str) -> ProcessGroup:
-    if (default := bookkeeping.default_group()) is None:
+def _get_default(caller: str) -> ProcessGroup:
+    if (default := bookkeeping.get_default_group()) is None:
         name = distributed_c10d.get_backend()
         raise RuntimeError(f"{caller} needs a default group of backend 'allhands', not of {name!r}")
     return default
 
 
-def _excluded(ranks: Iterable[int], group: ProcessGroup) -> set[int]:
+def _check_excluded(ranks: Iterable[int], group: ProcessGroup) -> set[int]:
     """Return checked ranks of a group."""
     if not isinstance(ranks, list | tuple) or not all(isinstance(one, int) for one in ranks):
         raise TypeError(f"ranks_to_exclude must be a list of ints, not {ranks!r}")

@@ -9,15 +9,15 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from allhands import config
-from allhands.api.sync import parent
+from allhands.api.sync import identify_parent_process
 from allhands.api.world import World
 from allhands.coordinator.client import Control
-from allhands.deadlines import Timeout, seconds
+from allhands.deadlines import Timeout, to_seconds
 from allhands.stores import CoordinatorStore
-from allhands.torch.store import Store, whole
+from allhands.torch.store import Store, unwrap_prefix
 
 
-class Joined(Store):
+class WorldStore(Store):
     """The store of a job whose world this process has joined."""
 
     def __init__(self, world: World, timeout: float) -> None:
@@ -29,53 +29,53 @@ class Joined(Store):
         self._control.close()
 
 
-class Given:
+class JoinedStores:
     """The stores that a process has got by `ah://`, which PyTorch's C++ does not keep, see `store`.
 
     Those whose world has been left are let go with the next.
     """
 
     def __init__(self) -> None:
-        self._given: list[Joined] = []
+        self._stores: list[WorldStore] = []
 
-    def join(self, url: str, timeout: Timeout | None) -> Joined:
+    def join(self, url: str, timeout: Timeout | None) -> WorldStore:
         """Join the world of a job and return its store.
 
         Raises:
             ValueError: the URL is malformed.
             JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
         """
-        self._let_go()
-        address, asked = _parts(url)
-        limit = config.DEFAULT_TIMEOUT if timeout is None else seconds(timeout)
-        settled = config.settle(
+        self._close_ended()
+        address, asked = _split_url(url)
+        limit = config.DEFAULT_TIMEOUT if timeout is None else to_seconds(timeout)
+        settled = config.resolve_config(
             os.environ,
             init_method=address,
             rank=asked.get("rank", -1),
             world_size=asked.get("world_size", -1),
             timeout=limit,
-            parent=parent(),
+            parent=identify_parent_process(),
         )
-        store = Joined(World.join(settled), limit)
-        self._given.append(store)
+        store = WorldStore(World.join(settled), limit)
+        self._stores.append(store)
         return store
 
-    def _let_go(self) -> None:
-        ended = [store for store in self._given if store.world.is_closed]
-        self._given = [store for store in self._given if not store.world.is_closed]
+    def _close_ended(self) -> None:
+        ended = [store for store in self._stores if store.world.is_closed]
+        self._stores = [store for store in self._stores if not store.world.is_closed]
         for store in ended:
             store.close()
 
 
-def world_of(store: Any) -> World | None:
+def find_world(store: Any) -> World | None:
     """Return the world that was joined with a store, if there was one and it goes on."""
-    found = whole(store)
-    if isinstance(found, Joined) and not found.world.is_closed:
+    found = unwrap_prefix(store)
+    if isinstance(found, WorldStore) and not found.world.is_closed:
         return found.world
     return None
 
 
-def _parts(url: str) -> tuple[str, dict[str, int]]:
+def _split_url(url: str) -> tuple[str, dict[str, int]]:
     """Return a URL without what PyTorch has added, and that."""
     parts = urlsplit(url)
     asked: dict[str, int] = {}

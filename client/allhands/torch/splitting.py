@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from allhands.api.world import GroupOptions
+from allhands.api.world import NewGroupOptions
 from allhands.group.non_member import NonMember
 from allhands.torch import bookkeeping
 from allhands.torch.process_group import ProcessGroup
@@ -37,26 +37,26 @@ def split_group(
             in one part or in two; or no group that torch.distributed knows.
         TypeError: a group of another backend.
     """
-    parent = bookkeeping.default_group() if parent_pg is None else parent_pg
+    parent = bookkeeping.get_default_group() if parent_pg is None else parent_pg
     if not isinstance(parent, ProcessGroup):
         raise TypeError(f"split_group works on groups of backend 'allhands', not on {parent!r}")
-    known = bookkeeping.ranks_of(parent)
-    parts = _checked(split_ranks, parent)
+    known = bookkeeping.get_ranks(parent)
+    parts = _check_parts(split_ranks, parent)
     mine = next((part for part in parts if parent.rank() in part), None)
     if mine is None:
         return None
     limit = parent.group.timeout if timeout is None else timeout.total_seconds()
-    group = parent.world.part(parent.group, mine, None, GroupOptions(timeout=limit))
+    group = parent.world.make_subgroup(parent.group, mine, None, NewGroupOptions(timeout=limit))
     assert not isinstance(group, NonMember)
     store = dist.PrefixStore(f"{group.name}/", parent.get_group_store())
     split = ProcessGroup(group, parent.world, group.name, store, is_world=False)
     of_world = {place: rank for rank, place in known.items()}
     mapping = {of_world[place]: at for at, place in enumerate(mine)}
-    bookkeeping.enter(split, parent, mapping, group_desc or f"{parent.group_desc}:split")
+    bookkeeping.register_group(split, parent, mapping, group_desc or f"{parent.group_desc}:split")
     return split
 
 
-def _checked(parts: Sequence[Sequence[int]] | None, parent: ProcessGroup) -> list[list[int]]:
+def _check_parts(parts: Sequence[Sequence[int]] | None, parent: ProcessGroup) -> list[list[int]]:
     if not parts:
         raise ValueError("split_ranks must name the ranks of at least one part")
     found = [list(part) for part in parts]

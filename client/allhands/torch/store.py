@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from allhands import stores
 from allhands.coordinator.client import connect
-from allhands.deadlines import Timeout, seconds
+from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import AllhandsError, CoordinatorUnavailable, NotFound
 
 _TIMEOUT = 30.0
@@ -33,7 +33,7 @@ class Store(dist.Store):  # type: ignore[misc]
         super().__init__()
         self._native = native.clone()  # whose timeout nobody else sets
         self._clones: list[Store] = []
-        limit = native.timeout if timeout is None else seconds(timeout)
+        limit = native.timeout if timeout is None else to_seconds(timeout)
         self.set_timeout(timedelta(seconds=limit))
 
     @classmethod
@@ -49,7 +49,7 @@ class Store(dist.Store):  # type: ignore[misc]
             ValueError: the URL is malformed, or names no job.
             CoordinatorUnavailable: no URL was given, and this user has no coordinator here.
         """
-        limit = seconds(timeout)
+        limit = to_seconds(timeout)
         control = connect(url, token=token, timeout=limit)
         if control.job_name is None:
             control.close()
@@ -64,54 +64,54 @@ class Store(dist.Store):  # type: ignore[misc]
     # ------------------------------------------------------------ keys
 
     def set(self, key: str, value: bytes | str) -> None:
-        with _Translated():
+        with _ErrorTranslation():
             self._native.set(key, value)
 
     def get(self, key: str) -> bytes:
-        with _Translated():
-            return self._patient.get(key)
+        with _ErrorTranslation():
+            return self._timed_store.get(key)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        with _Translated():
-            self._native.wait(keys, _length(self.timeout if timeout is None else timeout))
+        with _ErrorTranslation():
+            self._native.wait(keys, _to_seconds(self.timeout if timeout is None else timeout))
 
     def add(self, key: str, amount: int) -> int:
-        with _Translated():
+        with _ErrorTranslation():
             return self._native.add(key, amount)
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        with _Translated():
+        with _ErrorTranslation():
             return self._native.compare_set(key, expected, desired)
 
     def append(self, key: str, value: bytes | str) -> None:
-        with _Translated():
+        with _ErrorTranslation():
             self._native.append(key, value)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        with _Translated():
-            return self._patient.multi_get(keys)
+        with _ErrorTranslation():
+            return self._timed_store.multi_get(keys)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
         if len(keys) != len(values):
             raise dist.DistStoreError(f"{len(keys)} keys, but {len(values)} values")
-        with _Translated():
+        with _ErrorTranslation():
             self._native.multi_set(keys, values)
 
     def delete_key(self, key: str) -> bool:
-        with _Translated():
+        with _ErrorTranslation():
             return self._native.delete_key(key)
 
     def num_keys(self) -> int:
-        with _Translated():
+        with _ErrorTranslation():
             return self._native.num_keys()
 
     def list_keys(self) -> list[str]:
-        with _Translated():
+        with _ErrorTranslation():
             return self._native.list_keys()
 
     def check(self, keys: Sequence[str]) -> bool:
         """Say whether all the keys exist now, or name queues in which there is something."""
-        with _Translated():
+        with _ErrorTranslation():
             return self._native.check(keys) or all(
                 self._native.check([key]) or self._native.queue_len(key) for key in keys
             )
@@ -122,15 +122,15 @@ class Store(dist.Store):  # type: ignore[misc]
     # ------------------------------------------------------------ queues
 
     def queue_push(self, key: str, value: bytes | str) -> None:
-        with _Translated():
+        with _ErrorTranslation():
             self._native.queue_push(key, value)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        with _Translated():
-            return self._patient.queue_pop(key, block)
+        with _ErrorTranslation():
+            return self._timed_store.queue_pop(key, block)
 
     def queue_len(self, key: str) -> int:
-        with _Translated():
+        with _ErrorTranslation():
             return self._native.queue_len(key)
 
     # ------------------------------------------------------------ what it is
@@ -148,25 +148,25 @@ class Store(dist.Store):  # type: ignore[misc]
         return f"Store({self._native!r})"
 
     @property
-    def _patient(self) -> stores.Store:
+    def _timed_store(self) -> stores.Store:
         """The store, for waits that take its timeout."""
         # PyTorch's C++ sets its own, of which Python is not told.
-        if (limit := _length(self.timeout)) != self._native.timeout:
+        if (limit := _to_seconds(self.timeout)) != self._native.timeout:
             self._native.set_timeout(limit)
         return self._native
 
 
-def _length(timeout: timedelta) -> float:
+def _to_seconds(timeout: timedelta) -> float:
     """Return it in seconds; PyTorch's stores take a negative one for none."""
     return max(timeout.total_seconds(), 0.0)
 
 
-def whole(store: Any) -> Any:
+def unwrap_prefix(store: Any) -> Any:
     """Return what PrefixStores of PyTorch's stand on."""
     return getattr(store, "_underlying_non_prefix_store", store)
 
 
-class _Translated:
+class _ErrorTranslation:
     """Turns what this package raises into what PyTorch's stores raise."""
 
     def __enter__(self) -> None:

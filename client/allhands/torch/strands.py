@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from allhands import c10d
-from allhands.api.world import GroupOptions, World
+from allhands.api.world import NewGroupOptions, World
 from allhands.futures import Future
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
@@ -29,66 +29,68 @@ from allhands.runtime.callbacks import Callbacks
 
 
 @dataclass(frozen=True)
-class Strand:
+class HookStream:
     """A strand, the same on all ranks."""
 
     name: str
-    gathers_whole: bool = False
+    stacks_gathered: bool = False
     """Whether futures of its all_gathers give one tensor, as NCCL's do, not one of each rank."""
 
-    def given(self, operation: str, result: Any) -> Any:
+    def wrap_result(self, operation: str, result: Any) -> Any:
         """Return what the future of a call gives."""
-        is_whole = self.gathers_whole and operation == "all_gather"
+        is_whole = self.stacks_gathered and operation == "all_gather"
         return [torch.stack(result)] if is_whole else result
 
 
-_inside: ContextVar["Turn | None"] = ContextVar("allhands_turn", default=None)
+_current_slot: ContextVar["HookSlot | None"] = ContextVar("allhands_turn", default=None)
 
 
-class Turn:
+class HookSlot:
     """One call of a hook, in a strand, with all that follows from it; safe from any thread."""
 
-    def __init__(self, strand: Strand, begun: Future[None], callbacks: Callbacks | None) -> None:
+    def __init__(
+        self, stream: HookStream, start: Future[None], callbacks: Callbacks | None
+    ) -> None:
         """Begin when `begun` is done, which is the end of the turn before."""
-        self.strand = strand
-        self.over: Future[None] = Future(callbacks)
+        self.stream = stream
+        self.completion: Future[None] = Future(callbacks)
         """Done when nothing is left to follow."""
-        self._begun = begun
+        self._start = start
         self._lock = threading.Lock()
-        self._left = 2
+        self._pending = 2
         """What it waits for: to begin, the hook itself, and each future of its calls."""
-        begun.add_done_callback(lambda _: self._ended())
+        start.add_done_callback(lambda _: self._finish_part())
 
     @contextlib.contextmanager
-    def part(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """Let the block, for which the end of the turn waits, make its calls in this turn."""
-        token = _inside.set(self)
+        token = _current_slot.set(self)
         try:
             yield
         finally:
-            _inside.reset(token)
-            self._ended()
+            _current_slot.reset(token)
+            self._finish_part()
 
-    def follow(self, future: Future[Any], act: Callable[[], object]) -> None:
+    def call_after(self, future: Future[Any], act: Callable[[], object]) -> None:
         """Call `act` in this turn, once the future of a call of it is done."""
         with self._lock:
-            self._left += 1
+            self._pending += 1
 
-        def in_turn(_: object) -> None:
-            with self.part():
+        def run_in_slot(_: object) -> None:
+            with self.enter():
                 act()
 
-        future.add_done_callback(lambda _: self._begun.add_done_callback(in_turn))
+        future.add_done_callback(lambda _: self._start.add_done_callback(run_in_slot))
 
-    def _ended(self) -> None:
+    def _finish_part(self) -> None:
         with self._lock:
-            self._left -= 1
-            is_over = self._left == 0
+            self._pending -= 1
+            is_over = self._pending == 0
         if is_over:
-            self.over.set_result(None)
+            self.completion.set_result(None)
 
 
-class Turns:
+class HookSlots:
     """The turns of a hook, one after the other as it is called; `callbacks` run what follows.
 
     What follows in a turn may wait for whatever comes of that turn and of those before it.
@@ -96,61 +98,61 @@ class Turns:
 
     def __init__(self, callbacks: Callbacks | None) -> None:
         self._callbacks = callbacks
-        self._last_over: Future[None] = Future(callbacks)
-        self._last_over.set_result(None)
+        self._last_completion: Future[None] = Future(callbacks)
+        self._last_completion.set_result(None)
 
-    def next(self, strand: Strand) -> Turn:
-        turn = Turn(strand, self._last_over, self._callbacks)
-        self._last_over = turn.over
+    def open_slot(self, stream: HookStream) -> HookSlot:
+        turn = HookSlot(stream, self._last_completion, self._callbacks)
+        self._last_completion = turn.completion
         return turn
 
 
-current = _inside.get
+get_current_slot = _current_slot.get
 """Return the turn that the caller is in; None: in none."""
 
 
-class Strands:
+class HookStreams:
     """The strands of a group; safe from any thread."""
 
     def __init__(self, group: Group, world: World) -> None:
         self._group = group
         self._world = world
         self._lock = threading.Lock()
-        self._natives: dict[Strand, c10d.ProcessGroup] = {}
-        self._numbered = itertools.count(1)
+        self._groups: dict[HookStream, c10d.ProcessGroup] = {}
+        self._numbers = itertools.count(1)
 
-    def numbered(self, name: str) -> str:
+    def make_name(self, name: str) -> str:
         """Return a new name: the same on all ranks, where all ask for as many."""
-        return f"{name} {next(self._numbered)}"
+        return f"{name} {next(self._numbers)}"
 
-    def native(self, strand: Strand) -> c10d.ProcessGroup:
+    def get_group(self, stream: HookStream) -> c10d.ProcessGroup:
         """Return the group on which calls of a strand are made, with the timeout of the whole."""
         with self._lock:
-            if (found := self._natives.get(strand)) is None:
-                found = self._natives[strand] = c10d.ProcessGroup(self._made(strand))
+            if (found := self._groups.get(stream)) is None:
+                found = self._groups[stream] = c10d.ProcessGroup(self._make_group(stream))
             found.group.timeout = self._group.timeout
             return found
 
     def close(self) -> None:
         """End the strands when their calls have ended. Idempotent."""
         with self._lock:
-            natives, self._natives = self._natives, {}
+            natives, self._groups = self._groups, {}
         for native in natives.values():
             if self._world.is_open(native.group):
                 self._world.close_group(native.group)
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """End the strands on all ranks, at once."""
         with self._lock:
-            natives = list(self._natives.values())
+            natives = list(self._groups.values())
         for native in natives:
             if self._world.is_open(native.group):
-                native.group.abort(why)
+                native.group.abort(reason)
 
-    def _made(self, strand: Strand) -> Group:
+    def _make_group(self, stream: HookStream) -> Group:
         group = self._group
-        options = GroupOptions(timeout=group.timeout)
-        tag = f"{strand.name} of {hashlib.blake2b(group.name.encode(), digest_size=8).hexdigest()}"
-        made = self._world.part(group, range(group.size), tag, options)
+        options = NewGroupOptions(timeout=group.timeout)
+        tag = f"{stream.name} of {hashlib.blake2b(group.name.encode(), digest_size=8).hexdigest()}"
+        made = self._world.make_subgroup(group, range(group.size), tag, options)
         assert not isinstance(made, NonMember)  # all ranks of the group are in it
         return made

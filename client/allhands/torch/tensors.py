@@ -10,9 +10,9 @@ import torch
 from allhands.collectives.arguments import AnyArray
 from allhands.data.sparse_array import SparseArray
 from allhands.errors import InvalidArgument, InvalidType
-from allhands.torch.memory import share_memory, shared
+from allhands.torch.memory import have_overlap, view_as_array
 
-_VIEWED: Final[Mapping[Any, tuple[Any, Any]]] = MappingProxyType(
+_REINTERPRETED: Final[Mapping[Any, tuple[Any, Any]]] = MappingProxyType(
     {
         torch.bfloat16: (torch.int16, "bfloat16"),
         torch.complex32: (torch.int32, [("real", np.float16), ("imag", np.float16)]),
@@ -38,7 +38,7 @@ _OVERLAPS: Final = 1
 """What PyTorch says of a tensor of which it is sure that elements share memory."""
 
 
-class Lent:
+class TensorViews:
     """The tensors of one call, lent to it as arrays; not safe from several threads."""
 
     def __init__(self, operation: str = "") -> None:
@@ -47,7 +47,7 @@ class Lent:
         self._staged: list[tuple[Any, Any]] = []
         self._sparse: list[tuple[Any, SparseArray]] = []
 
-    def read(self, tensor: Any) -> Any:
+    def view_input(self, tensor: Any) -> Any:
         """Return an array of what a tensor holds, to be read alone.
 
         Raises:
@@ -55,13 +55,13 @@ class Lent:
             InvalidType: its elements are, or it is no tensor.
         """
         if _is_plain(tensor):
-            return self._array(tensor.detach())
+            return self._view_dense(tensor.detach())
         self._check(tensor)
         if tensor.layout is torch.sparse_coo:
-            return self._sparsely(tensor)
-        return self._array(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
+            return self._view_sparse(tensor)
+        return self._view_dense(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
 
-    def written(self, tensor: Any) -> Any:
+    def view_inout(self, tensor: Any) -> Any:
         """Return an array that stands for a tensor, to be read and written.
 
         Raises:
@@ -69,73 +69,73 @@ class Lent:
             InvalidType: as `read`.
         """
         if _is_plain(tensor):
-            return self._array(tensor.detach())
+            return self._view_dense(tensor.detach())
         self._check(tensor)
         if tensor.layout is torch.sparse_coo:
-            return self._sparsely(tensor)
+            return self._view_sparse(tensor)
         if torch._debug_has_internal_overlap(tensor) == _OVERLAPS:
             raise InvalidArgument(
                 f"{self._operation}: elements of a tensor of size {list(tensor.shape)} and strides "
                 f"{list(tensor.stride())} share memory: clone() it before it is written"
             )
-        stage = _stage(tensor)
+        stage = _copy_to_staging(tensor)
         self._staged.append((tensor, stage))
-        return self._array(stage)
+        return self._view_dense(stage)
 
-    def all_read(self, tensors: Any) -> Any:
-        return [self.read(one) for one in tensors] if _is_list(tensors) else tensors
+    def view_inputs(self, tensors: Any) -> Any:
+        return [self.view_input(one) for one in tensors] if _is_list(tensors) else tensors
 
-    def all_written(self, tensors: Any) -> Any:
-        return [self.written(one) for one in tensors] if _is_list(tensors) else tensors
+    def view_inouts(self, tensors: Any) -> Any:
+        return [self.view_inout(one) for one in tensors] if _is_list(tensors) else tensors
 
-    def all_filled(self, tensors: Any) -> Any:
+    def view_outputs(self, tensors: Any) -> Any:
         """Return arrays that stand for tensors which are to hold something else each.
 
         Raises:
             InvalidArgument: as `written`; or two of them share memory. Where none is copied, the
                 call finds that.
         """
-        arrays = self.all_written(tensors)
-        self._check_apart(tensors)
+        arrays = self.view_inouts(tensors)
+        self._check_disjoint(tensors)
         return arrays
 
-    def lists_filled(self, lists: Any) -> Any:
+    def view_output_lists(self, lists: Any) -> Any:
         """Return the same for several lists of tensors; what is no list is left to be refused."""
         if not _is_list(lists):
             return lists
-        arrays = [self.all_written(one) for one in lists]
-        self._check_apart([tensor for one in lists if _is_list(one) for tensor in one])
+        arrays = [self.view_inouts(one) for one in lists]
+        self._check_disjoint([tensor for one in lists if _is_list(one) for tensor in one])
         return arrays
 
     @property
-    def gives_back(self) -> bool:
+    def needs_copy_back(self) -> bool:
         """Whether there is anything to do when the call has ended."""
         return bool(self._staged or self._sparse)
 
     @property
-    def holds_sparse(self) -> bool:
+    def has_sparse(self) -> bool:
         return bool(self._sparse)
 
-    def give_back(self) -> None:
+    def copy_back(self) -> None:
         """Write to the tensors what the call has left in their copies."""
         for tensor, stage in self._staged:
             _overwrite(tensor, stage)
         for tensor, array in self._sparse:
-            _overwrite(tensor, _sparse_tensor(tensor, array))
+            _overwrite(tensor, _to_sparse_tensor(tensor, array))
         self._staged.clear()
         self._sparse.clear()
 
-    def _sparsely(self, tensor: Any) -> SparseArray:
+    def _view_sparse(self, tensor: Any) -> SparseArray:
         own = tensor.detach()
-        values = self._array(own._values().cpu().contiguous())
-        array = SparseArray(shared(own._indices().cpu().contiguous()), values, tensor.shape)
+        values = self._view_dense(own._values().cpu().contiguous())
+        array = SparseArray(view_as_array(own._indices().cpu().contiguous()), values, tensor.shape)
         self._sparse.append((tensor, array))
         return array
 
-    def _check_apart(self, tensors: Any) -> None:
+    def _check_disjoint(self, tensors: Any) -> None:
         if not self._staged or not _is_list(tensors):
             return
-        if share_memory([one for one in tensors if one.layout is torch.strided]):
+        if have_overlap([one for one in tensors if one.layout is torch.strided]):
             raise InvalidArgument(
                 f"{self._operation}: two tensors to be filled share memory: one would overwrite "
                 "the other"
@@ -159,14 +159,14 @@ class Lent:
                 "to_sparse_coo() gives them"
             )
 
-    def _array(self, tensor: Any) -> AnyArray:
+    def _view_dense(self, tensor: Any) -> AnyArray:
         """Return the memory of a plain tensor without history."""
-        if (viewed := _VIEWED.get(tensor.dtype)) is not None:
+        if (viewed := _REINTERPRETED.get(tensor.dtype)) is not None:
             through, kind = viewed
-            same: AnyArray = shared(tensor.view(through)).view(_dtype(kind))
+            same: AnyArray = view_as_array(tensor.view(through)).view(_load_dtype(kind))
             return same
         try:
-            found: AnyArray = shared(tensor)
+            found: AnyArray = view_as_array(tensor)
         except TypeError as error:
             raise InvalidType(
                 f"{self._operation}: no array has elements of {tensor.dtype}: "
@@ -192,7 +192,7 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-def _stage(tensor: Any) -> Any:
+def _copy_to_staging(tensor: Any) -> Any:
     """Return a contiguous copy in host memory."""
     stage = torch.empty(
         tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.device.type == "cuda"
@@ -207,15 +207,15 @@ def _overwrite(tensor: Any, result: Any) -> None:
         tensor.copy_(result)
 
 
-def _tensor(array: AnyArray) -> Any:
+def _to_tensor(array: AnyArray) -> Any:
     if array.dtype.isbuiltin != 1:
-        for dtype, (_, kind) in _VIEWED.items():
-            if array.dtype == _dtype(kind):
+        for dtype, (_, kind) in _REINTERPRETED.items():
+            if array.dtype == _load_dtype(kind):
                 return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
     return torch.from_numpy(array)
 
 
-def _dtype(kind: Any) -> "np.dtype[Any]":
+def _load_dtype(kind: Any) -> "np.dtype[Any]":
     """Return the dtype of an entry of `_VIEWED`."""
     if isinstance(kind, str):
         import ml_dtypes  # a megabyte, for those that have such tensors
@@ -225,11 +225,11 @@ def _dtype(kind: Any) -> "np.dtype[Any]":
     return found
 
 
-def _sparse_tensor(like: Any, array: SparseArray) -> Any:
+def _to_sparse_tensor(like: Any, array: SparseArray) -> Any:
     """Return a tensor of what an array holds, each element once, in the order of the indices."""
     return torch.sparse_coo_tensor(
         torch.from_numpy(array.indices),
-        _tensor(array.values),
+        _to_tensor(array.values),
         like.shape,
         device=like.device,
         check_invariants=False,

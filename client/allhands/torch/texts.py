@@ -5,7 +5,7 @@ from datetime import timedelta
 from allhands.errors import CollectiveTimeout, PeerFailed
 
 
-def worded(
+def append_gloo_text(
     error: BaseException, operation: str = "", limit: timedelta | None = None
 ) -> BaseException:
     """Return an error with what Gloo would have said at the end of its text. Idempotent.
@@ -13,13 +13,13 @@ def worded(
     `operation` is that of the work that has failed; `limit` is given where a wait for it has ended
     and the work has not.
     """
-    said = _said(error, operation, limit)
+    said = _word_as_gloo(error, operation, limit)
     if said and said not in str(error):
         error.args = (f"{error}; {said}", *error.args[1:])
     return error
 
 
-def _said(error: BaseException, operation: str, limit: timedelta | None) -> str:
+def _word_as_gloo(error: BaseException, operation: str, limit: timedelta | None) -> str:
     if isinstance(error, PeerFailed):
         return "Connection closed by peer"
     if not isinstance(error, CollectiveTimeout):

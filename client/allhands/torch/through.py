@@ -7,15 +7,15 @@ from typing import Any
 import torch.distributed as dist
 
 from allhands.coordinator.kv.values import encode
-from allhands.deadlines import Timeout, seconds
+from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import StoreTimeout
-from allhands.torch.store import Store, whole
+from allhands.torch.store import Store, unwrap_prefix
 
-_LEAST = 0.001
+_MIN_SECONDS = 0.001
 """Seconds: a FileStore takes none for no end."""
 
 
-class Through:
+class TorchStoreAdapter:
     """Keys and values of a store of PyTorch's."""
 
     def __init__(self, store: Any, timeout: float) -> None:
@@ -25,7 +25,7 @@ class Through:
     @property
     def underlying_store(self) -> Any:
         """What PrefixStores hide: a store of this package, where it is one, or one of PyTorch's."""
-        found = whole(self._store)
+        found = unwrap_prefix(self._store)
         return found.native if isinstance(found, Store) else found
 
     def set(self, key: str, value: bytes | str) -> None:
@@ -38,9 +38,9 @@ class Through:
         return bool(self._store.check(list(keys)))
 
     def wait(self, keys: Sequence[str], timeout: Timeout | None = None) -> None:
-        limit = self._timeout if timeout is None else seconds(timeout)
+        limit = self._timeout if timeout is None else to_seconds(timeout)
         try:
-            self._store.wait(list(keys), timedelta(seconds=max(limit, _LEAST)))
+            self._store.wait(list(keys), timedelta(seconds=max(limit, _MIN_SECONDS)))
         except RuntimeError as error:
             # A FileStore has no class for it, and only their texts have a word in common.
             if isinstance(error, dist.DistNetworkError) or "timeout" not in str(error).lower():

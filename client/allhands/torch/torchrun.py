@@ -10,6 +10,6 @@ def handler() -> Callable[[Any], Any]:
 
 
 def _create(parameters: Any) -> Any:
-    from allhands.torch.elastic import create
+    from allhands.torch.elastic import make_handler
 
-    return create(parameters)
+    return make_handler(parameters)

@@ -10,18 +10,18 @@ Kind = TypeVar("Kind")
 REASON = "it does input and output of its own, as collectives written in C++ do"
 
 
-def untraced(cls: type[Kind]) -> type[Kind]:
+def exclude_from_compile(cls: type[Kind]) -> type[Kind]:
     """Decorate a class whose methods PyTorch calls: a graph ends before them and goes on after.
 
     `torch.compiler.disable` would say the same, and load the compiler to say it.
     """
     for found in vars(cls).values():
         if isinstance(found, types.FunctionType):
-            leave_alone(found)
+            disable_compile(found)
     return cls
 
 
-def leave_alone(function: types.FunctionType) -> None:
+def disable_compile(function: types.FunctionType) -> None:
     """Keep the compiler out of a function, and of all that it calls."""
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)

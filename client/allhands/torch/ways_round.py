@@ -22,39 +22,39 @@ from allhands.torch.work import Work
 _MARK = "__allhands_way_round__"
 
 
-def take() -> None:
+def install() -> None:
     """Take all of them. Idempotent."""
-    _stand_in(dist.Reducer, "_set_forward_pass_work_handle", _keeping)
-    _stand_in(DistributedDataParallel, "register_comm_hook", _calling_in_strands)
-    _stand_in(DistributedDataParallel, "_register_builtin_comm_hook", _in_python)
+    _patch(dist.Reducer, "_set_forward_pass_work_handle", _keep_forward_work)
+    _patch(DistributedDataParallel, "register_comm_hook", _order_hook_calls)
+    _patch(DistributedDataParallel, "_register_builtin_comm_hook", _use_python_hook)
     for owner in (dist, distributed_c10d):
-        _stand_in(owner, "monitored_barrier", _meeting)
-        _stand_in(owner, "split_group", _splitting)
-        _stand_in(owner, "shrink_group", _shrinking)
-    _stand_in(distributed_c10d, "_set_pg_timeout", _setting)
+        _patch(owner, "monitored_barrier", _route_monitored_barrier)
+        _patch(owner, "split_group", _route_split_group)
+        _patch(owner, "shrink_group", _route_shrink_group)
+    _patch(distributed_c10d, "_set_pg_timeout", _route_set_timeout)
 
 
-def _stand_in(owner: Any, name: str, way: Callable[[Any], Callable[..., Any]]) -> None:
-    original = getattr(owner, name)
+def _patch(module: Any, name: str, wrap: Callable[[Any], Callable[..., Any]]) -> None:
+    original = getattr(module, name)
     if not hasattr(original, _MARK):
-        instead = functools.wraps(original)(way(original))
+        instead = functools.wraps(original)(wrap(original))
         setattr(instead, _MARK, True)
-        setattr(owner, name, instead)
+        setattr(module, name, instead)
 
 
-def _keeping(original: Any) -> Callable[..., Any]:
+def _keep_forward_work(original: Any) -> Callable[..., Any]:
     """Keep the work that a reducer is given: C++ holds its half of it, and would lose ours."""
     kept: weakref.WeakKeyDictionary[Any, Work] = weakref.WeakKeyDictionary()
 
-    def instead(reducer: Any, work: Any, *more: Any) -> None:
+    def wrapper(reducer: Any, work: Any, *more: Any) -> None:
         if isinstance(work, Work):
             kept[reducer] = work
         original(reducer, work, *more)
 
-    return instead
+    return wrapper
 
 
-def _calling_in_strands(original: Any) -> Callable[..., Any]:
+def _order_hook_calls(original: Any) -> Callable[..., Any]:
     """Let a hook make its calls in strands, and have its turns, since nothing else orders them.
 
     Neither Gloo's threads nor ours run the callbacks of several buckets one at a time, or in the
@@ -62,17 +62,17 @@ def _calling_in_strands(original: Any) -> Callable[..., Any]:
     us, and those that quantise, which index what NCCL gathers.
     """
 
-    def instead(module: Any, state: Any, hook: Any) -> None:
+    def wrapper(module: Any, state: Any, hook: Any) -> None:
         group = module.process_group
         if callable(hook) and isinstance(group, ProcessGroup):
-            name = group.strands.numbered("hook")
-            hook = _in_strands(hook, name, strands.Turns(group.world.callbacks))
+            name = group.hook_streams.make_name("hook")
+            hook = _wrap_hook(hook, name, strands.HookSlots(group.world.callbacks))
         original(module, state, hook)
 
-    return instead
+    return wrapper
 
 
-def _in_strands(hook: Any, name: str, turns: strands.Turns) -> Any:
+def _wrap_hook(hook: Any, name: str, slots: strands.HookSlots) -> Any:
     # PyTorch does not import its hooks either, before a program does.
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, quantization_hooks
 
@@ -88,21 +88,21 @@ def _in_strands(hook: Any, name: str, turns: strands.Turns) -> Any:
     )
 
     @functools.wraps(hook)
-    def instead(state: Any, bucket: Any) -> Any:
+    def wrapper(state: Any, bucket: Any) -> Any:
         if makes_one_call:
             return hook(state, bucket)
-        turn = turns.next(strands.Strand(f"{name}.{bucket.index()}", gathers_whole))
-        with turn.part():
+        turn = slots.open_slot(strands.HookStream(f"{name}.{bucket.index()}", gathers_whole))
+        with turn.enter():
             return hook(state, bucket)
 
-    instead.__name__ = "hook"  # by which DDP knows those that it refuses
-    return instead
+    wrapper.__name__ = "hook"  # by which DDP knows those that it refuses
+    return wrapper
 
 
-def _in_python(original: Any) -> Callable[..., Any]:
+def _use_python_hook(original: Any) -> Callable[..., Any]:
     """Take the hook in Python for that in C++, which wants futures of a type we cannot make."""
 
-    def instead(module: Any, kind: Any) -> None:
+    def wrapper(module: Any, kind: Any) -> None:
         is_half = kind == dist.BuiltinCommHookType.FP16_COMPRESS
         if is_half and isinstance(module.process_group, ProcessGroup):
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -113,28 +113,28 @@ def _in_python(original: Any) -> Callable[..., Any]:
         else:
             original(module, kind)
 
-    return instead
+    return wrapper
 
 
-def _meeting(original: Any) -> Callable[..., Any]:
+def _route_monitored_barrier(original: Any) -> Callable[..., Any]:
     """Let groups of this package meet, of which PyTorch says that only Gloo's can."""
 
-    def instead(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+    def wrapper(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
         found = distributed_c10d._get_default_group() if group is None else group
         if not isinstance(found, ProcessGroup):
             return original(group, timeout, wait_all_ranks)
         return found.monitored_barrier(timeout, wait_all_ranks)
 
-    return instead
+    return wrapper
 
 
-def _splitting(original: Any) -> Callable[..., Any]:
+def _route_split_group(original: Any) -> Callable[..., Any]:
     """Split groups of this package, which PyTorch does with accelerators of its own alone.
 
     As in PyTorch's, the ranks of each part are put in their order.
     """
 
-    def instead(
+    def wrapper(
         parent_pg: Any = None,
         split_ranks: Any = None,
         timeout: Any = None,
@@ -155,13 +155,13 @@ def _splitting(original: Any) -> Callable[..., Any]:
         parts = None if split_ranks is None else [sorted(part) for part in split_ranks]
         return splitting.split_group(parent, parts, timeout, group_desc)
 
-    return instead
+    return wrapper
 
 
-def _shrinking(original: Any) -> Callable[..., Any]:
+def _route_shrink_group(original: Any) -> Callable[..., Any]:
     """Shrink groups of this package, where PyTorch makes a group of its own class."""
 
-    def instead(
+    def wrapper(
         ranks_to_exclude: Any,
         group: Any = None,
         shrink_flags: int = distributed_c10d.SHRINK_DEFAULT,
@@ -175,17 +175,17 @@ def _shrinking(original: Any) -> Callable[..., Any]:
         aborts = shrink_flags == distributed_c10d.SHRINK_ABORT
         return recovery.shrink_group(ranks_to_exclude, group, aborts=aborts)
 
-    return instead
+    return wrapper
 
 
-def _setting(original: Any) -> Callable[..., Any]:
+def _route_set_timeout(original: Any) -> Callable[..., Any]:
     """Set the timeout of a group of this package, which PyTorch would leave as it is."""
 
-    def instead(timeout: Any, group: Any = None) -> None:
+    def wrapper(timeout: Any, group: Any = None) -> None:
         found = distributed_c10d._get_default_group() if group is None else group
         if isinstance(found, ProcessGroup):
             found.set_timeout(timeout)
         else:
             original(timeout, group)
 
-    return instead
+    return wrapper

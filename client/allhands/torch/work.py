@@ -11,16 +11,16 @@ import torch.distributed as dist
 
 from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
-from allhands.group.coalescing import NotMade, Promised
-from allhands.runtime.termination import INTERRUPTIONS, reason_of
+from allhands.group.coalescing import CallNotSubmitted, CoalescedWork
+from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
 from allhands.torch import strands
-from allhands.torch.options import limit
-from allhands.torch.tensors import Lent
-from allhands.torch.texts import worded
-from allhands.torch.untraced import untraced
+from allhands.torch.options import to_limit
+from allhands.torch.tensors import TensorViews
+from allhands.torch.texts import append_gloo_text
+from allhands.torch.untraced import exclude_from_compile
 
 
-@untraced
+@exclude_from_compile
 class Work(dist.Work):  # type: ignore[misc]
     """A call on a process group; safe from any thread.
 
@@ -29,7 +29,7 @@ class Work(dist.Work):  # type: ignore[misc]
     """
 
     def __init__(
-        self, work: NativeWork, lent: Lent, result: Any, after: Sequence["Work"] = ()
+        self, work: NativeWork, views: TensorViews, result: Any, after: Sequence["Work"] = ()
     ) -> None:
         """Stand for a call that ends, if it does so well, when the works `after` which it is have.
 
@@ -38,19 +38,19 @@ class Work(dist.Work):  # type: ignore[misc]
         super().__init__()
         self.native = work
         self._after = after
-        self._lent = lent
+        self._views = views
         self._result = result
         self._lock = threading.Lock()
-        self._settling = threading.Lock()
+        self._copy_lock = threading.Lock()
         """Another one: making the future of a call that has ended settles it."""
         self._future: Any = None
         self.before_return: Callable[[], None] | None = None
         """What `wait` awaits besides the end of the call."""
-        if lent.gives_back:
+        if views.needs_copy_back:
             # Also if nobody ever waits. It is not for the thread that ends calls to do.
-            work.get_future().add_done_callback(lambda _: self._settle())
-            if isinstance(work, Promised):
-                work.settle = self._settle
+            work.get_future().add_done_callback(lambda _: self._copy_back())
+            if isinstance(work, CoalescedWork):
+                work.on_success = self._copy_back
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the call has ended; return True.
@@ -62,17 +62,17 @@ class Work(dist.Work):  # type: ignore[misc]
             AllhandsError: it failed; what the error says.
         """
         try:
-            self.native.wait(limit(timeout))
-        except NotMade:
+            self.native.wait(to_limit(timeout))
+        except CallNotSubmitted:
             return True
         except INTERRUPTIONS as interruption:
-            self.native.abandon(reason_of(type(interruption).__name__))
+            self.native.abandon(get_cancel_reason(type(interruption).__name__))
             raise
         except (CollectiveTimeout, PeerFailed) as error:
             is_over = error is self.native.exception()
-            worded(error, self.native.operation, None if is_over else limit(timeout))
+            append_gloo_text(error, self.native.operation, None if is_over else to_limit(timeout))
             raise
-        self._settle()
+        self._copy_back()
         if self.before_return is not None:
             self.before_return()
         return True
@@ -83,7 +83,7 @@ class Work(dist.Work):  # type: ignore[misc]
     def is_completed(self) -> bool:
         if not self.native.is_completed():
             return False
-        self._settle()
+        self._copy_back()
         return True
 
     def is_success(self) -> bool:
@@ -91,7 +91,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def exception(self) -> BaseException | None:
         error = self.native.exception()
-        return None if error is None else worded(error, self.native.operation)
+        return None if error is None else append_gloo_text(error, self.native.operation)
 
     def result(self) -> Any:
         """Wait, then return the tensors of the call that hold its result."""
@@ -107,7 +107,7 @@ class Work(dist.Work):  # type: ignore[misc]
         """Return the future of `result()`, always the same one."""
         with self._lock:
             if self._future is None:
-                self._future = self._made_future()
+                self._future = self._make_future()
             return self._future
 
     def abort(self) -> None:
@@ -119,40 +119,40 @@ class Work(dist.Work):  # type: ignore[misc]
 
     # ------------------------------------------------------------ inside
 
-    def _settle(self) -> None:
+    def _copy_back(self) -> None:
         """Give the tensors of a call that has ended well what it gave them; once."""
         for one in self._after:
-            one._settle()
-        if self._lent.gives_back and self.native.is_success():
-            with self._settling:
-                self._lent.give_back()
+            one._copy_back()
+        if self._views.needs_copy_back and self.native.is_success():
+            with self._copy_lock:
+                self._views.copy_back()
 
-    def _made_future(self) -> Any:
+    def _make_future(self) -> Any:
         ended: Any = torch.futures.Future()
-        turn = strands.current()
+        turn = strands.get_current_slot()
 
         def end() -> None:
             if self.before_return is not None:
                 self.before_return()
             ended.set_result(None)
 
-        def outcome(_: Any) -> Any:
+        def get_outcome(_: Any) -> Any:
             if (error := self.exception()) is not None:
                 raise error
-            self._settle()
+            self._copy_back()
             given = self._result
-            return given if turn is None else turn.strand.given(self.native.operation, given)
+            return given if turn is None else turn.stream.wrap_result(self.native.operation, given)
 
         # C++ sees what `then` raises, not what `set_exception` was given.
-        future = ended.then(outcome)
+        future = ended.then(get_outcome)
         if turn is None:
             self.native.get_future().add_done_callback(lambda _: end())
         else:
-            turn.follow(self.native.get_future(), end)
+            turn.call_after(self.native.get_future(), end)
         return future
 
 
-class Copied:
+class StagedWorks:
     """Works whose tensors were copied, as long as somebody has them; safe from any thread."""
 
     def __init__(self) -> None:
@@ -163,6 +163,6 @@ class Copied:
         with self._lock:
             self._works.add(work)
 
-    def works(self) -> list[Work]:
+    def list_works(self) -> list[Work]:
         with self._lock:
             return list(self._works)

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from allhands.transport.frame import CHECKED, Frame, FrameError, Key
+from allhands.transport.frame import DIGEST_FLAG, Frame, FrameError, MessageKey
 
 _GROUP = struct.Struct("<8xQ")
 _TAIL = struct.Struct("<QQII")
@@ -25,17 +25,17 @@ _WINDOW = 16
 """How many frames may be lost, or come again, to be told from frames that were changed."""
 
 
-class Checker(Protocol):
+class DigestListener(Protocol):
     """A group that verifies; called within the mesh."""
 
-    def corrupted(self, peer: int, key: Key) -> None:
+    def on_corrupt_frame(self, peer: int, key: MessageKey) -> None:
         """Learn that a frame from `peer`, probably of that key, was changed; it was not used.
 
         Raises:
             FrameError: it belongs to no call that could be ended.
         """
 
-    def told(self, peer: int, key: Key, link: tuple[int, int]) -> None:
+    def on_corruption_report(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
         """Learn from `peer` that a frame of a call was changed on that link of the world."""
 
 
@@ -44,18 +44,18 @@ class LinkKey:
 
     def __init__(self, secret: bytes, start: int, end: int) -> None:
         key = hmac.digest(secret, b"frames of the link %d>%d" % (start, end), "sha256")
-        self._begun = hmac.new(key, digestmod="sha256")
+        self._base = hmac.new(key, digestmod="sha256")
 
-    def digest(self, number: int, *pieces: "bytes | bytearray | memoryview") -> int:
+    def compute_digest(self, number: int, *pieces: "bytes | bytearray | memoryview") -> int:
         """Return the digest of the frame with that number among those checked on the link."""
-        made = self._begun.copy()
+        made = self._base.copy()
         made.update(number.to_bytes(8, "little"))
         for piece in pieces:
             made.update(piece)
         return int.from_bytes(made.digest()[:4], "little")
 
 
-class Stamper:
+class FrameSigner:
     """The sending end of one link."""
 
     def __init__(self, groups: Mapping[int, object], key: LinkKey) -> None:
@@ -63,30 +63,30 @@ class Stamper:
         self._key = key
         self._count = 0
 
-    def offer(self, frame: Frame, take: Callable[[Frame], bool]) -> bool:
+    def offer(self, frame: Frame, offer_to_link: Callable[[Frame], bool]) -> bool:
         """Offer a frame, with its digest if its group verifies; say whether it was taken.
 
         Frames must be given here in the order in which the link has them.
         """
-        if not self._groups or not self._is_checked(frame):
-            return take(frame)
-        if not take(_stamped(frame, self._count, self._key)):
+        if not self._groups or not self._needs_digest(frame):
+            return offer_to_link(frame)
+        if not offer_to_link(_add_digest(frame, self._count, self._key)):
             return False
         self._count += 1
         return True
 
-    def next(self, frame: Frame) -> Frame:
+    def sign(self, frame: Frame) -> Frame:
         """Return a frame that will be taken as it is to go."""
-        if not self._groups or not self._is_checked(frame):
+        if not self._groups or not self._needs_digest(frame):
             return frame
         self._count += 1
-        return _stamped(frame, self._count - 1, self._key)
+        return _add_digest(frame, self._count - 1, self._key)
 
-    def _is_checked(self, frame: Frame) -> bool:
+    def _needs_digest(self, frame: Frame) -> bool:
         return _GROUP.unpack_from(frame[0])[0] in self._groups
 
 
-class Inspector:
+class FrameVerifier:
     """The receiving end of all links of a rank; `key_from` returns the key of that from a peer."""
 
     def __init__(self, groups: Mapping[int, object], key_from: Callable[[int], LinkKey]) -> None:
@@ -95,14 +95,14 @@ class Inspector:
         self._keys: dict[int, LinkKey] = {}
         self._counts: dict[int, int] = {}
 
-    def passes(self, peer: int, frame: bytes | memoryview) -> bool:
+    def verify(self, peer: int, frame: bytes | memoryview) -> bool:
         """Say whether a whole frame is as it was sent, as far as that was asked for.
 
         Raises:
             FrameError: it is not the next one of its link, or has no digest where it should.
         """
         total, offset, length, flags = _TAIL.unpack_from(frame, _TAIL_AT)
-        if not flags & CHECKED:
+        if not flags & DIGEST_FLAG:
             if self._groups and _GROUP.unpack_from(frame)[0] in self._groups:
                 raise FrameError("a frame without digest of a group that this rank wants verified")
             return True
@@ -114,10 +114,10 @@ class Inspector:
         self._counts[peer] = expected + 1
         if (key := self._keys.get(peer)) is None:
             key = self._keys[peer] = self._key_from(peer)
-        if key.digest(expected, header, payload) == claimed:
+        if key.compute_digest(expected, header, payload) == claimed:
             return True
         for number in range(max(expected - _WINDOW, 0), expected + _WINDOW):
-            if key.digest(number, header, payload) == claimed:
+            if key.compute_digest(number, header, payload) == claimed:
                 what = "came twice or too late" if number < expected else "came too early"
                 raise FrameError(
                     f"frame {number + 1} of those checked {what}: frame {expected + 1} was due"
@@ -125,17 +125,17 @@ class Inspector:
         return False
 
 
-def _stamped(frame: Frame, number: int, key: LinkKey) -> Frame:
+def _add_digest(frame: Frame, number: int, key: LinkKey) -> Frame:
     first = bytearray(frame[0])
     total, offset, length, flags = _TAIL.unpack_from(first, _TAIL_AT)
-    _TAIL.pack_into(first, _TAIL_AT, total, offset, length, flags | CHECKED)
-    digest = key.digest(number, first, *frame[1:])
+    _TAIL.pack_into(first, _TAIL_AT, total, offset, length, flags | DIGEST_FLAG)
+    digest = key.compute_digest(number, first, *frame[1:])
     _TAIL.pack_into(
         first,
         _TAIL_AT,
         total | (digest & 0xFFFF) << _HALF_AT,
         offset | digest >> 16 << _HALF_AT,
         length,
-        flags | CHECKED,
+        flags | DIGEST_FLAG,
     )
     return [bytes(first), *frame[1:]]

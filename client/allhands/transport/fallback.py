@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 
-from allhands.transport.link import Fabric, Link, LinkBroken, Traced, Unreachable
+from allhands.transport.link import ActivityReporter, Fabric, Link, LinkBroken, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,11 @@ class FallbackFabric:
     def pump(self, seconds: float) -> bool:
         return self._first.pump(seconds)
 
-    def last_heard(self, peer: int) -> float:
+    def get_last_activity(self, peer: int) -> float:
         both = (self._first, self._second)
         return max(
-            (one.last_heard(peer) for one in both if isinstance(one, Traced)), default=-math.inf
+            (one.get_last_activity(peer) for one in both if isinstance(one, ActivityReporter)),
+            default=-math.inf,
         )
 
     async def aclose(self) -> None:

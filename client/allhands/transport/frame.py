@@ -9,18 +9,18 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-CHUNK = 1 << 20
+MAX_PAYLOAD_BYTES = 1 << 20
 """Payload bytes of a full frame: gRPC's throughput peaks there; 64 KiB and 8 MiB lose a third."""
 
 _HEADER = struct.Struct("<2sBBIQQIIQQQII")
 HEADER_BYTES = _HEADER.size
-LARGEST_FRAME = HEADER_BYTES + CHUNK
-LARGEST_MESSAGE = 1 << 48
+MAX_FRAME_BYTES = HEADER_BYTES + MAX_PAYLOAD_BYTES
+MAX_MESSAGE_BYTES = 1 << 48
 _MAGIC = b"AH"
 _VERSION = 1
-_POINT_TO_POINT = 1
-_ASKED = 2
-CHECKED = 4
+_P2P_FLAG = 1
+_CLEARED_FLAG = 2
+DIGEST_FLAG = 4
 """Flag of a frame with a digest, half of it above the 48 bits of `total`, half above `offset`'s."""
 _48_BITS = (1 << 48) - 1
 _FRONT = struct.Struct("<2sBB52xI4x")
@@ -34,18 +34,18 @@ class FrameError(ValueError):
     """These bytes are no frame of this protocol."""
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     DATA = 1
     """A piece of a message."""
-    CLEAR = 2
+    CTS = 2
     """The receiver has posted the receive: send the message."""
-    ANNOUNCE = 3
+    RTS = 3
     """The sender holds a message and waits to be cleared."""
-    REFUSE = 4
+    NACK = 4
     """The receiver called something else; the payload is its call, in UTF-8."""
     CREDIT = 5
     """`total` bytes of unasked messages have been taken in."""
-    WITHDRAW = 6
+    CANCEL = 6
     """The sender has given up a message that it had announced."""
     BYE = 7
     """Nothing follows; a link that ends without it has broken."""
@@ -65,7 +65,7 @@ class Kind(enum.IntEnum):
     """Data of this call was changed on its way; the payload says on which link."""
 
 
-class Key(NamedTuple):
+class MessageKey(NamedTuple):
     """What a message is, between two given ranks."""
 
     group: int
@@ -76,12 +76,12 @@ class Key(NamedTuple):
     """Place in the call's schedule."""
     part: int = 0
     """Slice of the call; point to point: the tag."""
-    point_to_point: bool = False
+    is_p2p: bool = False
 
 
 class Header(NamedTuple):
-    kind: Kind
-    key: Key
+    kind: FrameKind
+    key: MessageKey
     signature: int
     total: int
     """Bytes in the whole message."""
@@ -89,9 +89,9 @@ class Header(NamedTuple):
     length: int = 0
     """Bytes of payload behind this header."""
     epoch: int = 0
-    asked: bool = False
+    is_cleared: bool = False
     """Data: of a message that the receiver has cleared; it counts against no budget."""
-    checked: bool = False
+    has_digest: bool = False
     """Whether it has a digest, which it is given when it leaves."""
 
     def pack(self) -> bytes:
@@ -109,11 +109,11 @@ class Header(NamedTuple):
             self.total,
             self.offset,
             self.length,
-            (_POINT_TO_POINT if key.point_to_point else 0) | (_ASKED if self.asked else 0),
+            (_P2P_FLAG if key.is_p2p else 0) | (_CLEARED_FLAG if self.is_cleared else 0),
         )
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS = {int(kind): kind for kind in FrameKind}
 
 
 def whole(frame: Frame) -> bytes:
@@ -121,7 +121,7 @@ def whole(frame: Frame) -> bytes:
     return frame[0] if len(frame) == 1 and isinstance(frame[0], bytes) else b"".join(frame)
 
 
-def extent(head: memoryview) -> tuple[int, int]:
+def read_extent(head: memoryview) -> tuple[int, int]:
     """Return the kind of a frame, as its number, and the bytes of its payload.
 
     `head` begins with a whole header, of which nothing else is looked at.
@@ -173,16 +173,16 @@ def unpack_header(frame: bytes | memoryview) -> Header:
     ) = _HEADER.unpack_from(frame)
     _check_front(magic, version)
     _check_length(length)
-    if flags & CHECKED:
+    if flags & DIGEST_FLAG:
         total, offset = total & _48_BITS, offset & _48_BITS
-    if total > LARGEST_MESSAGE or (kind == Kind.DATA and offset + length > total):
+    if total > MAX_MESSAGE_BYTES or (kind == FrameKind.DATA and offset + length > total):
         raise FrameError(f"payload [{offset}, {offset + length}) of a message of {total} bytes")
     known = _KINDS.get(kind)
     if known is None:
         raise FrameError(f"unknown kind of frame {kind}")
-    if flags & ~(_POINT_TO_POINT | _ASKED | CHECKED):
+    if flags & ~(_P2P_FLAG | _CLEARED_FLAG | DIGEST_FLAG):
         raise FrameError(f"unknown flags {flags:#x}")
-    key = Key(group, sequence, step, part, bool(flags & _POINT_TO_POINT))
+    key = MessageKey(group, sequence, step, part, bool(flags & _P2P_FLAG))
     return Header(
         known,
         key,
@@ -191,8 +191,8 @@ def unpack_header(frame: bytes | memoryview) -> Header:
         offset,
         length,
         epoch,
-        bool(flags & _ASKED),
-        bool(flags & CHECKED),
+        bool(flags & _CLEARED_FLAG),
+        bool(flags & DIGEST_FLAG),
     )
 
 
@@ -202,5 +202,7 @@ def _check_front(magic: bytes, version: int) -> None:
 
 
 def _check_length(length: int) -> None:
-    if length > CHUNK:
-        raise FrameError(f"the header says {length} bytes of payload, {CHUNK} are allowed")
+    if length > MAX_PAYLOAD_BYTES:
+        raise FrameError(
+            f"the header says {length} bytes of payload, {MAX_PAYLOAD_BYTES} are allowed"
+        )

@@ -12,11 +12,19 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from allhands.escapes import one_line
+from allhands.escapes import escape_line
 from allhands.transport import handshake
-from allhands.transport.frame import LARGEST_FRAME, Frame, FrameError, Header, Key, Kind, whole
+from allhands.transport.frame import (
+    MAX_FRAME_BYTES,
+    Frame,
+    FrameError,
+    FrameKind,
+    Header,
+    MessageKey,
+    whole,
+)
 from allhands.transport.handshake import Identity
-from allhands.transport.link import LinkBroken, Receiver, Unanswered
+from allhands.transport.link import HandshakeStalled, LinkBroken, Receiver
 from allhands_proto import forks
 from allhands_proto.connections import Connections, most_connections
 from allhands_proto.limited_log import LimitedLog
@@ -31,12 +39,12 @@ _LARGE = 64 << 10
 """Bytes of a frame behind which others wait noticeably on a slow network."""
 _BULK_SECONDS = 10.0
 """How long large frames may be on their way: 4 MiB in the buffers in between, at 4 Mbit/s."""
-_LARGEST_GREETING = 4096
+_MAX_HANDSHAKE_BYTES = 4096
 _METHOD = "/allhands.v1.Peer/Link"
-_BYE = Header(Kind.BYE, Key(0, 0), 0, 0).pack()
+_BYE = Header(FrameKind.BYE, MessageKey(0, 0), 0, 0).pack()
 _OPTIONS = [
-    ("grpc.max_receive_message_length", LARGEST_FRAME),
-    ("grpc.max_send_message_length", LARGEST_FRAME),
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
     ("grpc.so_reuseport", 0),  # two workers on one port would take each other's peers
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -58,17 +66,17 @@ RawContext: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 M = TypeVar("M", bound=Message)
 
 
-class Listening:
+class GrpcListener:
     """The worker's port. It is open before the worker has a rank: until `admit`, links wait."""
 
     def __init__(self) -> None:
         self._log = LimitedLog(logger, "refused links")
-        self._connections = Connections(self._evicted)
+        self._connections = Connections(self._on_evicted)
         bound = ("grpc.max_allowed_incoming_connections", most_connections())
         forks.use_grpc()
         self._server = grpc.aio.server(options=[*_LISTENING_OPTIONS, bound])
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
-            self._link
+            self._serve_link
         )
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("allhands.v1.Peer", {"Link": handler}),)
@@ -77,11 +85,11 @@ class Listening:
         self._receiver: Receiver | None = None
         self._admitting = asyncio.Event()
         self._inbound: set[int] = set()
-        self.bulk: dict[int, float] = {}
+        self.bulk_times: dict[int, float] = {}
         """When the last large frame came from, or went to, each peer, on the monotonic clock."""
-        self._deserted = asyncio.Event()
-        self._deserted.set()
-        self._closing = False
+        self._no_links = asyncio.Event()
+        self._no_links.set()
+        self._is_closing = False
         self.port = 0
 
     async def start(self, host: str, port: int = 0) -> None:
@@ -104,24 +112,24 @@ class Listening:
         self._receiver = receiver
         self._admitting.set()
 
-    async def deserted(self, timeout: float) -> None:
+    async def wait_no_links(self, timeout: float) -> None:
         """Return when no peer has a link to this worker, or after `timeout` seconds."""
-        self._closing = True
+        self._is_closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._deserted.wait()
+                await self._no_links.wait()
 
     async def aclose(self) -> None:
         """Stop listening and drop what still comes in. Idempotent."""
-        self._closing = True
+        self._is_closing = True
         self._connections.close()
         # Without a grace gRPC cancels at once, and tells the peers' terminals about it.
         await self._server.stop(_GRACE_SECONDS)
 
-    async def _link(self, _requests: object, context: RawContext) -> None:
+    async def _serve_link(self, _requests: object, context: RawContext) -> None:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                peer = await self._greet(context)
+                peer = await self._handshake(context)
         except (handshake.HandshakeError, TimeoutError) as error:
             reason = str(error) or f"no handshake within {HANDSHAKE_SECONDS:.0f} s"
             self._log.warning("refused a link from %s: %s", context.peer(), reason)
@@ -129,7 +137,7 @@ class Listening:
         assert self._receiver is not None
         self._connections.proven(context.peer())
         self._inbound.add(peer)
-        self._deserted.clear()
+        self._no_links.clear()
         reason = "its stream ended"
         frame: object = b""
         try:
@@ -137,7 +145,7 @@ class Listening:
                 if frame == _BYE:
                     return
                 if len(frame) > _LARGE:
-                    self.bulk[peer] = time.monotonic()
+                    self.bulk_times[peer] = time.monotonic()
                 self._receiver.accept(peer, frame)
         except FrameError as error:
             reason = f"protocol error: {error}"
@@ -149,16 +157,18 @@ class Listening:
         finally:
             self._inbound.discard(peer)
             if not self._inbound:
-                self._deserted.set()
-            if frame != _BYE and not self._closing:
+                self._no_links.set()
+            if frame != _BYE and not self._is_closing:
                 self._receiver.broken(peer, reason)
 
-    def _evicted(self, host: str, most: int) -> None:
+    def _on_evicted(self, host: str, limit: int) -> None:
         self._log.warning(
-            "dropped a connection from %s: more than %d connections have shown no proof", host, most
+            "dropped a connection from %s: more than %d connections have shown no proof",
+            host,
+            limit,
         )
 
-    async def _greet(self, context: RawContext) -> int:
+    async def _handshake(self, context: RawContext) -> int:
         """Run the acceptor's half of the handshake; return the peer's rank."""
         greeting = _parse(peer_pb2.Hello(), await context.read())
         await self._admitting.wait()
@@ -173,8 +183,8 @@ class Listening:
         )
         if greeting.from_rank in self._inbound:
             raise handshake.HandshakeError(f"rank {greeting.from_rank} has a link already")
-        nonce = handshake.new_nonce()
-        proof = handshake.prove(me.secret, "accept", greeting, nonce)
+        nonce = handshake.make_nonce()
+        proof = handshake.make_proof(me.secret, "accept", greeting, nonce)
         await context.write(peer_pb2.Challenge(nonce=nonce, proof=proof).SerializeToString())
         answer = _parse(peer_pb2.Proof(), await context.read())
         handshake.check_proof(me.secret, "dial", greeting, nonce, answer.proof)
@@ -189,13 +199,13 @@ class GrpcLink:
         self,
         channel: grpc.aio.Channel,
         call: RawCall,
-        is_bulk: Callable[[], None] = lambda: None,
+        on_bulk: Callable[[], None] = lambda: None,
     ) -> None:
         """Make the link of a call; `is_bulk` is told of large frames that begin or end."""
         self._channel = channel
         self._call = call
-        self._is_bulk = is_bulk
-        self._closed = False
+        self._on_bulk = on_bulk
+        self._is_closed = False
 
     def offer(self, frame: Frame) -> bool:
         return False  # a write has to be awaited
@@ -204,42 +214,42 @@ class GrpcLink:
         data = whole(frame)
         try:
             if len(data) > _LARGE:
-                self._is_bulk()
+                self._on_bulk()
             await self._call.write(data)
             if len(data) > _LARGE:
-                self._is_bulk()
+                self._on_bulk()
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            raise LinkBroken(await _reason(self._call, error)) from error
+            raise LinkBroken(await _explain_break(self._call, error)) from error
 
     def let_go(self) -> None:
         """Nothing: gRPC has a copy of every frame."""
 
     async def close(self) -> None:
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         try:
             await self._call.write(_BYE)
             await self._call.done_writing()
             if await self._call.code() is not grpc.StatusCode.OK:
                 raise LinkBroken(await self._call.details())
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            raise LinkBroken(await _reason(self._call, error)) from error
+            raise LinkBroken(await _explain_break(self._call, error)) from error
         finally:
             await self._channel.close()
 
     def abort(self) -> None:
-        self._closed = True
+        self._is_closed = True
         self._call.cancel()
 
-    def watch(self, broken: Callable[[str], None]) -> None:
+    def watch(self, on_broken: Callable[[str], None]) -> None:
         """Call back when the stream ends although this side has not closed it."""
 
-        def ended(_call: Any) -> None:
-            if not self._closed:
-                broken("its process or connection went away")
+        def on_done(_call: Any) -> None:
+            if not self._is_closed:
+                on_broken("its process or connection went away")
 
-        self._call.add_done_callback(ended)
+        self._call.add_done_callback(on_done)
 
 
 class GrpcFabric:
@@ -247,23 +257,23 @@ class GrpcFabric:
 
     def __init__(
         self,
-        listening: Listening,
+        listener: GrpcListener,
         identity: Identity,
         addresses: Mapping[int, str],
         receiver: Receiver,
     ) -> None:
-        self._listening = listening
+        self._listener = listener
         self._identity = identity
         self._addresses = dict(addresses)
         self._receiver = receiver
         self._channels: list[grpc.aio.Channel] = []
-        listening.admit(identity, receiver)
+        listener.admit(identity, receiver)
 
-    def introduce(self, identity: Identity, addresses: Mapping[int, str]) -> None:
+    def add_peers(self, identity: Identity, addresses: Mapping[int, str]) -> None:
         """Take in peers that came later; the identity is that of this worker among all."""
         self._identity = identity
         self._addresses.update(addresses)
-        self._listening.admit(identity, self._receiver)
+        self._listener.admit(identity, self._receiver)
 
     async def dial(self, peer: int) -> GrpcLink:
         channel = grpc.aio.insecure_channel(self._addresses[peer], options=_OPTIONS)
@@ -271,22 +281,26 @@ class GrpcFabric:
         call: RawCall = channel.stream_stream(_METHOD)()
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await self._greet(call, peer)
+                await self._handshake(call, peer)
         except handshake.HandshakeError as error:
             call.cancel()
             raise LinkBroken(f"who answers at {self._addresses[peer]}: {error}") from error
         except TimeoutError as error:
             call.cancel()
             # gRPC does not tell a host that is out of reach from a process that is held up.
-            fate = Unanswered if await _takes_connections(self._addresses[peer]) else LinkBroken
+            fate = (
+                HandshakeStalled
+                if await _accepts_connections(self._addresses[peer])
+                else LinkBroken
+            )
             raise fate(
                 f"no handshake with {self._addresses[peer]} within {HANDSHAKE_SECONDS:.0f} s"
             ) from error
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            raise LinkBroken(await _reason(call, error)) from error
+            raise LinkBroken(await _explain_break(call, error)) from error
 
         def is_bulk() -> None:
-            self._listening.bulk[peer] = time.monotonic()
+            self._listener.bulk_times[peer] = time.monotonic()
 
         link = GrpcLink(channel, call, is_bulk)
         link.watch(lambda reason: self._receiver.broken(peer, reason))
@@ -295,21 +309,21 @@ class GrpcFabric:
     def pump(self, seconds: float) -> bool:
         return False  # gRPC delivers on the loop alone
 
-    def last_heard(self, peer: int) -> float:
+    def get_last_activity(self, peer: int) -> float:
         """Take large frames to be under way for a while: gRPC does not tell what has arrived."""
-        bulk = self._listening.bulk.get(peer, -math.inf)
+        bulk = self._listener.bulk_times.get(peer, -math.inf)
         return min(bulk + _BULK_SECONDS, time.monotonic())
 
     async def aclose(self) -> None:
         for channel in self._channels:
             await channel.close()
         self._channels.clear()
-        await self._listening.aclose()
+        await self._listener.aclose()
 
-    async def _greet(self, call: RawCall, peer: int) -> None:
+    async def _handshake(self, call: RawCall, peer: int) -> None:
         """Run the dialler's half of the handshake."""
         me = self._identity
-        greeting = handshake.hello(
+        greeting = handshake.make_hello(
             job=me.job,
             incarnation=me.incarnation,
             member=me.member,
@@ -319,12 +333,12 @@ class GrpcFabric:
         await call.write(greeting.SerializeToString())
         challenge = _parse(peer_pb2.Challenge(), await call.read())
         handshake.check_proof(me.secret, "accept", greeting, challenge.nonce, challenge.proof)
-        proof = handshake.prove(me.secret, "dial", greeting, challenge.nonce)
+        proof = handshake.make_proof(me.secret, "dial", greeting, challenge.nonce)
         await call.write(peer_pb2.Proof(proof=proof).SerializeToString())
         _parse(peer_pb2.Welcome(), await call.read())
 
 
-async def _takes_connections(address: str) -> bool:
+async def _accepts_connections(address: str) -> bool:
     """Say whether the host of a peer, `host:port`, takes a connection for it."""
     host, _, port = address.rpartition(":")
     try:
@@ -340,7 +354,7 @@ def _parse(message: M, text: object) -> M:
     """Read one step of a handshake from what the stream gave."""
     if not isinstance(text, bytes):
         raise handshake.HandshakeError("the stream ended within the handshake")
-    if len(text) > _LARGEST_GREETING:
+    if len(text) > _MAX_HANDSHAKE_BYTES:
         raise handshake.HandshakeError(f"{len(text)} bytes are too many for a greeting")
     try:
         message.ParseFromString(text)
@@ -349,10 +363,10 @@ def _parse(message: M, text: object) -> M:
     return message
 
 
-async def _reason(call: RawCall, error: Exception) -> str:
+async def _explain_break(call: RawCall, error: Exception) -> str:
     """Say why a call broke, in the words of whoever broke it."""
     if isinstance(error, grpc.aio.AioRpcError):
-        return one_line(error.details() or error.code().name)
+        return escape_line(error.details() or error.code().name)
     with contextlib.suppress(asyncio.CancelledError):
-        return one_line(await call.details() or str(error))
+        return escape_line(await call.details() or str(error))
     return str(error)

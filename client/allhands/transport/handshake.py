@@ -31,7 +31,7 @@ class Identity:
         return f"Identity({self.job!r}, rank {self.rank} of {self.world_size})"  # no secret
 
 
-def new_nonce() -> bytes:
+def make_nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
 
@@ -39,7 +39,9 @@ class HandshakeError(ValueError):
     """The other side is not who it must be; the text says what was wrong, never the secret."""
 
 
-def hello(*, job: str, incarnation: str, member: str, rank: int, to_rank: int) -> peer_pb2.Hello:
+def make_hello(
+    *, job: str, incarnation: str, member: str, rank: int, to_rank: int
+) -> peer_pb2.Hello:
     return peer_pb2.Hello(
         version=VERSION,
         job=job,
@@ -47,50 +49,50 @@ def hello(*, job: str, incarnation: str, member: str, rank: int, to_rank: int) -
         from_rank=rank,
         from_member=member,
         to_rank=to_rank,
-        nonce=new_nonce(),
+        nonce=make_nonce(),
     )
 
 
 def check_hello(
-    greeting: peer_pb2.Hello, *, job: str, incarnation: str, rank: int, world_size: int
+    hello: peer_pb2.Hello, *, job: str, incarnation: str, rank: int, world_size: int
 ) -> None:
     """Refuse who is in the wrong place, before any secret is used.
 
     Raises:
         HandshakeError: wrong version, job, incarnation or rank.
     """
-    if greeting.version != VERSION:
-        raise HandshakeError(f"peer protocol {greeting.version}, this worker speaks {VERSION}")
-    if greeting.job != job:
-        raise HandshakeError(f"it belongs to job {greeting.job!r}, this worker to {job!r}")
-    if greeting.incarnation != incarnation:
+    if hello.version != VERSION:
+        raise HandshakeError(f"peer protocol {hello.version}, this worker speaks {VERSION}")
+    if hello.job != job:
+        raise HandshakeError(f"it belongs to job {hello.job!r}, this worker to {job!r}")
+    if hello.incarnation != incarnation:
         raise HandshakeError(f"it belongs to another run of job {job!r}")
-    if greeting.to_rank != rank:
-        raise HandshakeError(f"it looks for rank {greeting.to_rank}, this is rank {rank}")
-    if not 0 <= greeting.from_rank < world_size or greeting.from_rank == rank:
-        raise HandshakeError(f"rank {greeting.from_rank} is no peer in a world of {world_size}")
-    if len(greeting.nonce) != NONCE_BYTES:
-        raise HandshakeError(f"nonce of {len(greeting.nonce)} bytes instead of {NONCE_BYTES}")
+    if hello.to_rank != rank:
+        raise HandshakeError(f"it looks for rank {hello.to_rank}, this is rank {rank}")
+    if not 0 <= hello.from_rank < world_size or hello.from_rank == rank:
+        raise HandshakeError(f"rank {hello.from_rank} is no peer in a world of {world_size}")
+    if len(hello.nonce) != NONCE_BYTES:
+        raise HandshakeError(f"nonce of {len(hello.nonce)} bytes instead of {NONCE_BYTES}")
 
 
-def prove(secret: bytes, role: str, greeting: peer_pb2.Hello, nonce: bytes) -> bytes:
+def make_proof(secret: bytes, role: str, hello: peer_pb2.Hello, nonce: bytes) -> bytes:
     """Return the proof of `role` ("accept" or "dial"); `nonce` is the acceptor's."""
     # One field after the other with its length: no two conversations give the same text.
     fields = [
         role.encode(),
-        greeting.nonce,
+        hello.nonce,
         nonce,
-        greeting.job.encode(),
-        greeting.incarnation.encode(),
-        greeting.from_member.encode(),
-        b"%d>%d" % (greeting.from_rank, greeting.to_rank),
+        hello.job.encode(),
+        hello.incarnation.encode(),
+        hello.from_member.encode(),
+        b"%d>%d" % (hello.from_rank, hello.to_rank),
     ]
     text = b"".join(len(field).to_bytes(4, "little") + field for field in fields)
     return hmac.new(secret, text, hashlib.sha256).digest()
 
 
 def check_proof(
-    secret: bytes, role: str, greeting: peer_pb2.Hello, nonce: bytes, proof: bytes
+    secret: bytes, role: str, hello: peer_pb2.Hello, nonce: bytes, proof: bytes
 ) -> None:
     """Compare in constant time.
 
@@ -99,5 +101,5 @@ def check_proof(
     """
     if len(nonce) != NONCE_BYTES:
         raise HandshakeError(f"nonce of {len(nonce)} bytes instead of {NONCE_BYTES}")
-    if not hmac.compare_digest(prove(secret, role, greeting, nonce), proof):
+    if not hmac.compare_digest(make_proof(secret, role, hello, nonce), proof):
         raise HandshakeError("it does not hold the secret of this job")

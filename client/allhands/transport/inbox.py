@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from allhands.transport.frame import FrameError, Header, Key, Kind
-from allhands.transport.outbox import EAGER_BUDGET, unasked
+from allhands.transport.frame import FrameError, FrameKind, Header, MessageKey
+from allhands.transport.outbox import EAGER_BUDGET, get_eager_limit
 
 _CREDIT_STEP = EAGER_BUDGET // 4
 
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Unlike:
+class MessageMismatch:
     """The peer's message is not the one that this receive is for."""
 
     peer: int
-    key: Key
+    key: MessageKey
     total: int
     signature: int = field(default=0, compare=False)
 
 
-class Incoming:
+class PostedReceive:
     """A posted receive; owned by the call that waits for it until `done` is called.
 
     `land(offset, payload)` is called for each piece; the payload is valid only during the call, and
@@ -38,9 +38,9 @@ class Incoming:
     """
 
     __slots__ = (
+        "alignment",
         "done",
-        "grain",
-        "is_retracted",
+        "is_cancelled",
         "land",
         "missing",
         "order",
@@ -56,9 +56,9 @@ class Incoming:
         total: int,
         signature: int,
         land: Callable[[int, memoryview], None],
-        done: Callable[[Unlike | None], None],
+        done: Callable[[MessageMismatch | None], None],
         *,
-        grain: int = 1,
+        alignment: int = 1,
         room: Callable[[int, int], memoryview | None] | None = None,
     ) -> None:
         self.total = total
@@ -66,9 +66,9 @@ class Incoming:
         self.signature = signature
         self.land = land
         self.done = done
-        self.grain = grain
+        self.alignment = alignment
         self.room = room
-        self.is_retracted = False
+        self.is_cancelled = False
         self.peer = -1
         """Who sent it, once that is known."""
         self.source: int | None = None
@@ -77,14 +77,14 @@ class Incoming:
         """Point to point: its place among the receives posted."""
 
 
-class Replies(Protocol):
+class ControlSender(Protocol):
     """How the inbox answers a peer."""
 
     def __call__(self, peer: int, header: Header) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class _Arrived:
+class _EarlyMessage:
     """A message nobody has posted a receive for yet; no payload when only announced."""
 
     peer: int
@@ -95,21 +95,21 @@ class _Arrived:
 class Inbox:
     """Posted receives and early messages of one rank, over all its peers and groups."""
 
-    def __init__(self, reply: Replies) -> None:
+    def __init__(self, reply: ControlSender) -> None:
         self._reply = reply
-        self._posted: dict[tuple[int, Key], Incoming] = {}
-        self._early: dict[tuple[int, Key], _Arrived] = {}
-        self._over: dict[int, int] = {}
+        self._posted: dict[tuple[int, MessageKey], PostedReceive] = {}
+        self._early: dict[tuple[int, MessageKey], _EarlyMessage] = {}
+        self._completed: dict[int, int] = {}
         # Point to point, by (group, tag).
-        self._queues: dict[tuple[int, int], list[_Arrived]] = {}
-        self._open: dict[tuple[int, int], list[Incoming]] = {}
+        self._p2p_early: dict[tuple[int, int], list[_EarlyMessage]] = {}
+        self._p2p_posted: dict[tuple[int, int], list[PostedReceive]] = {}
         self._posts = 0
-        self._held: dict[int, int] = {}
-        self._consumed: dict[int, int] = {}
-        self._counts: dict[tuple[int, int], int] = {}
+        self._held_bytes: dict[int, int] = {}
+        self._uncredited: dict[int, int] = {}
+        self._p2p_counts: dict[tuple[int, int], int] = {}
         """Point to point: messages seen first, by (peer, group)."""
 
-    def post(self, peer: int, key: Key, incoming: Incoming) -> None:
+    def post(self, peer: int, key: MessageKey, incoming: PostedReceive) -> None:
         """Wait for a message of a collective."""
         incoming.peer = peer
         early = self._early.pop((peer, key), None)
@@ -117,26 +117,28 @@ class Inbox:
             self._match(early, incoming)
             return
         self._posted[peer, key] = incoming
-        if incoming.total > unasked(key):
-            self._clear(peer, key, incoming)
+        if incoming.total > get_eager_limit(key):
+            self._send_cts(peer, key, incoming)
 
-    def post_open(self, source: int | None, group: int, tag: int, incoming: Incoming) -> None:
+    def post_p2p(self, source: int | None, group: int, tag: int, incoming: PostedReceive) -> None:
         """Wait for a point-to-point message, from any source if it is None."""
         self._posts += 1
         incoming.source, incoming.order = source, self._posts
-        self._seek((group, tag), incoming)
+        self._match_or_post((group, tag), incoming)
 
-    def retract(self, incoming: Incoming) -> None:
+    def cancel_receive(self, incoming: PostedReceive) -> None:
         """Forget a receive whose call ended early; nothing lands from now on."""
-        incoming.is_retracted = True
+        incoming.is_cancelled = True
         for place in [place for place, posted in self._posted.items() if posted is incoming]:
             del self._posted[place]
-        for tagged in [tagged for tagged, waiting in self._open.items() if incoming in waiting]:
-            _remove(self._open, tagged, incoming)
+        for tagged in [
+            tagged for tagged, waiting in self._p2p_posted.items() if incoming in waiting
+        ]:
+            _remove(self._p2p_posted, tagged, incoming)
 
     def forget(self, group: int, sequence: int) -> None:
         """Drain what belongs to calls of a group up to `sequence`, now and when it comes late."""
-        self._over[group] = sequence
+        self._completed[group] = sequence
         stale = [
             (peer, key)
             for peer, key in self._early
@@ -144,25 +146,25 @@ class Inbox:
         ]
         for place in stale:
             arrived = self._early.pop(place)
-            self._release(arrived.peer, len(arrived.payload or b""))
+            self._release_held(arrived.peer, len(arrived.payload or b""))
 
     def drop_unchecked(self, group: int) -> set[int]:
         """Drop what came of a group without a digest before it was opened; return from whom."""
         early = [
             (place, arrived)
             for place, arrived in self._early.items()
-            if arrived.header.key.group == group and not arrived.header.checked
+            if arrived.header.key.group == group and not arrived.header.has_digest
         ]
         queued = [
             (tagged, arrived)
-            for tagged, waiting in self._queues.items()
+            for tagged, waiting in self._p2p_early.items()
             for arrived in waiting
-            if arrived.header.key.group == group and not arrived.header.checked
+            if arrived.header.key.group == group and not arrived.header.has_digest
         ]
         for place, _ in early:
             del self._early[place]
         for tagged, arrived in queued:
-            _remove(self._queues, tagged, arrived)
+            _remove(self._p2p_early, tagged, arrived)
         return {arrived.peer for _, arrived in (*early, *queued)}
 
     def accept(self, peer: int, header: Header, payload: memoryview) -> None:
@@ -174,23 +176,23 @@ class Inbox:
         key = header.key
         posted = self._posted.get((peer, key))
         match header.kind:
-            case Kind.DATA if posted is not None:
-                self._take(peer, header, payload, posted)
-            case Kind.DATA if header.asked:
+            case FrameKind.DATA if posted is not None:
+                self._land_piece(peer, header, payload, posted)
+            case FrameKind.DATA if header.is_cleared:
                 pass  # the rest of a message whose receive has been retracted
-            case Kind.DATA:
-                self._check_unasked(peer, header)
-                self._hold(peer, header, bytes(payload))
-            case Kind.ANNOUNCE if posted is not None:
-                self._promise(peer, header, posted)
-            case Kind.ANNOUNCE:
-                self._hold(peer, header, None)
-            case Kind.WITHDRAW:
-                self._withdrawn(peer, key)
+            case FrameKind.DATA:
+                self._check_eager(peer, header)
+                self._keep_early(peer, header, bytes(payload))
+            case FrameKind.RTS if posted is not None:
+                self._answer_rts(peer, header, posted)
+            case FrameKind.RTS:
+                self._keep_early(peer, header, None)
+            case FrameKind.CANCEL:
+                self._on_cancel(peer, key)
             case _:
                 raise FrameError(f"frame of kind {header.kind.name} is not for the inbox")
 
-    def open(self, peer: int, header: Header) -> "Arrival | None":
+    def open(self, peer: int, header: Header) -> "ReceiveSink | None":
         """Begin a DATA frame whose payload is still to come; None: `accept` it when it is whole.
 
         Raises:
@@ -198,28 +200,28 @@ class Inbox:
         """
         posted = self._posted.get((peer, header.key))
         if posted is None:
-            if header.asked:
-                return Arrival(self, peer, header, None)
-            self._check_unasked(peer, header)
+            if header.is_cleared:
+                return ReceiveSink(self, peer, header, None)
+            self._check_eager(peer, header)
             return None
-        unlike = _unlike(peer, header, posted)
+        unlike = _find_mismatch(peer, header, posted)
         if unlike is None:
             _check_offset(header, posted)
-            return Arrival(self, peer, header, posted)
+            return ReceiveSink(self, peer, header, posted)
         del self._posted[peer, header.key]
         posted.done(unlike)
-        return Arrival(self, peer, header, None)
+        return ReceiveSink(self, peer, header, None)
 
-    def passed_over(self, peer: int, header: Header) -> None:
+    def credit_unused(self, peer: int, header: Header) -> None:
         """Give back the room of a frame that came and is not used."""
-        if header.kind is Kind.DATA and not header.asked:
-            self._credit(peer, header.length)
+        if header.kind is FrameKind.DATA and not header.is_cleared:
+            self._return_credit(peer, header.length)
 
-    def landed(self, peer: int, header: Header, posted: Incoming | None) -> None:
+    def finish_frame(self, peer: int, header: Header, posted: PostedReceive | None) -> None:
         """Settle a DATA frame whose payload is where it belongs; None: it belonged nowhere."""
-        if not header.asked:
-            self._credit(peer, header.length)
-        if posted is None or posted.is_retracted:
+        if not header.is_cleared:
+            self._return_credit(peer, header.length)
+        if posted is None or posted.is_cancelled:
             return
         posted.missing -= header.length
         if posted.missing == 0:
@@ -228,165 +230,169 @@ class Inbox:
 
     # ------------------------------------------------------------ inside
 
-    def _check_unasked(self, peer: int, header: Header) -> None:
+    def _check_eager(self, peer: int, header: Header) -> None:
         """Check that a message nobody asked for is one that may come so."""
-        if header.length < header.total or header.total > unasked(header.key):
+        if header.length < header.total or header.total > get_eager_limit(header.key):
             raise FrameError(f"{header.total} bytes unasked, {header.length} of them here")
-        if self._held.get(peer, 0) + header.length > EAGER_BUDGET:
+        if self._held_bytes.get(peer, 0) + header.length > EAGER_BUDGET:
             raise FrameError(f"more than {EAGER_BUDGET} bytes unasked")
 
-    def _check_turn(self, peer: int, key: Key) -> None:
+    def _check_order(self, peer: int, key: MessageKey) -> None:
         """Check that none was lost, came twice or was overtaken: it would pass for another."""
-        last = self._counts.get((peer, key.group), 0)
+        last = self._p2p_counts.get((peer, key.group), 0)
         if key.sequence != last + 1:
             raise FrameError(f"message {key.sequence} to a point came after message {last}")
-        self._counts[peer, key.group] = key.sequence
+        self._p2p_counts[peer, key.group] = key.sequence
 
-    def _hold(self, peer: int, header: Header, payload: bytes | None) -> None:
+    def _keep_early(self, peer: int, header: Header, payload: bytes | None) -> None:
         """Find a place for the first sight of a message nobody has named beforehand."""
         if payload is not None:
-            self._held[peer] = self._held.get(peer, 0) + len(payload)
-        arrived = _Arrived(peer, header, payload)
+            self._held_bytes[peer] = self._held_bytes.get(peer, 0) + len(payload)
+        arrived = _EarlyMessage(peer, header, payload)
         key = header.key
-        if not key.point_to_point:
-            if key.sequence <= self._over.get(key.group, 0):
-                self._release(peer, len(payload or b""))
+        if not key.is_p2p:
+            if key.sequence <= self._completed.get(key.group, 0):
+                self._release_held(peer, len(payload or b""))
             else:
                 self._early[peer, key] = arrived
             return
-        self._check_turn(peer, key)
+        self._check_order(peer, key)
         tagged = (key.group, key.part)
-        for incoming in self._open.get(tagged, ()):
+        for incoming in self._p2p_posted.get(tagged, ()):
             if incoming.source is None or incoming.source == peer:
-                _remove(self._open, tagged, incoming)
+                _remove(self._p2p_posted, tagged, incoming)
                 self._match(arrived, incoming)
                 return
-        self._queues.setdefault(tagged, []).append(arrived)
+        self._p2p_early.setdefault(tagged, []).append(arrived)
 
-    def _seek(self, tagged: tuple[int, int], incoming: Incoming) -> None:
+    def _match_or_post(self, tagged: tuple[int, int], incoming: PostedReceive) -> None:
         """Give a receive the first message that fits, or its place in the line of those open."""
-        for arrived in self._queues.get(tagged, ()):
+        for arrived in self._p2p_early.get(tagged, ()):
             if incoming.source is None or incoming.source == arrived.peer:
-                _remove(self._queues, tagged, arrived)
+                _remove(self._p2p_early, tagged, arrived)
                 self._match(arrived, incoming)
                 return
-        insort(self._open.setdefault(tagged, []), incoming, key=lambda one: one.order)
+        insort(self._p2p_posted.setdefault(tagged, []), incoming, key=lambda one: one.order)
 
-    def _match(self, arrived: _Arrived, incoming: Incoming) -> None:
+    def _match(self, arrived: _EarlyMessage, incoming: PostedReceive) -> None:
         """Bring an arrived message and a receive together."""
         peer, header = arrived.peer, arrived.header
         incoming.peer = peer
-        unlike = _unlike(peer, header, incoming)
+        unlike = _find_mismatch(peer, header, incoming)
         if arrived.payload is not None:
             if unlike is None and arrived.payload:
                 incoming.land(0, memoryview(arrived.payload))
-            self._release(peer, len(arrived.payload))
+            self._release_held(peer, len(arrived.payload))
         elif unlike is None:
             self._posted[peer, header.key] = incoming
-            self._clear(peer, header.key, incoming)
+            self._send_cts(peer, header.key, incoming)
             return
         incoming.done(unlike)
 
-    def _promise(self, peer: int, header: Header, posted: Incoming) -> None:
+    def _answer_rts(self, peer: int, header: Header, posted: PostedReceive) -> None:
         """Answer the announcement of a message that a posted receive is for."""
-        if (unlike := _unlike(peer, header, posted)) is not None:
+        if (unlike := _find_mismatch(peer, header, posted)) is not None:
             del self._posted[peer, header.key]
             posted.done(unlike)
-        elif posted.total <= unasked(header.key):
-            self._clear(peer, header.key, posted)  # larger ones were cleared when posted
+        elif posted.total <= get_eager_limit(header.key):
+            self._send_cts(peer, header.key, posted)  # larger ones were cleared when posted
 
-    def _take(self, peer: int, header: Header, payload: memoryview, posted: Incoming) -> None:
+    def _land_piece(
+        self, peer: int, header: Header, payload: memoryview, posted: PostedReceive
+    ) -> None:
         """Land a piece of a message that a posted receive is for."""
-        unlike = _unlike(peer, header, posted)
+        unlike = _find_mismatch(peer, header, posted)
         if unlike is not None:
             del self._posted[peer, header.key]
             posted.done(unlike)
-            self.landed(peer, header, None)
+            self.finish_frame(peer, header, None)
             return
         _check_offset(header, posted)
         if payload:
             posted.land(header.offset, payload)
-        self.landed(peer, header, posted)
+        self.finish_frame(peer, header, posted)
 
-    def _clear(self, peer: int, key: Key, incoming: Incoming) -> None:
-        self._reply(peer, Header(Kind.CLEAR, key, incoming.signature, incoming.total))
+    def _send_cts(self, peer: int, key: MessageKey, incoming: PostedReceive) -> None:
+        self._reply(peer, Header(FrameKind.CTS, key, incoming.signature, incoming.total))
 
-    def _withdrawn(self, peer: int, key: Key) -> None:
+    def _on_cancel(self, peer: int, key: MessageKey) -> None:
         tagged = (key.group, key.part)
-        for arrived in self._queues.get(tagged, ()):
+        for arrived in self._p2p_early.get(tagged, ()):
             if arrived.peer == peer and arrived.header.key == key:
-                _remove(self._queues, tagged, arrived)
+                _remove(self._p2p_early, tagged, arrived)
                 return
         posted = self._posted.pop((peer, key), None)
         if posted is not None:
             posted.missing = posted.total  # what has landed of it counts for nothing
-            self._seek(tagged, posted)
+            self._match_or_post(tagged, posted)
 
-    def _release(self, peer: int, nbytes: int) -> None:
+    def _release_held(self, peer: int, nbytes: int) -> None:
         """Let go of bytes that were held for want of a receive."""
         if nbytes:
-            self._held[peer] -= nbytes
-            self._credit(peer, nbytes)
+            self._held_bytes[peer] -= nbytes
+            self._return_credit(peer, nbytes)
 
-    def _credit(self, peer: int, nbytes: int) -> None:
+    def _return_credit(self, peer: int, nbytes: int) -> None:
         """Give room back to the sender, in steps worth a frame."""
-        consumed = self._consumed.get(peer, 0) + nbytes
+        consumed = self._uncredited.get(peer, 0) + nbytes
         if consumed >= _CREDIT_STEP:
-            self._reply(peer, Header(Kind.CREDIT, Key(0, 0), 0, consumed))
+            self._reply(peer, Header(FrameKind.CREDIT, MessageKey(0, 0), 0, consumed))
             consumed = 0
-        self._consumed[peer] = consumed
+        self._uncredited[peer] = consumed
 
 
-class Arrival:
+class ReceiveSink:
     """The payload of one DATA frame on its way to a posted receive, or to nobody: a `Sink`."""
 
-    __slots__ = ("_at", "_header", "_inbox", "_peer", "_posted")
+    __slots__ = ("_header", "_inbox", "_offset", "_peer", "_posted")
 
-    def __init__(self, inbox: Inbox, peer: int, header: Header, posted: Incoming | None) -> None:
+    def __init__(
+        self, inbox: Inbox, peer: int, header: Header, posted: PostedReceive | None
+    ) -> None:
         self._inbox = inbox
         self._peer = peer
         self._header = header
         self._posted = posted
-        self._at = 0
+        self._offset = 0
 
     def room(self) -> memoryview | None:
         posted = self._posted
-        if posted is None or posted.is_retracted:
+        if posted is None or posted.is_cancelled:
             return None
         if posted.room is None:
             return None
-        return posted.room(self._header.offset + self._at, self._header.length - self._at)
+        return posted.room(self._header.offset + self._offset, self._header.length - self._offset)
 
     def filled(self, nbytes: int) -> None:
-        self._at += nbytes
-        if self._at == self._header.length:
-            self._inbox.landed(self._peer, self._header, self._posted)
+        self._offset += nbytes
+        if self._offset == self._header.length:
+            self._inbox.finish_frame(self._peer, self._header, self._posted)
 
     def feed(self, payload: memoryview) -> int:
         nbytes, posted = len(payload), self._posted
-        if posted is not None and not posted.is_retracted:
-            nbytes -= (self._at + nbytes) % posted.grain  # frames begin on a multiple
+        if posted is not None and not posted.is_cancelled:
+            nbytes -= (self._offset + nbytes) % posted.alignment  # frames begin on a multiple
             if nbytes:
-                posted.land(self._header.offset + self._at, payload[:nbytes])
+                posted.land(self._header.offset + self._offset, payload[:nbytes])
         self.filled(nbytes)
         return nbytes
 
 
-def _check_offset(header: Header, posted: Incoming) -> None:
+def _check_offset(header: Header, posted: PostedReceive) -> None:
     if header.offset != posted.total - posted.missing:
         raise FrameError(f"payload at {header.offset}, the message has come to another")
-    if header.offset % posted.grain or header.length % posted.grain:
-        raise FrameError(f"payload cut within an element of {posted.grain} bytes")
+    if header.offset % posted.alignment or header.length % posted.alignment:
+        raise FrameError(f"payload cut within an element of {posted.alignment} bytes")
 
 
-def _remove(lines: dict[tuple[int, int], list[T]], tagged: tuple[int, int], one: T) -> None:
+def _remove(queues: dict[tuple[int, int], list[T]], tagged: tuple[int, int], one: T) -> None:
     """Take one out of the line of its tag; no empty line stays."""
-    lines[tagged].remove(one)
-    if not lines[tagged]:
-        del lines[tagged]
+    queues[tagged].remove(one)
+    if not queues[tagged]:
+        del queues[tagged]
 
 
-def _unlike(peer: int, header: Header, incoming: Incoming) -> Unlike | None:
+def _find_mismatch(peer: int, header: Header, incoming: PostedReceive) -> MessageMismatch | None:
     if (header.signature, header.total) == (incoming.signature, incoming.total):
         return None
-    return Unlike(peer, header.key, header.total, header.signature)
+    return MessageMismatch(peer, header.key, header.total, header.signature)

@@ -9,11 +9,11 @@ from allhands.transport.frame import Frame, FrameError, whole
 from allhands.transport.link import LinkBroken, Receiver
 
 
-class Switchboard:
+class InprocNetwork:
     """Who is there; shared by the fabrics of one world."""
 
     def __init__(self) -> None:
-        self.ranks: dict[int, InprocFabric] = {}
+        self.fabrics: dict[int, InprocFabric] = {}
 
 
 class InprocLink:
@@ -22,11 +22,11 @@ class InprocLink:
     def __init__(self, fabric: "InprocFabric", peer: int) -> None:
         self._fabric = fabric
         self._peer = peer
-        self._closed = False
-        self.broken: str | None = None
+        self._is_closed = False
+        self.break_reason: str | None = None
 
     def offer(self, frame: Frame) -> bool:
-        if self._closed or self.broken is not None:
+        if self._is_closed or self.break_reason is not None:
             return False
         # Through the loop, as a network would: the receiver never runs inside the sender's call.
         asyncio.get_running_loop().call_soon(self._deliver, whole(frame))
@@ -34,29 +34,29 @@ class InprocLink:
 
     async def send(self, frame: Frame) -> None:
         if not self.offer(frame):
-            raise LinkBroken(self.broken or "the link is closed")
+            raise LinkBroken(self.break_reason or "the link is closed")
         await asyncio.sleep(0)
 
     def let_go(self) -> None:
         """Nothing: frames are copied when they are taken."""
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self._is_closed:
+            self._is_closed = True
             await asyncio.sleep(0)
-            if self.broken is not None:
-                raise LinkBroken(self.broken)
+            if self.break_reason is not None:
+                raise LinkBroken(self.break_reason)
 
     def abort(self) -> None:
-        if not self._closed:
-            self._closed = True
-            target = self._fabric.board.ranks.get(self._peer)
+        if not self._is_closed:
+            self._is_closed = True
+            target = self._fabric.network.fabrics.get(self._peer)
             if target is not None:
                 target.receiver.broken(self._fabric.rank, "its link was dropped")
 
     def _deliver(self, frame: bytes) -> None:
-        target = self._fabric.board.ranks.get(self._peer)
-        if target is None or self.broken is not None:
+        target = self._fabric.network.fabrics.get(self._peer)
+        if target is None or self.break_reason is not None:
             self.fail("it went away")
             return
         try:
@@ -67,24 +67,24 @@ class InprocLink:
 
     def fail(self, reason: str) -> None:
         """Break the link, as seen from the sender."""
-        if self.broken is None:
-            self.broken = reason
-            if not self._closed:
+        if self.break_reason is None:
+            self.break_reason = reason
+            if not self._is_closed:
                 self._fabric.receiver.broken(self._peer, reason)
 
 
 class InprocFabric:
     """The links of one rank on a switchboard."""
 
-    def __init__(self, board: Switchboard, rank: int, receiver: Receiver) -> None:
-        self.board = board
+    def __init__(self, network: InprocNetwork, rank: int, receiver: Receiver) -> None:
+        self.network = network
         self.rank = rank
         self.receiver = receiver
         self.links: dict[int, InprocLink] = {}
-        board.ranks[rank] = self
+        network.fabrics[rank] = self
 
     async def dial(self, peer: int) -> InprocLink:
-        if peer not in self.board.ranks:
+        if peer not in self.network.fabrics:
             raise LinkBroken("it went away")
         self.links[peer] = InprocLink(self, peer)
         return self.links[peer]
@@ -94,9 +94,9 @@ class InprocFabric:
 
     async def aclose(self) -> None:
         """Go away; peers with a link to or from this rank learn it."""
-        if self.board.ranks.pop(self.rank, None) is None:
+        if self.network.fabrics.pop(self.rank, None) is None:
             return
-        for other in self.board.ranks.values():
+        for other in self.network.fabrics.values():
             if (link := other.links.get(self.rank)) is not None:
                 link.fail("it went away")
             if (mine := self.links.get(other.rank)) is not None:

@@ -19,7 +19,7 @@ class Unreachable(LinkBroken):
     """Nobody could be connected to there; on another way the peer may be found."""
 
 
-class Unanswered(LinkBroken):
+class HandshakeStalled(LinkBroken):
     """The peer's host takes connections, its process says nothing: it may be stopped or held up."""
 
 
@@ -119,13 +119,13 @@ class Fabric(Protocol):
 
 
 @runtime_checkable
-class Traced(Protocol):
+class ActivityReporter(Protocol):
     """A fabric that can tell what has come from a peer's system, whatever its program does.
 
     A fabric need not be one: what it has handed over is taken for what has arrived.
     """
 
-    def last_heard(self, peer: int) -> float:
+    def get_last_activity(self, peer: int) -> float:
         """Return when data or an acknowledgement last came from a peer, on the monotonic clock.
 
         -inf: that is not known of this peer.

@@ -9,65 +9,65 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from allhands.transport.checks import Checker, Inspector, LinkKey, Stamper
+from allhands.transport.checks import DigestListener, FrameSigner, FrameVerifier, LinkKey
 from allhands.transport.frame import (
     HEADER_BYTES,
     Frame,
     FrameError,
+    FrameKind,
     Header,
-    Key,
-    Kind,
+    MessageKey,
     unpack,
     unpack_header,
 )
-from allhands.transport.inbox import Inbox, Incoming
+from allhands.transport.inbox import Inbox, PostedReceive
 from allhands.transport.link import (
+    ActivityReporter,
     Fabric,
     Gathering,
+    HandshakeStalled,
     Link,
     LinkBroken,
     Sink,
-    Traced,
-    Unanswered,
 )
-from allhands.transport.outbox import Outbox, Outgoing
-from allhands.transport.roll_call import RollCall
+from allhands.transport.outbox import Outbox, PendingSend
+from allhands.transport.roll_call import PeerCallTracker
 
 logger = logging.getLogger(__name__)
 
-_OF_CALLS = (Kind.DATA, Kind.CLEAR, Kind.ANNOUNCE, Kind.CALL)
+_KINDS_OF_CALLS = (FrameKind.DATA, FrameKind.CTS, FrameKind.RTS, FrameKind.CALL)
 """Frames that carry the signature of the call which they belong to."""
 _LINK = struct.Struct("<ii")
 
 
-class Listener(Protocol):
+class MeshListener(Protocol):
     """Who is told what concerns calls as a whole; never called concurrently."""
 
-    def refused(self, peer: int, key: Key, call: str) -> None:
+    def on_nack(self, peer: int, key: MessageKey, call: str) -> None:
         """`peer` made another call than this rank under that key, and says which."""
 
-    def unlike(self, peer: int, key: Key) -> None:
+    def on_mismatch(self, peer: int, key: MessageKey) -> None:
         """A frame of `peer` belongs to another call than this rank's of that number."""
 
-    def link_broken(self, peer: int, reason: str) -> None:
+    def on_link_broken(self, peer: int, reason: str) -> None:
         """No more will come from `peer`, or go to it; said once for each peer."""
 
-    def whereabouts(self) -> bytes:
+    def pong_payload(self) -> bytes:
         """Return what a pong says of this rank."""
 
-    def ponged(self, peer: int, payload: bytes) -> None:
+    def on_pong(self, peer: int, payload: bytes) -> None:
         """`peer` has answered a ping."""
 
-    def told(self, peer: int, kind: Kind, key: Key, payload: bytes) -> None:
+    def on_control(self, peer: int, kind: FrameKind, key: MessageKey, payload: bytes) -> None:
         """`peer` gives up a call, ends a group, or passes on what the coordinator says."""
 
 
-class _Lane:
+class _PeerSender:
     """The way out to one peer: its outbox, and the task that empties it over a link."""
 
-    def __init__(self, stamper: Stamper) -> None:
+    def __init__(self, signer: FrameSigner) -> None:
         self.outbox = Outbox(self.offer)
-        self.stamper = stamper
+        self.signer = signer
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -75,17 +75,17 @@ class _Lane:
         self.task: asyncio.Task[None] | None = None
         self.is_over = False
         """Whether nothing goes any more, so that `drain` need not wait for it."""
-        self.handed_over = -math.inf
+        self.last_sent = -math.inf
         """When the link last made room for the next frame, on the monotonic clock."""
 
     def offer(self, frame: Frame) -> bool:
-        return self.link is not None and self.stamper.offer(frame, self.link.offer)
+        return self.link is not None and self.signer.offer(frame, self.link.offer)
 
     def end(self) -> None:
         self.is_over = True
         self.idle.set()
 
-    def stir(self) -> None:
+    def refresh(self) -> None:
         """See to what the outbox has now."""
         if self.is_over:
             return
@@ -97,7 +97,7 @@ class _Lane:
             self.wake.set()
 
 
-class Muster:
+class ArrivalWait:
     """The peers that have not been heard in a call of this rank."""
 
     def __init__(self, missing: set[int], done: Callable[[], None]) -> None:
@@ -112,26 +112,28 @@ class Mesh:
     for the digests of frames.
     """
 
-    def __init__(self, listener: Listener, secret: bytes = b"", rank: int = 0) -> None:
+    def __init__(self, listener: MeshListener, secret: bytes = b"", rank: int = 0) -> None:
         self._listener = listener
         self._fabric: Fabric | None = None
-        self._lanes: dict[int, _Lane] = {}
-        self._broken: dict[int, str] = {}
-        self._parted: dict[int, asyncio.Task[None]] = {}
-        self._counts: dict[tuple[int, int], int] = {}
-        self._inbox = Inbox(self._reply)
-        self._roll = RollCall()
-        self._musters: dict[tuple[int, int], Muster] = {}
-        self._askers: dict[tuple[int, int], set[int]] = {}
+        self._senders: dict[int, _PeerSender] = {}
+        self._broken_links: dict[int, str] = {}
+        self._closing_links: dict[int, asyncio.Task[None]] = {}
+        self._p2p_counts: dict[tuple[int, int], int] = {}
+        self._inbox = Inbox(self._push_control)
+        self._peer_calls = PeerCallTracker()
+        self._arrival_waits: dict[tuple[int, int], ArrivalWait] = {}
+        self._queriers: dict[tuple[int, int], set[int]] = {}
         """Peers that want to hear of a call, by group and number, when it begins here."""
-        self._told: dict[tuple[int, int], set[int]] = {}
+        self._informed: dict[tuple[int, int], set[int]] = {}
         """Peers that have heard of a call of this rank because it, or they, asked."""
-        self._pinged: dict[int, float] = {}
+        self._pending_pings: dict[int, float] = {}
         """Peers that have sent nothing since they were pinged, and when that was."""
-        self._checkers: dict[int, Checker] = {}
+        self._digest_listeners: dict[int, DigestListener] = {}
         self._secret = secret
         self._rank = rank
-        self._inspector = Inspector(self._checkers, lambda peer: LinkKey(secret, peer, rank))
+        self._verifier = FrameVerifier(
+            self._digest_listeners, lambda peer: LinkKey(secret, peer, rank)
+        )
 
     def attach(self, fabric: Fabric) -> None:
         """Give the mesh its network; before that nothing can be sent."""
@@ -139,57 +141,57 @@ class Mesh:
 
     # ------------------------------------------------------------ messages
 
-    def send(self, peer: int, message: Outgoing) -> None:
+    def send(self, peer: int, message: PendingSend) -> None:
         """Start a message; its `done` is called when its memory may be reused."""
-        lane = self._lane(peer)
+        lane = self._get_sender(peer)
         if not lane.is_over:
             lane.outbox.push(message)
-            lane.stir()
+            lane.refresh()
 
-    def withdraw(self, peer: int, message: Outgoing) -> None:
+    def cancel_send(self, peer: int, message: PendingSend) -> None:
         """Forget a message whose call ended early."""
-        lane = self._lanes.get(peer)
+        lane = self._senders.get(peer)
         if lane is None:
             return
-        if lane.link is not None and lane.outbox.is_given(message):
+        if lane.link is not None and lane.outbox.is_in_flight(message):
             lane.link.let_go()
-        lane.outbox.withdraw(message)
-        lane.stir()
+        lane.outbox.cancel(message)
+        lane.refresh()
 
     def next_count(self, peer: int, group: int) -> int:
         """Number the point-to-point messages to a peer."""
-        count = self._counts.get((peer, group), 0) + 1
-        self._counts[peer, group] = count
+        count = self._p2p_counts.get((peer, group), 0) + 1
+        self._p2p_counts[peer, group] = count
         return count
 
-    def post(self, peer: int, key: Key, incoming: Incoming) -> None:
+    def post(self, peer: int, key: MessageKey, incoming: PostedReceive) -> None:
         """Wait for a message of a collective."""
         self._inbox.post(peer, key, incoming)
 
-    def post_open(self, source: int | None, group: int, tag: int, incoming: Incoming) -> None:
+    def post_p2p(self, source: int | None, group: int, tag: int, incoming: PostedReceive) -> None:
         """Wait for a point-to-point message, from any source if it is None."""
-        self._inbox.post_open(source, group, tag, incoming)
+        self._inbox.post_p2p(source, group, tag, incoming)
 
-    def retract(self, incoming: Incoming) -> None:
+    def cancel_receive(self, incoming: PostedReceive) -> None:
         """Forget a receive whose call ended early."""
-        self._inbox.retract(incoming)
+        self._inbox.cancel_receive(incoming)
 
-    def refuse(self, peer: int, key: Key, call: str) -> None:
+    def send_nack(self, peer: int, key: MessageKey, call: str) -> None:
         """Tell a peer that this rank's call under that key is another one."""
         payload = call.encode()[:4096]
-        header = Header(Kind.REFUSE, key, 0, 0, 0, len(payload))
-        self._reply(peer, header, payload)
+        header = Header(FrameKind.NACK, key, 0, 0, 0, len(payload))
+        self._push_control(peer, header, payload)
 
     def ping(self, peer: int, *, again: bool = False, dial: bool = True) -> None:
         """Ask a peer for a sign of life, unless it still owes one; `again`: even then.
 
         Without `dial` only where there is a link to it.
         """
-        if (again or peer not in self._pinged) and (dial or peer in self._lanes):
-            self._pinged.setdefault(peer, time.monotonic())
-            self._reply(peer, Header(Kind.PING, Key(0, 0), 0, 0))
+        if (again or peer not in self._pending_pings) and (dial or peer in self._senders):
+            self._pending_pings.setdefault(peer, time.monotonic())
+            self._push_control(peer, Header(FrameKind.PING, MessageKey(0, 0), 0, 0))
 
-    def unanswered(self, seconds: float, *, behind_data: bool = False) -> dict[int, float]:
+    def find_silent(self, seconds: float, *, behind_data: bool = False) -> dict[int, float]:
         """Return the peers from which nothing has come for so long since a ping: for how long.
 
         A ping that waits behind data is not taken for lost as long as the data gets on, unless
@@ -197,98 +199,100 @@ class Mesh:
         """
         now = time.monotonic()
         silent = {}
-        for peer, pinged in self._pinged.items():
+        for peer, pinged in self._pending_pings.items():
             silence = now - pinged
             if silence >= seconds and not behind_data:
-                silence = now - max(pinged, self._last_heard(peer))
+                silence = now - max(pinged, self._get_last_activity(peer))
             if silence >= seconds:
                 silent[peer] = silence
         return dict(sorted(silent.items()))
 
-    def forgive(self) -> None:
+    def restart_ping_timers(self) -> None:
         """Give every peer that owes an answer the whole time for it anew."""
-        self._pinged = dict.fromkeys(self._pinged, time.monotonic())
+        self._pending_pings = dict.fromkeys(self._pending_pings, time.monotonic())
 
     def stop_pinging(self, peers: Iterable[int]) -> None:
         """Expect no more answers of these peers."""
         for peer in peers:
-            self._pinged.pop(peer, None)
+            self._pending_pings.pop(peer, None)
 
     @property
-    def pinged(self) -> Collection[int]:
+    def awaiting_pong(self) -> Collection[int]:
         """The peers that owe an answer to a ping."""
-        return self._pinged.keys()
+        return self._pending_pings.keys()
 
-    def tell(self, peers: Iterable[int], kind: Kind, key: Key, payload: bytes, dial: bool) -> None:
+    def send_control(
+        self, peers: Iterable[int], kind: FrameKind, key: MessageKey, payload: bytes, dial: bool
+    ) -> None:
         """Tell peers what concerns a whole call or group; those without a link only with `dial`."""
         for peer in peers:
-            if dial or peer in self._lanes:
-                self._reply(peer, Header(kind, key, 0, 0, 0, len(payload)), payload)
+            if dial or peer in self._senders:
+                self._push_control(peer, Header(kind, key, 0, 0, 0, len(payload)), payload)
 
-    def verify(self, group: int, checker: Checker) -> None:
+    def enable_digests(self, group: int, listener: DigestListener) -> None:
         """Send the frames of a group with a digest, and take in none of it without."""
-        if group not in self._checkers:
+        if group not in self._digest_listeners:
             for peer in self._inbox.drop_unchecked(group):
                 reason = "it sent a frame without digest of a group that this rank wants verified"
                 # Once the group is open: its calls fail by that.
                 asyncio.get_running_loop().call_soon(self.broken, peer, reason)
-        self._checkers[group] = checker
+        self._digest_listeners[group] = listener
 
-    def tell_corrupt(self, peer: int, key: Key, link: tuple[int, int]) -> None:
+    def report_corruption(self, peer: int, key: MessageKey, link: tuple[int, int]) -> None:
         """Tell a peer that data of a call was changed on a link of the world."""
         payload = _LINK.pack(*link)
-        self._reply(peer, Header(Kind.CORRUPT, key, 0, 0, 0, len(payload)), payload)
+        self._push_control(peer, Header(FrameKind.CORRUPT, key, 0, 0, 0, len(payload)), payload)
 
-    def begin(self, group: int, sequence: int, signature: int) -> bool:
+    def begin_call(self, group: int, sequence: int, signature: int) -> bool:
         """Say which call of a group this rank is in; return whether peers are known in another."""
-        is_other = not self._roll.begin(group, sequence, signature)
-        if self._askers:
-            for peer in self._askers.pop((group, sequence), ()):
-                self._tell(peer, Key(group, sequence), signature)
+        is_other = not self._peer_calls.begin_call(group, sequence, signature)
+        if self._queriers:
+            for peer in self._queriers.pop((group, sequence), ()):
+                self._answer_call(peer, MessageKey(group, sequence), signature)
         return is_other
 
-    def declare(self, peer: int, key: Key, signature: int) -> None:
+    def send_call(self, peer: int, key: MessageKey, signature: int) -> None:
         """Tell a peer which call this rank is in, and waits for it in."""
-        self._reply(peer, Header(Kind.CALL, key, signature, 0))
+        self._push_control(peer, Header(FrameKind.CALL, key, signature, 0))
 
-    def muster(
-        self, key: Key, signature: int, peers: Sequence[int], done: Callable[[], None]
-    ) -> Muster | None:
+    def watch_arrivals(
+        self, key: MessageKey, signature: int, peers: Sequence[int], done: Callable[[], None]
+    ) -> ArrivalWait | None:
         """Hear from all peers that they are, or were, in the call which this rank begins.
 
         `done` is called then, not before this has returned; None: all have been heard already.
         """
         place = key.group, key.sequence
-        missing = set(peers) - self._roll.met(*place)
-        told = self._told.setdefault(place, set())
+        missing = set(peers) - self._peer_calls.get_early_peers(*place)
+        told = self._informed.setdefault(place, set())
         for peer in peers:
             if peer in missing or peer not in told:
-                self._reply(peer, Header(Kind.CALL, key, signature, peer in missing))
+                self._push_control(peer, Header(FrameKind.CALL, key, signature, peer in missing))
         told.update(peers)
         if not missing:
             return None
-        self._musters[place] = Muster(missing, done)
-        return self._musters[place]
+        self._arrival_waits[place] = ArrivalWait(missing, done)
+        return self._arrival_waits[place]
 
-    def excuse(self, key: Key, peer: int) -> None:
+    def stop_awaiting(self, key: MessageKey, peer: int) -> None:
         """Do not wait any longer to hear a peer in a call."""
-        muster = self._musters.get((key.group, key.sequence))
+        muster = self._arrival_waits.get((key.group, key.sequence))
         if muster is not None:
             muster.missing.discard(peer)
             if not muster.missing:
-                self.dismiss(key)
+                self.forget_arrivals(key)
                 muster.done()
 
-    def dismiss(self, key: Key) -> None:
+    def forget_arrivals(self, key: MessageKey) -> None:
         """Forget whom a call wants to hear. Idempotent."""
-        self._musters.pop((key.group, key.sequence), None)
+        self._arrival_waits.pop((key.group, key.sequence), None)
 
-    def conclude(self, group: int, sequence: int) -> None:
+    def finish_calls(self, group: int, sequence: int) -> None:
         """Say that calls of a group up to `sequence` are over here: late messages are drained."""
         self._inbox.forget(group, sequence)
-        for lane in self._lanes.values():
+        for lane in self._senders.values():
             lane.outbox.forget(group, sequence)
-        for kept in (self._askers, self._told):
+        for kept in (self._queriers, self._informed):
             if kept:
                 for place in [at for at in kept if at[0] == group and at[1] <= sequence]:
                     del kept[place]
@@ -306,63 +310,67 @@ class Mesh:
     # ------------------------------------------------------------ Receiver
 
     def accept(self, peer: int, frame: bytes | memoryview) -> None:
-        if not self._inspector.passes(peer, frame):
-            self._corrupted(peer, frame)
+        if not self._verifier.verify(peer, frame):
+            self._on_corrupt_frame(peer, frame)
             return
         header = unpack(frame)
-        if self._pinged:
-            self._pinged.pop(peer, None)
-        if header.kind in _OF_CALLS and not header.key.point_to_point:
-            self._hear(peer, header)
+        if self._pending_pings:
+            self._pending_pings.pop(peer, None)
+        if header.kind in _KINDS_OF_CALLS and not header.key.is_p2p:
+            self._note_call(peer, header)
         match header.kind:
-            case Kind.DATA | Kind.ANNOUNCE | Kind.WITHDRAW:
+            case FrameKind.DATA | FrameKind.RTS | FrameKind.CANCEL:
                 self._inbox.accept(peer, header, memoryview(frame)[HEADER_BYTES:])
-            case Kind.CLEAR:
-                lane = self._lane(peer)
+            case FrameKind.CTS:
+                lane = self._get_sender(peer)
                 if not lane.is_over:
-                    lane.outbox.cleared(header)
-                    lane.stir()
-            case Kind.CREDIT:
-                self._lane(peer).outbox.credit(header.total)
-            case Kind.REFUSE:
+                    lane.outbox.on_cts(header)
+                    lane.refresh()
+            case FrameKind.CREDIT:
+                self._get_sender(peer).outbox.add_credit(header.total)
+            case FrameKind.NACK:
                 text = bytes(frame[HEADER_BYTES:]).decode(errors="replace")
-                self._listener.refused(peer, header.key, text)
-            case Kind.CALL:
+                self._listener.on_nack(peer, header.key, text)
+            case FrameKind.CALL:
                 if header.total:  # it wants to hear from this rank as well
-                    self._asked(peer, header)
-            case Kind.PING:
-                said = self._listener.whereabouts()
-                self._reply(peer, Header(Kind.PONG, Key(0, 0), 0, 0, 0, len(said)), said)
-            case Kind.PONG:
-                self._listener.ponged(peer, bytes(frame[HEADER_BYTES:]))
-            case Kind.GIVE_UP | Kind.ABORT | Kind.RELAY:
-                self._listener.told(peer, header.kind, header.key, bytes(frame[HEADER_BYTES:]))
-            case Kind.CORRUPT:
-                self._hear_corrupt(peer, header, frame[HEADER_BYTES:])
-            case Kind.BYE:
+                    self._answer_call_query(peer, header)
+            case FrameKind.PING:
+                said = self._listener.pong_payload()
+                self._push_control(
+                    peer, Header(FrameKind.PONG, MessageKey(0, 0), 0, 0, 0, len(said)), said
+                )
+            case FrameKind.PONG:
+                self._listener.on_pong(peer, bytes(frame[HEADER_BYTES:]))
+            case FrameKind.GIVE_UP | FrameKind.ABORT | FrameKind.RELAY:
+                self._listener.on_control(
+                    peer, header.kind, header.key, bytes(frame[HEADER_BYTES:])
+                )
+            case FrameKind.CORRUPT:
+                self._on_corruption_report(peer, header, frame[HEADER_BYTES:])
+            case FrameKind.BYE:
                 raise FrameError("the end of a link is for its fabric")
 
     def open(self, peer: int, header: bytes) -> Sink:
         begun = unpack_header(header)
-        if self._pinged:
-            self._pinged.pop(peer, None)
-        if begun.checked:  # nothing of it is used before all of it has been looked at
+        if self._pending_pings:
+            self._pending_pings.pop(peer, None)
+        if begun.has_digest:  # nothing of it is used before all of it has been looked at
             return Gathering(header, begun.length, lambda frame: self.accept(peer, frame))
-        if not begun.key.point_to_point:
-            self._hear(peer, begun)
+        if not begun.key.is_p2p:
+            self._note_call(peer, begun)
         arrival = self._inbox.open(peer, begun)
         if arrival is not None:
             return arrival
 
-        def whole(frame: memoryview) -> None:
+        def accept_frame(frame: memoryview) -> None:
             self._inbox.accept(peer, begun, frame[HEADER_BYTES:])
 
-        return Gathering(header, begun.length, whole)
+        return Gathering(header, begun.length, accept_frame)
 
     def broken(self, peer: int, reason: str) -> None:
-        if peer not in self._broken:
-            self._broken[peer] = reason
-            self._listener.link_broken(peer, reason)
+        if peer not in self._broken_links:
+            self._broken_links[peer] = reason
+            self._listener.on_link_broken(peer, reason)
 
     # ------------------------------------------------------------ life
 
@@ -371,114 +379,122 @@ class Mesh:
 
         A link that breaks meanwhile has nothing more to drain.
         """
-        await asyncio.gather(*(self._drain(peer, lane) for peer, lane in self._lanes.items()))
+        await asyncio.gather(*(self._drain(peer, lane) for peer, lane in self._senders.items()))
 
-    def part(self, peer: int) -> None:
+    def close_link(self, peer: int) -> None:
         """Close the link to a peer that has left: it waits for that before it goes."""
-        lane = self._lanes.get(peer)
-        if lane is not None and lane.task is not None and peer not in self._parted:
+        lane = self._senders.get(peer)
+        if lane is not None and lane.task is not None and peer not in self._closing_links:
             lane.task.cancel()
             lane.end()  # what is still queued is for nobody
-            self._parted[peer] = asyncio.create_task(self._part(lane), name=f"part from {peer}")
+            self._closing_links[peer] = asyncio.create_task(
+                self._close_link(lane), name=f"part from {peer}"
+            )
 
     async def aclose(self) -> None:
         """Drop all links. Idempotent."""
-        lanes = list(self._lanes.values())
+        lanes = list(self._senders.values())
         tasks = [lane.task for lane in lanes if lane.task is not None]
-        tasks += self._parted.values()
+        tasks += self._closing_links.values()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for lane in lanes:
             if lane.link is not None:
                 lane.link.abort()
-        self._lanes.clear()
+        self._senders.clear()
         if self._fabric is not None:
             await self._fabric.aclose()
 
     # ------------------------------------------------------------ inside
 
-    def _last_heard(self, peer: int) -> float:
+    def _get_last_activity(self, peer: int) -> float:
         """Return when the link to a peer last got on, as far as anybody can tell."""
-        heard = self._fabric.last_heard(peer) if isinstance(self._fabric, Traced) else -math.inf
-        return self._lane(peer).handed_over if heard == -math.inf else heard
+        heard = (
+            self._fabric.get_last_activity(peer)
+            if isinstance(self._fabric, ActivityReporter)
+            else -math.inf
+        )
+        return self._get_sender(peer).last_sent if heard == -math.inf else heard
 
-    def _hear(self, peer: int, header: Header) -> None:
+    def _note_call(self, peer: int, header: Header) -> None:
         key = header.key
-        if not self._roll.hear(peer, key.group, key.sequence, header.signature):
-            self._listener.unlike(peer, key)
-        elif self._musters:
-            self.excuse(key, peer)
+        if not self._peer_calls.note_call(peer, key.group, key.sequence, header.signature):
+            self._listener.on_mismatch(peer, key)
+        elif self._arrival_waits:
+            self.stop_awaiting(key, peer)
 
-    def _asked(self, peer: int, header: Header) -> None:
+    def _answer_call_query(self, peer: int, header: Header) -> None:
         """Say which call this rank is in, now or as soon as it is."""
         group, sequence = header.key.group, header.key.sequence
-        signature = self._roll.mine(group, sequence)
-        if signature is None and self._roll.is_past(group, sequence):
+        signature = self._peer_calls.get_own_signature(group, sequence)
+        if signature is None and self._peer_calls.is_past(group, sequence):
             signature = header.signature  # so long ago that nobody knows what it was
         if signature is None:
-            self._askers.setdefault((group, sequence), set()).add(peer)
-        elif peer not in self._told.get((group, sequence), ()):
-            self._tell(peer, header.key, signature)
+            self._queriers.setdefault((group, sequence), set()).add(peer)
+        elif peer not in self._informed.get((group, sequence), ()):
+            self._answer_call(peer, header.key, signature)
 
-    def _tell(self, peer: int, key: Key, signature: int) -> None:
-        self._told.setdefault((key.group, key.sequence), set()).add(peer)
-        self._reply(peer, Header(Kind.CALL, key, signature, 0))
+    def _answer_call(self, peer: int, key: MessageKey, signature: int) -> None:
+        self._informed.setdefault((key.group, key.sequence), set()).add(peer)
+        self._push_control(peer, Header(FrameKind.CALL, key, signature, 0))
 
-    def _corrupted(self, peer: int, frame: bytes | memoryview) -> None:
+    def _on_corrupt_frame(self, peer: int, frame: bytes | memoryview) -> None:
         """Let the group have it that a frame probably belongs to, or break the link."""
         try:
             header = unpack(frame)
         except FrameError as error:
             raise FrameError(f"a frame was changed on its way (digest): {error}") from error
-        checker = self._checkers.get(header.key.group)
-        if checker is None or header.key.point_to_point:
+        checker = self._digest_listeners.get(header.key.group)
+        if checker is None or header.key.is_p2p:
             # Nobody could tell which message has gone, and the next would take its place.
             raise FrameError("a frame was changed on its way (digest)")
-        checker.corrupted(peer, header.key)
-        self._inbox.passed_over(peer, header)
+        checker.on_corrupt_frame(peer, header.key)
+        self._inbox.credit_unused(peer, header)
 
-    def _hear_corrupt(self, peer: int, header: Header, payload: bytes | memoryview) -> None:
+    def _on_corruption_report(self, peer: int, header: Header, payload: bytes | memoryview) -> None:
         if len(payload) != _LINK.size:
             raise FrameError(f"{len(payload)} bytes name no link")
-        checker = self._checkers.get(header.key.group)
+        checker = self._digest_listeners.get(header.key.group)
         if checker is not None:
             start, end = _LINK.unpack(payload)
-            checker.told(peer, header.key, (start, end))
+            checker.on_corruption_report(peer, header.key, (start, end))
 
-    def _reply(self, peer: int, header: Header, payload: bytes = b"") -> None:
-        lane = self._lane(peer)
+    def _push_control(self, peer: int, header: Header, payload: bytes = b"") -> None:
+        lane = self._get_sender(peer)
         if not lane.is_over:
             lane.outbox.push_control(header, payload)
-            lane.stir()
+            lane.refresh()
 
-    def _lane(self, peer: int) -> _Lane:
+    def _get_sender(self, peer: int) -> _PeerSender:
         """Return the way out to a peer, which is dialled when it is first needed."""
-        lane = self._lanes.get(peer)
+        lane = self._senders.get(peer)
         if lane is None:
-            lane = self._lanes[peer] = _Lane(
-                Stamper(self._checkers, LinkKey(self._secret, self._rank, peer))
+            lane = self._senders[peer] = _PeerSender(
+                FrameSigner(self._digest_listeners, LinkKey(self._secret, self._rank, peer))
             )
-            lane.task = asyncio.create_task(self._carry(peer, lane), name=f"link to rank {peer}")
+            lane.task = asyncio.create_task(
+                self._run_sender(peer, lane), name=f"link to rank {peer}"
+            )
         return lane
 
-    async def _carry(self, peer: int, lane: _Lane) -> None:
+    async def _run_sender(self, peer: int, sender: _PeerSender) -> None:
         """Dial the peer, then put out what its outbox gives, until the link breaks."""
         try:
-            lane.link = await self._dial(peer)
+            sender.link = await self._dial(peer)
             while True:
-                frame = lane.outbox.next_frame()
+                frame = sender.outbox.next_frame()
                 if frame is not None:
-                    await lane.link.send(lane.stamper.next(frame))
-                    lane.handed_over = time.monotonic()
-                    lane.outbox.taken()
+                    await sender.link.send(sender.signer.sign(frame))
+                    sender.last_sent = time.monotonic()
+                    sender.outbox.finish_frame()
                     await asyncio.sleep(0)  # others want their turn, above all who reads
                     continue
-                lane.stir()
-                lane.wake.clear()
-                await lane.wake.wait()
+                sender.refresh()
+                sender.wake.clear()
+                await sender.wake.wait()
         except LinkBroken as error:
-            lane.end()
+            sender.end()
             self.broken(peer, str(error))
 
     async def _dial(self, peer: int) -> Link:
@@ -487,19 +503,19 @@ class Mesh:
         while True:
             try:
                 return await self._fabric.dial(peer)
-            except Unanswered as error:
+            except HandshakeStalled as error:
                 logger.info("the link to rank %d is tried again: %s", peer, error)
 
-    async def _drain(self, peer: int, lane: _Lane) -> None:
-        await lane.idle.wait()
-        if lane.link is None or peer in self._broken:
+    async def _drain(self, peer: int, sender: _PeerSender) -> None:
+        await sender.idle.wait()
+        if sender.link is None or peer in self._broken_links:
             return
         try:
-            await lane.link.close()
+            await sender.link.close()
         except LinkBroken as error:
             logger.debug("link to rank %d broke while closing: %s", peer, error)
 
-    async def _part(self, lane: _Lane) -> None:
-        if lane.link is not None:
+    async def _close_link(self, sender: _PeerSender) -> None:
+        if sender.link is not None:
             with contextlib.suppress(LinkBroken):
-                await lane.link.close()
+                await sender.link.close()

@@ -9,32 +9,40 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from allhands.transport.frame import CHUNK, Frame, FrameError, Header, Key, Kind, whole
+from allhands.transport.frame import (
+    MAX_PAYLOAD_BYTES,
+    Frame,
+    FrameError,
+    FrameKind,
+    Header,
+    MessageKey,
+    whole,
+)
 
-EAGER = 256 << 10
+COPIED_EAGER_BYTES = 256 << 10
 """Messages up to this many bytes go unasked, copied if they have to wait; both ends rely on it."""
-UNASKED = 512 << 10
+EAGER_BYTES = 512 << 10
 """Those of collectives go unasked up to this many, one frame, when their turn comes: larger ones
 would too often come before their receive, and have to be held."""
 EAGER_BUDGET = 4 << 20
 """Bytes of unasked messages that may be with one peer, not yet taken in."""
 
-_Turn: TypeAlias = tuple[bool, int, int]
+_Flow: TypeAlias = tuple[bool, int, int]
 """What large messages take turns by: their call, or each for itself point to point."""
 
 
-class Outgoing:
+class PendingSend:
     """A message on its way out; owned by the call that sends it until `done` is called.
 
     `done(True)` says that its memory may be reused, not that it has arrived; `done(False)` that
     the receiver expects another message in its place.
     """
 
-    __slots__ = ("asked", "done", "key", "sent", "signature", "total", "views")
+    __slots__ = ("done", "is_cleared", "key", "sent", "signature", "total", "views")
 
     def __init__(
         self,
-        key: Key,
+        key: MessageKey,
         views: Sequence[memoryview],
         signature: int,
         done: Callable[[bool], None],
@@ -44,15 +52,21 @@ class Outgoing:
         self.total = sum(len(view) for view in views)
         self.signature = signature
         self.sent = 0
-        self.asked = False
+        self.is_cleared = False
         """Whether the receiver has cleared it."""
         self.done = done
 
     def next_frame(self) -> Frame:
         """Put the next chunk into a frame, which refers to the memory of the message."""
-        length = min(CHUNK, self.total - self.sent)
+        length = min(MAX_PAYLOAD_BYTES, self.total - self.sent)
         header = Header(
-            Kind.DATA, self.key, self.signature, self.total, self.sent, length, asked=self.asked
+            FrameKind.DATA,
+            self.key,
+            self.signature,
+            self.total,
+            self.sent,
+            length,
+            is_cleared=self.is_cleared,
         )
         pieces: list[bytes | memoryview] = [header.pack()]
         missing = length
@@ -84,77 +98,77 @@ class Outbox:
     def __init__(self, offer: Callable[[Frame], bool] = lambda _: False) -> None:
         self._offer = offer
         self._urgent: deque[Frame] = deque()
-        self._waiting: dict[Key, Outgoing] = {}
-        self._cleared: dict[Key, Header] = {}
-        self._bulk: dict[_Turn, deque[Outgoing]] = {}
-        self._given: Outgoing | None = None
+        self._announced: dict[MessageKey, PendingSend] = {}
+        self._early_cts: dict[MessageKey, Header] = {}
+        self._bulk: dict[_Flow, deque[PendingSend]] = {}
+        self._in_flight: PendingSend | None = None
         """The message of the frame given out last, if that has not been taken yet."""
-        self._is_given = False
-        self._eager_room = EAGER_BUDGET
+        self._has_in_flight = False
+        self._eager_credit = EAGER_BUDGET
 
-    def push(self, message: Outgoing) -> None:
+    def push(self, message: PendingSend) -> None:
         """Queue a message."""
         key = message.key
-        if message.total <= EAGER and message.total <= self._eager_room:
-            self._eager_room -= message.total
+        if message.total <= COPIED_EAGER_BYTES and message.total <= self._eager_credit:
+            self._eager_credit -= message.total
             frame = message.next_frame()
             if self._urgent or not self._offer(frame):
                 self._urgent.append([whole(frame)])
             message.done(True)
-        elif message.total <= unasked(key) and message.total <= self._eager_room:
-            self._eager_room -= message.total
-            self._line_up(message)
-        elif (clear := self._cleared.pop(key, None)) is not None:
+        elif message.total <= get_eager_limit(key) and message.total <= self._eager_credit:
+            self._eager_credit -= message.total
+            self._enqueue(message)
+        elif (clear := self._early_cts.pop(key, None)) is not None:
             self._start(message, clear)
         else:
-            self._waiting[key] = message
-            self.push_control(Header(Kind.ANNOUNCE, key, message.signature, message.total))
+            self._announced[key] = message
+            self.push_control(Header(FrameKind.RTS, key, message.signature, message.total))
 
     def push_control(self, header: Header, payload: bytes = b"") -> None:
         frame = [header.pack() + payload]
         if self._urgent or not self._offer(frame):
             self._urgent.append(frame)
 
-    def cleared(self, header: Header) -> None:
+    def on_cts(self, header: Header) -> None:
         """The receiver is ready for this message."""
-        message = self._waiting.pop(header.key, None)
+        message = self._announced.pop(header.key, None)
         if message is not None:
             self._start(message, header)
-        elif not header.key.point_to_point:
-            self._cleared[header.key] = header  # it got there before us
+        elif not header.key.is_p2p:
+            self._early_cts[header.key] = header  # it got there before us
 
-    def credit(self, nbytes: int) -> None:
-        if self._eager_room + nbytes > EAGER_BUDGET:
+    def add_credit(self, nbytes: int) -> None:
+        if self._eager_credit + nbytes > EAGER_BUDGET:
             raise FrameError(f"credit of {nbytes} bytes for more than was sent")
-        self._eager_room += nbytes
+        self._eager_credit += nbytes
 
-    def withdraw(self, message: Outgoing) -> None:
+    def cancel(self, message: PendingSend) -> None:
         """Forget a message whose call ended early."""
-        if self._waiting.get(message.key) is message:
-            del self._waiting[message.key]
-        elif message in self._bulk.get(_turn(message.key), ()):
-            self._leave(message)
-            if not message.asked:
-                self._eager_room += message.total
+        if self._announced.get(message.key) is message:
+            del self._announced[message.key]
+        elif message in self._bulk.get(_get_flow(message.key), ()):
+            self._dequeue(message)
+            if not message.is_cleared:
+                self._eager_credit += message.total
         else:
             return  # it is out, or never came in
-        if message.key.point_to_point:  # the receive is free for another message
-            self.push_control(Header(Kind.WITHDRAW, message.key, message.signature, 0))
+        if message.key.is_p2p:  # the receive is free for another message
+            self.push_control(Header(FrameKind.CANCEL, message.key, message.signature, 0))
 
     def forget(self, group: int, sequence: int) -> None:
         """Drop what was said about calls of a group up to `sequence`: they are over here."""
         stale = [
             key
-            for key in self._cleared
-            if key.group == group and key.sequence <= sequence and not key.point_to_point
+            for key in self._early_cts
+            if key.group == group and key.sequence <= sequence and not key.is_p2p
         ]
         for key in stale:
-            del self._cleared[key]
+            del self._early_cts[key]
 
     def next_frame(self) -> Frame | None:
         """Give the next frame out, None when nothing may go now; say `taken` before the next."""
         if self._urgent:
-            self._is_given = True
+            self._has_in_flight = True
             return self._urgent.popleft()
         if not self._bulk:
             return None
@@ -166,18 +180,18 @@ class Outbox:
             line.popleft()
         if line:
             self._bulk[turn] = line  # behind the others
-        self._given, self._is_given = message, True
+        self._in_flight, self._has_in_flight = message, True
         return frame
 
-    def taken(self) -> None:
+    def finish_frame(self) -> None:
         """Learn that the memory of the frame given out last is free."""
-        message, self._given, self._is_given = self._given, None, False
+        message, self._in_flight, self._has_in_flight = self._in_flight, None, False
         if message is not None and message.sent == message.total:
             message.done(True)
 
-    def is_given(self, message: Outgoing) -> bool:
+    def is_in_flight(self, message: PendingSend) -> bool:
         """Say whether a frame that was given out refers to the memory of this message."""
-        return self._given is message
+        return self._in_flight is message
 
     @property
     def has_next(self) -> bool:
@@ -187,32 +201,32 @@ class Outbox:
     @property
     def is_idle(self) -> bool:
         """Say whether nothing is queued, not even for a receiver that is not ready."""
-        return not (self._urgent or self._bulk or self._waiting or self._is_given)
+        return not (self._urgent or self._bulk or self._announced or self._has_in_flight)
 
-    def _start(self, message: Outgoing, clear: Header) -> None:
-        if (clear.signature, clear.total) != (message.signature, message.total):
+    def _start(self, message: PendingSend, cts: Header) -> None:
+        if (cts.signature, cts.total) != (message.signature, message.total):
             message.done(False)
             return
-        message.asked = True
-        self._line_up(message)
+        message.is_cleared = True
+        self._enqueue(message)
 
-    def _line_up(self, message: Outgoing) -> None:
-        self._bulk.setdefault(_turn(message.key), deque()).append(message)
+    def _enqueue(self, message: PendingSend) -> None:
+        self._bulk.setdefault(_get_flow(message.key), deque()).append(message)
 
-    def _leave(self, message: Outgoing) -> None:
-        turn = _turn(message.key)
+    def _dequeue(self, message: PendingSend) -> None:
+        turn = _get_flow(message.key)
         self._bulk[turn].remove(message)
         if not self._bulk[turn]:
             del self._bulk[turn]
 
 
-def unasked(key: Key) -> int:
+def get_eager_limit(key: MessageKey) -> int:
     """Return up to how many bytes a message under this key needs not be asked for.
 
     Those to a point must not pass each other, and so none of them waits for its turn.
     """
-    return EAGER if key.point_to_point else UNASKED
+    return COPIED_EAGER_BYTES if key.is_p2p else EAGER_BYTES
 
 
-def _turn(key: Key) -> _Turn:
-    return key.point_to_point, key.group, key.sequence
+def _get_flow(key: MessageKey) -> _Flow:
+    return key.is_p2p, key.group, key.sequence

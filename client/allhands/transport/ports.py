@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from allhands.transport.fallback import FallbackFabric
-from allhands.transport.grpc_stream import GrpcFabric, Listening
+from allhands.transport.grpc_stream import GrpcFabric, GrpcListener
 from allhands.transport.handshake import Identity
 from allhands.transport.link import Fabric, Receiver
-from allhands.transport.socket_stream import Address, SocketFabric, SocketListening
+from allhands.transport.socket_stream import HostPort, SocketFabric, SocketListener
 
-Links = Literal["socket", "grpc"]
+LinkKind = Literal["socket", "grpc"]
 """socket: raw TCP, and gRPC to peers that cannot be reached so; grpc: nothing else."""
 
 
-class Introduced(Protocol):
+class PeerInfo(Protocol):
     """A rank as the coordinator introduced it."""
 
     @property
@@ -35,22 +35,22 @@ class Introduced(Protocol):
 class Ports:
     """The listening ports of one worker; they are open before it has a rank."""
 
-    def __init__(self, links: Links, among: range | None = None) -> None:
+    def __init__(self, kind: LinkKind, port_range: range | None = None) -> None:
         """Take what carries the links, and the ports among which to choose; None: any free ones."""
-        self._among = among
-        self._grpc = Listening()
-        self._raw = SocketListening() if links == "socket" else None
-        self._over_grpc: GrpcFabric | None = None
-        self._over_sockets: SocketFabric | None = None
+        self._port_range = port_range
+        self._grpc_listener = GrpcListener()
+        self._socket_listener = SocketListener() if kind == "socket" else None
+        self._grpc_fabric: GrpcFabric | None = None
+        self._socket_fabric: SocketFabric | None = None
 
     @property
     def port(self) -> int:
-        return self._grpc.port
+        return self._grpc_listener.port
 
     @property
     def data_port(self) -> int:
         """0 where no raw-socket links are wanted."""
-        return 0 if self._raw is None else self._raw.port
+        return 0 if self._socket_listener is None else self._socket_listener.port
 
     async def start(self, host: str) -> None:
         """Listen on free ports of `host`.
@@ -58,36 +58,36 @@ class Ports:
         Raises:
             OSError: the host is not an address of this machine, or none of the ports is free.
         """
-        raw = self._raw
-        if self._among is None:
-            await self._grpc.start(host)
+        raw = self._socket_listener
+        if self._port_range is None:
+            await self._grpc_listener.start(host)
             if raw is not None:
                 raw.start(host)
             return
-        for port in self._among:
-            if is_free(host, port) and await self._takes(host, port):
+        for port in self._port_range:
+            if is_free(host, port) and await self._try_grpc_port(host, port):
                 break
         else:
-            raise self._none_free(host)
+            raise self._make_no_port_error(host)
         if raw is None:
             return
-        for port in self._among:
+        for port in self._port_range:
             with contextlib.suppress(OSError):
                 raw.start(host, port)
                 return
-        raise self._none_free(host)
+        raise self._make_no_port_error(host)
 
-    async def _takes(self, host: str, port: int) -> bool:
+    async def _try_grpc_port(self, host: str, port: int) -> bool:
         """Let gRPC listen on a port that was free a moment ago; say whether it does."""
         with contextlib.suppress(OSError):
-            await self._grpc.start(host, port)
+            await self._grpc_listener.start(host, port)
             return True
         return False
 
-    def _none_free(self, host: str) -> OSError:
-        assert self._among is not None
-        needed = 1 if self._raw is None else 2
-        low, high = self._among[0], self._among[-1]
+    def _make_no_port_error(self, host: str) -> OSError:
+        assert self._port_range is not None
+        needed = 1 if self._socket_listener is None else 2
+        low, high = self._port_range[0], self._port_range[-1]
         return OSError(
             errno.EADDRINUSE,
             f"no port from {low} to {high} is free at {host} (ALLHANDS_PORT_RANGE): "
@@ -95,10 +95,10 @@ class Ports:
             "of this host",
         )
 
-    def fabric(
+    def make_fabric(
         self,
         identity: Identity,
-        members: Sequence[Introduced],
+        members: Sequence[PeerInfo],
         receiver: Receiver,
         name: Callable[[int], str],
     ) -> Fabric:
@@ -106,35 +106,35 @@ class Ports:
 
         `name` says who a rank is.
         """
-        over_grpc = self._over_grpc = GrpcFabric(
-            self._grpc, identity, _addresses(members), receiver
+        over_grpc = self._grpc_fabric = GrpcFabric(
+            self._grpc_listener, identity, _map_addresses(members), receiver
         )
-        if self._raw is None:
+        if self._socket_listener is None:
             return over_grpc
-        over_sockets = self._over_sockets = SocketFabric(
-            self._raw, identity, _raw_addresses(members), receiver
+        over_sockets = self._socket_fabric = SocketFabric(
+            self._socket_listener, identity, _map_raw_addresses(members), receiver
         )
         return FallbackFabric(over_sockets, over_grpc, name)
 
-    def introduce(self, identity: Identity, members: Sequence[Introduced]) -> None:
+    def add_peers(self, identity: Identity, members: Sequence[PeerInfo]) -> None:
         """Let in members that came later; `identity` counts them."""
-        assert self._over_grpc is not None
-        self._over_grpc.introduce(identity, _addresses(members))
-        if self._over_sockets is not None:
-            self._over_sockets.introduce(identity, _raw_addresses(members))
+        assert self._grpc_fabric is not None
+        self._grpc_fabric.add_peers(identity, _map_addresses(members))
+        if self._socket_fabric is not None:
+            self._socket_fabric.add_peers(identity, _map_raw_addresses(members))
 
-    async def deserted(self, timeout: float) -> None:
+    async def wait_no_links(self, timeout: float) -> None:
         """Return when no peer has a link to this worker, or after `timeout` seconds."""
-        waiting = [self._grpc.deserted(timeout)]
-        if self._raw is not None:
-            waiting.append(self._raw.deserted(timeout))
+        waiting = [self._grpc_listener.wait_no_links(timeout)]
+        if self._socket_listener is not None:
+            waiting.append(self._socket_listener.wait_no_links(timeout))
         await asyncio.gather(*waiting)
 
     async def aclose(self) -> None:
         """Stop listening. Idempotent."""
-        if self._raw is not None:
-            await self._raw.aclose()
-        await self._grpc.aclose()
+        if self._socket_listener is not None:
+            await self._socket_listener.aclose()
+        await self._grpc_listener.aclose()
 
 
 class NoPorts(Ports):
@@ -151,10 +151,10 @@ class NoPorts(Ports):
     def data_port(self) -> int:
         return 0
 
-    def introduce(self, identity: Identity, members: Sequence[Introduced]) -> None:
+    def add_peers(self, identity: Identity, members: Sequence[PeerInfo]) -> None:
         pass
 
-    async def deserted(self, timeout: float) -> None:
+    async def wait_no_links(self, timeout: float) -> None:
         pass
 
     async def aclose(self) -> None:
@@ -180,13 +180,13 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def _addresses(members: Sequence[Introduced]) -> dict[int, str]:
+def _map_addresses(members: Sequence[PeerInfo]) -> dict[int, str]:
     return {member.rank: member.address for member in members}
 
 
-def _raw_addresses(members: Sequence[Introduced]) -> dict[int, Address]:
-    return {member.rank: _raw_address(member) for member in members if member.data_port}
+def _map_raw_addresses(members: Sequence[PeerInfo]) -> dict[int, HostPort]:
+    return {member.rank: _get_raw_address(member) for member in members if member.data_port}
 
 
-def _raw_address(member: Introduced) -> Address:
+def _get_raw_address(member: PeerInfo) -> HostPort:
     return member.address.rpartition(":")[0].strip("[]"), member.data_port

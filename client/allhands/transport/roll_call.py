@@ -10,46 +10,46 @@ _REMEMBERED = 64
 """Calls of a group whose signature is known after their end, for peers that come late."""
 
 
-class RollCall:
+class PeerCallTracker:
     """The calls of all groups, by sequence number."""
 
     def __init__(self) -> None:
-        self._mine: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self._ahead: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)
-        self._met: dict[int, tuple[int, set[int]]] = {}
+        self._own_signatures: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._early_signatures: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)
+        self._early_peers: dict[int, tuple[int, set[int]]] = {}
         """By group, the latest call of this rank and who was heard in it before it began here."""
 
-    def begin(self, group: int, sequence: int, signature: int) -> bool:
+    def begin_call(self, group: int, sequence: int, signature: int) -> bool:
         """Start a call of this rank; say whether all peers heard of so far are in the same one."""
-        mine = self._mine[group]
+        mine = self._own_signatures[group]
         mine[sequence] = signature
         mine.pop(sequence - _REMEMBERED, None)
-        heard = self._ahead.pop(group, {})
+        heard = self._early_signatures.pop(group, {})
         here = {peer: said for (number, peer), said in heard.items() if number == sequence}
-        self._met[group] = sequence, set(here)
+        self._early_peers[group] = sequence, set(here)
         later = {place: said for place, said in heard.items() if place[0] > sequence}
         if later:
-            self._ahead[group] = later
+            self._early_signatures[group] = later
         return {*here.values()} <= {signature}
 
-    def met(self, group: int, sequence: int) -> set[int]:
+    def get_early_peers(self, group: int, sequence: int) -> set[int]:
         """Return the peers that were heard in the latest call of this rank before it began."""
-        number, peers = self._met.get(group, (0, set()))
+        number, peers = self._early_peers.get(group, (0, set()))
         return peers if number == sequence else set()
 
-    def mine(self, group: int, sequence: int) -> int | None:
+    def get_own_signature(self, group: int, sequence: int) -> int | None:
         """Return the signature of this rank's call, if that has begun not long ago."""
-        return self._mine.get(group, {}).get(sequence)
+        return self._own_signatures.get(group, {}).get(sequence)
 
     def is_past(self, group: int, sequence: int) -> bool:
         """Say whether this rank is in a later call."""
-        return sequence < max(self._mine.get(group, {}), default=0)
+        return sequence < max(self._own_signatures.get(group, {}), default=0)
 
-    def hear(self, peer: int, group: int, sequence: int, signature: int) -> bool:
+    def note_call(self, peer: int, group: int, sequence: int, signature: int) -> bool:
         """Learn from a frame which call a peer is in; say whether it is known to be another."""
-        mine = self._mine.get(group, {})
+        mine = self._own_signatures.get(group, {})
         if sequence in mine:
             return mine[sequence] == signature
         if sequence > max(mine, default=0):
-            self._ahead[group][sequence, peer] = signature
+            self._early_signatures[group][sequence, peer] = signature
         return True

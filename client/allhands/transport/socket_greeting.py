@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from allhands.escapes import one_line
+from allhands.escapes import escape_line
 from allhands.transport.handshake import HandshakeError
 
 STEP_SECONDS = 3.0
@@ -22,18 +22,18 @@ _PREAMBLE = struct.Struct("<2sBBI")
 _MAGIC = b"AL"
 _VERSION = 1
 _STEP, _REFUSAL = 0, 1
-_LARGEST_STEP = 4096
+_MAX_STEP_BYTES = 4096
 
 M = TypeVar("M", bound=Message)
 
 
-async def say(connection: socket.socket, step: Message) -> None:
+async def send_step(connection: socket.socket, step: Message) -> None:
     async with asyncio.timeout(STEP_SECONDS):
-        packed = _packed(step.SerializeToString(), _STEP)
+        packed = _pack(step.SerializeToString(), _STEP)
         await asyncio.get_running_loop().sock_sendall(connection, packed)
 
 
-async def hear(connection: socket.socket, step: M, seconds: float | None = None) -> M:
+async def receive_step(connection: socket.socket, step: M, seconds: float | None = None) -> M:
     """Read one step of a handshake, and not a byte more, in so many seconds.
 
     Raises:
@@ -41,14 +41,16 @@ async def hear(connection: socket.socket, step: M, seconds: float | None = None)
         TimeoutError, OSError: as the names say.
     """
     async with asyncio.timeout(STEP_SECONDS if seconds is None else seconds):
-        magic, version, kind, nbytes = _PREAMBLE.unpack(await _exactly(connection, _PREAMBLE.size))
+        magic, version, kind, nbytes = _PREAMBLE.unpack(
+            await _read_exactly(connection, _PREAMBLE.size)
+        )
         if magic != _MAGIC or version != _VERSION or kind not in (_STEP, _REFUSAL):
             raise HandshakeError("not a greeting of this protocol")
-        if nbytes > _LARGEST_STEP:
+        if nbytes > _MAX_STEP_BYTES:
             raise HandshakeError(f"{nbytes} bytes are too many for a greeting")
-        text = await _exactly(connection, nbytes)
+        text = await _read_exactly(connection, nbytes)
     if kind == _REFUSAL:
-        raise HandshakeError(one_line(text.decode(errors="replace")))
+        raise HandshakeError(escape_line(text.decode(errors="replace")))
     try:
         step.ParseFromString(text)
     except DecodeError as error:
@@ -56,13 +58,13 @@ async def hear(connection: socket.socket, step: M, seconds: float | None = None)
     return step
 
 
-def refuse(connection: socket.socket, reason: str) -> None:
+def send_refusal(connection: socket.socket, reason: str) -> None:
     """Say why, to whoever still listens."""
     with contextlib.suppress(OSError):
-        connection.send(_packed(f"link refused: {reason}".encode(), _REFUSAL))
+        connection.send(_pack(f"link refused: {reason}".encode(), _REFUSAL))
 
 
-async def _exactly(connection: socket.socket, nbytes: int) -> bytes:
+async def _read_exactly(connection: socket.socket, nbytes: int) -> bytes:
     loop = asyncio.get_running_loop()
     text = b""
     while len(text) < nbytes:
@@ -73,5 +75,7 @@ async def _exactly(connection: socket.socket, nbytes: int) -> bytes:
     return text
 
 
-def _packed(text: bytes, kind: int) -> bytes:
-    return _PREAMBLE.pack(_MAGIC, _VERSION, kind, len(text[:_LARGEST_STEP])) + text[:_LARGEST_STEP]
+def _pack(text: bytes, kind: int) -> bytes:
+    return (
+        _PREAMBLE.pack(_MAGIC, _VERSION, kind, len(text[:_MAX_STEP_BYTES])) + text[:_MAX_STEP_BYTES]
+    )

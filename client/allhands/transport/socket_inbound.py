@@ -7,23 +7,30 @@ import math
 import socket
 from collections.abc import Callable
 
-from allhands.transport.frame import HEADER_BYTES, FrameError, Header, Key, Kind, extent
+from allhands.transport.frame import (
+    HEADER_BYTES,
+    FrameError,
+    FrameKind,
+    Header,
+    MessageKey,
+    read_extent,
+)
 from allhands.transport.link import Receiver, Sink
-from allhands.transport.tcp_info import last_received
+from allhands.transport.tcp_info import read_last_receive_time
 
 logger = logging.getLogger(__name__)
 
-PAGE_BYTES = 256 << 10
+READ_BUFFER_BYTES = 256 << 10
 """Bytes read at once: what is reduced on its way stays in the cache."""
-LARGEST_TEXT = 4096
+MAX_TEXT_BYTES = 4096
 """Payload bytes of a frame that is no data: the words of a refusal."""
 WENT_AWAY = "its process or connection went away"
 
-_READ_AT_MOST = 1 << 20
+_MAX_READ_BYTES = 1 << 20
 """Bytes read from one peer before others have their turn."""
 
 
-class Inbound:
+class InboundLink:
     """The link from one peer: takes frames apart as they come, straight to where they belong.
 
     `page` is memory to read into, which all links of a loop may share. `ended` is told the peer and
@@ -35,43 +42,43 @@ class Inbound:
         connection: socket.socket,
         peer: int,
         receiver: Receiver,
-        page: memoryview,
-        ended: Callable[[int, str | None], None],
+        read_buffer: memoryview,
+        on_end: Callable[[int, str | None], None],
     ) -> None:
         self._socket = connection
         self.descriptor = connection.fileno()
         """What it was read from, also once that is closed."""
         self._peer = peer
         self._receiver = receiver
-        self._page = page
-        self._ended = ended
+        self._read_buffer = read_buffer
+        self._on_end = on_end
         self._sink: Sink | None = None
         self._missing = 0
         """Bytes of the sink's frame that are still to come."""
-        self._left = b""
+        self._unparsed = b""
         """The beginning of what cannot be used before more of it is here."""
         self._is_large = False
         """Whether the last frame went straight to its place, so that the next will as well."""
         self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(connection, self.take_in)
+        self._loop.add_reader(connection, self.read_available)
 
-    def last_received(self) -> float:
+    def get_last_receive_time(self) -> float:
         """Return when data last came, on the monotonic clock, taken in or not."""
-        return -math.inf if self._is_over else last_received(self._socket)
+        return -math.inf if self._is_over else read_last_receive_time(self._socket)
 
     def end(self, reason: str | None) -> None:
         if not self._is_over:
             self._is_over = True
             self._loop.remove_reader(self._socket)
             self._socket.close()
-            self._ended(self._peer, reason)
+            self._on_end(self._peer, reason)
 
-    def take_in(self) -> None:
+    def read_available(self) -> None:
         """Take in what is there."""
         total = 0
         try:
-            while total < _READ_AT_MOST and not self._is_over:
+            while total < _MAX_READ_BYTES and not self._is_over:
                 came, asked = self._read()
                 if came == 0:
                     self.end(WENT_AWAY)
@@ -84,7 +91,7 @@ class Inbound:
         except FrameError as error:
             reason = f"protocol error: {error}"
             logger.warning("broke the link from rank %d: %s", self._peer, error)
-            self._answer(reason)
+            self._send_bye(reason)
             self.end(reason)
         except OSError:
             self.end(WENT_AWAY)
@@ -95,7 +102,7 @@ class Inbound:
     def _read(self) -> tuple[int, int]:
         """Read once; return how many bytes came, and how many could have."""
         sink = self._sink
-        if sink is not None and not self._left and (room := sink.room()) is not None:
+        if sink is not None and not self._unparsed and (room := sink.room()) is not None:
             came = self._socket.recv_into(room)
             self._missing -= came
             if not self._missing:
@@ -104,61 +111,61 @@ class Inbound:
             if came:
                 sink.filled(came)
             return came, len(room)
-        kept = len(self._left)
+        kept = len(self._unparsed)
         # Behind a large frame comes another, whose payload should not pass through the page.
-        size = HEADER_BYTES if self._is_large and kept < HEADER_BYTES else len(self._page)
+        size = HEADER_BYTES if self._is_large and kept < HEADER_BYTES else len(self._read_buffer)
         self._is_large = False
-        self._page[:kept] = self._left
-        came = self._socket.recv_into(self._page[kept:size])
+        self._read_buffer[:kept] = self._unparsed
+        came = self._socket.recv_into(self._read_buffer[kept:size])
         if came:
-            self._left = b""
-            have = self._page[: kept + came]
-            used = self._take(have)
-            self._left = bytes(have[used:])
+            self._unparsed = b""
+            have = self._read_buffer[: kept + came]
+            used = self._consume(have)
+            self._unparsed = bytes(have[used:])
         return came, size - kept
 
-    def _take(self, have: memoryview) -> int:
+    def _consume(self, data: memoryview) -> int:
         """Take in what can be; return how many bytes that were."""
         at = 0
         while not self._is_over:
             if self._sink is not None:
-                taken = self._sink.feed(have[at : at + self._missing]) if at < len(have) else 0
+                taken = self._sink.feed(data[at : at + self._missing]) if at < len(data) else 0
                 at += taken
                 self._missing -= taken
                 if self._missing:
                     return at
                 self._sink = None
-            if len(have) - at < HEADER_BYTES:
+            if len(data) - at < HEADER_BYTES:
                 return at
-            kind, nbytes = extent(have[at:])
+            kind, nbytes = read_extent(data[at:])
             stop = at + HEADER_BYTES + nbytes
-            if stop <= len(have):
-                self._accept(kind, have[at:stop])
+            if stop <= len(data):
+                self._deliver(kind, data[at:stop])
                 at = stop
-            elif kind == Kind.DATA:
-                self._sink = self._receiver.open(self._peer, bytes(have[at : at + HEADER_BYTES]))
+            elif kind == FrameKind.DATA:
+                self._sink = self._receiver.open(self._peer, bytes(data[at : at + HEADER_BYTES]))
                 self._missing = nbytes
                 at += HEADER_BYTES
-            elif nbytes > LARGEST_TEXT:
+            elif nbytes > MAX_TEXT_BYTES:
                 raise FrameError(f"{nbytes} bytes are too many for a frame that is no data")
             else:
                 return at
         return at
 
-    def _accept(self, kind: int, frame: memoryview) -> None:
-        if kind != Kind.BYE:
+    def _deliver(self, kind: int, frame: memoryview) -> None:
+        if kind != FrameKind.BYE:
             self._receiver.accept(self._peer, frame)
             return
-        self._answer("")
+        self._send_bye("")
         self.end(None)
 
-    def _answer(self, text: str) -> None:
+    def _send_bye(self, text: str) -> None:
         """Say how it ended; whoever does not take that in does not want to know."""
         with contextlib.suppress(OSError):
-            self._socket.send(bye(text))
+            self._socket.send(make_bye(text))
 
 
-def bye(text: str) -> bytes:
+def make_bye(text: str) -> bytes:
     """Return the last frame of a link; `text` is why it breaks, empty where it does not."""
-    payload = text.encode()[:LARGEST_TEXT]
-    return Header(Kind.BYE, Key(0, 0), 0, 0, 0, len(payload)).pack() + payload
+    payload = text.encode()[:MAX_TEXT_BYTES]
+    return Header(FrameKind.BYE, MessageKey(0, 0), 0, 0, 0, len(payload)).pack() + payload

@@ -5,91 +5,91 @@ import math
 import socket
 from collections.abc import Callable, Sequence
 
-from allhands.escapes import one_line
-from allhands.transport.frame import HEADER_BYTES, Frame, FrameError, Kind, extent, unpack
+from allhands.escapes import escape_line
+from allhands.transport.frame import HEADER_BYTES, Frame, FrameError, FrameKind, read_extent, unpack
 from allhands.transport.link import LinkBroken
-from allhands.transport.socket_inbound import LARGEST_TEXT, WENT_AWAY, bye
-from allhands.transport.tcp_info import last_acknowledged, round_trip
+from allhands.transport.socket_inbound import MAX_TEXT_BYTES, WENT_AWAY, make_bye
+from allhands.transport.tcp_info import read_last_ack_time, read_round_trip
 
 _NEAR_MICROSECONDS = 500
 """Round trips shorter than this are of one host or one switch: 1 MiB keeps 16 Gbit/s busy."""
 _NEAR_BUFFER = 512 << 10
 """The system takes it twice. 64 MiB of all_reduce between 2 namespaces, milliseconds: 29 to 37,
 with 128 KiB 72, with 768 KiB and more, or what the system chooses, 41 to 60."""
-_MOST_PIECES = 512
+_MAX_PIECES = 512
 """Of one write; the system allows 1024."""
 
 
 class SocketLink:
     """One connection to one peer."""
 
-    def __init__(self, connection: socket.socket, broken: Callable[[str], None]) -> None:
+    def __init__(self, connection: socket.socket, on_broken: Callable[[str], None]) -> None:
         self._socket = connection
-        self._broken = broken
+        self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
-        self._rest: list[memoryview] = []
+        self._unwritten: list[memoryview] = []
         """What is still to be written of the frame under way."""
-        self._written: asyncio.Future[None] | None = None
+        self._write_future: asyncio.Future[None] | None = None
         self._answer = b""
-        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._end_future: asyncio.Future[None] = self._loop.create_future()
         self._reason: str | None = None
-        self._closed = False
-        self._loop.add_reader(connection, self._readable)
+        self._is_closed = False
+        self._loop.add_reader(connection, self._on_readable)
 
     def offer(self, frame: Frame) -> bool:
-        if self._rest or self._closed or self._reason is not None:
+        if self._unwritten or self._is_closed or self._reason is not None:
             return False
         if self._write(frame):
             self.let_go()
         return self._reason is None
 
     async def send(self, frame: Frame) -> None:
-        if self._closed:
+        if self._is_closed:
             raise LinkBroken("the link is closed")
         await self._send(frame)
 
     def let_go(self) -> None:
-        if self._rest:
-            self._rest = [memoryview(b"".join(self._rest))]
+        if self._unwritten:
+            self._unwritten = [memoryview(b"".join(self._unwritten))]
 
-    def last_acknowledged(self) -> float:
+    def get_last_ack_time(self) -> float:
         """Return when the peer's system last acknowledged something, on the monotonic clock."""
-        return -math.inf if self._reason is not None else last_acknowledged(self._socket)
+        return -math.inf if self._reason is not None else read_last_ack_time(self._socket)
 
     async def close(self) -> None:
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         try:
-            await self._send([bye("")])
-            await asyncio.shield(self._ended)
+            await self._send([make_bye("")])
+            await asyncio.shield(self._end_future)
             if self._reason is not None:
                 raise LinkBroken(self._reason)
         finally:
             self._end("the link is closed")
 
     def abort(self) -> None:
-        self._closed = True
+        self._is_closed = True
         self._end("the link is closed")
 
     # ------------------------------------------------------------ inside
 
     async def _send(self, frame: Frame) -> None:
-        if self._rest:
-            await self._all_written()
+        if self._unwritten:
+            await self._wait_written()
         if self._reason is not None:
             raise LinkBroken(self._reason)
         if self._write(frame):
-            await self._all_written()
+            await self._wait_written()
         if self._reason is not None:
             raise LinkBroken(self._reason)
 
-    async def _all_written(self) -> None:
+    async def _wait_written(self) -> None:
         try:
-            while self._rest and self._reason is None:
-                if self._written is None or self._written.done():
-                    self._written = self._loop.create_future()
-                await self._written
+            while self._unwritten and self._reason is None:
+                if self._write_future is None or self._write_future.done():
+                    self._write_future = self._loop.create_future()
+                await self._write_future
         except asyncio.CancelledError:
             self.let_go()
             raise
@@ -98,7 +98,7 @@ class SocketLink:
         """Begin a frame; return whether some of it is left for later."""
         missing = sum(map(len, frame))
         try:
-            missing -= (written := self._socket.sendmsg(frame[:_MOST_PIECES]))
+            missing -= (written := self._socket.sendmsg(frame[:_MAX_PIECES]))
         except (BlockingIOError, InterruptedError):
             written = 0
         except OSError:
@@ -106,58 +106,58 @@ class SocketLink:
             return False
         if not missing:
             return False
-        self._rest = _behind([memoryview(piece) for piece in frame if len(piece)], written)
-        self._push()
-        if self._rest:
-            self._loop.add_writer(self._socket, self._writable)
-        return bool(self._rest)
+        self._unwritten = _skip_bytes([memoryview(piece) for piece in frame if len(piece)], written)
+        self._flush()
+        if self._unwritten:
+            self._loop.add_writer(self._socket, self._on_writable)
+        return bool(self._unwritten)
 
-    def _push(self) -> None:
+    def _flush(self) -> None:
         """Write what the system takes."""
         try:
-            while self._rest:
-                written = self._socket.sendmsg(self._rest[:_MOST_PIECES])
-                self._rest = _behind(self._rest, written)
+            while self._unwritten:
+                written = self._socket.sendmsg(self._unwritten[:_MAX_PIECES])
+                self._unwritten = _skip_bytes(self._unwritten, written)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
             self._end(WENT_AWAY)
 
-    def _writable(self) -> None:
-        self._push()
-        if not self._rest and self._reason is None:
+    def _on_writable(self) -> None:
+        self._flush()
+        if not self._unwritten and self._reason is None:
             self._loop.remove_writer(self._socket)
             self._wake()
 
     def _wake(self) -> None:
-        if self._written is not None and not self._written.done():
-            self._written.set_result(None)
+        if self._write_future is not None and not self._write_future.done():
+            self._write_future.set_result(None)
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         """Take in how it ended: nothing else comes this way."""
         try:
-            came = self._socket.recv(HEADER_BYTES + LARGEST_TEXT)
+            came = self._socket.recv(HEADER_BYTES + MAX_TEXT_BYTES)
             self._answer += came
             if not came:
                 self._end(WENT_AWAY)
             elif len(self._answer) >= HEADER_BYTES:
-                self._answered()
+                self._parse_answer()
         except (BlockingIOError, InterruptedError):
             pass
         except (OSError, FrameError):
             self._end(WENT_AWAY)
 
-    def _answered(self) -> None:
-        kind, nbytes = extent(memoryview(self._answer))
-        if kind != Kind.BYE or nbytes > LARGEST_TEXT:
+    def _parse_answer(self) -> None:
+        kind, nbytes = read_extent(memoryview(self._answer))
+        if kind != FrameKind.BYE or nbytes > MAX_TEXT_BYTES:
             raise FrameError("this is no answer")
         if len(self._answer) < HEADER_BYTES + nbytes:
             return
         unpack(self._answer)
-        text = one_line(self._answer[HEADER_BYTES:].decode(errors="replace"))
-        if self._closed and not text:
-            if not self._ended.done():
-                self._ended.set_result(None)
+        text = escape_line(self._answer[HEADER_BYTES:].decode(errors="replace"))
+        if self._is_closed and not text:
+            if not self._end_future.done():
+                self._end_future.set_result(None)
             self._loop.remove_reader(self._socket)
         else:
             self._end(text or "it closed the link")
@@ -169,12 +169,12 @@ class SocketLink:
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        self._rest = []
+        self._unwritten = []
         self._wake()
-        if not self._ended.done():
-            self._ended.set_result(None)
-        if not self._closed:
-            self._broken(reason)
+        if not self._end_future.done():
+            self._end_future.set_result(None)
+        if not self._is_closed:
+            self._on_broken(reason)
 
 
 def fit_buffer(connection: socket.socket) -> None:
@@ -182,11 +182,11 @@ def fit_buffer(connection: socket.socket) -> None:
 
     Left to itself it grows to 4 MiB, filled in one go while nobody reads what comes in.
     """
-    if 0 < round_trip(connection) < _NEAR_MICROSECONDS:
+    if 0 < read_round_trip(connection) < _NEAR_MICROSECONDS:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_BUFFER)
 
 
-def _behind(pieces: Sequence[memoryview], written: int) -> list[memoryview]:
+def _skip_bytes(pieces: Sequence[memoryview], written: int) -> list[memoryview]:
     """Return what follows the first `written` bytes."""
     for at, piece in enumerate(pieces):
         if written < len(piece):

@@ -19,9 +19,9 @@ from functools import partial
 
 from allhands.transport import handshake
 from allhands.transport.handshake import HandshakeError, Identity
-from allhands.transport.link import LinkBroken, Receiver, Unanswered, Unreachable
-from allhands.transport.socket_greeting import STEP_SECONDS, hear, refuse, say
-from allhands.transport.socket_inbound import PAGE_BYTES, WENT_AWAY, Inbound
+from allhands.transport.link import HandshakeStalled, LinkBroken, Receiver, Unreachable
+from allhands.transport.socket_greeting import STEP_SECONDS, receive_step, send_refusal, send_step
+from allhands.transport.socket_inbound import READ_BUFFER_BYTES, WENT_AWAY, InboundLink
 from allhands.transport.socket_link import SocketLink, fit_buffer
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
@@ -29,26 +29,26 @@ from allhands_proto.v1 import peer_pb2
 
 logger = logging.getLogger(__name__)
 
-Address = tuple[str, int]
+HostPort = tuple[str, int]
 
 CONNECT_SECONDS = 2.0
 """After this nobody listens there, or somebody in between drops what is sent."""
 ADMISSION_SECONDS = 5.0
 """How long a greeting waits until this worker knows its world."""
-MOST_UNPROVEN = 512
+MAX_UNPROVEN = 512
 """Connections that have proven nothing yet, beside two for each rank, or an eighth of the process's
 descriptors if that is less; the oldest of the host with most of them makes room."""
 
 _BACKLOG = 1024
-_LOOK_SECONDS = 100e-6
+_SPIN_SECONDS = 100e-6
 """How long a pump looks again and again before it sleeps: about what waking up takes."""
 _ACCEPT_AGAIN_SECONDS = 1.0
-_ACCEPTED_PER_TURN = 64
-_PART = 8
+_MAX_ACCEPTS = 64
+_DESCRIPTOR_SHARE = 8
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
-class SocketListening:
+class SocketListener:
     """The worker's port. It is open before the worker has a rank: until `admit`, links wait."""
 
     def __init__(self) -> None:
@@ -57,21 +57,21 @@ class SocketListening:
         self._identity: Identity | None = None
         self._receiver: Receiver | None = None
         self._admitting = asyncio.Event()
-        self._greeting: Unproven[asyncio.Task[None]] = Unproven(0)
-        self._admitted = 0.0
+        self._handshaking: Unproven[asyncio.Task[None]] = Unproven(0)
+        self._admitted_at = 0.0
         self._is_full = False
         """Whether links wait because too many connections have not proven themselves."""
         self._log = LimitedLog(logger, "refused links")
-        self._inbound: dict[int, Inbound] = {}
-        self._deserted = asyncio.Event()
-        self._deserted.set()
-        self._closing = False
-        self._arrivals = select.poll()
+        self._inbound: dict[int, InboundLink] = {}
+        self._no_links = asyncio.Event()
+        self._no_links.set()
+        self._is_closing = False
+        self._poll = select.poll()
         """Of all links, for when the loop does not run."""
-        self._sources: dict[int, Inbound] = {}
+        self._by_descriptor: dict[int, InboundLink] = {}
         """The same links as in `_inbound`, by descriptor."""
-        self._page = memoryview(bytearray(PAGE_BYTES))
-        self._again: asyncio.TimerHandle | None = None
+        self._read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self._accept_timer: asyncio.TimerHandle | None = None
         self.port = 0
 
     def start(self, host: str, port: int = 0) -> None:
@@ -98,50 +98,50 @@ class SocketListening:
     def admit(self, identity: Identity, receiver: Receiver) -> None:
         """Let peers of this identity's world in; their frames go to `receiver`."""
         if self._identity is None:
-            self._admitted = self._loop.time()
+            self._admitted_at = self._loop.time()
         self._identity = identity
         self._receiver = receiver
         self._admitting.set()
 
-    async def deserted(self, timeout: float) -> None:
+    async def wait_no_links(self, timeout: float) -> None:
         """Return when no peer has a link to this worker, or after `timeout` seconds."""
-        self._closing = True
+        self._is_closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._deserted.wait()
+                await self._no_links.wait()
 
     def pump(self, seconds: float) -> bool:
         """Take in what comes first within `seconds`, while the loop does not run."""
         if not self._inbound:
             return False
-        poll = self._arrivals.poll
-        until = time.monotonic() + min(seconds, _LOOK_SECONDS)
+        poll = self._poll.poll
+        until = time.monotonic() + min(seconds, _SPIN_SECONDS)
         while not (came := poll(0)):
             if time.monotonic() > until:
-                came = poll(max(seconds - _LOOK_SECONDS, 0) * 1000)
+                came = poll(max(seconds - _SPIN_SECONDS, 0) * 1000)
                 break
             os.sched_yield()
         for descriptor, _ in came:
-            self._sources[descriptor].take_in()
+            self._by_descriptor[descriptor].read_available()
         return bool(came)
 
-    def last_received(self, peer: int) -> float:
+    def get_last_receive_time(self, peer: int) -> float:
         """Return when data last came from a peer, on the monotonic clock; -inf: it has no link."""
         inbound = self._inbound.get(peer)
-        return -math.inf if inbound is None else inbound.last_received()
+        return -math.inf if inbound is None else inbound.get_last_receive_time()
 
     async def aclose(self) -> None:
         """Stop listening and drop what still comes in. Idempotent."""
-        self._closing = True
-        if self._again is not None:
-            self._again.cancel()
+        self._is_closing = True
+        if self._accept_timer is not None:
+            self._accept_timer.cancel()
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._socket = None
         for inbound in list(self._inbound.values()):
             inbound.end(WENT_AWAY)
-        greeting = list(self._greeting)
+        greeting = list(self._handshaking)
         for task in greeting:
             task.cancel()
         await asyncio.gather(*greeting, return_exceptions=True)
@@ -150,7 +150,7 @@ class SocketListening:
 
     def _accept(self) -> None:
         assert self._socket is not None
-        for _ in range(_ACCEPTED_PER_TURN):
+        for _ in range(_MAX_ACCEPTS):
             if not self._make_room():
                 return
             try:
@@ -164,73 +164,79 @@ class SocketListening:
                     return
                 continue  # the connection ended before it was accepted
             connection.setblocking(False)
-            task = self._loop.create_task(self._admit(connection, _address(where)))
-            self._greeting.add(task, where[0], self._loop.time())
-            task.add_done_callback(partial(self._greeted, connection))
+            task = self._loop.create_task(self._admit(connection, _format_address(where)))
+            self._handshaking.add(task, where[0], self._loop.time())
+            task.add_done_callback(partial(self._on_handshake_end, connection))
 
-    def _greeted(self, connection: socket.socket, task: "asyncio.Task[None]") -> None:
-        self._greeting.discard(task)
+    def _on_handshake_end(self, connection: socket.socket, task: "asyncio.Task[None]") -> None:
+        self._handshaking.discard(task)
         if task.cancelled():
             connection.close()
-        if self._is_full and self._again is not None:
-            self._again.cancel()
+        if self._is_full and self._accept_timer is not None:
+            self._accept_timer.cancel()
             self._listen_again()
 
     def _pause(self, seconds: float) -> None:
         """Leave links in the backlog for so long."""
         assert self._socket is not None
         self._loop.remove_reader(self._socket)
-        self._again = self._loop.call_later(seconds, self._listen_again)
+        self._accept_timer = self._loop.call_later(seconds, self._listen_again)
 
     def _listen_again(self) -> None:
         self._is_full = False
-        self._again = None
+        self._accept_timer = None
         if self._socket is not None:
             self._loop.add_reader(self._socket, self._accept)
 
     def _make_room(self) -> bool:
         """Drop the connection that has to make room; accept later where each is too new."""
         ranks = 0 if self._identity is None else self._identity.world_size
-        self._greeting.most = min(MOST_UNPROVEN + 2 * ranks, share_of_descriptors(_PART))
-        surplus = self._greeting.surplus()
+        self._handshaking.most = min(
+            MAX_UNPROVEN + 2 * ranks, share_of_descriptors(_DESCRIPTOR_SHARE)
+        )
+        surplus = self._handshaking.surplus()
         if surplus is None:
             return True
         oldest, since = surplus
         # Until the worker knows its world nobody can prove anything.
         now = self._loop.time()
-        left = max(since, now if self._identity is None else self._admitted) + GRACE_SECONDS - now
+        left = (
+            max(since, now if self._identity is None else self._admitted_at) + GRACE_SECONDS - now
+        )
         if left > 0:
             self._pause(left)
             self._is_full = True
             return False
-        self._greeting.discard(oldest)
+        self._handshaking.discard(oldest)
         oldest.cancel("too many connections have not proven themselves")
         return True
 
     async def _admit(self, connection: socket.socket, where: str) -> None:
         """Find out who has connected; make it a link, or close it."""
         try:
-            peer = await self._greet(connection)
+            peer = await self._handshake(connection)
         except (HandshakeError, OSError, TimeoutError) as error:
             reason = str(error) or f"a step of the handshake took more than {STEP_SECONDS:.0f} s"
             self._log.warning("refused a link from %s: %s", where, reason)
-            refuse(connection, reason)
+            send_refusal(connection, reason)
             connection.close()
             return
         except asyncio.CancelledError as cancelled:
-            if not self._closing:
+            if not self._is_closing:
                 self._log.warning("refused a link from %s: %s", where, cancelled)
             raise
         assert self._receiver is not None
-        inbound = Inbound(connection, peer, self._receiver, self._page, self._ended)
-        self._inbound[peer] = self._sources[inbound.descriptor] = inbound
-        self._arrivals.register(inbound.descriptor, select.POLLIN)
-        self._deserted.clear()
+        inbound = InboundLink(
+            connection, peer, self._receiver, self._read_buffer, self._on_link_end
+        )
+        self._inbound[peer] = self._by_descriptor[inbound.descriptor] = inbound
+        self._poll.register(inbound.descriptor, select.POLLIN)
+        self._no_links.clear()
 
-    async def _greet(self, connection: socket.socket) -> int:
+    async def _handshake(self, connection: socket.socket) -> int:
         """Run the acceptor's half of the handshake; return the peer's rank."""
-        _without_delay(connection)
-        greeting = await hear(connection, peer_pb2.Hello())
+        _set_no_delay(connection)
+        greeting = await receive_step(connection, peer_pb2.Hello())
         async with asyncio.timeout(ADMISSION_SECONDS):
             await self._admitting.wait()
         me = self._identity
@@ -242,24 +248,24 @@ class SocketListening:
             rank=me.rank,
             world_size=me.world_size,
         )
-        nonce = handshake.new_nonce()
-        proof = handshake.prove(me.secret, "accept", greeting, nonce)
-        await say(connection, peer_pb2.Challenge(nonce=nonce, proof=proof))
-        answer = await hear(connection, peer_pb2.Proof())
+        nonce = handshake.make_nonce()
+        proof = handshake.make_proof(me.secret, "accept", greeting, nonce)
+        await send_step(connection, peer_pb2.Challenge(nonce=nonce, proof=proof))
+        answer = await receive_step(connection, peer_pb2.Proof())
         handshake.check_proof(me.secret, "dial", greeting, nonce, answer.proof)
         if greeting.from_rank in self._inbound:
             raise HandshakeError(f"rank {greeting.from_rank} has a link already")
-        await say(connection, peer_pb2.Welcome())
+        await send_step(connection, peer_pb2.Welcome())
         return greeting.from_rank
 
-    def _ended(self, peer: int, reason: str | None) -> None:
+    def _on_link_end(self, peer: int, reason: str | None) -> None:
         """Learn that the link from a peer is over; None: as it should be."""
         if (inbound := self._inbound.pop(peer, None)) is not None:
-            del self._sources[inbound.descriptor]
-            self._arrivals.unregister(inbound.descriptor)
+            del self._by_descriptor[inbound.descriptor]
+            self._poll.unregister(inbound.descriptor)
         if not self._inbound:
-            self._deserted.set()
-        if reason is not None and not self._closing:
+            self._no_links.set()
+        if reason is not None and not self._is_closing:
             assert self._receiver is not None
             self._receiver.broken(peer, reason)
 
@@ -269,37 +275,37 @@ class SocketFabric:
 
     def __init__(
         self,
-        listening: SocketListening,
+        listener: SocketListener,
         identity: Identity,
-        addresses: Mapping[int, Address],
+        addresses: Mapping[int, HostPort],
         receiver: Receiver,
     ) -> None:
-        self._listening = listening
+        self._listener = listener
         self._identity = identity
         self._addresses = dict(addresses)
         self._receiver = receiver
         self._links: dict[int, SocketLink] = {}
-        listening.admit(identity, receiver)
+        listener.admit(identity, receiver)
 
-    def introduce(self, identity: Identity, addresses: Mapping[int, Address]) -> None:
+    def add_peers(self, identity: Identity, addresses: Mapping[int, HostPort]) -> None:
         """Take in peers that came later; the identity is that of this worker among all."""
         self._identity = identity
         self._addresses.update(addresses)
-        self._listening.admit(identity, self._receiver)
+        self._listener.admit(identity, self._receiver)
 
     async def dial(self, peer: int) -> SocketLink:
         address = self._addresses.get(peer)
         if address is None:
             raise Unreachable("it listens nowhere for raw-socket links")
-        where = _address(address)
+        where = _format_address(address)
         connection = await _connect(address)
         try:
-            _without_delay(connection)
-            await self._greet(connection, peer)
+            _set_no_delay(connection)
+            await self._handshake(connection, peer)
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):
-                raise Unanswered(f"no handshake with {where}") from error
+                raise HandshakeStalled(f"no handshake with {where}") from error
             if isinstance(error, HandshakeError | OSError):
                 raise LinkBroken(f"who answers at {where}: {error}") from error
             raise
@@ -309,39 +315,39 @@ class SocketFabric:
         return link
 
     def pump(self, seconds: float) -> bool:
-        return self._listening.pump(seconds)
+        return self._listener.pump(seconds)
 
-    def last_heard(self, peer: int) -> float:
+    def get_last_activity(self, peer: int) -> float:
         link = self._links.get(peer)
-        acknowledged = -math.inf if link is None else link.last_acknowledged()
-        return max(acknowledged, self._listening.last_received(peer))
+        acknowledged = -math.inf if link is None else link.get_last_ack_time()
+        return max(acknowledged, self._listener.get_last_receive_time(peer))
 
     async def aclose(self) -> None:
         for link in self._links.values():
             link.abort()
         self._links.clear()
-        await self._listening.aclose()
+        await self._listener.aclose()
 
-    async def _greet(self, connection: socket.socket, peer: int) -> None:
+    async def _handshake(self, connection: socket.socket, peer: int) -> None:
         """Run the dialler's half of the handshake."""
         me = self._identity
-        greeting = handshake.hello(
+        greeting = handshake.make_hello(
             job=me.job,
             incarnation=me.incarnation,
             member=me.member,
             rank=me.rank,
             to_rank=peer,
         )
-        await say(connection, greeting)
+        await send_step(connection, greeting)
         patience = ADMISSION_SECONDS + STEP_SECONDS  # it may not know its world yet
-        challenge = await hear(connection, peer_pb2.Challenge(), patience)
+        challenge = await receive_step(connection, peer_pb2.Challenge(), patience)
         handshake.check_proof(me.secret, "accept", greeting, challenge.nonce, challenge.proof)
-        proof = handshake.prove(me.secret, "dial", greeting, challenge.nonce)
-        await say(connection, peer_pb2.Proof(proof=proof))
-        await hear(connection, peer_pb2.Welcome())
+        proof = handshake.make_proof(me.secret, "dial", greeting, challenge.nonce)
+        await send_step(connection, peer_pb2.Proof(proof=proof))
+        await receive_step(connection, peer_pb2.Welcome())
 
 
-async def _connect(address: Address) -> socket.socket:
+async def _connect(address: HostPort) -> socket.socket:
     """Raise Unreachable where nobody listens."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
@@ -353,15 +359,15 @@ async def _connect(address: Address) -> socket.socket:
         connection.close()
         if isinstance(error, OSError):  # TimeoutError is one
             reason = str(error) or f"no answer within {CONNECT_SECONDS:.0f} s"
-            raise Unreachable(f"cannot connect to {_address(address)}: {reason}") from error
+            raise Unreachable(f"cannot connect to {_format_address(address)}: {reason}") from error
         raise
     return connection
 
 
-def _without_delay(connection: socket.socket) -> None:
+def _set_no_delay(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _address(where: tuple[str, int]) -> str:
+def _format_address(where: tuple[str, int]) -> str:
     host, port = where[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

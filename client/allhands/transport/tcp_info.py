@@ -13,22 +13,22 @@ _ROUND_TRIP = 68
 """Smoothed, in microseconds."""
 
 
-def last_received(connection: socket.socket) -> float:
+def read_last_receive_time(connection: socket.socket) -> float:
     """Return when data last came, on the monotonic clock; at first, when it was connected."""
-    return time.monotonic() - _field(connection, _LAST_DATA_RECEIVED) / 1000
+    return time.monotonic() - _read_field(connection, _LAST_DATA_RECEIVED) / 1000
 
 
-def last_acknowledged(connection: socket.socket) -> float:
+def read_last_ack_time(connection: socket.socket) -> float:
     """Return when the other system last acknowledged something, on the monotonic clock."""
-    return time.monotonic() - _field(connection, _LAST_ACK_RECEIVED) / 1000
+    return time.monotonic() - _read_field(connection, _LAST_ACK_RECEIVED) / 1000
 
 
-def round_trip(connection: socket.socket) -> int:
+def read_round_trip(connection: socket.socket) -> int:
     """Return the smoothed round trip in microseconds; 0: unknown."""
-    return _field(connection, _ROUND_TRIP)
+    return _read_field(connection, _ROUND_TRIP)
 
 
-def _field(connection: socket.socket, offset: int) -> int:
+def _read_field(connection: socket.socket, offset: int) -> int:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES)
     (value,) = struct.unpack_from("I", info, offset)
     return int(value)

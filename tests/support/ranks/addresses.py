@@ -4,13 +4,13 @@ import socket
 
 import pytest
 
-from allhands.coordinator.rendezvous import address_towards
+from allhands.coordinator.rendezvous import find_address_towards
 
 
 def address_beyond_loopback() -> str:
     """Return an address of this host that others reach; without one the test is skipped."""
     try:
-        found = address_towards("192.0.2.1")
+        found = find_address_towards("192.0.2.1")
     except RuntimeError:
         found = "127.0.0.1"
     if found.startswith("127."):

@@ -82,11 +82,11 @@ class _Member:
             world = f"{self._url}/test-{self._test}-{next(self._worlds)}"
             mine = Outcome()
             if self._rank < size:
-                mine = self._called(threads._with_rank(body), world, size, options)
+                mine = self._called(threads._accept_rank(body), world, size, options)
             outcomes = self._exchanged(mine)[:size]
             errors = {at: one.error for at, one in enumerate(outcomes) if one.error is not None}
             if errors:
-                rank_errors.surface(errors, size)
+                rank_errors.raise_first(errors, size)
             return [one.value for one in outcomes]
 
         return call
@@ -103,7 +103,7 @@ class _Member:
                 ah.destroy_process_group()
         except BaseException as error:
             error.add_note(traceback.format_exc())
-            if (left := sync.found_world()) is not None:
+            if (left := sync.find_world()) is not None:
                 left.fail(error)
                 ah.destroy_process_group()
             outcome = Outcome(error=error)

@@ -45,18 +45,38 @@ class Routed:
         """Let hosts receive so much a second, what has to wait as long as `queue` says."""
         for interface in self._towards(letters):
             shaped = ("root", "tbf", "rate", rate, "burst", "32kb", "latency", queue)
-            netns.run([*netns.enter(self.router), "tc", "qdisc", "add", "dev", interface, *shaped])
+            netns.run_command(
+                [
+                    *netns.make_enter_command(self.router),
+                    "tc",
+                    "qdisc",
+                    "add",
+                    "dev",
+                    interface,
+                    *shaped,
+                ]
+            )
 
     def fast(self, letters: str) -> None:
         """Let hosts receive what they can again."""
         for interface in self._towards(letters):
-            netns.run([*netns.enter(self.router), "tc", "qdisc", "del", "dev", interface, "root"])
+            netns.run_command(
+                [
+                    *netns.make_enter_command(self.router),
+                    "tc",
+                    "qdisc",
+                    "del",
+                    "dev",
+                    interface,
+                    "root",
+                ]
+            )
 
     def _towards(self, letters: str) -> list[str]:
         return [f"host{at}" for at, letter in enumerate(self.hosts, 1) if letter in letters]
 
     def _table(self, *arguments: str) -> None:
-        command = [*netns.enter(self.router), "iptables", *arguments]
+        command = [*netns.make_enter_command(self.router), "iptables", *arguments]
         subprocess.run(command, check=True, capture_output=True)
 
 
@@ -76,11 +96,13 @@ def routed_hosts(letters: str) -> Iterator[Routed]:
         pytest.skip("cutting hosts off needs iptables")
     with ExitStack() as stack:
         try:
-            router = stack.enter_context(netns.namespace("allhands-router"))
-            netns.run([*netns.enter(router), "sysctl", "-qw", "net.ipv4.ip_forward=1"])
+            router = stack.enter_context(netns.open_namespaces("allhands-router"))
+            netns.run_command(
+                [*netns.make_enter_command(router), "sysctl", "-qw", "net.ipv4.ip_forward=1"]
+            )
             hosts = {}
             for at, letter in enumerate(letters, 1):
-                holder = stack.enter_context(netns.namespace(f"allhands-{letter}"))
+                holder = stack.enter_context(netns.open_namespaces(f"allhands-{letter}"))
                 _connect(router, holder, at)
                 hosts[letter] = RoutedHost(f"allhands-{letter}", f"10.78.{at}.2", holder)
         except netns.NoNamespaces as refusal:
@@ -89,11 +111,11 @@ def routed_hosts(letters: str) -> Iterator[Routed]:
 
 
 def _connect(router: int, holder: int, at: int) -> None:
-    there, here = netns.enter(holder), netns.enter(router)
+    there, here = netns.make_enter_command(holder), netns.make_enter_command(router)
     cable = ("ip", "link", "add", "uplink", "type", "veth")
-    netns.run([*there, *cable, "peer", "name", f"host{at}", "netns", str(router)])
-    netns.run([*there, "ip", "addr", "add", f"10.78.{at}.2/24", "dev", "uplink"])
-    netns.run([*here, "ip", "addr", "add", f"10.78.{at}.1/24", "dev", f"host{at}"])
+    netns.run_command([*there, *cable, "peer", "name", f"host{at}", "netns", str(router)])
+    netns.run_command([*there, "ip", "addr", "add", f"10.78.{at}.2/24", "dev", "uplink"])
+    netns.run_command([*here, "ip", "addr", "add", f"10.78.{at}.1/24", "dev", f"host{at}"])
     for inside, interface in ((there, "lo"), (there, "uplink"), (here, f"host{at}")):
-        netns.run([*inside, "ip", "link", "set", interface, "up"])
-    netns.run([*there, "ip", "route", "add", "default", "via", f"10.78.{at}.1"])
+        netns.run_command([*inside, "ip", "link", "set", interface, "up"])
+    netns.run_command([*there, "ip", "route", "add", "default", "via", f"10.78.{at}.1"])

@@ -6,24 +6,24 @@ from itertools import accumulate
 from allhands.collectives.schedule import Area, Copy, Round, Span
 
 
-def blocks(area: Area, counts: Sequence[int]) -> tuple[Span, ...]:
+def lay_blocks(area: Area, counts: Sequence[int]) -> tuple[Span, ...]:
     """Lay blocks of `counts` elements end to end in an area."""
     ends = tuple(accumulate(counts))
     return tuple(Span(area, end - count, end) for end, count in zip(ends, counts, strict=True))
 
 
-def near_equal(length: int, parts: int) -> list[int]:
+def split_evenly(length: int, parts: int) -> list[int]:
     """Share `length` elements among parts that differ by one at most; the first are larger."""
     each, rest = divmod(length, parts)
     return [each + 1] * rest + [each] * (parts - rest)
 
 
-def joined(run: Sequence[Span]) -> Span:
+def join_spans(run: Sequence[Span]) -> Span:
     """Return the one span that a run of adjacent blocks covers; the run is not empty."""
     return Span(run[0].area, run[0].start, run[-1].stop)
 
 
-def copied_first(own: Copy, rounds: Sequence[Round]) -> tuple[Round, ...]:
+def prepend_copy(own: Copy, rounds: Sequence[Round]) -> tuple[Round, ...]:
     """Return the rounds with a copy as the first thing in them; one of its own where none is."""
     first, *others = rounds or (Round(),)
     return Round((own, *first.copies), first.sends, first.recvs, first.folds), *others

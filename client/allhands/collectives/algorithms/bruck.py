@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from allhands.collectives.algorithms.blocks import blocks, copied_first, joined
+from allhands.collectives.algorithms.blocks import join_spans, lay_blocks, prepend_copy
 from allhands.collectives.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
 
 
@@ -15,36 +15,36 @@ def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
     Source: Bruck, Ho, Kipnis, Upfal & Weathersby, "Efficient algorithms for all-to-all
     communications in multiport message-passing systems", IEEE TPDS 8 (1997).
     """
-    parts = blocks(Area.OUTPUT, counts)
+    parts = lay_blocks(Area.OUTPUT, counts)
     own = Copy(Span(Area.INPUT, 0, counts[rank]), parts[rank])
     if size == 1:
         return Schedule((Round(copies=(own,)),))
-    first, *later = rounds(rank, size, parts, own.source)
-    return Schedule((first, *copied_first(own, later)))
+    first, *later = build_rounds(rank, size, parts, own.source)
+    return Schedule((first, *prepend_copy(own, later)))
 
 
-def rounds(rank: int, size: int, parts: Sequence[Span], own: Span) -> list[Round]:
+def build_rounds(rank: int, size: int, parts: Sequence[Span], own: Span) -> list[Round]:
     """Return the rounds in which every rank's block comes to its place among `parts`.
 
     The first sends this rank's from where it is, `own`; it must be in its place by the second.
     """
 
-    def arc(first: int, count: int) -> tuple[Span, ...]:
+    def join_arc(first: int, count: int) -> tuple[Span, ...]:
         """The blocks of `count` ranks from `first` on, around the circle."""
         first %= size
         straight, wrapped = parts[first : first + count], parts[: max(0, first + count - size)]
-        return tuple(joined(run) for run in (straight, wrapped) if run)
+        return tuple(join_spans(run) for run in (straight, wrapped) if run)
 
     made = []
     held = 1  # the blocks of `held` ranks from this one on
     while held < size:
         more = min(held, size - held)
         to, source = (rank - held) % size, (rank + held) % size
-        given = (own,) if held == 1 else arc(rank, more)
+        given = (own,) if held == 1 else join_arc(rank, more)
         made.append(
             Round(
                 sends=tuple(Send(to, span) for span in given),
-                recvs=tuple(Recv(source, span) for span in arc(source, more)),
+                recvs=tuple(Recv(source, span) for span in join_arc(source, more)),
             )
         )
         held += more

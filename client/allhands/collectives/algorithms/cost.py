@@ -12,7 +12,7 @@ COMBINED_PER_SECOND = 12e9
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class LinkCost:
     """What messages between the ranks of a world cost: the same numbers on all of them."""
 
     latency: float
@@ -23,12 +23,12 @@ class Wire:
     def __str__(self) -> str:
         return f"{self.latency * 1e6:.0f} us and streams run at {self.bandwidth / 1e6:.0f} MB/s"
 
-    def seconds(self, rounds: float, sent: float, combined: float = 0.0) -> float:
+    def estimate_seconds(self, rounds: float, sent: float, combined: float = 0.0) -> float:
         """Return what so many rounds take in which a rank sends and combines so many bytes."""
         return rounds * self.latency + sent / self.bandwidth + combined / COMBINED_PER_SECOND
 
 
-def rounds_of(size: int) -> int:
+def count_rounds(size: int) -> int:
     """Return how often `size` can be halved, rounded up."""
     return (size - 1).bit_length()
 
@@ -36,28 +36,30 @@ def rounds_of(size: int) -> int:
 # ---------------------------------------------------------------- all_reduce of `nbytes`
 
 
-def doubling(wire: Wire, size: int, nbytes: int) -> float:
-    power, folding = _folded(size)
-    rounds = rounds_of(power) + folding
-    return wire.seconds(rounds, rounds * nbytes, (rounds_of(power) + folding / 2) * nbytes)
+def estimate_doubling(link_cost: LinkCost, size: int, nbytes: int) -> float:
+    power, folding = _fold_size(size)
+    rounds = count_rounds(power) + folding
+    return link_cost.estimate_seconds(
+        rounds, rounds * nbytes, (count_rounds(power) + folding / 2) * nbytes
+    )
 
 
-def halving_doubling(wire: Wire, size: int, nbytes: int) -> float:
-    power, folding = _folded(size)
+def estimate_halving_doubling(link_cost: LinkCost, size: int, nbytes: int) -> float:
+    power, folding = _fold_size(size)
     share = nbytes * (power - 1) / power
-    return wire.seconds(
-        2 * rounds_of(power) + folding,
+    return link_cost.estimate_seconds(
+        2 * count_rounds(power) + folding,
         2 * share + folding * nbytes,
         share + folding / 2 * nbytes,
     )
 
 
-def ring(wire: Wire, size: int, nbytes: int) -> float:
+def estimate_ring(link_cost: LinkCost, size: int, nbytes: int) -> float:
     share = nbytes * (size - 1) / size
-    return wire.seconds(2 * (size - 1), 2 * share, share)
+    return link_cost.estimate_seconds(2 * (size - 1), 2 * share, share)
 
 
-def _folded(size: int) -> tuple[int, int]:
+def _fold_size(size: int) -> tuple[int, int]:
     """Return the largest power of two up to `size`, and the rounds that come in addition then."""
     power = 1 << size.bit_length() - 1
     return power, 0 if power == size else 2
@@ -66,22 +68,22 @@ def _folded(size: int) -> tuple[int, int]:
 # ---------------------------------------------------------------- broadcast of `nbytes`
 
 
-def tree(wire: Wire, size: int, nbytes: int) -> float:
-    return wire.seconds(rounds_of(size), rounds_of(size) * nbytes)
+def estimate_tree(link_cost: LinkCost, size: int, nbytes: int) -> float:
+    return link_cost.estimate_seconds(count_rounds(size), count_rounds(size) * nbytes)
 
 
-def scattered(wire: Wire, size: int, nbytes: int) -> float:
+def estimate_van_de_geijn(link_cost: LinkCost, size: int, nbytes: int) -> float:
     share = nbytes * (size - 1) / size
-    return wire.seconds(rounds_of(size) + size - 1, 2 * share)
+    return link_cost.estimate_seconds(count_rounds(size) + size - 1, 2 * share)
 
 
 # ---------------------------------------------------------------- all_gather to `nbytes`
 
 
-def bruck(wire: Wire, size: int, nbytes: int) -> float:
+def estimate_bruck(link_cost: LinkCost, size: int, nbytes: int) -> float:
     # What it copies besides takes as long as adding it up would.
-    return wire.seconds(rounds_of(size), nbytes * (size - 1) / size, nbytes)
+    return link_cost.estimate_seconds(count_rounds(size), nbytes * (size - 1) / size, nbytes)
 
 
-def circle(wire: Wire, size: int, nbytes: int) -> float:
-    return wire.seconds(size - 1, nbytes * (size - 1) / size)
+def estimate_ring_all_gather(link_cost: LinkCost, size: int, nbytes: int) -> float:
+    return link_cost.estimate_seconds(size - 1, nbytes * (size - 1) / size)

@@ -1,6 +1,6 @@
 """A barrier among ranks, without the coordinator."""
 
-from allhands.collectives.algorithms.tree import distances
+from allhands.collectives.algorithms.tree import list_distances
 from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
 
 
@@ -18,6 +18,6 @@ def barrier(rank: int, size: int) -> Schedule:
                 sends=(Send((rank + distance) % size, nothing),),
                 recvs=(Recv((rank - distance) % size, nothing),),
             )
-            for distance in distances(size)
+            for distance in list_distances(size)
         )
     )

@@ -1,6 +1,6 @@
 """Recursive doubling: the fewest rounds, the whole array in each; for small arrays."""
 
-from allhands.collectives.algorithms.folding import fold
+from allhands.collectives.algorithms.folding import fold_to_power_of_two
 from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
 
 
@@ -16,8 +16,8 @@ def all_reduce(rank: int, size: int, length: int) -> Schedule:
     def exchange(rank: int, power: int) -> tuple[Round, ...]:
         peers = (rank ^ (1 << step) for step in range(power.bit_length() - 1))
         return tuple(
-            Round(sends=(Send(peer, whole),), recvs=(Recv(peer, whole, reduce=True),))
+            Round(sends=(Send(peer, whole),), recvs=(Recv(peer, whole, reduces=True),))
             for peer in peers
         )
 
-    return fold(rank, size, whole, exchange)
+    return fold_to_power_of_two(rank, size, whole, exchange)

@@ -6,7 +6,7 @@ others hold blocks that they did not ask for.
 
 from collections.abc import Sequence
 
-from allhands.collectives.algorithms.blocks import blocks
+from allhands.collectives.algorithms.blocks import lay_blocks
 from allhands.collectives.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
 
 
@@ -15,7 +15,7 @@ def gather(rank: int, size: int, counts: Sequence[int], root: int) -> Schedule:
     own = Span(Area.INPUT, 0, counts[rank])
     if rank != root:
         return Schedule((Round(sends=(Send(root, own),)),))
-    places = blocks(Area.OUTPUT, counts)
+    places = lay_blocks(Area.OUTPUT, counts)
     recvs = tuple(Recv(peer, places[peer]) for peer in range(size) if peer != root)
     return Schedule((Round(copies=(Copy(own, places[root]),), recvs=recvs),))
 
@@ -25,6 +25,6 @@ def scatter(rank: int, size: int, counts: Sequence[int], root: int) -> Schedule:
     own = Span(Area.OUTPUT, 0, counts[rank])
     if rank != root:
         return Schedule((Round(recvs=(Recv(root, own),)),))
-    given = blocks(Area.INPUT, counts)
+    given = lay_blocks(Area.INPUT, counts)
     sends = tuple(Send(peer, given[peer]) for peer in range(size) if peer != root)
     return Schedule((Round(copies=(Copy(given[root], own),), sends=sends),))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from allhands.collectives.schedule import Recv, Round, Schedule, Send, Span
 
 
-def fold(
+def fold_to_power_of_two(
     rank: int, size: int, whole: Span, core: Callable[[int, int], tuple[Round, ...]]
 ) -> Schedule:
     """All-reduce `whole` by `core(rank, power)`, which knows only powers of two.
@@ -25,6 +25,6 @@ def fold(
         return Schedule((before, *idle, after))
     before, after = Round(), Round()
     if (guest := rank + power) < size:
-        before = Round(recvs=(Recv(guest, whole, reduce=True),))
+        before = Round(recvs=(Recv(guest, whole, reduces=True),))
         after = Round(sends=(Send(guest, whole),))
     return Schedule((before, *core(rank, power), after))

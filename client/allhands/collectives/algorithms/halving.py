@@ -1,7 +1,7 @@
 """Recursive halving, then doubling: few rounds and little data, for arrays in between."""
 
-from allhands.collectives.algorithms.blocks import blocks, joined, near_equal
-from allhands.collectives.algorithms.folding import fold
+from allhands.collectives.algorithms.blocks import join_spans, lay_blocks, split_evenly
+from allhands.collectives.algorithms.folding import fold_to_power_of_two
 from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
 
 
@@ -15,28 +15,28 @@ def all_reduce(rank: int, size: int, length: int) -> Schedule:
     """
 
     def halve_and_double(rank: int, power: int) -> tuple[Round, ...]:
-        parts = blocks(Area.OUTPUT, near_equal(length, power))
+        parts = lay_blocks(Area.OUTPUT, split_evenly(length, power))
 
-        def half(of: int, distance: int) -> Span:
+        def find_half(of: int, distance: int) -> Span:
             """The run of `distance` parts around part `of`: what that rank keeps, or has."""
             first = of - of % distance
-            return joined(parts[first : first + distance])
+            return join_spans(parts[first : first + distance])
 
         distances = [1 << step for step in range(power.bit_length() - 1)]
         halving = tuple(
             Round(
-                sends=(Send(rank ^ distance, half(rank ^ distance, distance)),),
-                recvs=(Recv(rank ^ distance, half(rank, distance), reduce=True),),
+                sends=(Send(rank ^ distance, find_half(rank ^ distance, distance)),),
+                recvs=(Recv(rank ^ distance, find_half(rank, distance), reduces=True),),
             )
             for distance in reversed(distances)
         )
         doubling = tuple(
             Round(
-                sends=(Send(rank ^ distance, half(rank, distance)),),
-                recvs=(Recv(rank ^ distance, half(rank ^ distance, distance)),),
+                sends=(Send(rank ^ distance, find_half(rank, distance)),),
+                recvs=(Recv(rank ^ distance, find_half(rank ^ distance, distance)),),
             )
             for distance in distances
         )
         return halving + doubling
 
-    return fold(rank, size, Span(Area.OUTPUT, 0, length), halve_and_double)
+    return fold_to_power_of_two(rank, size, Span(Area.OUTPUT, 0, length), halve_and_double)

@@ -6,7 +6,7 @@ group: for large arrays.
 
 from collections.abc import Sequence
 
-from allhands.collectives.algorithms.blocks import blocks, copied_first, near_equal
+from allhands.collectives.algorithms.blocks import lay_blocks, prepend_copy, split_evenly
 from allhands.collectives.schedule import Area, Copy, Recv, Round, Schedule, Send, Span
 
 
@@ -18,12 +18,12 @@ def all_reduce(rank: int, size: int, length: int) -> Schedule:
     Source: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations", J. Parallel Distrib. Comput. 69 (2009).
     """
-    parts = blocks(Area.OUTPUT, near_equal(length, size))
-    following, preceding = _neighbours(rank, size)
+    parts = lay_blocks(Area.OUTPUT, split_evenly(length, size))
+    following, preceding = _find_neighbours(rank, size)
     reducing = tuple(
         Round(
             sends=(Send(following, parts[(rank - 1 - step) % size]),),
-            recvs=(Recv(preceding, parts[(rank - 2 - step) % size], reduce=True),),
+            recvs=(Recv(preceding, parts[(rank - 2 - step) % size], reduces=True),),
         )
         for step in range(size - 1)
     )
@@ -38,14 +38,14 @@ def all_gather(rank: int, size: int, counts: Sequence[int]) -> Schedule:
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
     """
-    parts = blocks(Area.OUTPUT, counts)
+    parts = lay_blocks(Area.OUTPUT, counts)
     own = Copy(Span(Area.INPUT, 0, counts[rank]), parts[rank])
     if size == 1:
         return Schedule((Round(copies=(own,)),))
     first, *others = circulate(rank, size, parts, held=rank)
-    following, _ = _neighbours(rank, size)
+    following, _ = _find_neighbours(rank, size)
     begun = Round(sends=(Send(following, own.source),), recvs=first.recvs)
-    return Schedule((begun, *copied_first(own, others)))
+    return Schedule((begun, *prepend_copy(own, others)))
 
 
 def reduce_scatter(rank: int, size: int, counts: Sequence[int]) -> Schedule:
@@ -55,11 +55,11 @@ def reduce_scatter(rank: int, size: int, counts: Sequence[int]) -> Schedule:
     sent and one that fills, so INPUT stays as it was.
     Source: the first half of `all_reduce` above.
     """
-    given = blocks(Area.INPUT, counts)
+    given = lay_blocks(Area.INPUT, counts)
     result = Span(Area.OUTPUT, 0, counts[rank])
     if size == 1:
         return Schedule((Round(copies=(Copy(given[0], result),)),))
-    following, preceding = _neighbours(rank, size)
+    following, preceding = _find_neighbours(rank, size)
     room = max(counts)
     rounds = []
     outgoing = given[(rank - 1) % size]
@@ -72,7 +72,7 @@ def reduce_scatter(rank: int, size: int, counts: Sequence[int]) -> Schedule:
             Round(
                 copies=(Copy(own, partial),),
                 sends=(Send(following, outgoing),),
-                recvs=(Recv(preceding, partial, reduce=True),),
+                recvs=(Recv(preceding, partial, reduces=True),),
             )
         )
         outgoing = partial
@@ -84,7 +84,7 @@ def circulate(rank: int, size: int, parts: Sequence[Span], held: int) -> tuple[R
 
     The next rank must begin with the next part.
     """
-    following, preceding = _neighbours(rank, size)
+    following, preceding = _find_neighbours(rank, size)
     return tuple(
         Round(
             sends=(Send(following, parts[(held - step) % size]),),
@@ -94,5 +94,5 @@ def circulate(rank: int, size: int, parts: Sequence[Span], held: int) -> tuple[R
     )
 
 
-def _neighbours(rank: int, size: int) -> tuple[int, int]:
+def _find_neighbours(rank: int, size: int) -> tuple[int, int]:
     return (rank + 1) % size, (rank - 1) % size

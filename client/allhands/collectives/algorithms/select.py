@@ -23,21 +23,21 @@ from allhands.collectives.algorithms import (
     tree,
     van_de_geijn,
 )
-from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.schedule import Schedule
 
 # Up to here the number of rounds decides, above it the amount of data. Over gRPC on one host a
 # message takes 115 us however short, and 64 KiB take about as long again to move at 0.5 GB/s.
-SMALL = 64 * 1024
+SMALL_BYTES = 64 * 1024
 # Of all_reduce, over raw sockets, 4 ranks on 2 cores, microseconds by ring, doubling and
 # halving-doubling: 128 KiB 3,900, 2,900, 3,500; 512 KiB 5,100, 4,000, 4,000; 1 MiB 7,700, 7,600,
 # 6,600; 4 MiB 19,000, 22,000, 13,600; 64 MiB by ring 150,000, by halving-doubling 122,000.
-DOUBLED = 1 << 20
+DOUBLING_BYTES = 1 << 20
 """Bytes that doubling may send, all rounds together."""
-MEDIUM = 64 << 20
+MEDIUM_BYTES = 64 << 20
 # Two ranks send as much by doubling as by a ring, in one round of two: 512 KiB 1,600 to 1,460 us,
 # 4 MiB 3,900 to 2,350. Above that the ring's reductions, half of doubling's, count.
-PAIR = 4 << 20
+PAIR_BYTES = 4 << 20
 
 P = ParamSpec("P")
 
@@ -66,41 +66,43 @@ Exchange = Choice[[int, int, Sequence[int], Sequence[int]]]
 _DOUBLING: Whole = Choice("doubling", doubling.all_reduce)
 _HALVING: Whole = Choice("halving_doubling", halving.all_reduce)
 _RING: Whole = Choice("ring", ring.all_reduce)
-_TOGETHER: Exchange = Choice("together", partial(pairwise.all_to_all, together=True))
-_PAIRWISE: Exchange = Choice("pairwise", partial(pairwise.all_to_all, together=False))
+_ONE_ROUND: Exchange = Choice("together", partial(pairwise.all_to_all, in_one_round=True))
+_PAIRWISE: Exchange = Choice("pairwise", partial(pairwise.all_to_all, in_one_round=False))
 
 
 def select_all_reduce(
-    size: int, nbytes: int, is_ordered: bool = False, wire: Wire | None = None
+    size: int, nbytes: int, is_ordered: bool = False, link_cost: LinkCost | None = None
 ) -> Whole:
     """Choose for an array of `nbytes`."""
-    if is_ordered and nbytes * size <= SMALL:
+    if is_ordered and nbytes * size <= SMALL_BYTES:
         return Choice("gathered", ordered.all_reduce_gathered)
     if is_ordered:
         return Choice("ordered", ordered.all_reduce)
-    if wire is not None:
+    if link_cost is not None:
         costs = {
-            _DOUBLING: cost.doubling(wire, size, nbytes),
-            _HALVING: cost.halving_doubling(wire, size, nbytes),
-            _RING: cost.ring(wire, size, nbytes),
+            _DOUBLING: cost.estimate_doubling(link_cost, size, nbytes),
+            _HALVING: cost.estimate_halving_doubling(link_cost, size, nbytes),
+            _RING: cost.estimate_ring(link_cost, size, nbytes),
         }
-        if nbytes > MEDIUM:  # so much at once, in ever other pairs, a network may not bear
+        if nbytes > MEDIUM_BYTES:  # so much at once, in ever other pairs, a network may not bear
             del costs[_HALVING]
         return min(costs, key=lambda choice: costs[choice])
     rounds = (size - 1).bit_length()  # doubling sends the whole array in each
-    if nbytes * rounds <= (PAIR if size == 2 else DOUBLED):
+    if nbytes * rounds <= (PAIR_BYTES if size == 2 else DOUBLING_BYTES):
         return _DOUBLING
-    if nbytes <= MEDIUM and size.bit_count() == 1:
+    if nbytes <= MEDIUM_BYTES and size.bit_count() == 1:
         return _HALVING
     return _RING
 
 
-def select_broadcast(size: int, nbytes: int, wire: Wire | None = None) -> Rooted:
+def select_broadcast(size: int, nbytes: int, link_cost: LinkCost | None = None) -> Rooted:
     """Choose for an array of `nbytes`; two ranks have nothing to pass on."""
-    if wire is not None:
-        is_short = cost.tree(wire, size, nbytes) <= cost.scattered(wire, size, nbytes)
+    if link_cost is not None:
+        is_short = cost.estimate_tree(link_cost, size, nbytes) <= cost.estimate_van_de_geijn(
+            link_cost, size, nbytes
+        )
     else:
-        is_short = nbytes <= SMALL
+        is_short = nbytes <= SMALL_BYTES
     if is_short or size <= 2:
         return Choice("tree", tree.broadcast)
     return Choice("van_de_geijn", van_de_geijn.broadcast)
@@ -113,12 +115,14 @@ def select_reduce(size: int, nbytes: int, is_ordered: bool = False) -> Rooted:
     return Choice("tree", tree.reduce)
 
 
-def select_all_gather(size: int, nbytes: int, wire: Wire | None = None) -> Blocks:
+def select_all_gather(size: int, nbytes: int, link_cost: LinkCost | None = None) -> Blocks:
     """Choose for a result of `nbytes`, all blocks together."""
-    if wire is not None:
-        is_short = cost.bruck(wire, size, nbytes) < cost.circle(wire, size, nbytes)
+    if link_cost is not None:
+        is_short = cost.estimate_bruck(link_cost, size, nbytes) < cost.estimate_ring_all_gather(
+            link_cost, size, nbytes
+        )
     else:
-        is_short = nbytes <= SMALL
+        is_short = nbytes <= SMALL_BYTES
     if is_short:
         return Choice("bruck", bruck.all_gather)
     return Choice("ring", ring.all_gather)
@@ -131,7 +135,7 @@ def select_reduce_scatter(size: int, nbytes: int, is_ordered: bool = False) -> B
     """
     if is_ordered:
         return Choice("ordered", ordered.reduce_scatter)
-    if nbytes <= SMALL:
+    if nbytes <= SMALL_BYTES:
         return Choice("pairwise", pairwise.reduce_scatter)
     return Choice("ring", ring.reduce_scatter)
 
@@ -151,8 +155,8 @@ def select_all_to_all(size: int, nbytes: int | None) -> Exchange:
 
     With uneven splits no rank knows the others' amounts, and all must list the same rounds.
     """
-    together = nbytes is not None and nbytes <= SMALL
-    return _TOGETHER if together else _PAIRWISE
+    together = nbytes is not None and nbytes <= SMALL_BYTES
+    return _ONE_ROUND if together else _PAIRWISE
 
 
 def select_barrier(size: int) -> Choice[[int, int]]:

@@ -13,7 +13,7 @@ def broadcast(rank: int, size: int, length: int, root: int) -> Schedule:
     place = (rank - root) % size
     whole = Span(Area.OUTPUT, 0, length)
     rounds = []
-    for distance in reversed(distances(size)):
+    for distance in reversed(list_distances(size)):
         if is_parent(place, distance, size):
             rounds.append(Round(sends=(Send((rank + distance) % size, whole),)))
         elif is_child(place, distance):
@@ -40,10 +40,10 @@ def reduce(rank: int, size: int, length: int, root: int) -> Schedule:
     if size == 1:
         return Schedule((Round(copies=begin),))
     rounds = []
-    for distance in distances(size):
+    for distance in list_distances(size):
         copies = begin if distance == 1 else ()
         if is_parent(place, distance, size):
-            recv = Recv((rank + distance) % size, gathered, reduce=True)
+            recv = Recv((rank + distance) % size, gathered, reduces=True)
             rounds.append(Round(copies=copies, recvs=(recv,)))
         elif is_child(place, distance):
             rounds.append(Round(sends=(Send((rank - distance) % size, gathered),)))
@@ -52,16 +52,16 @@ def reduce(rank: int, size: int, length: int, root: int) -> Schedule:
     return Schedule(tuple(rounds), scratch=length if gathered.area is Area.SCRATCH else 0)
 
 
-def distances(size: int) -> tuple[int, ...]:
+def list_distances(size: int) -> tuple[int, ...]:
     """Return 1, 2, 4, ... below `size`: the lengths of the tree's edges."""
     return tuple(1 << step for step in range((size - 1).bit_length()))
 
 
-def is_parent(place: int, distance: int, size: int) -> bool:
+def is_parent(relative_rank: int, distance: int, size: int) -> bool:
     """Say whether a place has a child at that distance."""
-    return place % (2 * distance) == 0 and place + distance < size
+    return relative_rank % (2 * distance) == 0 and relative_rank + distance < size
 
 
-def is_child(place: int, distance: int) -> bool:
+def is_child(relative_rank: int, distance: int) -> bool:
     """Say whether a place has its parent at that distance."""
-    return place % (2 * distance) == distance
+    return relative_rank % (2 * distance) == distance

@@ -1,8 +1,8 @@
 """Broadcast for large arrays: cut them up first, and let everybody pass the parts on."""
 
-from allhands.collectives.algorithms.blocks import blocks, joined, near_equal
+from allhands.collectives.algorithms.blocks import join_spans, lay_blocks, split_evenly
 from allhands.collectives.algorithms.ring import circulate
-from allhands.collectives.algorithms.tree import distances, is_child, is_parent
+from allhands.collectives.algorithms.tree import is_child, is_parent, list_distances
 from allhands.collectives.schedule import Area, Recv, Round, Schedule, Send, Span
 
 
@@ -15,19 +15,19 @@ def broadcast(rank: int, size: int, length: int, root: int) -> Schedule:
     communication library (InterCom)", SHPCC 1994; Thakur et al. (2005).
     """
     place = (rank - root) % size
-    parts = blocks(Area.OUTPUT, near_equal(length, size))
+    parts = lay_blocks(Area.OUTPUT, split_evenly(length, size))
 
-    def subtree(top: int, distance: int) -> Span:
+    def join_subtree(top: int, distance: int) -> Span:
         """The parts of a child at that distance and of those below it."""
-        return joined(parts[top : top + distance])
+        return join_spans(parts[top : top + distance])
 
     scatter = []
-    for distance in reversed(distances(size)):
+    for distance in reversed(list_distances(size)):
         if is_parent(place, distance, size):
-            below = subtree(place + distance, distance)
+            below = join_subtree(place + distance, distance)
             scatter.append(Round(sends=(Send((rank + distance) % size, below),)))
         elif is_child(place, distance):
-            own = subtree(place, distance)
+            own = join_subtree(place, distance)
             scatter.append(Round(recvs=(Recv((rank - distance) % size, own),)))
         else:
             scatter.append(Round())

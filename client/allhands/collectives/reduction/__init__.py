@@ -8,24 +8,24 @@ and rounded once: on every host, and once more where a group has several.
 """
 
 from allhands.collectives.reduction.checks import check, check_mean
-from allhands.collectives.reduction.dtypes import TYPES, is_narrow, is_pair, name_of
-from allhands.collectives.reduction.folds import combine, finish, fold, is_whole, scaled
-from allhands.collectives.reduction.op import OPS, Premul, ReduceOp, User
+from allhands.collectives.reduction.dtypes import TYPES, get_dtype_name, is_narrow, is_pair
+from allhands.collectives.reduction.folds import combine, finish, fold, must_fold_at_once, scale
+from allhands.collectives.reduction.op import OPS, PremulSum, ReduceOp, UserFunction
 
 __all__ = [
     "OPS",
     "TYPES",
-    "Premul",
+    "PremulSum",
     "ReduceOp",
-    "User",
+    "UserFunction",
     "check",
     "check_mean",
     "combine",
     "finish",
     "fold",
+    "get_dtype_name",
     "is_narrow",
     "is_pair",
-    "is_whole",
-    "name_of",
-    "scaled",
+    "must_fold_at_once",
+    "scale",
 ]

@@ -5,10 +5,10 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from allhands.collectives.reduction.dtypes import Dtype, Kind, Traits, is_pair, traits
-from allhands.collectives.reduction.op import Premul, ReduceOp, User
+from allhands.collectives.reduction.dtypes import Dtype, Kind, Traits, get_traits, is_pair
+from allhands.collectives.reduction.op import PremulSum, ReduceOp, UserFunction
 
-_WHOLE: Final = frozenset(
+_INTEGRAL_OPS: Final = frozenset(
     {ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR, ReduceOp.LAND, ReduceOp.LOR, ReduceOp.LXOR}
 )
 
@@ -23,7 +23,7 @@ def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
         raise TypeError(f"op must be a ReduceOp such as ReduceOp.SUM, not {op!r}")
     found: Dtype = np.dtype(dtype)
     value = op._value_  # `value` itself takes a fifth of all this
-    if isinstance(value, User):
+    if isinstance(value, UserFunction):
         if found.hasobject:
             _refuse(found)
         return
@@ -34,10 +34,10 @@ def check(op: ReduceOp, dtype: npt.DTypeLike) -> None:
                 'such as np.dtype([("value", np.float32), ("index", np.int64)])'
             )
         return
-    if (known := traits(found)) is None:
+    if (known := get_traits(found)) is None:
         _refuse(found)
     _check_arithmetic(op, known.name, known.kind)
-    if isinstance(value, Premul):
+    if isinstance(value, PremulSum):
         _check_factor(value.factor, op, found, known)
 
 
@@ -49,7 +49,7 @@ def check_mean(dtype: npt.DTypeLike) -> None:
     """
     found: Dtype = np.dtype(dtype)
     check(ReduceOp.AVG, found)
-    if (known := traits(found)) is not None and known.kind == "integer":
+    if (known := get_traits(found)) is not None and known.kind == "integer":
         raise TypeError(
             f"the mean of {known.name} arrays would lose its fraction: parameters and gradients "
             "must be floats or complex numbers; convert them first, such as x.astype(np.float32)"
@@ -57,7 +57,7 @@ def check_mean(dtype: npt.DTypeLike) -> None:
 
 
 def _check_arithmetic(op: ReduceOp, name: str, kind: Kind) -> None:
-    if kind in ("float", "complex") and op in _WHOLE:
+    if kind in ("float", "complex") and op in _INTEGRAL_OPS:
         instead = (
             "use a view of it as unsigned integers if its bits are meant"
             if op.name.startswith("B")

@@ -16,10 +16,10 @@ TYPES: Final = (
 )
 """Names of the dtypes that reductions take; the native core knows them by their place here."""
 
-_ADDED: Final = frozenset({("bfloat16", 2), ("float8_e4m3fn", 1), ("float8_e5m2", 1)})
+_ML_DTYPES: Final = frozenset({("bfloat16", 2), ("float8_e4m3fn", 1), ("float8_e5m2", 1)})
 """Those that ml_dtypes adds to NumPy, and their size."""
 _BUILT_IN: Final = {
-    np.dtype(name): name for name in TYPES if name not in {added for added, _ in _ADDED}
+    np.dtype(name): name for name in TYPES if name not in {added for added, _ in _ML_DTYPES}
 }
 _NARROW: Final = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
@@ -36,31 +36,31 @@ class Traits:
 
 
 @lru_cache(maxsize=256)
-def traits(dtype: Dtype) -> Traits | None:
+def get_traits(dtype: Dtype) -> Traits | None:
     """Return what is known of a dtype; None: it is not of `TYPES`, or of another byte order."""
     # Dtypes may be equal and not the same, as with metadata. Those that were added NumPy counts
     # among no kind, or among floats: by version.
     name = _BUILT_IN.get(dtype)
-    if name is None and dtype.isnative and (dtype.name, dtype.itemsize) in _ADDED:
+    if name is None and dtype.isnative and (dtype.name, dtype.itemsize) in _ML_DTYPES:
         name = dtype.name
     if name is None:
         return None
-    return Traits(name, _kind_of(name), name in _NARROW)
+    return Traits(name, _get_kind(name), name in _NARROW)
 
 
-def name_of(dtype: Dtype) -> str | None:
+def get_dtype_name(dtype: Dtype) -> str | None:
     """Return the name of a dtype among `TYPES`; None: it is another, or of another byte order."""
-    found = traits(dtype)
+    found = get_traits(dtype)
     return None if found is None else found.name
 
 
 def is_narrow(dtype: Dtype) -> bool:
     """Say whether it is a float that is combined in float32."""
-    found = traits(dtype)
+    found = get_traits(dtype)
     return found is not None and found.is_narrow
 
 
-def _kind_of(name: str) -> Kind:
+def _get_kind(name: str) -> Kind:
     if name == "bool":
         return "bool"
     if "float" in name:
@@ -72,7 +72,7 @@ def is_pair(dtype: np.dtype[Any]) -> bool:
     """Say whether it has two fields: a real number, and an integer that says where it was."""
     if dtype.names is None or len(dtype.names) != 2:
         return False
-    value, index = (traits(dtype[name]) for name in dtype.names)
+    value, index = (get_traits(dtype[name]) for name in dtype.names)
     if value is None or index is None:
         return False
     return value.kind != "complex" and index.kind == "integer"

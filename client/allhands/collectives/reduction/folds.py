@@ -8,8 +8,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from allhands.collectives.reduction.dtypes import TYPES, Dtype, is_narrow, name_of, traits
-from allhands.collectives.reduction.op import OPS, Premul, ReduceOp, User
+from allhands.collectives.reduction.dtypes import (
+    TYPES,
+    Dtype,
+    get_dtype_name,
+    get_traits,
+    is_narrow,
+)
+from allhands.collectives.reduction.op import OPS, PremulSum, ReduceOp, UserFunction
 from allhands.runtime import native_core
 
 Array = npt.NDArray[np.generic]
@@ -31,11 +37,11 @@ _UFUNCS: Final[Mapping[ReduceOp, np.ufunc]] = MappingProxyType(
 )
 _LOGICAL: Final = (ReduceOp.LAND, ReduceOp.LOR, ReduceOp.LXOR)
 _ROUNDING: Final = (ReduceOp.SUM, ReduceOp.PRODUCT)
-_MOST_OPERANDS: Final = 64
+_MAX_OPERANDS: Final = 64
 """That the native core takes at once."""
 
 
-def is_whole(op: ReduceOp, dtype: Dtype, size: int) -> bool:
+def must_fold_at_once(op: ReduceOp, dtype: Dtype, size: int) -> bool:
     """Say whether `size` contributions must be folded at once to be rounded once.
 
     What two make in float32 and then round is what they make in their own dtype; and the least of
@@ -49,11 +55,11 @@ def combine(op: ReduceOp, left: Array, right: Array, out: Array) -> None:
 
     All are of one dtype, which has passed `check`, and of one length; the operation is of `OPS`.
     """
-    known = traits(out.dtype)
+    known = get_traits(out.dtype)
     if known is None or known.kind in ("bool", "integer"):
         _UFUNCS[op](left, right, out=out)  # arrays of integers never warn
         return
-    if known.is_narrow and (core := _core()) is not None:  # NumPy takes 20 times as long
+    if known.is_narrow and (core := _find_core()) is not None:  # NumPy takes 20 times as long
         pairwise = ReduceOp.SUM if op is ReduceOp.AVG else op
         core.fold(OPS.index(pairwise), TYPES.index(known.name), out, (left, right), 1)
         return
@@ -74,12 +80,12 @@ def fold(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: int) -> N
         TypeError: a user's function returned something else than it should.
     """
     match op.value:
-        case User() as user:
-            np.copyto(out, _by_user(user, operands))
-        case Premul(factor):
+        case UserFunction() as user:
+            np.copyto(out, _fold_by_function(user, operands))
+        case PremulSum(factor):
             _fold_scaled(operands, factor, out)
         case _ if op is ReduceOp.MINLOC or op is ReduceOp.MAXLOC:
-            np.copyto(out, _extreme(op, operands))
+            np.copyto(out, _fold_extreme(op, operands))
         case _:
             _fold_plain(op, operands, out, divisor)
 
@@ -91,7 +97,7 @@ def finish(op: ReduceOp, array: Array, world_size: int) -> None:
     been called.
     """
     if op is ReduceOp.AVG:
-        known = traits(array.dtype)
+        known = get_traits(array.dtype)
         if known is not None and known.kind == "integer":
             _divide_integers(array, known.name, world_size)
             return
@@ -107,7 +113,7 @@ def finish(op: ReduceOp, array: Array, world_size: int) -> None:
 
 def _divide_integers(array: Array, name: str, divisor: int) -> None:
     """Divide in place, towards zero."""
-    if (core := _core()) is not None:  # NumPy takes several times as long, and more memory
+    if (core := _find_core()) is not None:  # NumPy takes several times as long, and more memory
         core.fold(OPS.index(ReduceOp.AVG), TYPES.index(name), array, (array,), divisor)
         return
     # A divisor need not fit the dtype: groups may have more than 127 ranks.
@@ -117,19 +123,19 @@ def _divide_integers(array: Array, name: str, divisor: int) -> None:
     np.copyto(array, quotient, casting="unsafe")
 
 
-def scaled(factor: int | float, array: Array) -> Array:
+def scale(factor: int | float, array: Array) -> Array:
     """Return the products with a factor, in the array's dtype or, if that is narrow, float32."""
     wide: Any = array.astype(np.float32) if is_narrow(array.dtype) else array
-    known = traits(wide.dtype)
+    known = get_traits(wide.dtype)
     number = int(factor) if known is not None and known.kind == "integer" else float(factor)
     with np.errstate(all="ignore"):
         return np.asarray(np.multiply(wide, wide.dtype.type(number)))
 
 
 def _fold_plain(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: int) -> None:
-    name = name_of(out.dtype)
-    core = _core()
-    if core is not None and name is not None and len(operands) <= _MOST_OPERANDS:
+    name = get_dtype_name(out.dtype)
+    core = _find_core()
+    if core is not None and name is not None and len(operands) <= _MAX_OPERANDS:
         core.fold(OPS.index(op), TYPES.index(name), out, tuple(operands), divisor)
         return
     wide = operands[0].astype(np.float32 if is_narrow(out.dtype) else out.dtype)
@@ -140,9 +146,9 @@ def _fold_plain(op: ReduceOp, operands: Sequence[Array], out: Array, divisor: in
 
 
 def _fold_scaled(operands: Sequence[Array], factor: int | float, out: Array) -> None:
-    wide = scaled(factor, operands[0])
+    wide = scale(factor, operands[0])
     for operand in operands[1:]:
-        combine(ReduceOp.SUM, wide, scaled(factor, operand), wide)
+        combine(ReduceOp.SUM, wide, scale(factor, operand), wide)
     _round(wide, out)
 
 
@@ -151,7 +157,7 @@ def _round(wide: Array, out: Array) -> None:
         np.copyto(out, wide, casting="unsafe")  # from float32 to a narrower one, or none at all
 
 
-def _by_user(user: User, operands: Sequence[Array]) -> Array:
+def _fold_by_function(user: UserFunction, operands: Sequence[Array]) -> Array:
     made = operands[0].copy()
     for operand in operands[1:]:
         wanted = made.dtype, made.shape
@@ -159,18 +165,18 @@ def _by_user(user: User, operands: Sequence[Array]) -> Array:
         if not isinstance(made, np.ndarray) or (made.dtype, made.shape) != wanted:
             raise TypeError(
                 f"the function of USER({user.name}) must return an array of {wanted[1][0]} "
-                f"elements of {wanted[0]}, as it was given, not {_described(made)}"
+                f"elements of {wanted[0]}, as it was given, not {_describe(made)}"
             )
     return made
 
 
-def _described(made: object) -> str:
+def _describe(made: object) -> str:
     if isinstance(made, np.ndarray):
         return f"one of shape {made.shape} of {made.dtype}"
     return f"a {type(made).__name__}"
 
 
-def _extreme(op: ReduceOp, operands: Sequence[Array]) -> Array:
+def _fold_extreme(op: ReduceOp, operands: Sequence[Array]) -> Array:
     """Return the pairs that `ReduceOp.MINLOC` and `MAXLOC` mean."""
     made: Any = operands[0].copy()
     value, index = made.dtype.names
@@ -186,5 +192,5 @@ def _extreme(op: ReduceOp, operands: Sequence[Array]) -> Array:
 
 
 @cache
-def _core() -> ModuleType | None:
+def _find_core() -> ModuleType | None:
     return native_core.find()[0]

@@ -14,14 +14,14 @@ Function = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Premul:
+class PremulSum:
     """SUM of contributions that are multiplied by a factor first."""
 
     factor: int | float
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class UserFunction:
     """What a function of the user makes of two contributions."""
 
     function: Function
@@ -36,7 +36,7 @@ class ReduceOp(enum.Enum):
     An operation is immutable; copies are equal, and pickles of those with a name are the same.
     """
 
-    _value_: str | Premul | User
+    _value_: str | PremulSum | UserFunction
 
     SUM = "sum"
     AVG = "avg"
@@ -76,7 +76,7 @@ class ReduceOp(enum.Enum):
             TypeError: no real number.
             ValueError: an infinity or NaN, or an array of more or fewer than one element.
         """
-        return cls(Premul(_real(factor)))
+        return cls(PremulSum(_check_factor(factor)))
 
     @classmethod
     def user(cls, function: Function, name: str | None = None) -> "ReduceOp":
@@ -101,14 +101,14 @@ class ReduceOp(enum.Enum):
         if not callable(function):
             raise TypeError(f"a user's operation must be callable, not {function!r}")
         found = getattr(function, "__qualname__", "") or type(function).__qualname__
-        return cls(User(function, found if name is None else name))
+        return cls(UserFunction(function, found if name is None else name))
 
     @classmethod
     def _missing_(cls, value: object) -> "ReduceOp | None":
         match value:
-            case Premul(factor):
-                name = f"PREMUL_SUM({_worded(factor)})"
-            case User(name=given):
+            case PremulSum(factor):
+                name = f"PREMUL_SUM({_format_factor(factor)})"
+            case UserFunction(name=given):
                 name = f"USER({given})"
             case _:
                 return None
@@ -128,7 +128,7 @@ OPS: Final = tuple(op for op in ReduceOp if op not in (ReduceOp.MINLOC, ReduceOp
 """Those that the native core knows, by their place here."""
 
 
-def _real(factor: object) -> int | float:
+def _check_factor(factor: object) -> int | float:
     if isinstance(factor, np.ndarray):
         if factor.size != 1:
             raise ValueError(f"factor must be one number, not an array of {factor.size}")
@@ -142,6 +142,6 @@ def _real(factor: object) -> int | float:
     return factor
 
 
-def _worded(factor: int | float) -> str:
+def _format_factor(factor: int | float) -> str:
     """Write equal numbers alike."""
     return str(int(factor)) if factor == int(factor) else repr(factor)

@@ -14,40 +14,40 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from allhands.coordinator.endpoint import Endpoint
-from allhands.coordinator.kv.blocking import OPTIONS, answer
-from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
+from allhands.coordinator.kv.blocking import SOCKET_OPTIONS, prove_to_coordinator
+from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q, make_deadline_error
 from allhands_proto import framing
 from allhands_proto.line_proof import new_nonce
 from allhands_proto.v1 import kv_pb2 as wire
 
-_BYTES_PER_FRAME = 256 * 1024
-_BYTES_UNREAD = 1024 * 1024
+_MAX_FRAME_BYTES = 256 * 1024
+_MAX_UNSENT_BYTES = 1024 * 1024
 
-Waiting: TypeAlias = "tuple[asyncio.Future[wire.Reply], float]"  # and the loop's time when due
+PendingReply: TypeAlias = "tuple[asyncio.Future[wire.Reply], float]"  # and the loop's time when due
 
 
-class AsyncLine(asyncio.Protocol):
+class AsyncKvConnection(asyncio.Protocol):
     """One connection; lives on the loop that `open` ran on."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._cutter = framing.FrameCutter()
-        self._greetings: asyncio.Queue[bytes | Exception] = asyncio.Queue()
-        self._is_known = False
-        self._is_choked = False
+        self._handshake_frames: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._is_authenticated = False
+        self._is_paused = False
         self._ids = itertools.count(1)
         self._outgoing: list[bytes] = []
-        self._waiting: dict[int, Waiting] = {}
+        self._pending: dict[int, PendingReply] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
-        self.failure: CallFailed | None = None
+        self.failure: KvCallError | None = None
         """Why the line is over, once it is."""
 
     @classmethod
     async def open(
-        cls, endpoint: Endpoint, port: CallsPort, tls: ssl.SSLContext | None
-    ) -> "AsyncLine":
+        cls, endpoint: Endpoint, port: KvPort, tls: ssl.SSLContext | None
+    ) -> "AsyncKvConnection":
         """Connect, and prove that both sides know the secret.
 
         Raises:
@@ -60,30 +60,32 @@ class AsyncLine(asyncio.Protocol):
             cls, endpoint.address.host, port.port, ssl=tls, server_hostname=name
         )
         try:
-            await line._greet(port.secret)
+            await line._authenticate(port.secret)
         except BaseException:
             line.close("it was not opened")
             raise
         return line
 
-    async def _greet(self, secret: bytes) -> None:
+    async def _authenticate(self, secret: bytes) -> None:
         ours = new_nonce()
         hello = wire.KvHello(nonce=ours).SerializeToString()
         self._write(framing.PREFACE + framing.framed(hello))
-        challenge = wire.KvChallenge.FromString(await self._greeting())
-        self._write(framing.framed(answer(secret, ours, challenge).SerializeToString()))
-        welcome = wire.KvWelcome.FromString(await self._greeting())
+        challenge = wire.KvChallenge.FromString(await self._read_handshake_frame())
+        self._write(
+            framing.framed(prove_to_coordinator(secret, ours, challenge).SerializeToString())
+        )
+        welcome = wire.KvWelcome.FromString(await self._read_handshake_frame())
         if welcome.HasField("refused"):
-            raise CallFailed.refused(welcome.refused)
-        self._is_known = True
+            raise KvCallError.from_refusal(welcome.refused)
+        self._is_authenticated = True
 
-    async def _greeting(self) -> bytes:
-        come = await self._greetings.get()
+    async def _read_handshake_frame(self) -> bytes:
+        come = await self._handshake_frames.get()
         if isinstance(come, Exception):
             raise come
         return come
 
-    async def call(self, call: KeyCall[Q, P], request: Q, timeout: float) -> P:
+    async def call(self, call: KvCall[Q, P], request: Q, timeout: float) -> P:
         """Make a call; it is under way before this first waits. Cancelled, it is withdrawn.
 
         Raises:
@@ -92,20 +94,20 @@ class AsyncLine(asyncio.Protocol):
         if self.failure is not None:
             raise self.failure
         if timeout <= 0:
-            raise too_late()
+            raise make_deadline_error()
         id = next(self._ids)
-        self._say(call.message(id, request, timeout))
+        self._send(call.encode(id, request, timeout))
         reply: asyncio.Future[wire.Reply] = self._loop.create_future()
-        due = self._loop.time() + timeout + call.patience
-        self._waiting[id] = reply, due
+        due = self._loop.time() + timeout + call.grace_seconds
+        self._pending[id] = reply, due
         if due < self._timer_due:
-            self._arm(due)
+            self._set_timer(due)
         try:
-            return call.answer(await reply)
+            return call.decode(await reply)
         except asyncio.CancelledError:
-            if self._waiting.pop(id, None) is not None and self.failure is None:
+            if self._pending.pop(id, None) is not None and self.failure is None:
                 withdrawn = wire.Call(id=id, cancel=wire.Cancel())
-                self._say(wire.Calls(calls=[withdrawn]).SerializeToString())
+                self._send(wire.Calls(calls=[withdrawn]).SerializeToString())
             raise
 
     def close(self, why: str = "this client has been closed") -> None:
@@ -119,43 +121,43 @@ class AsyncLine(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not descend from asyncio's.
         self._transport = made = cast(asyncio.Transport, transport)
-        for level, option, value in OPTIONS:
+        for level, option, value in SOCKET_OPTIONS:
             made.get_extra_info("socket").setsockopt(level, option, value)
-        made.set_write_buffer_limits(high=_BYTES_UNREAD)
+        made.set_write_buffer_limits(high=_MAX_UNSENT_BYTES)
 
     def data_received(self, data: bytes) -> None:
         try:
             for body in self._cutter.feed(data):
-                if self._is_known:
+                if self._is_authenticated:
                     for reply in wire.Replies.FromString(body).replies:
-                        self._replied(reply)
+                        self._complete(reply)
                 else:
-                    self._greetings.put_nowait(body)
+                    self._handshake_frames.put_nowait(body)
         except (framing.Malformed, DecodeError) as error:
-            self._greetings.put_nowait(error)
+            self._handshake_frames.put_nowait(error)
             self.close(f"the line carries something else: {error}")
 
     def pause_writing(self) -> None:
-        self._is_choked = True
+        self._is_paused = True
 
     def resume_writing(self) -> None:
-        self._is_choked = False
+        self._is_paused = False
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
         what = error or ConnectionError("the coordinator closed the connection")
-        self._greetings.put_nowait(what)
+        self._handshake_frames.put_nowait(what)
         self._fail(grpc.StatusCode.UNAVAILABLE, f"the line broke: {what}")
 
     # ------------------------------------------------------------ inside
 
-    def _replied(self, reply: wire.Reply) -> None:
-        waiting = self._waiting.pop(reply.id, None)
+    def _complete(self, reply: wire.Reply) -> None:
+        waiting = self._pending.pop(reply.id, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(reply)
 
-    def _say(self, message: bytes) -> None:
-        if not self._outgoing and not self._is_choked:
+    def _send(self, message: bytes) -> None:
+        if not self._outgoing and not self._is_paused:
             self._loop.call_soon(self._flush)
         self._outgoing.append(message)
 
@@ -170,39 +172,39 @@ class AsyncLine(asyncio.Protocol):
         outgoing, self._outgoing = self._outgoing, []
         begin = nbytes = 0
         for end, message in enumerate(outgoing):
-            if nbytes and nbytes + len(message) > _BYTES_PER_FRAME:
+            if nbytes and nbytes + len(message) > _MAX_FRAME_BYTES:
                 self._write(framing.framed(b"".join(outgoing[begin:end])))
                 begin, nbytes = end, 0
             nbytes += len(message)
         if begin < len(outgoing):
             self._write(framing.framed(b"".join(outgoing[begin:])))
 
-    def _arm(self, due: float) -> None:
+    def _set_timer(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due
-        self._timer = self._loop.call_at(due, self._look)
+        self._timer = self._loop.call_at(due, self._expire_calls)
 
-    def _look(self) -> None:
+    def _expire_calls(self) -> None:
         """End the calls whose time is over: mostly the coordinator has done so before."""
         self._timer, self._timer_due = None, math.inf
         now = self._loop.time()
-        for id, (reply, due) in list(self._waiting.items()):
+        for id, (reply, due) in list(self._pending.items()):
             if due <= now:
-                del self._waiting[id]
+                del self._pending[id]
                 if not reply.done():
-                    reply.set_exception(too_late())
-        if self._waiting:
-            self._arm(min(due for _, due in self._waiting.values()))
+                    reply.set_exception(make_deadline_error())
+        if self._pending:
+            self._set_timer(min(due for _, due in self._pending.values()))
 
     def _fail(self, code: grpc.StatusCode, why: str) -> None:
         if self.failure is not None:
             return
-        self.failure = CallFailed(code, why)
+        self.failure = KvCallError(code, why)
         if self._timer is not None:
             self._timer.cancel()
         self._outgoing.clear()
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._pending = self._pending, {}
         for reply, _ in waiting.values():
             if not reply.done():
-                reply.set_exception(CallFailed(code, why))
+                reply.set_exception(KvCallError(code, why))

@@ -19,21 +19,21 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from allhands.coordinator.endpoint import Endpoint, tls_context
-from allhands.coordinator.kv.calls import CallFailed, CallsPort, KeyCall, P, Q, too_late
+from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q, make_deadline_error
 from allhands_proto import forks, framing
 from allhands_proto.line_proof import is_proof, new_nonce, prove
 from allhands_proto.v1 import kv_pb2 as wire
 
 logger = logging.getLogger(__name__)
 
-_MOST = 32
+_MAX_CONNECTIONS = 32
 """Lines of one client; calls beyond that go by gRPC, which has room for any number."""
-OPENING_SECONDS = 2.0
+CONNECT_SECONDS = 2.0
 """A firewall that swallows what comes for the port costs this much, once."""
 _FIRST_BYTES = 4096
 _MORE_BYTES = 1 << 20
 
-OPTIONS = (
+SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # A coordinator whose host vanished without a word: waits end in 20 s, whatever their deadline.
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -44,24 +44,24 @@ OPTIONS = (
 )
 
 
-class Line:
+class KvConnection:
     """One connection, and one call at a time on it.
 
     All methods raise OSError where the connection is over, and Malformed or DecodeError where the
     other side speaks something else. After an error it is good for nothing.
     """
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
         self._poll = select.poll()
-        self._poll.register(connected, select.POLLIN)
+        self._poll.register(sock, select.POLLIN)
 
     @property
-    def is_quiet(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether nothing has come that nobody asked for, such as the end."""
         return not self._poll.poll(0)
 
-    def greet(self, secret: bytes, deadline: float) -> None:
+    def authenticate(self, secret: bytes, deadline: float) -> None:
         """Prove that both sides know the secret.
 
         Raises:
@@ -70,23 +70,25 @@ class Line:
         """
         ours = new_nonce()
         hello = wire.KvHello(nonce=ours).SerializeToString()
-        body = self._exchange(framing.PREFACE + framing.framed(hello), deadline)
-        proof = answer(secret, ours, wire.KvChallenge.FromString(body)).SerializeToString()
-        welcome = wire.KvWelcome.FromString(self._exchange(framing.framed(proof), deadline))
+        body = self._round_trip(framing.PREFACE + framing.framed(hello), deadline)
+        proof = prove_to_coordinator(
+            secret, ours, wire.KvChallenge.FromString(body)
+        ).SerializeToString()
+        welcome = wire.KvWelcome.FromString(self._round_trip(framing.framed(proof), deadline))
         if welcome.HasField("refused"):
-            raise CallFailed.refused(welcome.refused)
+            raise KvCallError.from_refusal(welcome.refused)
 
-    def call(self, call: KeyCall[Q, P], request: Q, deadline: float) -> wire.Reply:
+    def call(self, call: KvCall[Q, P], request: Q, deadline: float) -> wire.Reply:
         """Make a call, and return the reply, which may be a refusal.
 
         Raises:
             TimeoutError: there was none at the deadline.
         """
-        frame = framing.framed(call.message(1, request, _remaining(deadline)))
-        body = self._exchange(frame, deadline + call.patience)
+        frame = framing.framed(call.encode(1, request, _remaining(deadline)))
+        body = self._round_trip(frame, deadline + call.grace_seconds)
         return wire.Replies.FromString(body).replies[0]
 
-    def hang_up(self) -> None:
+    def shut_down(self) -> None:
         """End the connection; whoever waits on it, in any thread, has an error. Idempotent."""
         with contextlib.suppress(OSError):  # it is over already
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -95,36 +97,36 @@ class Line:
         """Free it; for the thread that has it to itself. Idempotent."""
         self._socket.close()
 
-    def _exchange(self, frame: bytes, deadline: float) -> bytes:
+    def _round_trip(self, frame: bytes, deadline: float) -> bytes:
         """Write a frame, and return the body of the one that answers it."""
-        self._limit(deadline)
+        self._set_deadline(deadline)
         self._socket.sendall(frame)
         come = self._socket.recv(_FIRST_BYTES)
         while len(come) < framing.HEADER:
             if not come:
                 raise ConnectionError("the coordinator closed the connection")
-            self._limit(deadline)
-            come += self._some(framing.HEADER - len(come))
+            self._set_deadline(deadline)
+            come += self._receive(framing.HEADER - len(come))
         missing = framing.body_length(come, framing.LARGEST_FRAME) + framing.HEADER - len(come)
         if missing <= 0:
             return come[framing.HEADER :]
         parts = [come[framing.HEADER :]]
         while missing:
-            self._limit(deadline)
-            parts.append(self._some(missing))
+            self._set_deadline(deadline)
+            parts.append(self._receive(missing))
             missing -= len(parts[-1])
         return b"".join(parts)
 
-    def _some(self, most: int) -> bytes:
-        if not (come := self._socket.recv(min(most, _MORE_BYTES))):
+    def _receive(self, max_bytes: int) -> bytes:
+        if not (come := self._socket.recv(min(max_bytes, _MORE_BYTES))):
             raise ConnectionError("the coordinator closed the connection")
         return come
 
-    def _limit(self, deadline: float) -> None:
+    def _set_deadline(self, deadline: float) -> None:
         self._socket.settimeout(_remaining(deadline))
 
 
-def answer(secret: bytes, nonce: bytes, challenge: wire.KvChallenge) -> wire.KvProof:
+def prove_to_coordinator(secret: bytes, nonce: bytes, challenge: wire.KvChallenge) -> wire.KvProof:
     """Check a coordinator's proof for the hello with that nonce, and return the caller's.
 
     Raises:
@@ -135,58 +137,58 @@ def answer(secret: bytes, nonce: bytes, challenge: wire.KvChallenge) -> wire.KvP
     return wire.KvProof(proof=prove(secret, "caller", nonce, challenge.nonce))
 
 
-class Lines:
+class KvConnectionPool:
     """The lines of one client, which any of its threads may use.
 
     `find_port` asks the coordinator, within so many seconds, where it takes lines; None: nowhere.
     """
 
-    def __init__(self, endpoint: Endpoint, find_port: Callable[[float], CallsPort | None]) -> None:
+    def __init__(self, endpoint: Endpoint, find_port: Callable[[float], KvPort | None]) -> None:
         self._endpoint = endpoint
         self._find_port = find_port
-        self._port: CallsPort | None = None
-        self._has_none = False
+        self._port: KvPort | None = None
+        self._is_kv_unavailable = False
         """No line is to be had, for good."""
         self._tls: ssl.SSLContext | None = None
-        self._idle: deque[Line] = deque()
-        self._all: set[Line] = set()
-        self._room = _MOST
+        self._idle: deque[KvConnection] = deque()
+        self._connections: set[KvConnection] = set()
+        self._free_count = _MAX_CONNECTIONS
         self._lock = threading.Lock()
         self._closed = threading.Event()
         forks.hold(self)
-        weakref.finalize(self, _close_all, self._all).atexit = False
+        weakref.finalize(self, _close_all, self._connections).atexit = False
 
-    def call(self, call: KeyCall[Q, P], request: Q, deadline: float) -> P | None:
+    def call(self, call: KvCall[Q, P], request: Q, deadline: float) -> P | None:
         """Make a call; None: it has not been made, for there is no line to be had.
 
         Raises:
             CallFailed: the coordinator refuses, or the line broke, or the time is over.
             grpc.RpcError: asking for the port has failed.
         """
-        if (line := self._idle_line() or self._new_line(deadline)) is None:
+        if (line := self._take_idle() or self._open_new(deadline)) is None:
             return None
         try:
             reply = line.call(call, request, deadline)
         except TimeoutError as error:
             self._drop(line)
-            raise too_late() from error
+            raise make_deadline_error() from error
         except (OSError, framing.Malformed, DecodeError, IndexError) as error:
             self._drop(line)
-            raise CallFailed(grpc.StatusCode.UNAVAILABLE, f"the line broke: {error}") from error
+            raise KvCallError(grpc.StatusCode.UNAVAILABLE, f"the line broke: {error}") from error
         except BaseException:  # Ctrl-C: what is under way on the line nobody will read
             self._drop(line)
             raise
         self._idle.append(line)
         if self._closed.is_set():
             self.close()  # the one under way may not have seen it
-        return call.answer(reply)
+        return call.decode(reply)
 
     def close(self) -> None:
         """End all lines; who waits has CallFailed. Idempotent."""
         with self._lock:
             self._closed.set()
-            for line in self._all:
-                line.hang_up()
+            for line in self._connections:
+                line.shut_down()
         with contextlib.suppress(IndexError):
             while True:
                 self._drop(self._idle.pop())
@@ -196,61 +198,61 @@ class Lines:
 
         What is said on a line that parent and child both hold, nobody can tell apart.
         """
-        for line in self._all:
+        for line in self._connections:
             line.close()  # which does not end it for the parent
         self._idle.clear()
-        self._all.clear()
-        self._room = _MOST
+        self._connections.clear()
+        self._free_count = _MAX_CONNECTIONS
         # Another thread of the parent may have held their locks.
         self._lock = threading.Lock()
         is_closed, self._closed = self._closed.is_set(), threading.Event()
         if is_closed:
             self._closed.set()
 
-    def _idle_line(self) -> Line | None:
+    def _take_idle(self) -> KvConnection | None:
         while self._idle:
             try:
                 line = self._idle.pop()
             except IndexError:  # another thread was faster
                 break
-            if line.is_quiet:
+            if line.is_usable:
                 return line
             self._drop(line)
         return None
 
-    def _new_line(self, deadline: float) -> Line | None:
+    def _open_new(self, deadline: float) -> KvConnection | None:
         with self._lock:
-            if not self._room:
+            if not self._free_count:
                 return None
-            self._room -= 1
+            self._free_count -= 1
         line = None
         try:
-            line = self._opened(deadline)
+            line = self._try_open(deadline)
         finally:
             with self._lock:
                 if line is None:
-                    self._room += 1
+                    self._free_count += 1
                 else:
-                    self._all.add(line)
+                    self._connections.add(line)
         if line is not None and self._closed.is_set():
-            line.hang_up()  # close() may not have seen it
+            line.shut_down()  # close() may not have seen it
         return line
 
-    def _opened(self, deadline: float) -> Line | None:
+    def _try_open(self, deadline: float) -> KvConnection | None:
         if self._closed.is_set():
-            raise CallFailed(grpc.StatusCode.CANCELLED, "this client has been closed")
-        if self._has_none:
+            raise KvCallError(grpc.StatusCode.CANCELLED, "this client has been closed")
+        if self._is_kv_unavailable:
             return None
         if (port := self._port) is not None:
             with contextlib.suppress(OSError, framing.Malformed, DecodeError):
-                return self._open(port, deadline)
+                return self._open_in_time(port, deadline)
             # There may be another coordinator in the place of that one.
         port = self._port = self._find_port(max(deadline - time.monotonic(), 0.0))
         if port is None:
-            self._has_none = True
+            self._is_kv_unavailable = True
             return None
         try:
-            return self._open(port, deadline)
+            return self._open_in_time(port, deadline)
         except (OSError, framing.Malformed, DecodeError) as error:
             logger.info(
                 "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
@@ -258,29 +260,29 @@ class Lines:
                 self._endpoint.address.target,
                 error,
             )
-            self._has_none = True
+            self._is_kv_unavailable = True
             return None
 
-    def _open(self, port: CallsPort, deadline: float) -> Line:
+    def _open_in_time(self, port: KvPort, deadline: float) -> KvConnection:
         """Connect.
 
         Raises:
             OSError, framing.Malformed, DecodeError: it cannot be done.
             CallFailed: it is refused, or the caller's time is over.
         """
-        limit = min(deadline, time.monotonic() + OPENING_SECONDS)
+        limit = min(deadline, time.monotonic() + CONNECT_SECONDS)
         try:
-            return self._connected(port, limit)
+            return self._connect(port, limit)
         except TimeoutError as error:
             if limit == deadline:
-                raise too_late() from error
+                raise make_deadline_error() from error
             raise
 
-    def _connected(self, port: CallsPort, deadline: float) -> Line:
+    def _connect(self, port: KvPort, deadline: float) -> KvConnection:
         host = self._endpoint.address.host
         connected = socket.create_connection((host, port.port), _remaining(deadline))
         try:
-            for level, option, value in OPTIONS:
+            for level, option, value in SOCKET_OPTIONS:
                 connected.setsockopt(level, option, value)
             if self._endpoint.tls_ca is not None:
                 if self._tls is None:
@@ -289,23 +291,23 @@ class Lines:
                 connected = self._tls.wrap_socket(
                     connected, server_hostname=self._endpoint.tls_name or host
                 )
-            line = Line(connected)
-            line.greet(port.secret, deadline)
+            line = KvConnection(connected)
+            line.authenticate(port.secret, deadline)
         except BaseException:
             connected.close()
             raise
         return line
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, connection: KvConnection) -> None:
         with self._lock:
-            if line in self._all:
-                self._all.remove(line)
-                self._room += 1
-        line.close()
+            if connection in self._connections:
+                self._connections.remove(connection)
+                self._free_count += 1
+        connection.close()
 
 
-def _close_all(lines: set[Line]) -> None:
-    for line in lines:
+def _close_all(connections: set[KvConnection]) -> None:
+    for line in connections:
         line.close()
 
 

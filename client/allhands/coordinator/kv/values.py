@@ -14,7 +14,7 @@ def encode(value: bytes | str) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def checked(key: str) -> str:
+def check_key(key: str) -> str:
     """Return the key to be written.
 
     Raises:
@@ -25,7 +25,7 @@ def checked(key: str) -> str:
     return key
 
 
-def paired(keys: Sequence[str], values: Sequence[bytes | str]) -> Mapping[str, bytes]:
+def pair_up(keys: Sequence[str], values: Sequence[bytes | str]) -> Mapping[str, bytes]:
     """Put keys and values together; of a key given twice the last value counts.
 
     Raises:
@@ -33,10 +33,10 @@ def paired(keys: Sequence[str], values: Sequence[bytes | str]) -> Mapping[str, b
     """
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys, but {len(values)} values")
-    return {checked(key): encode(value) for key, value in zip(keys, values, strict=True)}
+    return {check_key(key): encode(value) for key, value in zip(keys, values, strict=True)}
 
 
-def summed(key: str, held: bytes, amount: int) -> int:
+def add_decimal(key: str, held: bytes, amount: int) -> int:
     """Return the sum of the decimal number that the key holds and the amount.
 
     Raises:
@@ -50,8 +50,8 @@ def summed(key: str, held: bytes, amount: int) -> int:
     return total
 
 
-def quoted(keys: Iterable[str], most: int = 8) -> str:
+def format_keys(keys: Iterable[str], max_listed: int = 8) -> str:
     """Name the keys in an error's text, the first few of many."""
     listed = [*keys]
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return f"key{'' if len(listed) == 1 else 's'} {', '.join(map(repr, listed[:most]))}{more}"
+    more = f" and {len(listed) - max_listed} more" if len(listed) > max_listed else ""
+    return f"key{'' if len(listed) == 1 else 's'} {', '.join(map(repr, listed[:max_listed]))}{more}"

@@ -9,41 +9,41 @@ from allhands.verdicts import AbsentRank, describe_absent_rank
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 5.0
+MAX_PATIENCE = 5.0
 """Seconds after which a blocked call is told of in any case, also while there is no history."""
-SHORTEST = 1.0
+MIN_PATIENCE = 1.0
 """Seconds before which none is, however regular calls were."""
-_ENOUGH = 16
+_MIN_HISTORY = 16
 """Calls that make a history."""
 _DEVIATIONS = 10.0
 """Standard deviations of regular waits that make a wait irregular."""
-_SHOWN = 4
+_MAX_SHOWN = 4
 """Silent ranks that one warning describes."""
-_NORMAL = 1.4826
+_MAD_TO_DEVIATION = 1.4826
 """Times the median absolute deviation: the standard deviation of a normal distribution."""
 
 
-def patience(waits: Iterable[float]) -> float:
+def compute_patience(durations: Iterable[float]) -> float:
     """Return after how many seconds a wait is out of the ordinary, given those of calls before.
 
     That is their median plus a multiple of their median absolute deviation: a few long ones, as
     for a checkpoint, do not move it.
     """
-    known = list(waits)
-    if len(known) < _ENOUGH:
-        return LONGEST
-    usual = _median(known)
-    spread = _median(abs(wait - usual) for wait in known)
-    return min(max(usual + _DEVIATIONS * _NORMAL * spread, SHORTEST), LONGEST)
+    known = list(durations)
+    if len(known) < _MIN_HISTORY:
+        return MAX_PATIENCE
+    usual = _compute_median(known)
+    spread = _compute_median(abs(wait - usual) for wait in known)
+    return min(max(usual + _DEVIATIONS * _MAD_TO_DEVIATION * spread, MIN_PATIENCE), MAX_PATIENCE)
 
 
-def _median(values: Iterable[float]) -> float:
+def _compute_median(values: Iterable[float]) -> float:
     # The one of `statistics` brings fractions and decimals into every rank: 0.4 MiB.
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-class Stall:
+class SlowCall:
     """One blocked call; logs a warning when its time has come, and again whenever that doubles.
 
     The records have an `allhands` attribute for programs: a dict with `event` ("stall", or
@@ -54,12 +54,12 @@ class Stall:
     def __init__(
         self,
         what: str,
-        facts: dict[str, object],
-        waiting_for: Callable[[], Sequence[int]],
-        name: Callable[[int], str],
-        silent: Callable[[], Mapping[int, AbsentRank]],
-        begun: float,
-        after: float,
+        log_fields: dict[str, object],
+        list_awaited: Callable[[], Sequence[int]],
+        describe_rank: Callable[[int], str],
+        find_silent_ranks: Callable[[], Mapping[int, AbsentRank]],
+        started_at: float,
+        patience: float,
         deadline: float,
     ) -> None:
         """Begin to watch a call that began at an instant, and is told of `after` so long.
@@ -69,62 +69,67 @@ class Stall:
         for a rank that waits for one of them. Then it is told of at once.
         """
         self._what = what
-        self._facts = facts
-        self._waiting_for = waiting_for
-        self._name = name
-        self._silent = silent
-        self._begun = begun
-        self._after = after
+        self._log_fields = log_fields
+        self._list_awaited = list_awaited
+        self._describe_rank = describe_rank
+        self._find_silent_ranks = find_silent_ranks
+        self._started_at = started_at
+        self._patience = patience
         self._deadline = deadline
         self._has_warned = False
         self._is_over = False
-        self._timer = self._later()
+        self._timer = self._schedule()
 
-    def end(self, *, well: bool) -> None:
+    def end(self, *, has_succeeded: bool) -> None:
         """Learn that the call is over; where it was told of and ended `well`, say so. Idempotent.
 
         What it ended in otherwise, its error says.
         """
         self._timer.cancel()
         self._is_over = True
-        if self._has_warned and well:
-            waited = time.monotonic() - self._begun
-            facts = {**self._facts, "event": "stall over", "seconds": waited, "waiting_for": []}
+        if self._has_warned and has_succeeded:
+            waited = time.monotonic() - self._started_at
+            facts = {
+                **self._log_fields,
+                "event": "stall over",
+                "seconds": waited,
+                "waiting_for": [],
+            }
             logger.warning("%s went on after %.1f s", self._what, waited, extra={"allhands": facts})
         self._has_warned = False
 
-    def learn(self) -> None:
+    def on_peer_silent(self) -> None:
         """Learn that a rank of the group has fallen silent; tell it, unless the call is over."""
         if not self._is_over:
             self._timer.cancel()
             self._warn()
 
-    def _later(self) -> asyncio.TimerHandle:
-        remaining = self._begun + self._after - time.monotonic()
-        if not self._has_warned and self._silent():
+    def _schedule(self) -> asyncio.TimerHandle:
+        remaining = self._started_at + self._patience - time.monotonic()
+        if not self._has_warned and self._find_silent_ranks():
             remaining = 0
         return asyncio.get_running_loop().call_later(max(remaining, 0), self._warn)
 
     def _warn(self) -> None:
         now = time.monotonic()
-        ranks = list(self._waiting_for())
-        found = self._silent()
+        ranks = list(self._list_awaited())
+        found = self._find_silent_ranks()
         facts = {
-            **self._facts,
+            **self._log_fields,
             "event": "stall",
-            "seconds": now - self._begun,
+            "seconds": now - self._started_at,
             "waiting_for": ranks,
             "states": {rank: one.state for rank, one in found.items()},
         }
         logger.warning(
             "%s has been blocked for %.1f s, waiting for %s; its deadline is in %.1f s%s",
             self._what,
-            now - self._begun,
-            ", ".join(map(self._name, ranks)) or "nobody in particular",
+            now - self._started_at,
+            ", ".join(map(self._describe_rank, ranks)) or "nobody in particular",
             self._deadline - now,
-            "".join(f"; {describe_absent_rank(one)}" for one in [*found.values()][:_SHOWN]),
+            "".join(f"; {describe_absent_rank(one)}" for one in [*found.values()][:_MAX_SHOWN]),
             extra={"allhands": facts},
         )
         self._has_warned = True
-        self._after = 2 * max(self._after, now - self._begun)
-        self._timer = self._later()
+        self._patience = 2 * max(self._patience, now - self._started_at)
+        self._timer = self._schedule()

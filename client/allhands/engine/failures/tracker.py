@@ -8,35 +8,35 @@ from functools import partial
 from typing import NoReturn, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from allhands.collectives.signature import Call
+from allhands.collectives.signature import CallSignature
 from allhands.engine.failures import call_errors
-from allhands.engine.failures.call_errors import Failure, Registry
-from allhands.engine.failures.losses import Losses
-from allhands.engine.failures.slow_calls import Stall, patience
+from allhands.engine.failures.call_errors import ErrorFactory, PeerDirectory
+from allhands.engine.failures.losses import FailureLog
+from allhands.engine.failures.slow_calls import SlowCall, compute_patience
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError
-from allhands.transport.frame import Key
+from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
 from allhands.verdicts import AbsentRank, CallCancellation, Verdict
 
 T = TypeVar("T")
-Found: TypeAlias = Verdict | CallCancellation | None
+VerdictReply: TypeAlias = Verdict | CallCancellation | None
 
 ASK_AFTER = 1.0
 """Seconds of being blocked after which the coordinator is asked for a verdict at the deadline."""
-LATE = 1.0
+VERDICT_GRACE = 1.0
 """Seconds after the deadline in which the verdict still counts."""
-_HEARSAY_SECONDS = 0.5
+_REASON_SECONDS = 0.5
 """How long what made a peer give a call up may take to be heard of here."""
 _MISMATCH_SECONDS = 0.5
 """How long the calls of all ranks are collected before a mismatch is raised."""
-_SOON_SECONDS = 0.25
+_ANSWER_DELAY = 0.25
 """How long a rank that is asked for a call waits to make it before it says what it does instead."""
-HISTORY = 64
+CALL_HISTORY = 64
 """Calls that can still be named to a peer that comes late with another one."""
 
 
-class Endings:
+class FailureTracker:
     """Who has failed, who has left after which call, who called what; lives on the loop."""
 
     def __init__(
@@ -46,197 +46,211 @@ class Endings:
         rank: int,
         group: int,
         mesh: Mesh,
-        registry: Registry,
-        doing: Callable[[], str],
-        losses: Losses,
+        directory: PeerDirectory,
+        describe_activity: Callable[[], str],
+        failure_log: FailureLog,
     ) -> None:
         """`doing` says what this rank does now, for people: "is in barrier #7"."""
-        self.where: Callable[[int], str] = lambda sequence: ""
+        self.find_call_site: Callable[[int], str] = lambda sequence: ""
         """Says where in the program this rank made a call: "train.py:31 in step"; "": unknown."""
-        self.waits: deque[float] = deque(maxlen=HISTORY)
+        self.durations: deque[float] = deque(maxlen=CALL_HISTORY)
         """How long the latest calls over links took, in seconds."""
-        self._doing = doing
+        self._describe_activity = describe_activity
         self._name = name
         self._ranks = tuple(ranks)
         self._rank = rank
         self._group = group
         self._mesh = mesh
-        self._registry = registry
-        self._losses = losses
-        self._stalls: WeakSet[Stall] = WeakSet()
-        self._heard = asyncio.Event()
+        self._directory = directory
+        self._failure_log = failure_log
+        self._slow_calls: WeakSet[SlowCall] = WeakSet()
+        self._failure_known = asyncio.Event()
         """Set once the group has failed, or a rank has left it."""
-        self._history: dict[int, Call | str] = {}
-        self._answered: dict[int, set[int]] = {}
+        self._own_calls: dict[int, CallSignature | str] = {}
+        self._answered_peers: dict[int, set[int]] = {}
         """The ranks of the world that were told this rank's call, by its number."""
-        self._asked: dict[int, set[int]] = {}
+        self._unanswered_peers: dict[int, set[int]] = {}
         """The ranks of the world that are to be told of a call which has not begun here."""
-        self._refusals: dict[int, dict[int, str]] = {}
-        self._refused = asyncio.Event()
+        self._peer_calls: dict[int, dict[int, str]] = {}
+        self._peer_call_known = asyncio.Event()
 
     # ------------------------------------------------------------ what is known
 
-    def fail(self, failure: Failure) -> bool:
+    def fail(self, failure: ErrorFactory) -> bool:
         """Take in what ends the group; say whether nothing had ended it before."""
-        is_first = self._losses.fail(failure)
-        self._heard.set()
+        is_first = self._failure_log.fail(failure)
+        self._failure_known.set()
         return is_first
 
-    def close(self, failure: Failure) -> bool:
+    def close(self, failure: ErrorFactory) -> bool:
         """Take in that this rank ends the group; say whether nothing had ended it before."""
-        is_first = self._losses.close(failure)
-        self._heard.set()
+        is_first = self._failure_log.close(failure)
+        self._failure_known.set()
         return is_first
 
-    def end(self, failure: Failure) -> None:
+    def replace_failure(self, failure: ErrorFactory) -> None:
         """Take in what calls are told from now on, instead of what was taken in before."""
-        self._losses.replace(failure)
-        self._heard.set()
+        self._failure_log.replace(failure)
+        self._failure_known.set()
 
-    def leave(self, rank: int, completed: int, failure: Failure, *, is_fault: bool) -> None:
+    def record_departure(
+        self, rank: int, completed: int, failure: ErrorFactory, *, is_fault: bool
+    ) -> None:
         """Take in that a rank of the world left after call number `completed`."""
-        self._losses.leave(rank, completed, failure, is_fault=is_fault)
-        self._heard.set()
+        self._failure_log.record_departure(rank, completed, failure, is_fault=is_fault)
+        self._failure_known.set()
 
-    def give_up(self, sequence: int, given: CallCancellation) -> Failure:
+    def record_give_up(self, sequence: int, give_up: CallCancellation) -> ErrorFactory:
         """Take in that a rank has given a call up on purpose; return what ends it here."""
-        return self._losses.give_up(sequence, partial(call_errors.cancelled, given=given))
+        return self._failure_log.record_give_up(
+            sequence, partial(call_errors.build_given_up_error, give_up=give_up)
+        )
 
-    def tell(self, sequence: int, reason: str) -> None:
+    def send_give_up(self, sequence: int, reason: str) -> None:
         """Tell the others that this rank gives a call up, and why."""
-        self._registry.gave_up(self._name, self._ranks, sequence, reason)
+        self._directory.send_give_up(self._name, self._ranks, sequence, reason)
 
-    def reason(self, sequence: int) -> Failure | None:
+    def find_failure(self, sequence: int) -> ErrorFactory | None:
         """Return why a call cannot end well, if that is known; see `losses`."""
-        return self._losses.reason(sequence)
+        return self._failure_log.find_failure(sequence)
 
     def has_left(self, rank: int) -> bool:
         """Say whether a rank of the world has left."""
-        return self._losses.has_left(rank)
+        return self._failure_log.has_left(rank)
 
-    def limits(self) -> list[int]:
+    def list_last_calls(self) -> list[int]:
         """Return after which calls ranks have left."""
-        return self._losses.limits()
+        return self._failure_log.list_last_calls()
 
     # ------------------------------------------------------------ who called what
 
-    def begin(self, sequence: int, call: Call | str) -> None:
+    def record_own_call(self, sequence: int, call: CallSignature | str) -> None:
         """Remember what this rank calls under a number."""
-        self._history[sequence] = call
-        self._history.pop(sequence - HISTORY, None)
+        self._own_calls[sequence] = call
+        self._own_calls.pop(sequence - CALL_HISTORY, None)
 
-    def said(self, sequence: int) -> str | None:
+    def find_own_call(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
-        call = self._history.get(sequence)
-        return None if call is None else self.row(sequence, call)
+        call = self._own_calls.get(sequence)
+        return None if call is None else self.format_row(sequence, call)
 
-    def row(self, sequence: int, call: Call | str) -> str:
+    def format_row(self, sequence: int, call: CallSignature | str) -> str:
         """Return the row of this rank in the table of a mismatch."""
-        where = self.where(sequence)
-        label = call.label if isinstance(call, Call) else ""
+        where = self.find_call_site(sequence)
+        label = call.label if isinstance(call, CallSignature) else ""
         shown = f"{call} labelled {label!r}" if label else str(call)
         return f"{shown} at {where}" if where else shown
 
     def conclude(self, sequence: int) -> None:
         """Forget what others called, or gave up, up to a number."""
-        self._losses.conclude(sequence)
-        if self._refusals:
-            self._refusals = {at: table for at, table in self._refusals.items() if at > sequence}
-        if self._answered:
-            for old in [at for at in self._answered if at <= sequence - HISTORY]:
-                del self._answered[old]
+        self._failure_log.conclude(sequence)
+        if self._peer_calls:
+            self._peer_calls = {
+                at: table for at, table in self._peer_calls.items() if at > sequence
+            }
+        if self._answered_peers:
+            for old in [at for at in self._answered_peers if at <= sequence - CALL_HISTORY]:
+                del self._answered_peers[old]
 
-    def refused(self, rank: int, sequence: int, call: str) -> None:
+    def record_peer_call(self, rank: int, sequence: int, call: str) -> None:
         """Take in what a rank of the group called under a number; what it said first counts."""
-        self._refusals.setdefault(sequence, {}).setdefault(rank, call)
-        self._refused.set()
+        self._peer_calls.setdefault(sequence, {}).setdefault(rank, call)
+        self._peer_call_known.set()
 
-    def is_refused(self, sequence: int) -> bool:
+    def has_mismatch(self, sequence: int) -> bool:
         """Say whether a rank is known to have made another call."""
-        return sequence in self._refusals
+        return sequence in self._peer_calls
 
-    def answer(self, peer: int, sequence: int, call: str) -> None:
+    def send_own_call(self, peer: int, sequence: int, call: str) -> None:
         """Say once to a rank of the world what this one called."""
-        answered = self._answered.setdefault(sequence, set())
+        answered = self._answered_peers.setdefault(sequence, set())
         if peer not in answered:
             answered.add(peer)
-            self._mesh.refuse(peer, Key(self._group, sequence), call)
+            self._mesh.send_nack(peer, MessageKey(self._group, sequence), call)
 
-    def answer_soon(self, peer: int, sequence: int, said: Callable[[int], str | None]) -> None:
+    def send_own_call_soon(
+        self, peer: int, sequence: int, find_own_call: Callable[[int], str | None]
+    ) -> None:
         """Say to a rank of the world what this one `said` under a number, or does instead.
 
         It may be about to make that call: then its row is the same in all tables.
         """
-        asked = self._asked.setdefault(sequence, set())
+        asked = self._unanswered_peers.setdefault(sequence, set())
         if not asked:
-            asyncio.get_running_loop().call_later(_SOON_SECONDS, self._tell, sequence, said)
+            asyncio.get_running_loop().call_later(
+                _ANSWER_DELAY, self._answer_waiting_peers, sequence, find_own_call
+            )
         asked.add(peer)
 
-    def _tell(self, sequence: int, said: Callable[[int], str | None]) -> None:
-        call = said(sequence) or f"has not called it: {self._doing()}"
-        for peer in self._asked.pop(sequence, ()):
-            self.answer(peer, sequence, call)
+    def _answer_waiting_peers(
+        self, sequence: int, find_own_call: Callable[[int], str | None]
+    ) -> None:
+        call = find_own_call(sequence) or f"has not called it: {self._describe_activity()}"
+        for peer in self._unanswered_peers.pop(sequence, ()):
+            self.send_own_call(peer, sequence, call)
 
     # ------------------------------------------------------------ errors
 
-    def named(self, operation: str, sequence: int, label: str | None) -> str:
+    def name_call(self, operation: str, sequence: int, label: str | None) -> str:
         """Name a call, for people."""
         shown = f" ({label})" if label else ""
         return f"{operation} #{sequence}{shown} of group {self._name!r}"
 
-    async def disagree(self, what: str, sequence: int, call: Call) -> NoReturn:
+    async def raise_mismatch(self, what: str, sequence: int, call: CallSignature) -> NoReturn:
         """Tell all ranks what this one called, collect what they called, and raise."""
-        mine = self.row(sequence, call)
+        mine = self.format_row(sequence, call)
         for peer in self._ranks:
             if peer != self._ranks[self._rank]:
-                self.answer(peer, sequence, mine)
-        table = self._refusals.setdefault(sequence, {})
+                self.send_own_call(peer, sequence, mine)
+        table = self._peer_calls.setdefault(sequence, {})
         until = time.monotonic() + _MISMATCH_SECONDS
         while len(table) < len(self._ranks) - 1:
-            self._refused.clear()
-            if not await first(self._refused.wait(), timeout=until - time.monotonic()):
+            self._peer_call_known.clear()
+            if not await wait_first(self._peer_call_known.wait(), timeout=until - time.monotonic()):
                 break
-        raise call_errors.mismatch(what, self._rank, {**table, self._rank: mine})
+        raise call_errors.build_mismatch_error(what, self._rank, {**table, self._rank: mine})
 
-    async def hear_why(self) -> None:
+    async def await_failure_reason(self) -> None:
         """Wait for what made ranks give a call up, if this rank will probably hear of it too."""
-        if not await self._registry.all_present(self._ranks):
+        if not await self._directory.are_all_present(self._ranks):
             # They may wait for this rank meanwhile, in their next call: so not in vain.
-            await first(self._heard.wait(), timeout=_HEARSAY_SECONDS)
+            await wait_first(self._failure_known.wait(), timeout=_REASON_SECONDS)
 
-    async def given_up(
-        self, operation: str, sequence: int, label: str | None, culprits: Sequence[int]
+    async def await_abandoned_error(
+        self, operation: str, sequence: int, label: str | None, offenders: Sequence[int]
     ) -> AllhandsError:
         """Return the error of a call that ranks of the group gave up, of which they have told."""
-        what = self.named(operation, sequence, label)
+        what = self.name_call(operation, sequence, label)
         found: Verdict | None = None
         for is_last in (False, True):
-            asking = self.ask(sequence, operation, culprits, time.monotonic())
+            asking = self.request_verdict(sequence, operation, offenders, time.monotonic())
             try:
-                await first(asking, timeout=LATE)
+                await wait_first(asking, timeout=VERDICT_GRACE)
                 answer = asking.result() if asking.done() else None
             finally:
-                await stop(asking)
-            if (reason := self.reason(sequence)) is not None:
+                await cancel_and_wait(asking)
+            if (reason := self.find_failure(sequence)) is not None:
                 return reason(what)
             if isinstance(answer, CallCancellation):
-                return call_errors.cancelled(what, answer)
+                return call_errors.build_given_up_error(what, answer)
             found = answer
             if not is_last:  # what they tell the coordinator may be on its way there
-                await first(self._heard.wait(), timeout=_SOON_SECONDS)
-        gave_up = [self._ranks[rank] for rank in culprits]
-        names = [self._registry.name(rank) for rank in gave_up]
+                await wait_first(self._failure_known.wait(), timeout=_ANSWER_DELAY)
+        gave_up = [self._ranks[rank] for rank in offenders]
+        names = [self._directory.describe_rank(rank) for rank in gave_up]
         mine = self._ranks[self._rank]
         waited = [] if found is None else [rank for rank in found.ranks if rank != mine]
         ranks = waited or gave_up
-        return call_errors.given_up(what, operation, sequence, label, names, ranks, found)
+        return call_errors.build_abandoned_error(
+            what, operation, sequence, label, names, ranks, found
+        )
 
-    def not_passed(
+    def build_monitored_barrier_error(
         self, work: Work, timeout: float, found: Verdict, names_all: bool
     ) -> AllhandsError:
         """Return the error of a monitored barrier that failed."""
-        return call_errors.failed_to_pass(
-            self.named(work.operation, work.sequence, work.label),
+        return call_errors.build_monitored_barrier_error(
+            self.name_call(work.operation, work.sequence, work.label),
             work.operation,
             work.sequence,
             work.label,
@@ -250,11 +264,11 @@ class Endings:
         operation: str,
         sequence: int,
         label: str | None,
-        waiting_for: Callable[[], Sequence[int]],
-        begun: float,
+        list_awaited: Callable[[], Sequence[int]],
+        started_at: float,
         deadline: float,
-        waits: Iterable[float] | None = None,
-    ) -> Stall:
+        durations: Iterable[float] | None = None,
+    ) -> SlowCall:
         """Watch a call that is blocked; `waits` are how long calls before it were, if not known."""
         facts = {
             "group": self._name,
@@ -262,69 +276,71 @@ class Endings:
             "sequence": sequence,
             "label": label,
         }
-        what = self.named(operation, sequence, label)
-        where = self.where(sequence)
-        stall = Stall(
+        what = self.name_call(operation, sequence, label)
+        where = self.find_call_site(sequence)
+        stall = SlowCall(
             f"{what} at {where}" if where else what,
             facts,
-            waiting_for,
-            lambda rank: self._registry.name(self._ranks[rank]),
-            self._silent,
-            begun,
-            patience(self.waits if waits is None else waits),
+            list_awaited,
+            lambda rank: self._directory.describe_rank(self._ranks[rank]),
+            self._find_silent_ranks,
+            started_at,
+            compute_patience(self.durations if durations is None else durations),
             deadline,
         )
-        self._stalls.add(stall)
+        self._slow_calls.add(stall)
         return stall
 
-    def learn(self) -> None:
+    def on_peer_silent(self) -> None:
         """Take in that a rank of the group has fallen silent though it lives."""
-        for stall in list(self._stalls):
-            stall.learn()
+        for stall in list(self._slow_calls):
+            stall.on_peer_silent()
 
-    def _silent(self) -> dict[int, AbsentRank]:
-        found = {place: self._registry.condition_of(at) for place, at in enumerate(self._ranks)}
+    def _find_silent_ranks(self) -> dict[int, AbsentRank]:
+        found = {place: self._directory.get_condition(at) for place, at in enumerate(self._ranks)}
         return {place: one for place, one in found.items() if one is not None}
 
-    def ask(
-        self, sequence: int, operation: str, waiting_for: Sequence[int], deadline: float
-    ) -> "asyncio.Task[Found]":
+    def request_verdict(
+        self, sequence: int, operation: str, awaited_ranks: Sequence[int], deadline: float
+    ) -> "asyncio.Task[VerdictReply]":
         """Ask the coordinator who is missing in a call; it says so at the deadline, or soon after.
 
         It knows earlier of a call that a rank gave up.
         """
-        awaited = [self._ranks[rank] for rank in waiting_for]
+        awaited = [self._ranks[rank] for rank in awaited_ranks]
         seconds = deadline - time.monotonic()
-        judging = self._registry.judge(self._name, sequence, operation, awaited, seconds)
+        judging = self._directory.judge(self._name, sequence, operation, awaited, seconds)
         return asyncio.ensure_future(judging)
 
-    def timed_out(
+    def build_timeout_error(
         self,
         operation: str,
         sequence: int,
         label: str | None,
         timeout: float,
-        asking: "asyncio.Task[Found] | None",
-        waiting_for: Sequence[int],
+        verdict_task: "asyncio.Task[VerdictReply] | None",
+        awaited_ranks: Sequence[int],
     ) -> AllhandsError:
         """Return the error of a call whose deadline has passed; ranks are those of the group."""
-        found = asking.result() if asking is not None and asking.done() else None
+        found = verdict_task.result() if verdict_task is not None and verdict_task.done() else None
         if isinstance(found, CallCancellation):
-            return call_errors.cancelled(self.named(operation, sequence, label), found)
-        return call_errors.timed_out(
-            what=self.named(operation, sequence, label),
+            return call_errors.build_given_up_error(
+                self.name_call(operation, sequence, label), found
+            )
+        return call_errors.build_timeout_error(
+            what=self.name_call(operation, sequence, label),
             operation=operation,
             sequence=sequence,
             label=label,
             timeout=timeout,
-            found=found,
-            waiting_on=[self._ranks[rank] for rank in waiting_for],
-            mine=self._ranks[self._rank],
-            registry=self._registry,
+            verdict=found,
+            awaited_ranks=[self._ranks[rank] for rank in awaited_ranks],
+            own_rank=self._ranks[self._rank],
+            directory=self._directory,
         )
 
 
-async def first(*awaited: Awaitable[object], timeout: float) -> bool:
+async def wait_first(*awaited: Awaitable[object], timeout: float) -> bool:
     """Wait until one of them is done; say whether that happened in time.
 
     Tasks and futures go on if it did not; coroutines are cancelled.
@@ -343,7 +359,7 @@ async def first(*awaited: Awaitable[object], timeout: float) -> bool:
     return bool(done)
 
 
-async def stop(task: "asyncio.Future[T]") -> None:
+async def cancel_and_wait(task: "asyncio.Future[T]") -> None:
     """End a task and see its outcome."""
     if not task.done():
         task.cancel()

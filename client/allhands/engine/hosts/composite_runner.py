@@ -6,20 +6,25 @@ communicator beside the group's, because that one counts the group's calls.
 
 from collections.abc import Collection, Sequence
 
-from allhands.collectives.composite_call import Movement, Running
+from allhands.collectives.composite_call import CompositeState, Step
 from allhands.collectives.reduction import ReduceOp
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 from allhands.engine.links.executor import Execution, MismatchFound
-from allhands.engine.shm.host_group import Differ, Island, Left, let_end
-from allhands.runtime.job_thread import Aside
-from allhands.transport.frame import Key
+from allhands.engine.shm.host_group import (
+    CallAbandoned,
+    HostGroup,
+    HostMismatch,
+    await_near_deadline,
+)
+from allhands.runtime.job_thread import JobThread
+from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
 
 _STEP_BITS = 16
 """Each step numbers its messages from its own number, shifted by so much."""
 
 
-class Steps:
+class CompositeRunner:
     """Where the chains of one group go on; lives on the loop."""
 
     def __init__(
@@ -28,57 +33,59 @@ class Steps:
         ranks: Sequence[int],
         rank: int,
         group: int,
-        aside: Aside,
-        island: Island | None,
+        job_thread: JobThread,
+        host_group: HostGroup | None,
     ) -> None:
         """Ranks are those of the world, `rank` is this one's place among them."""
         self._mesh = mesh
         self._ranks = ranks
         self._rank = rank
         self._group = group
-        self._aside = aside
-        self._island = island
+        self._job_thread = job_thread
+        self._host_group = host_group
 
-    def rest(
+    def make_run(
         self,
-        running: Running,
+        composite_state: CompositeState,
         sequence: int,
         signature: int,
         timeout: float,
         deadline: float,
         deterministic: bool,
-    ) -> "Rest":
+    ) -> "CompositeRun":
         """Return the other steps of a chain of which the first has ended."""
-        return Rest(self, running, sequence, signature, timeout, deadline, deterministic)
+        return CompositeRun(
+            self, composite_state, sequence, signature, timeout, deadline, deterministic
+        )
 
-    def close(self, gone: Collection[int]) -> None:
+    def close(self, lost_ranks: Collection[int]) -> None:
         """Give up what there is of shared memory; every call has ended."""
-        if self._island is not None:
-            self._island.close(gone)
+        if self._host_group is not None:
+            self._host_group.close(lost_ranks)
 
 
-class Rest:
+class CompositeRun:
     """The later steps of one chain."""
 
     def __init__(
         self,
-        steps: Steps,
-        running: Running,
+        runner: CompositeRunner,
+        composite_state: CompositeState,
         sequence: int,
         signature: int,
         timeout: float,
         deadline: float,
         deterministic: bool,
     ) -> None:
-        self._steps = steps
-        self._running = running
+        self._runner = runner
+        self._composite_state = composite_state
         self._sequence = sequence
         self._signature = signature
         self._timeout = timeout
         self._deadline = deadline
         self._deterministic = deterministic
         self._execution: Execution | None = None
-        self._missed: Sequence[int] = ()
+        self._abandoned_by: Sequence[int] = ()
 
     async def run(self) -> None:
         """Carry them out and let the chain end. Cancellable at any time.
@@ -87,41 +94,43 @@ class Rest:
             MismatchFound: a peer is in a call of other sizes.
             Left: ranks of this host gave the call up.
         """
-        steps = self._steps
+        steps = self._runner
         number = 0
-        while (step := await steps._aside.run(self._running.advance)) is not None:
+        while (step := await steps._job_thread.run(self._composite_state.advance)) is not None:
             number += 1
-            if steps._island is not None:
-                await steps._island.settle()
-            if steps._island is not None and steps._island.has_memory:
-                await self._in_memory(steps._island, step.native, number - 1)
+            if steps._host_group is not None:
+                await steps._host_group.negotiate()
+            if steps._host_group is not None and steps._host_group.has_memory:
+                await self._run_in_memory(steps._host_group, step.request, number - 1)
             else:
-                await self._over_links(step, number)
+                await self._run_over_links(step, number)
 
-    def waiting_for(self) -> list[int]:
+    def list_awaited(self) -> list[int]:
         """Return the ranks of the group that this call now waits for."""
-        island = self._steps._island
-        found = {*self._missed, *(() if island is None else island.waiting_for())}
+        island = self._runner._host_group
+        found = {*self._abandoned_by, *(() if island is None else island.list_awaited())}
         if self._execution is not None:
-            found.update(self._execution.waiting_for())
+            found.update(self._execution.list_awaited())
         return sorted(found)
 
-    async def _in_memory(self, island: Island, native: Native, index: int) -> None:
+    async def _run_in_memory(
+        self, host_group: HostGroup, request: CollectiveRequest, index: int
+    ) -> None:
         try:
-            await island.run(
-                native, self._sequence, index, self._signature, self._timeout, self._deadline
+            await host_group.run(
+                request, self._sequence, index, self._signature, self._timeout, self._deadline
             )
-        except Differ as error:
-            steps = self._steps
+        except HostMismatch as error:
+            steps = self._runner
             peer = steps._ranks[steps._rank]
-            raise MismatchFound(peer, Key(steps._group, self._sequence)) from error
-        except Left as left:
-            self._missed = left.ranks
-            await let_end(self._deadline)
+            raise MismatchFound(peer, MessageKey(steps._group, self._sequence)) from error
+        except CallAbandoned as left:
+            self._abandoned_by = left.ranks
+            await await_near_deadline(self._deadline)
             raise
 
-    async def _over_links(self, step: Movement, number: int) -> None:
-        steps, native = self._steps, step.native
+    async def _run_over_links(self, step: Step, number: int) -> None:
+        steps, native = self._runner, step.request
         self._execution = Execution(
             steps._mesh,
             peers=steps._ranks,
@@ -129,8 +138,8 @@ class Rest:
             group=steps._group,
             sequence=self._sequence,
             signature=self._signature,
-            reduce=native.op or ReduceOp.SUM,
-            first=number << _STEP_BITS,
+            op=native.op or ReduceOp.SUM,
+            first_part=number << _STEP_BITS,
         )
         try:
             await self._execution.run(step.build(steps._rank, len(steps._ranks)))

@@ -8,46 +8,57 @@ from typing import Any
 import numpy as np
 
 from allhands.collectives import plan
-from allhands.collectives.algorithms.cost import Wire
+from allhands.collectives.algorithms.cost import LinkCost
 from allhands.collectives.buffer import Array
-from allhands.collectives.hierarchical_plan import Layout, Phase, Scratch, described, phases
+from allhands.collectives.hierarchical_plan import (
+    HostLayout,
+    Phase,
+    SliceScratch,
+    describe_phases,
+    plan_phases,
+)
 from allhands.collectives.part import Part
-from allhands.collectives.reduction import ReduceOp, is_whole
-from allhands.collectives.request import Native
+from allhands.collectives.reduction import ReduceOp, must_fold_at_once
+from allhands.collectives.request import CollectiveRequest
 from allhands.engine.links.executor import Execution, MismatchFound
-from allhands.engine.links.output_guard import roll
-from allhands.engine.shm.host_group import Differ, Island, Left, let_end
-from allhands.transport.frame import Key
+from allhands.engine.links.output_guard import make_arrival_check
+from allhands.engine.shm.host_group import (
+    CallAbandoned,
+    HostGroup,
+    HostMismatch,
+    await_near_deadline,
+)
+from allhands.transport.frame import MessageKey
 from allhands.transport.mesh import Mesh
 
 _PHASE_BITS = 16
 """Each phase numbers its slices from its own number, shifted by so much."""
 
 
-class Hierarchy:
+class HierarchicalRunner:
     """A group that spans hosts, as one rank sees it."""
 
     def __init__(
         self,
-        layout: Layout,
-        island: Island,
-        scratch: Scratch,
+        layout: HostLayout,
+        host_group: HostGroup,
+        scratch: SliceScratch,
         mesh: Mesh,
         ranks: Sequence[int],
         group: int,
     ) -> None:
         self.layout = layout
-        self._island = island
+        self._host_group = host_group
         self._scratch = scratch
         self._mesh = mesh
         self._ranks = tuple(ranks)
         self._group = group
 
-    def phases(self, native: Native) -> list[Phase]:
+    def plan_phases(self, request: CollectiveRequest) -> list[Phase]:
         """Cut a call into phases; none: it goes over links as a whole."""
-        return phases(self.layout, native, self._scratch)
+        return plan_phases(self.layout, request, self._scratch)
 
-    def performance(
+    def make_run(
         self,
         phases: Sequence[Phase],
         outputs: Sequence[Array],
@@ -56,11 +67,11 @@ class Hierarchy:
         signature: int,
         timeout: float,
         deadline: float,
-        wire: Wire | None,
-    ) -> "Performance":
+        link_cost: LinkCost | None,
+    ) -> "HierarchicalRun":
         """Return a call with these outputs that is to be carried out in these phases."""
-        return Performance(
-            self._island,
+        return HierarchicalRun(
+            self._host_group,
             self._mesh,
             self._ranks,
             self._ranks[self.layout.rank],
@@ -71,23 +82,23 @@ class Hierarchy:
             signature,
             timeout,
             deadline,
-            wire,
+            link_cost,
         )
 
-    def described(self, phases: Sequence[Phase]) -> str:
+    def describe(self, phases: Sequence[Phase]) -> str:
         """Say how a call was carried out."""
-        return described(self.layout, phases, self._island.has_memory)
+        return describe_phases(self.layout, phases, self._host_group.has_memory)
 
-    def close(self, gone: Collection[int]) -> None:
-        self._island.close(gone)
+    def close(self, lost_ranks: Collection[int]) -> None:
+        self._host_group.close(lost_ranks)
 
 
-class Performance:
+class HierarchicalRun:
     """One call being carried out in phases on one rank."""
 
     def __init__(
         self,
-        island: Island,
+        host_group: HostGroup,
         mesh: Mesh,
         ranks: Sequence[int],
         rank: int,
@@ -98,9 +109,9 @@ class Performance:
         signature: int,
         timeout: float,
         deadline: float,
-        wire: Wire | None,
+        link_cost: LinkCost | None,
     ) -> None:
-        self._island = island
+        self._host_group = host_group
         self._mesh = mesh
         self._ranks = ranks
         self._rank = rank
@@ -111,13 +122,15 @@ class Performance:
         self._signature = signature
         self._timeout = timeout
         self._deadline = deadline
-        self._wire = wire
+        self._link_cost = link_cost
         self._underway: dict[int, tuple[Phase, Execution]] = {}
-        self._ended: dict[int, asyncio.Event] = {phase.number: asyncio.Event() for phase in phases}
-        self._calls = 0
-        self._missed: Sequence[int] = ()
-        self._assembling: Execution | None = None
-        self._assembled = asyncio.Event()
+        self._phase_ended: dict[int, asyncio.Event] = {
+            phase.number: asyncio.Event() for phase in phases
+        }
+        self._shm_calls = 0
+        self._abandoned_by: Sequence[int] = ()
+        self._arrival_execution: Execution | None = None
+        self._all_arrived = asyncio.Event()
         self.has_touched = False
         """Whether outputs of the call may have been touched."""
 
@@ -130,135 +143,137 @@ class Performance:
             MismatchFound: a peer called something else.
             Left: ranks of this host gave the call up.
         """
-        await self._island.settle()
+        await self._host_group.negotiate()
         try:
-            await _together([self._assemble(), self._perform_all()])
-        except Differ as error:
-            raise MismatchFound(self._rank, Key(self._group, self._sequence)) from error
-        except Left as error:
-            self._missed = error.ranks
-            await let_end(self._deadline)
+            await _run_together([self._check_arrivals(), self._run_phases()])
+        except HostMismatch as error:
+            raise MismatchFound(self._rank, MessageKey(self._group, self._sequence)) from error
+        except CallAbandoned as error:
+            self._abandoned_by = error.ranks
+            await await_near_deadline(self._deadline)
             raise
 
-    def waiting_for(self) -> list[int]:
+    def list_awaited(self) -> list[int]:
         """Return the ranks of the group that this call now waits for."""
-        found = {*self._missed, *self._island.waiting_for()}
+        found = {*self._abandoned_by, *self._host_group.list_awaited()}
         for phase, execution in self._underway.values():
-            found.update(phase.ranks[place] for place in execution.waiting_for())
-        if self._assembling is not None:
-            found.update(self._assembling.waiting_for())
+            found.update(phase.ranks[place] for place in execution.list_awaited())
+        if self._arrival_execution is not None:
+            found.update(self._arrival_execution.list_awaited())
         return sorted(found)
 
     # ------------------------------------------------------------ inside
 
-    async def _assemble(self) -> None:
+    async def _check_arrivals(self) -> None:
         """Hear from all ranks of the group; phases that touch outputs wait for that."""
         size, place = len(self._ranks), self._ranks.index(self._rank)
-        if self._outputs or self._phases[0].native.kind != "barrier":
-            self._assembling = self._execution(self._ranks, place, ReduceOp.SUM, 0)
-            self._assembling.begin([], assembly=roll(place, size))
+        if self._outputs or self._phases[0].request.kind != "barrier":
+            self._arrival_execution = self._make_execution(self._ranks, place, ReduceOp.SUM, 0)
+            self._arrival_execution.begin([], arrival_check=make_arrival_check(place, size))
             try:
-                await self._assembling.ended
+                await self._arrival_execution.completion
             finally:
-                self._assembling.stop()
-        self._assembled.set()
+                self._arrival_execution.stop()
+        self._all_arrived.set()
 
-    async def _perform_all(self) -> None:
-        if _is_chain(self._phases):
+    async def _run_phases(self) -> None:
+        if _is_sequential(self._phases):
             for phase in self._phases:
-                await self._perform(phase)
+                await self._run_phase(phase)
             return
-        await _together(
+        await _run_together(
             [
-                self._within([phase for phase in self._phases if phase.within]),
-                *(self._in_turn(phase) for phase in self._phases if not phase.within),
+                self._run_local_phases([phase for phase in self._phases if phase.is_local]),
+                *(self._run_in_order(phase) for phase in self._phases if not phase.is_local),
             ]
         )
 
-    def _execution(
-        self, peers: Sequence[int], place: int, reduce: ReduceOp, first: int
+    def _make_execution(
+        self, peers: Sequence[int], group_rank: int, op: ReduceOp, first_part: int
     ) -> Execution:
         return Execution(
             self._mesh,
             peers=peers,
-            rank=place,
+            rank=group_rank,
             group=self._group,
             sequence=self._sequence,
             signature=self._signature,
-            reduce=reduce,
-            first=first,
+            op=op,
+            first_part=first_part,
         )
 
-    async def _within(self, phases: Sequence[Phase]) -> None:
+    async def _run_local_phases(self, phases: Sequence[Phase]) -> None:
         """Go through the phases on this host, one after the other: as all its ranks do."""
         for phase in phases:
-            await self._in_turn(phase)
+            await self._run_in_order(phase)
 
-    async def _in_turn(self, phase: Phase) -> None:
-        for number in phase.after:
-            await self._ended[number].wait()
-        await self._perform(phase)
-        self._ended[phase.number].set()
+    async def _run_in_order(self, phase: Phase) -> None:
+        for number in phase.depends_on:
+            await self._phase_ended[number].wait()
+        await self._run_phase(phase)
+        self._phase_ended[phase.number].set()
 
     def _touches_outputs(self, phase: Phase) -> bool:
         return any(
             np.may_share_memory(target, output)
-            for target in phase.native.targets
+            for target in phase.request.targets
             for output in self._outputs
         )
 
-    async def _perform(self, phase: Phase) -> None:
+    async def _run_phase(self, phase: Phase) -> None:
         if self._touches_outputs(phase):
-            await self._assembled.wait()
+            await self._all_arrived.wait()
             self.has_touched = True
-        if phase.within and self._island.has_memory:
-            index, self._calls = self._calls, self._calls + 1
-            await self._island.run(
-                phase.native, self._sequence, index, self._signature, self._timeout, self._deadline
+        if phase.is_local and self._host_group.has_memory:
+            index, self._shm_calls = self._shm_calls, self._shm_calls + 1
+            await self._host_group.run(
+                phase.request, self._sequence, index, self._signature, self._timeout, self._deadline
             )
             return
         peers = [self._ranks[rank] for rank in phase.ranks]
         place = peers.index(self._rank)
-        reduce = phase.native.op or ReduceOp.SUM
-        execution = self._execution(peers, place, reduce, phase.number << _PHASE_BITS)
+        reduce = phase.request.op or ReduceOp.SUM
+        execution = self._make_execution(peers, place, reduce, phase.number << _PHASE_BITS)
         self._underway[phase.number] = phase, execution
         try:
-            wire = None if phase.within else self._wire
-            await execution.run(parts(phase.native, place, len(peers), wire))
+            wire = None if phase.is_local else self._link_cost
+            await execution.run(build_parts(phase.request, place, len(peers), wire))
         finally:
             del self._underway[phase.number]
 
 
-def parts(native: Native, rank: int, size: int, wire: Wire | None = None) -> list[Part]:
+def build_parts(
+    request: CollectiveRequest, rank: int, size: int, link_cost: LinkCost | None = None
+) -> list[Part]:
     """Return what a collective is over links, of those that phases are made of."""
-    op, dtype = native.op, native.dtype
-    ordered = op is not None and dtype is not None and is_whole(op, dtype, size)
-    match native.kind:
+    op, dtype = request.op, request.dtype
+    ordered = op is not None and dtype is not None and must_fold_at_once(op, dtype, size)
+    match request.kind:
         case "all_reduce":
-            return plan.all_reduce(rank, size, native.targets[0], ordered, wire)
+            return plan.all_reduce(rank, size, request.targets[0], ordered, link_cost)
         case "reduce":
-            target = native.targets[0] if native.targets else None
-            return plan.reduce(rank, size, native.sources[0], target, native.root, ordered)
+            target = request.targets[0] if request.targets else None
+            return plan.reduce(rank, size, request.sources[0], target, request.root, ordered)
         case "broadcast":
-            return plan.broadcast(rank, size, native.targets[0], native.root, wire)
+            return plan.broadcast(rank, size, request.targets[0], request.root, link_cost)
         case "all_gather":
-            return plan.all_gather(rank, size, native.sources[0], native.targets, wire)
+            return plan.all_gather(rank, size, request.sources[0], request.targets, link_cost)
         case "reduce_scatter":
-            return plan.reduce_scatter(rank, size, native.sources, native.targets[0], ordered)
+            return plan.reduce_scatter(rank, size, request.sources, request.targets[0], ordered)
         case "barrier":
             return plan.barrier(rank, size)
-    raise ValueError(f"no phase does {native.kind}")
+    raise ValueError(f"no phase does {request.kind}")
 
 
-def _is_chain(phases: Sequence[Phase]) -> bool:
+def _is_sequential(phases: Sequence[Phase]) -> bool:
     """Say whether each phase waits for the one before it anyway."""
     return all(
-        before.number in phase.after or (before.within and phase.within)
+        before.number in phase.depends_on or (before.is_local and phase.is_local)
         for before, phase in pairwise(phases)
     )
 
 
-async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _run_together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run coroutines together; the first failure cancels the others and is raised bare."""
     tasks = [asyncio.create_task(one) for one in work]
     try:

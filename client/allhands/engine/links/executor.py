@@ -9,41 +9,41 @@ from typing import Protocol
 
 import numpy as np
 
-from allhands.collectives.buffer import Array, Buffer, octets
+from allhands.collectives.buffer import Array, Buffer, view_as_bytes
 from allhands.collectives.part import Assembly, Part
 from allhands.collectives.reduction import ReduceOp, combine, fold
 from allhands.collectives.schedule import Area, Recv, Round, Send, Span
-from allhands.transport.frame import Key
-from allhands.transport.inbox import Incoming, Unlike
+from allhands.transport.frame import MessageKey
+from allhands.transport.inbox import MessageMismatch, PostedReceive
 from allhands.transport.mesh import Mesh
-from allhands.transport.outbox import UNASKED, Outgoing
+from allhands.transport.outbox import EAGER_BYTES, PendingSend
 
 CONCURRENT_PARTS = 4
 """Slices of one call under way at once: enough to overlap network and reduction."""
-_ASSEMBLY = (1 << 32) - 1
+_ARRIVAL_PART = (1 << 32) - 1
 """Number of the part that hears from all ranks; no slice has it."""
 
 
 class MismatchFound(Exception):
     """A peer's message is not the one that this call expects; nothing of it was used."""
 
-    def __init__(self, peer: int, key: Key) -> None:
-        super().__init__(f"rank {peer} made another call")
-        self.peer = peer
+    def __init__(self, world_rank: int, key: MessageKey) -> None:
+        super().__init__(f"rank {world_rank} made another call")
+        self.world_rank = world_rank
         """As a rank of the world."""
         self.key = key
 
 
-class Beside(Protocol):
+class SideCondition(Protocol):
     """What a call waits for beside its parts."""
 
-    def go_on(self, done: Callable[[], None]) -> None:
+    def start(self, on_done: Callable[[], None]) -> None:
         """Begin; call `done` at the end, which may be at once."""
 
     def stop(self) -> None:
         """Forget about it. Idempotent."""
 
-    def waiting_for(self) -> list[int]:
+    def list_awaited(self) -> list[int]:
         """Return the ranks of the group that it now waits for."""
 
 
@@ -63,8 +63,8 @@ class Execution:
         group: int,
         sequence: int,
         signature: int,
-        reduce: ReduceOp = ReduceOp.SUM,
-        first: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        first_part: int = 0,
     ) -> None:
         """`first` is the number of the first part, where a call has several executions."""
         self.mesh = mesh
@@ -73,21 +73,21 @@ class Execution:
         self.group = group
         self.sequence = sequence
         self.signature = signature
-        self.reduce = reduce
-        self._first = first
-        self._queued: deque[_Strand] = deque()
+        self.op = op
+        self._first_part = first_part
+        self._queued: deque[_PartRunner] = deque()
         # In their order, not in that of a set: else a history does not repeat itself.
-        self._running: dict[_Strand, None] = {}
-        self._beside: dict[Beside, None] = {}
-        self._assembly: _Strand | None = None
+        self._running: dict[_PartRunner, None] = {}
+        self._conditions: dict[SideCondition, None] = {}
+        self._arrival_runner: _PartRunner | None = None
         self._conclude: Callable[[], int | None] | None = None
         self._commit: Callable[[], None] | None = None
         self._is_starting = False
-        self.is_open = True
+        self.may_touch_outputs = True
         """Whether outputs may be touched, as far as is known."""
         self.has_touched = False
         """Whether outputs of the call were touched."""
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.completion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends as `run` does, once it has begun."""
 
     async def run(self, parts: Sequence[Part]) -> None:
@@ -107,9 +107,9 @@ class Execution:
         self,
         parts: Sequence[Part],
         *,
-        assembly: Assembly | None = None,
+        arrival_check: Assembly | None = None,
         commit: Callable[[], None] | None = None,
-        beside: Sequence[Beside] = (),
+        conditions: Sequence[SideCondition] = (),
     ) -> "asyncio.Future[None]":
         """Start to carry out all parts; the future ends as `run` does, and `stop` must follow.
 
@@ -119,93 +119,93 @@ class Execution:
         """
         # Started in order on every rank, so the first unfinished part is under way everywhere.
         self._queued.extend(
-            _Strand(self, number, part) for number, part in enumerate(parts, self._first)
+            _PartRunner(self, number, part) for number, part in enumerate(parts, self._first_part)
         )
         self._commit = commit
-        self._beside.update(dict.fromkeys(beside))
+        self._conditions.update(dict.fromkeys(conditions))
         self._is_starting = True
-        if assembly is not None:
-            self.is_open = False
-            self._conclude = assembly.conclude
-            self._assembly = _Strand(self, _ASSEMBLY, assembly.part)
-            self._running[self._assembly] = None
-            self._assembly.go_on()
-        for one in beside:
-            one.go_on(partial(self._beside_done, one))
+        if arrival_check is not None:
+            self.may_touch_outputs = False
+            self._conclude = arrival_check.conclude
+            self._arrival_runner = _PartRunner(self, _ARRIVAL_PART, arrival_check.part)
+            self._running[self._arrival_runner] = None
+            self._arrival_runner.advance()
+        for one in conditions:
+            one.start(partial(self._on_condition_done, one))
         self._is_starting = False
         self._start_more()
-        return self.ended
+        return self.completion
 
     def stop(self) -> None:
         """Let nothing land from now on, and nothing more be sent. Idempotent."""
         self._queued.clear()
         running, self._running = self._running, {}
-        beside, self._beside = self._beside, {}
+        beside, self._conditions = self._conditions, {}
         for strand in running:
             strand.stop()
         for one in beside:
             one.stop()
 
-    def waiting_for(self) -> list[int]:
+    def list_awaited(self) -> list[int]:
         """Return the ranks of the group that this call now waits for."""
-        underway: list[_Strand | Beside] = [*self._running, *self._beside]
-        return sorted({peer for one in underway for peer in one.waiting_for()})
+        underway: list[_PartRunner | SideCondition] = [*self._running, *self._conditions]
+        return sorted({peer for one in underway for peer in one.list_awaited()})
 
     # ------------------------------------------------------------ for the strands
 
     def fail(self, error: Exception) -> None:
         """End all parts."""
         self.stop()
-        if not self.ended.done():
-            self.ended.set_exception(error)
+        if not self.completion.done():
+            self.completion.set_exception(error)
 
-    def mismatch(self, peer: int) -> None:
+    def fail_mismatch(self, peer: int) -> None:
         """Learn that a rank of the group made another call."""
-        self.fail(MismatchFound(self.peers[peer], Key(self.group, self.sequence)))
+        self.fail(MismatchFound(self.peers[peer], MessageKey(self.group, self.sequence)))
 
-    def part_done(self, strand: "_Strand") -> None:
-        self._running.pop(strand, None)
-        if strand is self._assembly:
-            self._assembly = None
+    def on_part_done(self, runner: "_PartRunner") -> None:
+        self._running.pop(runner, None)
+        if runner is self._arrival_runner:
+            self._arrival_runner = None
             if self._conclude is not None:
                 if (odd := self._conclude()) is not None:
-                    self.mismatch(odd)
+                    self.fail_mismatch(odd)
                     return
                 self.has_touched = True
-            self.is_open = True
+            self.may_touch_outputs = True
             for held in list(self._running):
-                held.let_in()
+                held.release_held()
         self._start_more()
 
-    def touch(self) -> None:
+    def mark_touched(self) -> None:
         """Learn that the outputs of parts are about to be written."""
         self.has_touched |= self._commit is None
 
     # ------------------------------------------------------------ inside
 
-    def _beside_done(self, one: Beside) -> None:
-        self._beside.pop(one, None)
+    def _on_condition_done(self, one: SideCondition) -> None:
+        self._conditions.pop(one, None)
         self._start_more()
 
     def _start_more(self) -> None:
         if self._is_starting:
             return  # a part that ended as it began: the loop below goes on
         self._is_starting = True
-        room = CONCURRENT_PARTS + (self._assembly is not None)
+        room = CONCURRENT_PARTS + (self._arrival_runner is not None)
         while self._queued and len(self._running) < room:
             strand = self._queued.popleft()
             self._running[strand] = None
-            strand.go_on()
+            strand.advance()
         self._is_starting = False
-        if self._queued or self._running or self._beside or self.ended.done():
+        if self._queued or self._running or self._conditions or self.completion.done():
             return
         if self._commit is not None:
             self.has_touched = True
             self._commit()
-        self.ended.set_result(None)
+        self.completion.set_result(None)
 
 
-class _Strand:
+class _PartRunner:
     """One part on its way through its rounds."""
 
     def __init__(self, execution: Execution, number: int, part: Part) -> None:
@@ -221,17 +221,17 @@ class _Strand:
         """Whether the round at hand would touch outputs as it begins, and may not yet."""
         self._is_ending = False
         """Whether all of the round at hand is here, and some of it may not touch outputs yet."""
-        self._unposted: list[tuple[int, Key, Incoming]] = []
+        self._held_recvs: list[tuple[int, MessageKey, PostedReceive]] = []
         """Receives of the round at hand that would touch outputs, and may not yet."""
-        self._asides: list[_Aside] = []
+        self._held_values: list[_HeldValues] = []
         self._numbers = itertools.count()
-        self._pending: dict[int, tuple[int, Incoming | Outgoing]] = {}
+        self._pending: dict[int, tuple[int, PostedReceive | PendingSend]] = {}
         """What this round waits for, by a number of its own, and the rank at its other end.
 
         Messages know only their number: one that is settled leaves no cycle with its memory.
         """
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Go through rounds until one of them has to wait."""
         try:
             while not self._is_over and self._index < len(self._rounds):
@@ -249,7 +249,7 @@ class _Strand:
             return
         if not self._is_over:
             self._is_over = True
-            self._execution.part_done(self)
+            self._execution.on_part_done(self)
 
     def stop(self) -> None:
         """Forget what this round waits for."""
@@ -257,75 +257,77 @@ class _Strand:
         mesh, peers = self._execution.mesh, self._execution.peers
         pending, self._pending = self._pending, {}
         for peer, message in pending.values():
-            if isinstance(message, Incoming):
-                mesh.retract(message)
+            if isinstance(message, PostedReceive):
+                mesh.cancel_receive(message)
             else:
-                mesh.withdraw(peers[peer], message)
+                mesh.cancel_send(peers[peer], message)
 
-    def waiting_for(self) -> list[int]:
+    def list_awaited(self) -> list[int]:
         """Return the ranks of the group that this round now waits for."""
         return [peer for peer, _ in self._pending.values()]
 
-    def let_in(self) -> None:
+    def release_held(self) -> None:
         """Go on where outputs could not be touched before."""
-        unposted, self._unposted = self._unposted, []
+        unposted, self._held_recvs = self._held_recvs, []
         try:
             for peer, key, posted in unposted:
                 if not self._is_over:
                     self._execution.mesh.post(peer, key, posted)
             if self._is_ending and not self._is_over:
                 self._end_round()
-                self.go_on()
+                self.advance()
             elif self._is_held and not self._is_over:
-                self.go_on()
+                self.advance()
         except Exception as error:  # as in go_on
             self._execution.fail(error)
 
     # ------------------------------------------------------------ inside
 
     def _is_output(self, span: Span) -> bool:
-        return span.area is Area.OUTPUT and self._number != _ASSEMBLY
+        return span.area is Area.OUTPUT and self._number != _ARRIVAL_PART
 
     def _may_begin(self, step: Round) -> bool:
         """Say whether a round may begin that writes as it does so."""
-        if self._execution.is_open:
+        if self._execution.may_touch_outputs:
             return True
         targets = [copy.target for copy in step.copies] + [fold.target for fold in step.folds]
         return not any(self._is_output(target) for target in targets)
 
     def _may_end(self) -> bool:
         """Say whether what came aside may land."""
-        may = self._execution.is_open or not any(self._is_output(one.span) for one in self._asides)
+        may = self._execution.may_touch_outputs or not any(
+            self._is_output(one.span) for one in self._held_values
+        )
         self._is_ending = not may
         return may
 
     def _touch(self, span: Span) -> None:
-        if span.area is Area.OUTPUT and self._number != _ASSEMBLY:
-            self._execution.touch()
+        if span.area is Area.OUTPUT and self._number != _ARRIVAL_PART:
+            self._execution.mark_touched()
 
     def _begin(self, index: int, step: Round) -> None:
-        execution, areas = self._execution, self._buffers()
+        execution, areas = self._execution, self._open_buffers()
         for copy in step.copies:
             self._touch(copy.target)
             _copy(areas, copy.source, copy.target)
         for one in step.folds:
             self._touch(one.target)
-            operands = [areas[span.area].whole(span.start, span.stop) for span in one.sources]
-            target = areas[one.target.area].whole(one.target.start, one.target.stop)
-            fold(execution.reduce, operands, target, len(execution.peers))
+            operands = [areas[span.area].view_whole(span.start, span.stop) for span in one.sources]
+            target = areas[one.target.area].view_whole(one.target.start, one.target.stop)
+            fold(execution.op, operands, target, len(execution.peers))
         nth: dict[tuple[bool, int], int] = {}
 
-        def key(peer: int, receives: bool) -> Key:
+        def key(peer: int, receives: bool) -> MessageKey:
             count = nth.get((receives, peer), 0)
             nth[receives, peer] = count + 1
             step_number = index << 12 | count
-            return Key(execution.group, execution.sequence, step_number, self._number)
+            return MessageKey(execution.group, execution.sequence, step_number, self._number)
 
-        sends = [(send, *self._outgoing(send, key(send.peer, False))) for send in step.sends]
+        sends = [(send, *self._make_outgoing(send, key(send.peer, False))) for send in step.sends]
         # Small messages go first: they need no answer, and then their memory may be landed in.
         # Large ones go when they are asked for, so what this rank asks for is said before.
         for send, _, message in sends:
-            if message.total <= UNASKED:
+            if message.total <= EAGER_BYTES:
                 execution.mesh.send(execution.peers[send.peer], message)
         waits = _share_targets(step)
         for recv in step.recvs:
@@ -334,34 +336,34 @@ class _Strand:
                 for send, number, _ in sends
                 if number in self._pending and send.span.overlaps(recv.span)
             ]
-            holds = not execution.is_open and self._is_output(recv.span)
-            posted = self._incoming(recv, waits, unsent, holds)
+            holds = not execution.may_touch_outputs and self._is_output(recv.span)
+            posted = self._make_incoming(recv, waits, unsent, holds)
             where = execution.peers[recv.peer], key(recv.peer, True)
-            if holds and posted.total > UNASKED:  # not before it is asked for will it come
-                self._unposted.append((*where, posted))
+            if holds and posted.total > EAGER_BYTES:  # not before it is asked for will it come
+                self._held_recvs.append((*where, posted))
             else:
                 execution.mesh.post(*where, posted)
         for send, _, message in sends:
-            if message.total > UNASKED:
+            if message.total > EAGER_BYTES:
                 execution.mesh.send(execution.peers[send.peer], message)
 
     def _end_round(self) -> None:
         self._is_ending = False
-        for aside in self._asides:
+        for aside in self._held_values:
             self._touch(aside.span)
             aside.land()
-        self._asides.clear()
+        self._held_values.clear()
         self._index += 1
 
-    def _settle(self, number: int) -> None:
+    def _on_message_done(self, number: int) -> None:
         """Learn that a message is where it should be."""
         if self._pending.pop(number, None) is None:
             return  # stopped meanwhile
         if not self._pending and not self._is_beginning and self._may_end():
             self._end_round()
-            self.go_on()
+            self.advance()
 
-    def _buffers(self) -> dict[Area, Buffer]:
+    def _open_buffers(self) -> dict[Area, Buffer]:
         """Return the buffers of the part; scratch memory is made when the part begins."""
         if not self._areas:
             part, dtype = self._part, self._part.output.dtype
@@ -375,46 +377,50 @@ class _Strand:
             }
         return self._areas
 
-    def _outgoing(self, send: Send, key: Key) -> tuple[int, Outgoing]:
+    def _make_outgoing(self, send: Send, key: MessageKey) -> tuple[int, PendingSend]:
         number = next(self._numbers)
-        pieces = self._areas[send.span.area].pieces(send.span.start, send.span.stop)
+        pieces = self._areas[send.span.area].view_pieces(send.span.start, send.span.stop)
 
         def done(is_like: bool) -> None:
             if is_like:
-                self._settle(number)
+                self._on_message_done(number)
             else:
-                self._execution.mismatch(send.peer)
+                self._execution.fail_mismatch(send.peer)
 
-        views = [octets(piece) for piece in pieces]
-        message = Outgoing(key, views, self._execution.signature, done)
+        views = [view_as_bytes(piece) for piece in pieces]
+        message = PendingSend(key, views, self._execution.signature, done)
         self._pending[number] = send.peer, message
         return number, message
 
-    def _incoming(self, recv: Recv, waits: bool, unsent: Sequence[int], holds: bool) -> Incoming:
+    def _make_incoming(
+        self, recv: Recv, waits: bool, unsent: Sequence[int], holds: bool
+    ) -> PostedReceive:
         """Prepare a receive that lands as it comes, as far as the law of rounds lets it.
 
         With `waits` it lands at the end of the round; else not before the `unsent` are out. Where
         outputs may not be touched yet and it `holds` back, it comes aside if it comes unasked.
         """
         buffer = self._areas[recv.span.area]
-        if not (waits or unsent or recv.reduce):
-            pieces = buffer.pieces(recv.span.start, recv.span.stop)
-            if not holds or sum(piece.nbytes for piece in pieces) > UNASKED:
-                return self._overwriting(recv, pieces, recv.span)
-            lander = self._lander(recv)
-            asides = [_Aside(recv.span, piece, len(piece), lander) for piece in pieces]
-            self._asides += asides
-            return self._overwriting(recv, [aside.values for aside in asides], None)
-        target = buffer.whole(recv.span.start, recv.span.stop)
-        if waits or not recv.reduce:
-            aside = _Aside(recv.span, target, len(target), self._lander(recv))
-            self._asides.append(aside)
-            return self._overwriting(recv, [aside.values], None)
-        return self._reducing(recv, target, unsent)
+        if not (waits or unsent or recv.reduces):
+            pieces = buffer.view_pieces(recv.span.start, recv.span.stop)
+            if not holds or sum(piece.nbytes for piece in pieces) > EAGER_BYTES:
+                return self._make_overwriting_recv(recv, pieces, recv.span)
+            lander = self._choose_combine(recv)
+            asides = [_HeldValues(recv.span, piece, len(piece), lander) for piece in pieces]
+            self._held_values += asides
+            return self._make_overwriting_recv(recv, [aside.values for aside in asides], None)
+        target = buffer.view_whole(recv.span.start, recv.span.stop)
+        if waits or not recv.reduces:
+            aside = _HeldValues(recv.span, target, len(target), self._choose_combine(recv))
+            self._held_values.append(aside)
+            return self._make_overwriting_recv(recv, [aside.values], None)
+        return self._make_reducing_recv(recv, target, unsent)
 
-    def _overwriting(self, recv: Recv, pieces: Sequence[Array], written: Span | None) -> Incoming:
+    def _make_overwriting_recv(
+        self, recv: Recv, pieces: Sequence[Array], written: Span | None
+    ) -> PostedReceive:
         """Prepare a receive into arrays, which are those of a span, or none that others see."""
-        views = [octets(piece) for piece in pieces]
+        views = [view_as_bytes(piece) for piece in pieces]
 
         def land(offset: int, payload: memoryview) -> None:
             if written is not None:
@@ -427,11 +433,13 @@ class _Strand:
             return views[0][offset : offset + length] if len(views) == 1 else None
 
         total = sum(len(view) for view in views)
-        return self._posted(recv, total, land, room=room)
+        return self._make_recv(recv, total, land, room=room)
 
-    def _reducing(self, recv: Recv, target: Array, unsent: Sequence[int]) -> Incoming:
-        combine, itemsize = self._lander(recv), target.itemsize
-        late: _Aside | None = None
+    def _make_reducing_recv(
+        self, recv: Recv, target: Array, unsent: Sequence[int]
+    ) -> PostedReceive:
+        combine, itemsize = self._choose_combine(recv), target.itemsize
+        late: _HeldValues | None = None
 
         def land(offset: int, payload: memoryview) -> None:
             nonlocal late
@@ -439,68 +447,70 @@ class _Strand:
             first = offset // itemsize
             stop = first + len(values)
             has_to_wait = unsent and any(number in self._pending for number in unsent)
-            if not has_to_wait and (self._execution.is_open or not self._is_output(recv.span)):
+            if not has_to_wait and (
+                self._execution.may_touch_outputs or not self._is_output(recv.span)
+            ):
                 self._touch(recv.span)
                 combine(values, target[first:stop])
                 return
             # What comes is in order, so all that has to wait is at the beginning.
             if late is None:
-                late = _Aside(recv.span, target, 0, combine)
-                self._asides.append(late)
+                late = _HeldValues(recv.span, target, 0, combine)
+                self._held_values.append(late)
             late.values[first:stop] = values
             late.count = stop
 
-        return self._posted(recv, target.nbytes, land, grain=itemsize)
+        return self._make_recv(recv, target.nbytes, land, alignment=itemsize)
 
-    def _posted(
+    def _make_recv(
         self,
         recv: Recv,
         total: int,
         land: Callable[[int, memoryview], None],
         *,
-        grain: int = 1,
+        alignment: int = 1,
         room: Callable[[int, int], memoryview | None] | None = None,
-    ) -> Incoming:
+    ) -> PostedReceive:
         number = next(self._numbers)
 
-        def done(unlike: Unlike | None) -> None:
+        def done(unlike: MessageMismatch | None) -> None:
             if unlike is None:
-                self._settle(number)
+                self._on_message_done(number)
             else:
-                self._execution.mismatch(recv.peer)
+                self._execution.fail_mismatch(recv.peer)
 
         signature = self._execution.signature
-        message = Incoming(total, signature, land, done, grain=grain, room=room)
+        message = PostedReceive(total, signature, land, done, alignment=alignment, room=room)
         self._pending[number] = recv.peer, message
         return message
 
-    def _lander(self, recv: Recv) -> "Lander":
+    def _choose_combine(self, recv: Recv) -> "Combine":
         """Return what puts values that came where they belong."""
-        if not recv.reduce:
+        if not recv.reduces:
             return lambda values, target: np.copyto(target, values)
-        reduce = self._execution.reduce
+        reduce = self._execution.op
         # The lower rank's contribution is the left operand.
         if recv.peer < self._execution.rank:
             return lambda values, target: combine(reduce, values, target, out=target)
         return lambda values, target: combine(reduce, target, values, out=target)
 
 
-Lander = Callable[[Array, Array], None]
+Combine = Callable[[Array, Array], None]
 
 
-class _Aside:
+class _HeldValues:
     """Values that have come, and must not be seen in their place before the round ends."""
 
-    def __init__(self, span: Span, target: Array, count: int, lander: Lander) -> None:
+    def __init__(self, span: Span, target: Array, count: int, combine: Combine) -> None:
         self.span = span
         self.values = np.empty(len(target), target.dtype)
         self.count = count
         """How many of them, from the first on."""
         self._target = target
-        self._lander = lander
+        self._combine = combine
 
     def land(self) -> None:
-        self._lander(self.values[: self.count], self._target[: self.count])
+        self._combine(self.values[: self.count], self._target[: self.count])
 
 
 def _share_targets(step: Round) -> bool:
@@ -514,15 +524,15 @@ def _share_targets(step: Round) -> bool:
 
 
 def _copy(areas: dict[Area, Buffer], source: Span, target: Span) -> None:
-    data = areas[source.area].pieces(source.start, source.stop)
-    room = areas[target.area].pieces(target.start, target.stop)
+    data = areas[source.area].view_pieces(source.start, source.stop)
+    room = areas[target.area].view_pieces(target.start, target.stop)
     if len(data) == len(room) == 1:
         np.copyto(room[0], data[0])
         return
-    views = [octets(piece) for piece in room]
+    views = [view_as_bytes(piece) for piece in room]
     offset = 0
     for piece in data:
-        _overwrite(views, offset, octets(piece))
+        _overwrite(views, offset, view_as_bytes(piece))
         offset += piece.nbytes
 
 

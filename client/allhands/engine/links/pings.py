@@ -12,18 +12,18 @@ PING_AFTER = 0.5
 PING_SECONDS = 0.25
 SILENT_SECONDS = 0.5
 """Who has sent nothing for so long after a ping is said not to answer, where a call fails."""
-TOLD_AFTER = 1.0
+SILENT_REPORT_AFTER = 1.0
 """The same where calls still go on: a lost packet is sent again within that time."""
-_LOOK_SECONDS = 0.1
+_SILENT_POLL_SECONDS = 0.1
 """Seconds between two looks while a peer is silent: that it answers should be known soon."""
-_HELD_UP = 0.25
+_MAX_LATENESS = 0.25
 """Seconds by which a look is late if this rank was held up: answers may lie here unread."""
 
-WaitingFor = Callable[[], Iterable[int]]
+ListAwaited = Callable[[], Iterable[int]]
 """Gives the ranks of the world that a call waits for now."""
 
 
-class Pings:
+class PingMonitor:
     """The pings of one rank to its peers; lives on the loop.
 
     A peer that was found silent stays so until it answers, whoever waits for it by then: `silent`
@@ -31,26 +31,26 @@ class Pings:
     """
 
     def __init__(
-        self, mesh: Mesh, silent: Callable[[int, float], None], answers: Callable[[int], None]
+        self, mesh: Mesh, on_silent: Callable[[int, float], None], on_answer: Callable[[int], None]
     ) -> None:
         self._mesh = mesh
-        self._tell_silent = silent
-        self._tell_answers = answers
-        self._calls: dict[int, WaitingFor] = {}
-        self._numbers = itertools.count()
+        self._on_silent = on_silent
+        self._on_answer = on_answer
+        self._watches: dict[int, ListAwaited] = {}
+        self._watch_ids = itertools.count()
         self._silent: set[int] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, waiting_for: WaitingFor) -> Callable[[], None]:
+    def watch(self, list_awaited: ListAwaited) -> Callable[[], None]:
         """Ping whom a call waits for, until what is returned is called."""
-        number = next(self._numbers)
-        self._calls[number] = waiting_for
+        number = next(self._watch_ids)
+        self._watches[number] = list_awaited
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="pings")
 
         def stop() -> None:
-            if self._calls.pop(number, None) is not None and not self._calls:
-                self._mesh.stop_pinging(set(self._mesh.pinged) - self._silent)
+            if self._watches.pop(number, None) is not None and not self._watches:
+                self._mesh.stop_pinging(set(self._mesh.awaiting_pong) - self._silent)
 
         return stop
 
@@ -68,23 +68,23 @@ class Pings:
 
     async def _run(self) -> None:
         due = time.monotonic()
-        while self._calls or self._silent:
-            if time.monotonic() - due > _HELD_UP:
-                self._mesh.forgive()
-            wanted = {rank for waiting_for in self._calls.values() for rank in waiting_for()}
-            self._mesh.stop_pinging(set(self._mesh.pinged) - wanted - self._silent)
+        while self._watches or self._silent:
+            if time.monotonic() - due > _MAX_LATENESS:
+                self._mesh.restart_ping_timers()
+            wanted = {rank for waiting_for in self._watches.values() for rank in waiting_for()}
+            self._mesh.stop_pinging(set(self._mesh.awaiting_pong) - wanted - self._silent)
             for rank in wanted:
                 self._mesh.ping(rank)
-            self._look()
-            seconds = _LOOK_SECONDS if self._silent else PING_SECONDS
+            self._check_silent()
+            seconds = _SILENT_POLL_SECONDS if self._silent else PING_SECONDS
             due = time.monotonic() + seconds
             await asyncio.sleep(seconds)
 
-    def _look(self) -> None:
-        silent = self._mesh.unanswered(TOLD_AFTER)
+    def _check_silent(self) -> None:
+        silent = self._mesh.find_silent(SILENT_REPORT_AFTER)
         for peer in sorted(self._silent - silent.keys()):
             self._silent.discard(peer)
-            self._tell_answers(peer)
+            self._on_answer(peer)
         for peer in silent.keys() - self._silent:
             self._silent.add(peer)
-            self._tell_silent(peer, silent[peer])
+            self._on_silent(peer, silent[peer])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from allhands.collectives.buffer import Array
-from allhands.collectives.signature import Call, Result
+from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError, CollectiveTimeout
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class Exchange:
+class P2PRequest:
     """A message that this rank sends or receives."""
 
     work: Work
-    call: Call
+    call: CallSignature
     array: Array
     """1-D and contiguous."""
     result: Result
@@ -32,7 +32,7 @@ class Exchange:
     deadline: float
     has_touched: bool = False
     """Whether any of it has landed, over links."""
-    message: "Message | None" = None
+    shm_message: "Message | None" = None
     """Itself, over shared memory, once it is under way there."""
 
     @property
@@ -40,20 +40,20 @@ class Exchange:
         return not self.work.operation.endswith("send")
 
 
-def named(operation: str, ranks: Sequence[int], peer: int | None, tag: int) -> str:
+def name_message(operation: str, ranks: Sequence[int], peer: int | None, tag: int) -> str:
     """Name a message, for people; `ranks` are those of the group."""
     other = "any rank" if peer is None else f"rank {ranks.index(peer)}"
     direction = "to" if operation.endswith("send") else "from"
     return f"{operation} {direction} {other} (tag {tag})"
 
 
-def add_intact(error: Exception, receives: bool, touched: bool) -> None:
+def add_intact(error: Exception, receives: bool, has_touched: bool) -> None:
     """Note what became of the array of a receive that failed."""
     if receives and isinstance(error, AllhandsError):
-        error.add_intact(not touched, say=isinstance(error, CollectiveTimeout))
+        error.add_intact(not has_touched, say=isinstance(error, CollectiveTimeout))
 
 
-def sent(nbytes: int, signature: int, sign: Callable[[str, int], int]) -> str:
+def describe_sent(nbytes: int, signature: int, sign: Callable[[str, int], int]) -> str:
     """Return the row of a message in a table, of which only its bytes and its signature came.
 
     That is as its sender has it, if it is of a dtype with a name that is known here.
@@ -65,15 +65,15 @@ def sent(nbytes: int, signature: int, sign: Callable[[str, int], int]) -> str:
     return f"message({nbytes} bytes of a dtype that is not known here)"
 
 
-def signed(name: str, count: int) -> int:
+def sign_message(name: str, count: int) -> int:
     """Return the signature of a message over shared memory, as mail_object.c makes it."""
     value = 0xCBF29CE484222325
     for byte in name.encode():
-        value = (value ^ byte) * 0x100000001B3 & _ALL
-    return (value ^ count) * 0x9E3779B97F4A7C15 & _ALL
+        value = (value ^ byte) * 0x100000001B3 & _MASK64
+    return (value ^ count) * 0x9E3779B97F4A7C15 & _MASK64
 
 
-_ALL = (1 << 64) - 1
+_MASK64 = (1 << 64) - 1
 _DTYPES = (
     ("bfloat16", 2),
     *((str(np.dtype(one)), np.dtype(one).itemsize) for one in "?bBhHiIqQefdFDgG"),

@@ -5,26 +5,26 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from allhands.collectives.buffer import octets
-from allhands.collectives.signature import Call
+from allhands.collectives.buffer import view_as_bytes
+from allhands.collectives.signature import CallSignature
 from allhands.engine.failures import call_errors
-from allhands.engine.failures.call_errors import Failure, Registry
-from allhands.engine.failures.losses import Losses
+from allhands.engine.failures.call_errors import ErrorFactory, PeerDirectory
+from allhands.engine.failures.losses import FailureLog
 from allhands.engine.links.pings import PING_AFTER
-from allhands.engine.p2p.message import Exchange, add_intact, named, sent
+from allhands.engine.p2p.message import P2PRequest, add_intact, describe_sent, name_message
 from allhands.errors import AllhandsError
-from allhands.transport.frame import Key
-from allhands.transport.inbox import Incoming, Unlike
+from allhands.transport.frame import MessageKey
+from allhands.transport.inbox import MessageMismatch, PostedReceive
 from allhands.transport.mesh import Mesh
-from allhands.transport.outbox import Outgoing
+from allhands.transport.outbox import PendingSend
 
 logger = logging.getLogger(__name__)
 
-_MOST_PINGED = 64
+_MAX_PINGED = 64
 """Ranks that a receive from any source pings; in larger groups none of them."""
 
 
-class Exchanges:
+class P2POverLinks:
     """Sends and receives of a group over links, on the loop."""
 
     def __init__(
@@ -33,27 +33,27 @@ class Exchanges:
         ranks: Sequence[int],
         rank: int,
         mesh: Mesh,
-        registry: Registry,
-        losses: Losses,
+        directory: PeerDirectory,
+        failure_log: FailureLog,
     ) -> None:
         self._group = group
         self._ranks = tuple(ranks)
         self._rank = rank
         self._mesh = mesh
-        self._registry = registry
-        self._pending: dict[Exchange, asyncio.Future[None]] = {}
+        self._directory = directory
+        self._pending: dict[P2PRequest, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sends: dict[tuple[int, int], Exchange] = {}
-        self._losses = losses
+        self._sends: dict[tuple[int, int], P2PRequest] = {}
+        self._failure_log = failure_log
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, request: P2PRequest) -> None:
         """Start a send; complete when the memory may be reused."""
-        assert exchange.peer is not None
-        peer = exchange.peer
+        assert request.peer is not None
+        peer = request.peer
         count = self._mesh.next_count(peer, self._group)
-        key = Key(self._group, count, 0, exchange.tag, point_to_point=True)
-        if (failure := self._reason(exchange)) is not None:
-            exchange.work.fail(failure(self._what(exchange)))
+        key = MessageKey(self._group, count, 0, request.tag, is_p2p=True)
+        if (failure := self._find_failure(request)) is not None:
+            request.work.fail(failure(self._name_message(request)))
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -61,61 +61,65 @@ class Exchanges:
             if is_like and not future.done():
                 future.set_result(None)  # unlike ones are told apart by the REFUSE that follows
 
-        message = Outgoing(key, [octets(exchange.array)], exchange.call.signature, done)
-        self._sends[peer, count] = exchange
+        message = PendingSend(key, [view_as_bytes(request.array)], request.call.signature, done)
+        self._sends[peer, count] = request
 
-        def ended() -> None:
+        def clean_up() -> None:
             self._sends.pop((peer, count), None)
-            self._mesh.withdraw(peer, message)
+            self._mesh.cancel_send(peer, message)
 
         self._mesh.send(peer, message)
-        self._watch(exchange, future, ended)
+        self._watch(request, future, clean_up)
 
-    def receive(self, exchange: Exchange) -> None:
+    def receive(self, request: P2PRequest) -> None:
         """Start a receive into the exchange's array."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        view = octets(exchange.array)
+        view = view_as_bytes(request.array)
 
         def land(offset: int, payload: memoryview) -> None:
-            exchange.has_touched = True
+            request.has_touched = True
             view[offset : offset + len(payload)] = payload
 
-        def done(unlike: Unlike | None) -> None:
+        def done(unlike: MessageMismatch | None) -> None:
             if future.done():
                 return
             sender = self._ranks.index(incoming.peer)
             if unlike is None:
-                exchange.work.received_from(sender)
+                request.work.received_from(sender)
                 future.set_result(None)
                 return
-            self._mesh.refuse(incoming.peer, unlike.key, str(exchange.call))
-            message = sent(unlike.total, unlike.signature, _signed)
-            table = {sender: message, self._rank: str(exchange.call)}
-            future.set_exception(call_errors.mismatch(self._what(exchange), self._rank, table))
+            self._mesh.send_nack(incoming.peer, unlike.key, str(request.call))
+            message = describe_sent(unlike.total, unlike.signature, _sign_message)
+            table = {sender: message, self._rank: str(request.call)}
+            future.set_exception(
+                call_errors.build_mismatch_error(self._name_message(request), self._rank, table)
+            )
 
-        incoming = Incoming(exchange.array.nbytes, exchange.call.signature, land, done)
-        self._mesh.post_open(exchange.peer, self._group, exchange.tag, incoming)
+        incoming = PostedReceive(request.array.nbytes, request.call.signature, land, done)
+        self._mesh.post_p2p(request.peer, self._group, request.tag, incoming)
         # Only now: what a peer sent before it left can still be received.
-        if not future.done() and (failure := self._reason(exchange)) is not None:
-            future.set_exception(failure(self._what(exchange)))
-        self._watch(exchange, future, lambda: self._mesh.retract(incoming))
+        if not future.done() and (failure := self._find_failure(request)) is not None:
+            future.set_exception(failure(self._name_message(request)))
+        self._watch(request, future, lambda: self._mesh.cancel_receive(incoming))
 
-    def cancel(self, exchange: Exchange) -> None:
+    def cancel(self, request: P2PRequest) -> None:
         """End an exchange early."""
-        self._end(exchange, lambda what: AllhandsError(f"{what} was cancelled by this rank"))
+        self._end(request, lambda what: AllhandsError(f"{what} was cancelled by this rank"))
 
-    def review(self) -> None:
+    def fail_unreachable(self) -> None:
         """End the exchanges that cannot end well; what a rank that left had sent is here."""
         for exchange in list(self._pending):
-            if (failure := self._reason(exchange)) is not None:
+            if (failure := self._find_failure(exchange)) is not None:
                 self._end(exchange, failure)
 
-    def refused(self, peer: int, key: Key, call: str) -> None:
+    def on_refused(self, peer: int, key: MessageKey, call: str) -> None:
         """Learn that the receiver of a send expects another message."""
         exchange = self._sends.get((peer, key.sequence))
         if exchange is not None:
             table = {self._ranks.index(peer): call, self._rank: str(exchange.call)}
-            self._end(exchange, lambda what: call_errors.mismatch(what, self._rank, table))
+            self._end(
+                exchange, lambda what: call_errors.build_mismatch_error(what, self._rank, table)
+            )
         else:
             logger.warning(
                 "a message to rank %d (tag %d) had gone when it was turned down: %s was expected",
@@ -124,7 +128,7 @@ class Exchanges:
                 call,
             )
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Return when every exchange begun so far has ended."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
@@ -132,72 +136,72 @@ class Exchanges:
     # ------------------------------------------------------------ inside
 
     def _watch(
-        self, exchange: Exchange, future: "asyncio.Future[None]", ended: Callable[[], None]
+        self, request: P2PRequest, future: "asyncio.Future[None]", clean_up: Callable[[], None]
     ) -> None:
-        self._pending[exchange] = future
-        task = asyncio.create_task(self._settle(exchange, future, ended))
+        self._pending[request] = future
+        task = asyncio.create_task(self._complete(request, future, clean_up))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _settle(
-        self, exchange: Exchange, future: "asyncio.Future[None]", ended: Callable[[], None]
+    async def _complete(
+        self, request: P2PRequest, future: "asyncio.Future[None]", clean_up: Callable[[], None]
     ) -> None:
-        work = exchange.work
+        work = request.work
         unwatch: Callable[[], None] | None = None
         try:
-            remaining = exchange.deadline - time.monotonic()
+            remaining = request.deadline - time.monotonic()
             await asyncio.wait([future], timeout=min(PING_AFTER, remaining / 4))
             if not future.done():
-                peers = self._peers_of(exchange)
-                unwatch = self._registry.watch_links(lambda: peers)
-                await asyncio.wait([future], timeout=exchange.deadline - time.monotonic())
+                peers = self._list_peers(request)
+                unwatch = self._directory.watch_links(lambda: peers)
+                await asyncio.wait([future], timeout=request.deadline - time.monotonic())
             if not future.done():
-                raise call_errors.timed_out(
-                    what=self._what(exchange),
+                raise call_errors.build_timeout_error(
+                    what=self._name_message(request),
                     operation=work.operation,
                     sequence=work.sequence,
                     label=work.label,
-                    timeout=exchange.timeout,
-                    found=None,
-                    waiting_on=[] if exchange.peer is None else [exchange.peer],
-                    registry=self._registry,
+                    timeout=request.timeout,
+                    verdict=None,
+                    awaited_ranks=[] if request.peer is None else [request.peer],
+                    directory=self._directory,
                 )
             future.result()
         except asyncio.CancelledError:
-            work.fail(AllhandsError(f"{self._what(exchange)} was cancelled: closing"))
+            work.fail(AllhandsError(f"{self._name_message(request)} was cancelled: closing"))
             raise
         except Exception as error:
-            add_intact(error, exchange.receives, exchange.has_touched)
+            add_intact(error, request.receives, request.has_touched)
             work.fail(error)
         else:
-            work.succeed(exchange.result)
+            work.succeed(request.result)
         finally:
             if unwatch is not None:
                 unwatch()
             future.cancel()
-            self._pending.pop(exchange, None)
-            ended()
+            self._pending.pop(request, None)
+            clean_up()
 
-    def _end(self, exchange: Exchange, failure: Failure) -> None:
-        future = self._pending.get(exchange)
+    def _end(self, request: P2PRequest, failure: ErrorFactory) -> None:
+        future = self._pending.get(request)
         if future is not None and not future.done():
-            future.set_exception(failure(self._what(exchange)))
+            future.set_exception(failure(self._name_message(request)))
 
-    def _reason(self, exchange: Exchange) -> Failure | None:
+    def _find_failure(self, request: P2PRequest) -> ErrorFactory | None:
         """Return why an exchange cannot end well, if that is known."""
         others = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
-        return self._losses.reason_of_message(exchange.peer, others)
+        return self._failure_log.find_message_failure(request.peer, others)
 
-    def _peers_of(self, exchange: Exchange) -> list[int]:
+    def _list_peers(self, request: P2PRequest) -> list[int]:
         """Return the ranks of the world that an exchange may be held up by; of many, none."""
-        if exchange.peer is not None:
-            return [exchange.peer]
+        if request.peer is not None:
+            return [request.peer]
         others = [rank for rank in self._ranks if rank != self._ranks[self._rank]]
-        return others if len(others) <= _MOST_PINGED else []
+        return others if len(others) <= _MAX_PINGED else []
 
-    def _what(self, exchange: Exchange) -> str:
-        return named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag)
+    def _name_message(self, request: P2PRequest) -> str:
+        return name_message(request.work.operation, self._ranks, request.peer, request.tag)
 
 
-def _signed(name: str, count: int) -> int:
-    return Call("message", name, count).signature
+def _sign_message(name: str, count: int) -> int:
+    return CallSignature("message", name, count).signature

@@ -5,9 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from allhands.engine.failures import call_errors
-from allhands.engine.failures.call_errors import Registry
-from allhands.engine.failures.losses import Losses
-from allhands.engine.p2p.message import Exchange, add_intact, named, sent, signed
+from allhands.engine.failures.call_errors import PeerDirectory
+from allhands.engine.failures.losses import FailureLog
+from allhands.engine.p2p.message import (
+    P2PRequest,
+    add_intact,
+    describe_sent,
+    name_message,
+    sign_message,
+)
 from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
 
@@ -15,7 +21,7 @@ if TYPE_CHECKING:
     from allhands._native import Message, ShmP2P
 
 
-class Mailing:
+class P2POverShm:
     """Words what becomes of messages, and tells it to those who hold works.
 
     A message is carried on by whoever waits for it; a thread of its own sees to the others.
@@ -26,55 +32,55 @@ class Mailing:
         name: str,
         ranks: Sequence[int],
         rank: int,
-        registry: Registry,
+        directory: PeerDirectory,
         make: Callable[..., "ShmP2P"],
-        failed: Callable[[BaseException], None],
-        losses: Losses,
+        on_failed: Callable[[BaseException], None],
+        failure_log: FailureLog,
     ) -> None:
         self._name = name
         self._ranks = tuple(ranks)
         self._rank = rank
         self._others = [one for one in self._ranks if one != self._ranks[rank]]
-        self._registry = registry
-        self._failed = failed
-        self._losses = losses
+        self._directory = directory
+        self._on_failed = on_failed
+        self._failure_log = failure_log
         self.p2p = make(on_failure=self._on_failure)
         self._lock = threading.Lock()
         self._server: threading.Thread | None = None
 
-    def begin(self, exchange: Exchange) -> bool:
+    def begin(self, request: P2PRequest) -> bool:
         """Start a message; False: not in this process, which is no member."""
-        peer = -1 if exchange.peer is None else self._ranks.index(exchange.peer)
+        peer = -1 if request.peer is None else self._ranks.index(request.peer)
         message = self.p2p.start(
-            exchange.receives, exchange.array, peer, exchange.tag, exchange.deadline, exchange
+            request.receives, request.array, peer, request.tag, request.deadline, request
         )
         if message is None:
             return False
-        exchange.message = message
+        request.shm_message = message
         if message.outcome != "under way" and message.claim():
-            self._settle(message)
+            self._complete(message)
             return True
-        self._serve()
-        exchange.work.own(lambda: self.cancel(exchange))
-        exchange.work.helped(lambda seconds: self._help(message, seconds))
+        self._start_server()
+        request.work.own(lambda: self.cancel(request))
+        request.work.helped(lambda seconds: self._progress(message, seconds))
         return True
 
-    def cancel(self, exchange: Exchange) -> None:
+    def cancel(self, request: P2PRequest) -> None:
         """End a message early."""
-        if (message := exchange.message) is not None:
+        if (message := request.shm_message) is not None:
             message.cancel()
-            self._settle_once(message)
+            self._complete_once(message)
 
     def fail(self) -> None:
         """End all messages, and all to come, but for those that are here already."""
         self.p2p.fail()
 
-    def peer_left(self, rank: int) -> None:
+    def on_peer_left(self, rank: int) -> None:
         """Learn that a rank of the world left: what it sent before is here already."""
         if rank in self._others:
             self.p2p.remove_peer(self._ranks.index(rank))
 
-    def idle(self) -> None:
+    def wait_idle(self) -> None:
         """Return when every message begun so far has ended."""
         self.p2p.wait_idle()
 
@@ -84,36 +90,38 @@ class Mailing:
 
     # ------------------------------------------------------------ inside
 
-    def _serve(self) -> None:
+    def _start_server(self) -> None:
         with self._lock:
             if self._server is None:
                 name = f"allhands messages {self._name}"
-                self._server = threading.Thread(target=self._settle_all, name=name, daemon=True)
+                self._server = threading.Thread(target=self._serve, name=name, daemon=True)
                 self._server.start()
 
-    def _settle_all(self) -> None:
+    def _serve(self) -> None:
         while (ended := self.p2p.serve()) is not None:
             for message in ended:
-                self._settle_once(message)
+                self._complete_once(message)
 
-    def _help(self, message: "Message", seconds: float) -> bool:
+    def _progress(self, message: "Message", seconds: float) -> bool:
         """Carry a message on for some time, on the thread that waits for it."""
         if not message.wait(seconds):
             return False
-        self._settle_once(message)
+        self._complete_once(message)
         return True
 
-    def _settle_once(self, message: "Message") -> None:
+    def _complete_once(self, message: "Message") -> None:
         if message.claim():
-            self._settle(message)
+            self._complete(message)
 
-    def _settle(self, message: "Message") -> None:
-        exchange: Exchange = message.context
+    def _complete(self, message: "Message") -> None:
+        exchange: P2PRequest = message.context
         work = exchange.work
         if message.outcome == "delivered":
             if exchange.receives:
                 work.received_from(message.source)
-            work.explained(explanations.mailed(work.operation, exchange.array.nbytes, message.way))
+            work.explained(
+                explanations.explain_shm_p2p(work.operation, exchange.array.nbytes, message.way)
+            )
             work.succeed(exchange.result)
             return
         try:
@@ -143,12 +151,12 @@ class Mailing:
         tag: int,
         dtype: str,
         count: int,
-        unlike: int,
+        mismatched_bytes: int,
         signature: int,
-        told: str | None,
+        expected: str | None,
         timeout: float,
         label: str | None,
-        touched: bool,
+        has_touched: bool,
     ) -> None:
         """Raise what the failure of a message means; on the thread that waited for it."""
         operation = "recv" if receives else "send"
@@ -162,15 +170,15 @@ class Mailing:
                 source,
                 tag,
                 mine,
-                unlike,
+                mismatched_bytes,
                 signature,
-                told,
+                expected,
                 timeout,
                 label,
             )
         except AllhandsError as error:
-            add_intact(error, receives, touched)
-            self._failed(error)
+            add_intact(error, receives, has_touched)
+            self._on_failed(error)
             raise
 
     def _raise(
@@ -180,34 +188,34 @@ class Mailing:
         peer: int | None,
         source: int,
         tag: int,
-        mine: str,
-        unlike: int,
+        own_row: str,
+        mismatched_bytes: int,
         signature: int,
-        told: str | None,
+        expected: str | None,
         timeout: float,
         label: str | None,
     ) -> NoReturn:
-        what = named(operation, self._ranks, peer, tag)
+        what = name_message(operation, self._ranks, peer, tag)
         if outcome == "unlike":
             if operation == "recv":
-                table = {source: sent(unlike, signature, signed)}
+                table = {source: describe_sent(mismatched_bytes, signature, sign_message)}
             else:
                 assert peer is not None
-                table = {self._ranks.index(peer): told or "a message of another dtype or shape"}
-            raise call_errors.mismatch(what, self._rank, {**table, self._rank: mine})
+                table = {self._ranks.index(peer): expected or "a message of another dtype or shape"}
+            raise call_errors.build_mismatch_error(what, self._rank, {**table, self._rank: own_row})
         if outcome == "late":
-            raise call_errors.timed_out(
+            raise call_errors.build_timeout_error(
                 what=what,
                 operation=operation,
                 sequence=0,
                 label=label,
                 timeout=timeout,
-                found=None,
-                waiting_on=[] if peer is None else [peer],
-                registry=self._registry,
+                verdict=None,
+                awaited_ranks=[] if peer is None else [peer],
+                directory=self._directory,
             )
         if outcome == "cancelled":
             raise AllhandsError(f"{what} was cancelled by this rank")
-        if (failure := self._losses.reason_of_message(peer, self._others)) is not None:
+        if (failure := self._failure_log.find_message_failure(peer, self._others)) is not None:
             raise failure(what)
         raise AllhandsError(f"{what} ended as {outcome}")

@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from allhands.engine.failures import call_errors
-from allhands.engine.failures.call_errors import Failure, Registry
-from allhands.engine.failures.losses import Losses
-from allhands.engine.numbering import Order
-from allhands.engine.p2p.message import Exchange, add_intact, named
-from allhands.engine.p2p.over_links import Exchanges
-from allhands.engine.p2p.over_shm import Mailing
-from allhands.engine.shm.group_channel import Shared
+from allhands.engine.failures.call_errors import ErrorFactory, PeerDirectory
+from allhands.engine.failures.losses import FailureLog
+from allhands.engine.numbering import CallNumbering
+from allhands.engine.p2p.message import P2PRequest, add_intact, name_message
+from allhands.engine.p2p.over_links import P2POverLinks
+from allhands.engine.p2p.over_shm import P2POverShm
+from allhands.engine.shm.group_channel import GroupChannel
 from allhands.errors import AllhandsError
-from allhands.transport.frame import Key
+from allhands.transport.frame import MessageKey
 
 
-class Messages:
+class P2PRouter:
     """Messages of a group, on the loop; over shared memory they need not come by here."""
 
-    shm_path: Mailing | None = None
+    shm_path: P2POverShm | None = None
     """Where callers' threads begin messages over shared memory; None: not yet, or not at all."""
 
     def __init__(
@@ -32,178 +32,182 @@ class Messages:
         name: str,
         ranks: Sequence[int],
         rank: int,
-        order: Order,
-        shared: Shared,
-        links: Exchanges,
-        registry: Registry,
-        losses: Losses,
-        ended: Callable[[], int],
-        named: Sequence[int],
+        order: CallNumbering,
+        channel: GroupChannel,
+        links: P2POverLinks,
+        directory: PeerDirectory,
+        failure_log: FailureLog,
+        get_last_ended: Callable[[], int],
+        caller_ranks: Sequence[int],
     ) -> None:
         self._name = name
         self._ranks = tuple(ranks)
         self._rank = rank
         self._order = order
-        self._shared = shared
+        self._channel = channel
         self._links = links
-        self._registry = registry
-        self._ended = ended
-        self._named = named
-        self._mailing: Mailing | None = None
-        self._held: dict[Exchange, asyncio.TimerHandle] = {}
-        self._settling: asyncio.Task[None] | None = None
-        self._losses = losses
-        self._closed = False
+        self._directory = directory
+        self._get_last_ended = get_last_ended
+        self._caller_ranks = caller_ranks
+        self._p2p_over_shm: P2POverShm | None = None
+        self._held: dict[P2PRequest, asyncio.TimerHandle] = {}
+        self._negotiation: asyncio.Task[None] | None = None
+        self._failure_log = failure_log
+        self._is_closed = False
 
-    def start(self, exchange: Exchange) -> None:
+    def start(self, request: P2PRequest) -> None:
         """Take a message that was counted as a detour."""
-        if not self._losses.has_failed and (self._held or self._shared.is_open):
-            self._hold(exchange)
+        if not self._failure_log.has_failed and (self._held or self._channel.is_undecided):
+            self._hold(request)
             return
-        self._pass_on(exchange)
+        self._forward(request)
 
-    def cancel(self, exchange: Exchange) -> None:
+    def cancel(self, request: P2PRequest) -> None:
         """End an exchange early."""
-        if exchange in self._held:
+        if request in self._held:
             self._end_held(
-                exchange, lambda what: AllhandsError(f"{what} was cancelled by this rank")
+                request, lambda what: AllhandsError(f"{what} was cancelled by this rank")
             )
-        elif exchange.message is not None:
-            assert self._mailing is not None
-            self._mailing.cancel(exchange)
+        elif request.shm_message is not None:
+            assert self._p2p_over_shm is not None
+            self._p2p_over_shm.cancel(request)
         else:
-            self._links.cancel(exchange)
+            self._links.cancel(request)
 
     def fail(self) -> None:
         """End all messages, and all to come: the group has failed."""
         self._review_held()
-        self._links.review()
-        if self._mailing is not None:
-            self._mailing.fail()
+        self._links.fail_unreachable()
+        if self._p2p_over_shm is not None:
+            self._p2p_over_shm.fail()
 
-    def peer_left(self, rank: int) -> None:
+    def on_peer_left(self, rank: int) -> None:
         """Learn that a rank of the world left: what it sent before is here already."""
-        self._links.review()
-        if self._mailing is not None:
-            self._mailing.peer_left(rank)
-        if rank in self._shared_missing():
+        self._links.fail_unreachable()
+        if self._p2p_over_shm is not None:
+            self._p2p_over_shm.on_peer_left(rank)
+        if rank in self._list_undecided():
             self._review_held()
 
-    def refused(self, peer: int, key: Key, call: str) -> None:
+    def on_refused(self, peer: int, key: MessageKey, call: str) -> None:
         """Learn that the receiver of a send over links expects another message."""
-        self._links.refused(peer, key, call)
+        self._links.on_refused(peer, key, call)
 
-    async def idle(self, run: Callable[[Callable[[], None]], "asyncio.Future[None]"]) -> None:
+    async def wait_idle(self, run: Callable[[Callable[[], None]], "asyncio.Future[None]"]) -> None:
         """Return when every message begun so far has ended; `run` gives a thread to wait on."""
-        while self._settling is not None and self._held:
-            await asyncio.wait([self._settling])
-        await self._links.idle()
-        if self._mailing is not None and not self._closed:
-            await run(self._mailing.idle)
+        while self._negotiation is not None and self._held:
+            await asyncio.wait([self._negotiation])
+        await self._links.wait_idle()
+        if self._p2p_over_shm is not None and not self._is_closed:
+            await run(self._p2p_over_shm.wait_idle)
 
     def close(self) -> None:
         """Give up what messages have of shared memory; every one has ended."""
-        self._closed = True
+        self._is_closed = True
         self._order.p2p = self.shm_path = None
-        if self._settling is not None:
-            self._settling.cancel()
-        if self._mailing is not None:
-            self._mailing.close()
-            self._mailing = None
+        if self._negotiation is not None:
+            self._negotiation.cancel()
+        if self._p2p_over_shm is not None:
+            self._p2p_over_shm.close()
+            self._p2p_over_shm = None
 
     # ------------------------------------------------------------ until the way is known
 
-    def _hold(self, exchange: Exchange) -> None:
+    def _hold(self, request: P2PRequest) -> None:
         loop = asyncio.get_running_loop()
-        late = max(exchange.deadline - time.monotonic(), 0)
-        self._held[exchange] = loop.call_later(late, self._expire, exchange)
-        if self._settling is None:
-            self._settling = asyncio.create_task(self._settle(), name=f"way of {self._name}")
+        late = max(request.deadline - time.monotonic(), 0)
+        self._held[request] = loop.call_later(late, self._expire, request)
+        if self._negotiation is None:
+            self._negotiation = asyncio.create_task(self._negotiate(), name=f"way of {self._name}")
 
-    async def _settle(self) -> None:
+    async def _negotiate(self) -> None:
         try:
-            await self._shared.settle(self._ended)
+            await self._channel.negotiate(self._get_last_ended)
         finally:
-            self._settling = None
+            self._negotiation = None
         held = list(self._held)
         for exchange in held:
             self._held.pop(exchange).cancel()
-            self._pass_on(exchange)
+            self._forward(exchange)
 
     def _review_held(self) -> None:
         """End the messages that wait for their way and cannot arrive on any."""
         others = [one for one in self._ranks if one != self._ranks[self._rank]]
         for exchange in list(self._held):
-            failure = self._losses.reason_of_message(exchange.peer, others)
+            failure = self._failure_log.find_message_failure(exchange.peer, others)
             if failure is not None:
                 self._end_held(exchange, failure)
 
-    def _expire(self, exchange: Exchange) -> None:
-        missing = self._shared_missing()
+    def _expire(self, request: P2PRequest) -> None:
+        missing = self._list_undecided()
 
-        def late(what: str) -> AllhandsError:
-            return call_errors.timed_out(
+        def build_error(what: str) -> AllhandsError:
+            return call_errors.build_timeout_error(
                 what=what,
-                operation=exchange.work.operation,
+                operation=request.work.operation,
                 sequence=0,
-                label=exchange.work.label,
-                timeout=exchange.timeout,
-                found=None,
-                waiting_on=missing,
-                registry=self._registry,
+                label=request.work.label,
+                timeout=request.timeout,
+                verdict=None,
+                awaited_ranks=missing,
+                directory=self._directory,
             )
 
-        self._end_held(exchange, late)
+        self._end_held(request, build_error)
 
-    def _end_held(self, exchange: Exchange, failure: Failure) -> None:
-        self._held.pop(exchange).cancel()
-        self._arrive()
-        what = named(exchange.work.operation, self._ranks, exchange.peer, exchange.tag)
+    def _end_held(self, request: P2PRequest, failure: ErrorFactory) -> None:
+        self._held.pop(request).cancel()
+        self._finish_queued()
+        what = name_message(request.work.operation, self._ranks, request.peer, request.tag)
         error = failure(what)
-        add_intact(error, exchange.receives, touched=False)
-        exchange.work.fail(error)
+        add_intact(error, request.receives, has_touched=False)
+        request.work.fail(error)
 
-    def _shared_missing(self) -> list[int]:
+    def _list_undecided(self) -> list[int]:
         """Return the ranks of the world that have not said which way the group goes."""
-        return [self._ranks[rank] for rank in self._shared.missing()]
+        return [self._ranks[rank] for rank in self._channel.list_missing()]
 
     # ------------------------------------------------------------ after
 
-    def _pass_on(self, exchange: Exchange) -> None:
+    def _forward(self, request: P2PRequest) -> None:
         """Let a message set out, behind those that came before it."""
-        if self._mailing is None and not self._closed and not self._losses.has_failed:
-            self._open()
+        if self._p2p_over_shm is None and not self._is_closed and not self._failure_log.has_failed:
+            self._open_shm()
         try:
-            if self._mailing is not None and self._mailing.begin(exchange):
+            if self._p2p_over_shm is not None and self._p2p_over_shm.begin(request):
                 return
-            start = self._links.receive if exchange.receives else self._links.send
-            start(exchange)
+            start = self._links.receive if request.receives else self._links.send
+            start(request)
         except Exception as error:  # whatever it is belongs to the caller, not to the loop
-            exchange.work.fail(error)
+            request.work.fail(error)
         finally:
-            self._arrive()
+            self._finish_queued()
 
-    def _open(self) -> None:
-        make = self._shared.p2p_maker()
+    def _open_shm(self) -> None:
+        make = self._channel.p2p_maker()
         if make is None:
             return
-        self._mailing = Mailing(
+        self._p2p_over_shm = P2POverShm(
             self._name,
             self._ranks,
             self._rank,
-            self._registry,
-            partial(make, ranks=self._named),
-            self._shared.recording.failed,
-            self._losses,
+            self._directory,
+            partial(make, ranks=self._caller_ranks),
+            self._channel.recorder.report_failure,
+            self._failure_log,
         )
-        for rank in self._losses.left():
-            self._mailing.peer_left(rank)
+        for rank in self._failure_log.list_departed():
+            self._p2p_over_shm.on_peer_left(rank)
 
-    def _arrive(self) -> None:
+    def _finish_queued(self) -> None:
         """Count a detour as ended; with the last one, others need not make any."""
         with self._order.lock:
-            self._order.detours -= 1
-            if self._order.detours == 0 and self._mailing is not None and not self._closed:
-                self.shm_path = self._mailing
-                self._order.p2p = self._mailing.p2p
-                self._order.tell_timeout()
+            self._order.queued_messages -= 1
+            if (
+                self._order.queued_messages == 0
+                and self._p2p_over_shm is not None
+                and not self._is_closed
+            ):
+                self.shm_path = self._p2p_over_shm
+                self._order.p2p = self._p2p_over_shm.p2p
+                self._order.propagate_timeout()

@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Result
-from allhands.engine.group_recorder import Recording
-from allhands.engine.numbering import Order
+from allhands.engine.group_recorder import GroupRecorder
+from allhands.engine.numbering import CallNumbering
 from allhands.engine.work import explanations
 from allhands.engine.work.work import Work
 from allhands.errors import AllhandsError
 from allhands.runtime.callbacks import Callbacks
-from allhands.runtime.signal_mask import Deferred
+from allhands.runtime.signal_mask import DelayedSignals
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Pending(Protocol):
+class PendingCall(Protocol):
     """A call that has its number and waits for its turn."""
 
     @property
     def work(self) -> Work: ...
     @property
-    def native(self) -> Native: ...
+    def request(self) -> CollectiveRequest: ...
     @property
     def result(self) -> Result: ...
     @property
@@ -42,10 +42,10 @@ class Pending(Protocol):
     @property
     def deadline(self) -> float: ...
 
-    cancelled: bool
+    is_cancelled: bool
 
 
-class Backlog:
+class DeferredCalls:
     """The calls that have their numbers and need only the communicator; safe from any thread.
 
     All of them come before what is queued on the loop.
@@ -54,106 +54,106 @@ class Backlog:
     def __init__(
         self,
         callbacks: Callbacks,
-        order: Order,
-        recording: Recording,
-        skipped: Callable[[int], None],
+        order: CallNumbering,
+        recorder: GroupRecorder,
+        on_skipped: Callable[[int], None],
     ) -> None:
         """`skipped` hears the numbers of calls that were cancelled before their turn."""
         self._callbacks = callbacks
         self._order = order
-        self._recording = recording
-        self._skipped = skipped
+        self._recorder = recorder
+        self._on_skipped = on_skipped
         self._changed = threading.Condition()
-        self._waiting: deque[Pending] = deque()
-        self._running: Pending | None = None
-        self._is_due = False
+        self._waiting: deque[PendingCall] = deque()
+        self._running: PendingCall | None = None
+        self._is_wakeup_due = False
         """Whether a thread was told to carry on, and has not begun."""
 
     @property
     def is_empty(self) -> bool:
         return not self._waiting and self._running is None
 
-    def add(self, call: Pending) -> bool:
+    def add(self, call: PendingCall) -> bool:
         """Take a call whose number was just taken, with the order's lock held.
 
         False: others that are not over go before it which are not here, or it is too late.
         """
-        if not self._order.has_only_backlog():
+        if not self._order.has_only_deferred():
             return False
         with self._changed:
             self._waiting.append(call)
-            if not self._tell_somebody():
+            if not self._wake_thread():
                 self._waiting.pop()
                 return False
-            self._order.backlogged += 1
-        call.work.carried(lambda: self._carry_up_to(call))
+            self._order.deferred_count += 1
+        call.work.carried(lambda: self._run_up_to(call))
         return True
 
-    def withdraw(self, call: Pending) -> bool:
+    def withdraw(self, call: PendingCall) -> bool:
         """Leave a call out, if its turn has not come."""
         with self._changed:
             if call not in self._waiting:
                 return False
-            call.cancelled = True
+            call.is_cancelled = True
             return True
 
-    def runs(self, call: Pending) -> bool:
+    def is_running(self, call: PendingCall) -> bool:
         """Say whether a call has its turn."""
         return call is self._running
 
     def drain(self) -> None:
         """Return when every call taken so far has ended."""
-        with Deferred() as calm:
+        with DelayedSignals() as calm:
             while True:
                 with self._changed:
                     while self._running is not None:
                         self._changed.wait()  # endless: as long as the call, which has a deadline
-                    if (call := self._next()) is None:
+                    if (call := self._take_next()) is None:
                         return
-                self._carry_out(call, calm)
+                self._run_and_complete(call, calm)
 
     # ------------------------------------------------------------ inside
 
-    def _carry_up_to(self, call: Pending) -> None:
+    def _run_up_to(self, call: PendingCall) -> None:
         """Carry out calls up to this one, on the thread that waits for it; if no other does."""
-        with Deferred() as calm:
+        with DelayedSignals() as calm:
             while not call.work.is_completed():
                 with self._changed:
-                    if (first := self._next()) is None:
+                    if (first := self._take_next()) is None:
                         return
                 try:
-                    self._carry_out(first, calm)
+                    self._run_and_complete(first, calm)
                 finally:  # this thread has something else to do
                     with self._changed:
-                        self._tell_somebody()
+                        self._wake_thread()
 
-    def _carry_on(self) -> None:
+    def _run_waiting(self) -> None:
         """Carry out the calls that wait, if no other thread does."""
         with self._changed:
-            self._is_due = False
-        with Deferred() as calm:
+            self._is_wakeup_due = False
+        with DelayedSignals() as calm:
             while True:
                 with self._changed:
-                    if (call := self._next()) is None:
+                    if (call := self._take_next()) is None:
                         return
-                if not self._carry_out(call, calm):
+                if not self._run_and_complete(call, calm):
                     return  # what follows has this thread; calls that came since have another
 
-    def _next(self) -> Pending | None:
+    def _take_next(self) -> PendingCall | None:
         """Begin the turn of the next call; None: there is none, or another one runs."""
         if self._running is not None or not self._waiting:
             return None
         self._running = self._waiting.popleft()
         return self._running
 
-    def _tell_somebody(self) -> bool:
+    def _wake_thread(self) -> bool:
         """See to it that what waits is carried out; False: nobody will any more."""
-        if self._waiting and self._running is None and not self._is_due:
-            self._is_due = self._callbacks.carry(self._carry_on)
-            return self._is_due
+        if self._waiting and self._running is None and not self._is_wakeup_due:
+            self._is_wakeup_due = self._callbacks.run_urgent(self._run_waiting)
+            return self._is_wakeup_due
         return True
 
-    def _carry_out(self, call: Pending, calm: Deferred) -> bool:
+    def _run_and_complete(self, call: PendingCall, signals: DelayedSignals) -> bool:
         """Carry out the call that runs, and settle its work; say whether others waited then.
 
         Only the call itself can be broken into: what is kept here must be whole for other threads.
@@ -165,9 +165,9 @@ class Backlog:
         comm, sequence = self._order.comm, call.work.sequence
         assert comm is not None, "a communicator lasts as long as there are calls"
         try:
-            with calm.lifted():
-                if call.cancelled:
-                    self._skipped(sequence)
+            with signals.allow():
+                if call.is_cancelled:
+                    self._on_skipped(sequence)
                     comm.skip(sequence)
                 else:
                     self._run(comm, call)
@@ -176,45 +176,45 @@ class Backlog:
         except BaseException as raised:
             begun, _, completed, *_ = comm.progress()
             if begun < sequence:
-                self._take_back(call)
+                self._requeue(call)
                 raise
             if completed < sequence:  # the others know of it already
                 error = AllhandsError(f"{call.work!r} was given up by this rank: {raised!r}")
-            self._end(call, error)
+            self._end_turn(call, error)
             raise
-        return self._end(call, error)
+        return self._end_turn(call, error)
 
-    def _take_back(self, call: Pending) -> None:
+    def _requeue(self, call: PendingCall) -> None:
         """Let a call wait again that has not begun."""
         with self._changed:
             self._running = None
             self._waiting.appendleft(call)
             self._changed.notify_all()
 
-    def _end(self, call: Pending, error: BaseException | None) -> bool:
+    def _end_turn(self, call: PendingCall, error: BaseException | None) -> bool:
         """End the turn of a call, and settle its work; say whether others waited then."""
-        self._order.give_back(backlogged=True)
+        self._order.release(is_deferred=True)
         with self._changed:
             self._running = None
             is_last = not self._waiting
             self._changed.notify_all()
         if is_last:
-            with self._callbacks.ending():
-                self._settle(call, error)
+            with self._callbacks.mark_ending():
+                self._complete(call, error)
         else:
-            self._settle(call, error)
+            self._complete(call, error)
         return not is_last
 
-    def _run(self, comm: "ShmComm", call: Pending) -> None:
+    def _run(self, comm: "ShmComm", call: PendingCall) -> None:
         work = call.work
-        self._recording.began(work.entry)
-        call.native.run(comm, work.sequence, call.timeout, call.deadline, work.label)
+        self._recorder.record_start(work.entry)
+        call.request.run(comm, work.sequence, call.timeout, call.deadline, work.label)
         last = comm.last_call()
         assert last is not None, "it has just ended"
-        work.explained(explanations.shared(last))
+        work.explained(explanations.explain_shm(last))
 
-    def _settle(self, call: Pending, error: BaseException | None) -> None:
-        if call.cancelled:
+    def _complete(self, call: PendingCall, error: BaseException | None) -> None:
+        if call.is_cancelled:
             return  # it was told so when it was cancelled
         if error is None:
             call.work.succeed(call.result)

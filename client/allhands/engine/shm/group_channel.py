@@ -9,126 +9,133 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from allhands.collectives.reduction import OPS
-from allhands.collectives.request import Native, call_of
-from allhands.collectives.signature import Call, Shape
-from allhands.engine.failures.call_errors import Failure
-from allhands.engine.failures.slow_calls import Stall
-from allhands.engine.failures.tracker import HISTORY, LATE, Endings, Found, first, stop
-from allhands.engine.group_recorder import Recording
-from allhands.engine.numbering import Order
+from allhands.collectives.request import CollectiveRequest, make_call_signature
+from allhands.collectives.signature import CallSignature, Shape
+from allhands.engine.failures.call_errors import ErrorFactory
+from allhands.engine.failures.slow_calls import SlowCall
+from allhands.engine.failures.tracker import (
+    CALL_HISTORY,
+    VERDICT_GRACE,
+    FailureTracker,
+    VerdictReply,
+    cancel_and_wait,
+    wait_first,
+)
+from allhands.engine.group_recorder import GroupRecorder
+from allhands.engine.numbering import CallNumbering
 from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
-from allhands.runtime.job_thread import Aside
-from allhands.runtime.termination import reason_of
-from allhands.shm.areas import Grounds
+from allhands.runtime.job_thread import JobThread
+from allhands.runtime.termination import get_cancel_reason
+from allhands.shm.areas import GroupAreas
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm, ShmP2P
 
 logger = logging.getLogger(__name__)
 
-_JUDGE_SECONDS = 10.0
+_FAILURE_SECONDS = 10.0
 """More than any judgement takes: who waits for one should not outlive the loop that makes it."""
-_ALL = (1 << 64) - 1
+_ALL_CALLS = (1 << 64) - 1
 _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
 
 
-class Shared:
+class GroupChannel:
     """Lives on the loop; calls run on the thread beside it, or on the threads of callers."""
 
     def __init__(
         self,
         name: str,
         rank: int,
-        order: Order,
-        aside: Aside,
-        endings: Endings,
-        grounds: Grounds | None,
-        recording: Recording,
+        order: CallNumbering,
+        job_thread: JobThread,
+        failures: FailureTracker,
+        areas: GroupAreas | None,
+        recorder: GroupRecorder,
         on_clash: Callable[[str, int, int, str], NoReturn],
     ) -> None:
         """`on_clash` is that of `ShmComm`."""
         self._name = name
         self._rank = rank
         self._order = order
-        self._aside = aside
-        self._endings = endings
-        self._grounds = grounds
-        self.recording = recording
+        self._job_thread = job_thread
+        self._failures = failures
+        self._areas = areas
+        self.recorder = recorder
         self._on_clash = on_clash
         self._loop = asyncio.get_running_loop()
-        self._settling = asyncio.Lock()
+        self._negotiation_lock = asyncio.Lock()
         self._has_failed = False
-        self._reasons: dict[int, Failure] = {}
-        self._asking: dict[int, asyncio.Task[Found]] = {}
-        self._stalls: dict[int, Stall] = {}
-        self._waiting: dict[int, Sequence[int]] = {}
+        self._interrupt_failures: dict[int, ErrorFactory] = {}
+        self._verdict_tasks: dict[int, asyncio.Task[VerdictReply]] = {}
+        self._slow_calls: dict[int, SlowCall] = {}
+        self._awaited: dict[int, Sequence[int]] = {}
         """Whom a blocked call waits for, by its number, as told last."""
-        self._calls: dict[int, Call] = {}
+        self._composite_calls: dict[int, CallSignature] = {}
         """The latest calls of which steps went over shared memory, by the numbers of those."""
 
     @property
-    def is_open(self) -> bool:
+    def is_undecided(self) -> bool:
         """Whether it is yet to be found out whether the ranks share memory."""
-        return self._grounds is not None and self._order.comm is None
+        return self._areas is not None and self._order.comm is None
 
-    def missing(self) -> list[int]:
+    def list_missing(self) -> list[int]:
         """Return the ranks of the group that have not said whether they take part."""
-        return [] if self._grounds is None else self._grounds.missing()
+        return [] if self._areas is None else self._areas.list_missing()
 
-    async def settle(self, ended: Callable[[], int]) -> None:
+    async def negotiate(self, get_last_ended: Callable[[], int]) -> None:
         """Find out, as all ranks will; make the communicator. Calls up to `ended()` are over."""
-        async with self._settling:
-            if self.is_open:
-                await self._settle(ended)
+        async with self._negotiation_lock:
+            if self.is_undecided:
+                await self._negotiate(get_last_ended)
 
-    async def _settle(self, ended: Callable[[], int]) -> None:
-        grounds = self._grounds
+    async def _negotiate(self, get_last_ended: Callable[[], int]) -> None:
+        grounds = self._areas
         assert grounds is not None
-        while missing := grounds.missing():
-            await self._aside.run(partial(grounds.wait, missing[0], _WAIT_SECONDS))
-        if refusal := grounds.refusal():
+        while missing := grounds.list_missing():
+            await self._job_thread.run(partial(grounds.wait_entry, missing[0], _WAIT_SECONDS))
+        if refusal := grounds.get_refusal():
             logger.warning("group %r talks over links: %s", self._name, refusal)
-            self._grounds = None
+            self._areas = None
             return
         with self._order.lock:
-            taken, queued = self._order.counted()
+            taken, queued = self._order.get_counts()
             self._order.comm = grounds.make_comm(
                 rank=self._rank,
                 timeout=self._order.timeout,
                 ops=OPS,
                 on_failure=self._on_failure,
                 on_slow=self._on_slow,
-                records=self.recording.size,
+                records=self.recorder.size,
                 on_clash=self._on_clash,
                 last_number=taken,
                 queued=queued,
             )
         if self._has_failed:
             self._order.comm.close()
-        for completed in self._endings.limits():
+        for completed in self._failures.list_last_calls():
             self._order.comm.limit(completed)
-        if over := ended():  # before there was a communicator in which others could see it
-            await self._aside.run(partial(self._order.comm.skip, over))
+        if over := get_last_ended():  # before there was a communicator in which others could see it
+            await self._job_thread.run(partial(self._order.comm.skip, over))
 
     def p2p_maker(self) -> "Callable[..., ShmP2P] | None":
         """Return the function that makes the ShmP2P of this rank; None: messages go over links."""
-        if self._grounds is None or self._order.comm is None:
+        if self._areas is None or self._order.comm is None:
             return None
-        size = self.recording.size
+        size = self.recorder.size
         timeout = self._order.timeout
-        return partial(self._grounds.make_p2p, rank=self._rank, timeout=timeout, records=size)
+        return partial(self._areas.make_p2p, rank=self._rank, timeout=timeout, records=size)
 
     async def run(
         self,
         comm: "ShmComm",
-        native: Native,
+        request: CollectiveRequest,
         sequence: int,
         timeout: float,
         deadline: float,
         label: str | None,
-        call: Call | None = None,
+        call: CallSignature | None = None,
     ) -> str:
         """Run a call from the queue; return how it was carried out.
 
@@ -137,35 +144,37 @@ class Shared:
         signature = None
         if call is not None:
             signature = call.signature
-            self._calls[sequence] = call
-            for old in [one for one in self._calls if one <= sequence - HISTORY]:
-                del self._calls[old]
-        await self._aside.run(
-            partial(native.run, comm, sequence, timeout, deadline, label, signature)
+            self._composite_calls[sequence] = call
+            for old in [one for one in self._composite_calls if one <= sequence - CALL_HISTORY]:
+                del self._composite_calls[old]
+        await self._job_thread.run(
+            partial(request.run, comm, sequence, timeout, deadline, label, signature)
         )
         last = comm.last_call()
-        return "" if last is None else explanations.shared(last)
+        return "" if last is None else explanations.explain_shm(last)
 
-    async def pass_over(self, sequence: int) -> None:
+    async def skip(self, sequence: int) -> None:
         """Tell the others that a call will not be made here."""
         if (comm := self._order.comm) is not None:
-            await self._aside.run(partial(comm.skip, sequence))
+            await self._job_thread.run(partial(comm.skip, sequence))
 
-    def said(self, sequence: int) -> str | None:
+    def find_own_call(self, sequence: int) -> str | None:
         """Return what this rank called under a number, if that is not long ago."""
         comm = self._order.comm
         record = None if comm is None else comm.describe(sequence)
         if record is None:
             return None
-        return self._endings.row(sequence, self._calls.get(sequence) or call_of(*record))
+        return self._failures.format_row(
+            sequence, self._composite_calls.get(sequence) or make_call_signature(*record)
+        )
 
     # ------------------------------------------------------------ ends
 
-    def interrupt(self, sequence: int, failure: Failure | None) -> None:
+    def interrupt(self, sequence: int, failure: ErrorFactory | None) -> None:
         """End a call from the queue, because of what is given, or of what others called."""
         if (comm := self._order.comm) is not None:
             if failure is not None:
-                self._reasons[sequence] = failure
+                self._interrupt_failures[sequence] = failure
             comm.interrupt(sequence)
 
     def interrupt_current(self, sequence: int) -> None:
@@ -173,7 +182,7 @@ class Shared:
         if (comm := self._order.comm) is not None and sequence == comm.progress()[0]:
             comm.interrupt(sequence)
 
-    def give_up(self, sequence: int) -> None:
+    def interrupt_next(self, sequence: int) -> None:
         """End the call with that number, under way on a caller's thread or next to begin there.
 
         One that is still further ahead ends where it finds that another rank gave it up.
@@ -194,35 +203,35 @@ class Shared:
         if self._order.comm is not None:
             self._order.comm.close()
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Return when no call runs."""
         if (comm := self._order.comm) is not None:
-            await self._aside.run(comm.wait_idle)
+            await self._job_thread.run(comm.wait_idle)
 
-    def close(self, gone: Collection[int]) -> None:
+    def close(self, lost_ranks: Collection[int]) -> None:
         """Give the group's part of the memory up; every call has ended, these ranks are gone."""
-        for asking in self._asking.values():
+        for asking in self._verdict_tasks.values():
             asking.cancel()
-        for stall in self._stalls.values():
-            stall.end(well=False)
+        for stall in self._slow_calls.values():
+            stall.end(has_succeeded=False)
         comm, self._order.comm = self._order.comm, None
-        if comm is not None and gone:
-            comm.skip(_ALL)  # who has been expelled finds that, if it ever looks again
+        if comm is not None and lost_ranks:
+            comm.skip(_ALL_CALLS)  # who has been expelled finds that, if it ever looks again
         if comm is not None:
             comm.leave()  # before the memory is given back: works may hold it for longer
-        grounds, self._grounds = self._grounds, None
+        grounds, self._areas = self._areas, None
         if grounds is not None:
-            grounds.close(gone)
+            grounds.close(lost_ranks)
 
     # ------------------------------------------------------------ on the thread of a call
 
-    def _on_slow(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
+    def _on_slow(self, sequence: int, operation: str, awaited_mask: int, deadline: float) -> None:
         """Learn that a call has been blocked for a while, or has ended.
 
         Where an exception of a signal handler ended it the deadline is negative, and `operation`
         is the exception's name.
         """
-        self._loop.call_soon_threadsafe(self._watch, sequence, operation, waiting, deadline)
+        self._loop.call_soon_threadsafe(self._watch, sequence, operation, awaited_mask, deadline)
 
     def _on_failure(
         self,
@@ -235,93 +244,105 @@ class Shared:
         root: int,
         shares: list[int] | None,
         shape: Shape | None,
-        waiting: int,
-        culprits: int,
+        awaited_mask: int,
+        offenders: int,
         timeout: float,
         label: str | None,
-        met: bool,
+        all_arrived: bool,
     ) -> None:
         """Raise what the failure of a call means; `met`: its outputs may have been touched."""
-        call = self._calls.get(sequence) or call_of(
+        call = self._composite_calls.get(sequence) or make_call_signature(
             operation, dtype, count, op, root, shares, shape, label
         )
-        judging = self._judge(
-            status, sequence, call, _places(waiting), _places(culprits), timeout, label
+        judging = self._raise_failure(
+            status,
+            sequence,
+            call,
+            _decode_ranks(awaited_mask),
+            _decode_ranks(offenders),
+            timeout,
+            label,
         )
         try:
-            asyncio.run_coroutine_threadsafe(judging, self._loop).result(_JUDGE_SECONDS)
+            asyncio.run_coroutine_threadsafe(judging, self._loop).result(_FAILURE_SECONDS)
         except BaseException as error:
             if isinstance(error, AllhandsError):
-                error.add_intact(not met, say=status != "mismatch" and dtype is not None)
+                error.add_intact(not all_arrived, say=status != "mismatch" and dtype is not None)
             if (comm := self._order.comm) is not None:
-                self.recording.failed_inline(comm, sequence, error)
+                self.recorder.failed_inline(comm, sequence, error)
             raise
 
     # ------------------------------------------------------------ on the loop
 
-    def _watch(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
-        if not waiting:
-            self._unwatch(sequence, well=deadline >= 0)
-            if (asked := self._asking.pop(sequence, None)) is not None:
+    def _watch(self, sequence: int, operation: str, awaited_mask: int, deadline: float) -> None:
+        if not awaited_mask:
+            self._unwatch(sequence, has_succeeded=deadline >= 0)
+            if (asked := self._verdict_tasks.pop(sequence, None)) is not None:
                 asked.cancel()
             if deadline < 0:
-                self._endings.tell(sequence, reason_of(operation))
+                self._failures.send_give_up(sequence, get_cancel_reason(operation))
             return
-        self._waiting[sequence] = places = _places(waiting)
+        self._awaited[sequence] = places = _decode_ranks(awaited_mask)
         comm = self._order.comm
-        if sequence in self._asking or comm is None or comm.progress()[1] >= sequence:
+        if sequence in self._verdict_tasks or comm is None or comm.progress()[1] >= sequence:
             return  # known, or over meanwhile
-        self._asking[sequence] = self._endings.ask(sequence, operation, places, deadline)
-        self._stalls[sequence] = self._endings.watch(
+        self._verdict_tasks[sequence] = self._failures.request_verdict(
+            sequence, operation, places, deadline
+        )
+        self._slow_calls[sequence] = self._failures.watch(
             operation,
             sequence,
             None,
-            lambda: self._waiting.get(sequence, ()),
+            lambda: self._awaited.get(sequence, ()),
             comm.progress()[4],
             deadline,
             comm.wait_times(),
         )
 
-    def _unwatch(self, sequence: int, *, well: bool) -> None:
-        self._waiting.pop(sequence, None)
-        if (stall := self._stalls.pop(sequence, None)) is not None:
-            stall.end(well=well)
+    def _unwatch(self, sequence: int, *, has_succeeded: bool) -> None:
+        self._awaited.pop(sequence, None)
+        if (stall := self._slow_calls.pop(sequence, None)) is not None:
+            stall.end(has_succeeded=has_succeeded)
 
-    async def _judge(
+    async def _raise_failure(
         self,
         status: str,
         sequence: int,
-        call: Call,
-        waiting: Sequence[int],
-        culprits: Sequence[int],
+        call: CallSignature,
+        awaited_ranks: Sequence[int],
+        offenders: Sequence[int],
         timeout: float,
         label: str | None,
     ) -> NoReturn:
-        endings = self._endings
-        what = endings.named(call.operation, sequence, label)
-        self._unwatch(sequence, well=False)
-        asking = self._asking.pop(sequence, None)
+        endings = self._failures
+        what = endings.name_call(call.operation, sequence, label)
+        self._unwatch(sequence, has_succeeded=False)
+        asking = self._verdict_tasks.pop(sequence, None)
         try:
             if status == "abandoned":
-                await endings.hear_why()
-            reason = endings.reason(sequence) or self._reasons.pop(sequence, None)
+                await endings.await_failure_reason()
+            reason = endings.find_failure(sequence) or self._interrupt_failures.pop(sequence, None)
             if reason is not None:
                 raise reason(what)
-            if status == "mismatch" or endings.is_refused(sequence):
-                await endings.disagree(what, sequence, call)
+            if status == "mismatch" or endings.has_mismatch(sequence):
+                await endings.raise_mismatch(what, sequence, call)
             if status == "abandoned":
-                raise await endings.given_up(call.operation, sequence, label, culprits)
+                raise await endings.await_abandoned_error(
+                    call.operation, sequence, label, offenders
+                )
             if status == "interrupted":
                 raise AllhandsError(f"{what} was interrupted")
             if asking is not None:
-                await first(asking, timeout=LATE)
-            raise endings.timed_out(call.operation, sequence, label, timeout, asking, waiting)
+                await wait_first(asking, timeout=VERDICT_GRACE)
+            raise endings.build_timeout_error(
+                call.operation, sequence, label, timeout, asking, awaited_ranks
+            )
         finally:
             if asking is not None:
-                await stop(asking)
+                await cancel_and_wait(asking)
             endings.conclude(sequence)
 
 
-def _places(bits: int) -> list[int]:
+def _decode_ranks(bits: int) -> list[int]:
     """Return the ranks of a set."""
     return [rank for rank in range(bits.bit_length()) if bits >> rank & 1]

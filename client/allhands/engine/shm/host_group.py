@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from allhands.collectives.reduction import OPS
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 from allhands.collectives.signature import Shape
 from allhands.engine.failures.tracker import ASK_AFTER
 from allhands.errors import AllhandsError
-from allhands.runtime.job_thread import Aside
-from allhands.shm.areas import Grounds
+from allhands.runtime.job_thread import JobThread
+from allhands.shm.areas import GroupAreas
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm
 
 logger = logging.getLogger(__name__)
 
-CALL_BITS = 16
+SUBCALL_BITS = 16
 """The communicator's calls have the number of the group's call, and in so many low bits their own.
 
 So ranks agree on every number, although one may have given a call up where another went on.
 """
 _WAIT_SECONDS = 0.1
 """How long the thread that waits for entries looks at one rank's."""
-_NEAR_SECONDS = 0.2
-_OVERTIME = 3600.0
+_NEAR_DEADLINE_SECONDS = 0.2
+_EXTRA_SECONDS = 3600.0
 """Seconds by which a communicator outlasts the call, whose own deadline ends it."""
 
 
-class Left(Exception):
+class CallAbandoned(Exception):
     """Ranks have given a call up while this rank was in it."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -43,35 +43,35 @@ class Left(Exception):
         """Of the group."""
 
 
-class Differ(Exception):
+class HostMismatch(Exception):
     """Ranks of this host have made another call; nothing of it was used."""
 
 
-async def let_end(deadline: float) -> None:
+async def await_near_deadline(deadline: float) -> None:
     """Wait a little where a call's own deadline is about to end it.
 
     Neighbours that gave it up so soon before have come to theirs.
     """
-    if deadline - time.monotonic() < _NEAR_SECONDS:
-        await asyncio.sleep(_NEAR_SECONDS)
+    if deadline - time.monotonic() < _NEAR_DEADLINE_SECONDS:
+        await asyncio.sleep(_NEAR_DEADLINE_SECONDS)
 
 
-class Island:
+class HostGroup:
     """The ranks of this host; lives on the loop, its communicator on the thread beside it."""
 
     def __init__(
         self,
         ranks: Sequence[int],
-        place: int,
-        aside: Aside,
-        grounds: Grounds | None,
+        local_rank: int,
+        job_thread: JobThread,
+        areas: GroupAreas | None,
         timeout: float,
     ) -> None:
         self.ranks = tuple(ranks)
         """Of the group."""
-        self._place = place
-        self._aside = aside
-        self._grounds = grounds
+        self._local_rank = local_rank
+        self._job_thread = job_thread
+        self._areas = areas
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._comm: ShmComm | None = None
@@ -82,27 +82,27 @@ class Island:
         """Whether the ranks share memory, as far as is known."""
         return self._comm is not None
 
-    def waiting_for(self) -> Sequence[int]:
+    def list_awaited(self) -> Sequence[int]:
         """Return the ranks of the group that this one now waits for here."""
         return self._awaited
 
-    async def settle(self) -> None:
+    async def negotiate(self) -> None:
         """Find out, as all ranks of the island will, whether they share memory."""
-        grounds = self._grounds
+        grounds = self._areas
         if grounds is None or self._comm is not None:
             return
         try:
-            while missing := grounds.missing():
+            while missing := grounds.list_missing():
                 self._awaited = [self.ranks[place] for place in missing]
-                await self._aside.run(partial(grounds.wait, missing[0], _WAIT_SECONDS))
+                await self._job_thread.run(partial(grounds.wait_entry, missing[0], _WAIT_SECONDS))
         finally:
             self._awaited = ()
-        if refusal := grounds.refusal():
+        if refusal := grounds.get_refusal():
             logger.warning("ranks of this host talk over links: %s", refusal)
-            self._grounds = None
+            self._areas = None
             return
         self._comm = grounds.make_comm(
-            rank=self._place,
+            rank=self._local_rank,
             timeout=self._timeout,
             ops=OPS,
             on_failure=self._on_failure,
@@ -113,7 +113,7 @@ class Island:
 
     async def run(
         self,
-        native: Native,
+        request: CollectiveRequest,
         sequence: int,
         index: int,
         signature: int,
@@ -129,7 +129,7 @@ class Island:
         """
         comm = self._comm
         assert comm is not None
-        first = sequence << CALL_BITS
+        first = sequence << SUBCALL_BITS
 
         def run() -> None:
             if index == 0:
@@ -137,32 +137,32 @@ class Island:
             number = first + 1 + index
             # Who is waited for has been told by the time that the coordinator is asked.
             patience = min(timeout, ASK_AFTER) / 2
-            native.run(comm, number, patience, deadline + _OVERTIME, None, signature)
+            request.run(comm, number, patience, deadline + _EXTRA_SECONDS, None, signature)
 
-        self._awaited = [rank for rank in self.ranks if rank != self.ranks[self._place]]
-        running = self._aside.begin(run)
+        self._awaited = [rank for rank in self.ranks if rank != self.ranks[self._local_rank]]
+        running = self._job_thread.submit(run)
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            comm.interrupt(first | (1 << CALL_BITS) - 1)
+            comm.interrupt(first | (1 << SUBCALL_BITS) - 1)
             await asyncio.wait([running])
             running.exception()  # that it was interrupted is no news
             raise
         finally:
             self._awaited = ()
 
-    def close(self, gone: Collection[int]) -> None:
+    def close(self, lost_ranks: Collection[int]) -> None:
         """Give up what the island has of shared memory; every call has ended."""
         if self._comm is not None:
             self._comm.close()
-        grounds, self._grounds, self._comm = self._grounds, None, None
+        grounds, self._areas, self._comm = self._areas, None, None
         if grounds is not None:
-            grounds.close(gone)
+            grounds.close(lost_ranks)
 
     # ------------------------------------------------------------ on the thread of a call
 
-    def _on_slow(self, sequence: int, operation: str, waiting: int, deadline: float) -> None:
-        self._loop.call_soon_threadsafe(self._blocked, waiting)
+    def _on_slow(self, sequence: int, operation: str, awaited_mask: int, deadline: float) -> None:
+        self._loop.call_soon_threadsafe(self._on_blocked, awaited_mask)
 
     def _on_failure(
         self,
@@ -175,23 +175,23 @@ class Island:
         root: int,
         shares: list[int] | None,
         shape: Shape | None,
-        waiting: int,
-        culprits: int,
+        awaited_mask: int,
+        offenders: int,
         timeout: float,
         label: str | None,
-        met: bool,
+        all_arrived: bool,
     ) -> NoReturn:
         if status == "mismatch":
-            raise Differ
+            raise HostMismatch
         if status == "abandoned":
-            raise Left(self._places(culprits))
+            raise CallAbandoned(self._decode_ranks(offenders))
         raise AllhandsError(f"{operation} of this host's ranks ended early: {status}")
 
     # ------------------------------------------------------------ inside
 
-    def _blocked(self, waiting: int) -> None:
-        if self._awaited and waiting:
-            self._awaited = self._places(waiting)
+    def _on_blocked(self, awaited_mask: int) -> None:
+        if self._awaited and awaited_mask:
+            self._awaited = self._decode_ranks(awaited_mask)
 
-    def _places(self, bits: int) -> list[int]:
+    def _decode_ranks(self, bits: int) -> list[int]:
         return [rank for place, rank in enumerate(self.ranks) if bits >> place & 1]

@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from allhands._native import ShmComm
 
 
-class Ended(Work):
+class CompletedWork(Work):
     """A call that had ended well before its work was made, which costs little therefore."""
 
     def __init__(
-        self, last: tuple[int, str, int, str], label: str | None, group: str, result: Result
+        self, summary: tuple[int, str, int, str], label: str | None, group: str, result: Result
     ) -> None:
         """Make the work of a call from `ShmComm.last_call`; see `explain.shared`."""
-        self.sequence, self.operation, _, _ = last
+        self.sequence, self.operation, _, _ = summary
         self.label = label
         self.group = group
-        self._last = last
+        self._summary = summary
         self._result = result
-        self._done: Future[Result] | None = None
+        self._completed_future: Future[Result] | None = None
         self._source = -1
 
     @classmethod
-    def latest(cls, comm: "ShmComm", label: str | None, group: str, result: Result) -> Self:
+    def from_comm(cls, comm: "ShmComm", label: str | None, group: str, result: Result) -> Self:
         """Make the work of a communicator's latest call."""
         last = comm.last_call()
         assert last is not None, "it has just ended"
@@ -50,14 +50,14 @@ class Ended(Work):
         return self._result
 
     def get_future(self) -> Future[Result]:
-        if self._done is None:
+        if self._completed_future is None:
             future: Future[Result] = Future()
             future.set_result(self._result)
-            self._done = future
-        return self._done
+            self._completed_future = future
+        return self._completed_future
 
     def explain(self) -> str:
-        return explanations.shared(self._last)
+        return explanations.explain_shm(self._summary)
 
     def cancel(self) -> None:
         """Nothing: it has ended."""
@@ -66,12 +66,12 @@ class Ended(Work):
         """Nothing: it has ended."""
 
 
-class Sent(Ended):
+class CompletedSend(CompletedWork):
     """A message that had gone before its work was made."""
 
     def __init__(self, nbytes: int, label: str | None, group: str, result: Result) -> None:
         super().__init__((0, "send", nbytes, "eager"), label, group, result)
 
     def explain(self) -> str:
-        _, operation, nbytes, way = self._last
-        return explanations.mailed(operation, nbytes, way)
+        _, operation, nbytes, way = self._summary
+        return explanations.explain_shm_p2p(operation, nbytes, way)

@@ -1,6 +1,6 @@
 """What a call says of how it was carried out; for people."""
 
-_SHARED = {
+_SHM_VARIANTS = {
     "nothing": "nothing had to move",
     "slots": "every rank's data lay in its slot, in one round",
     "staged": "data was copied into staging buffers and out of them",
@@ -11,16 +11,16 @@ _SHARED = {
 }
 
 
-def shared(last: tuple[int, str, int, str]) -> str:
+def explain_shm(summary: tuple[int, str, int, str]) -> str:
     """Word `ShmComm.last_call`: sequence, operation, bytes of a rank's part, variant."""
-    sequence, operation, nbytes, variant = last
+    sequence, operation, nbytes, variant = summary
     return (
         f"{operation} #{sequence}, {nbytes:,} bytes, over shared memory, {variant}: "
-        f"{_SHARED[variant]}"
+        f"{_SHM_VARIANTS[variant]}"
     )
 
 
-_MAILED = {
+_P2P_PATHS = {
     "nothing": "nothing had to move",
     "eager": "sent at once, through the ring of its two ranks",
     "pieces": "in pieces through the ring of its two ranks, once there was a receive",
@@ -29,6 +29,6 @@ _MAILED = {
 }
 
 
-def mailed(operation: str, nbytes: int, way: str) -> str:
+def explain_shm_p2p(operation: str, nbytes: int, path: str) -> str:
     """Word how a message from point to point went over shared memory."""
-    return f"{operation}, {nbytes:,} bytes, over shared memory, {way}: {_MAILED[way]}"
+    return f"{operation}, {nbytes:,} bytes, over shared memory, {path}: {_P2P_PATHS[path]}"

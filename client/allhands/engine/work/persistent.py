@@ -30,17 +30,17 @@ class PersistentCall(Protocol):
         """
 
 
-class Queued:
+class QueuedPersistentCall:
     """Makes every call as if it were the first."""
 
-    def __init__(self, make: Callable[[], Work]) -> None:
-        self._make = make
+    def __init__(self, submit: Callable[[], Work]) -> None:
+        self._submit = submit
         self._work: Work | None = None
 
     def start(self) -> None:
         if self._work is not None:
             raise RuntimeError("started already: wait() for it first")
-        self._work = self._make()
+        self._work = self._submit()
 
     def wait(self) -> bool:
         if self._work is None:

@@ -4,18 +4,18 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from allhands.collectives.signature import Call, Result
+from allhands.collectives.signature import CallSignature, Result
 from allhands.engine.work import explanations
 from allhands.engine.work.work import Work
 from allhands.futures import Future
 from allhands.runtime.callbacks import Callbacks
-from allhands.runtime.signal_mask import Deferred
+from allhands.runtime.signal_mask import DelayedSignals
 
 if TYPE_CHECKING:
     from allhands._native import AllReduceRequest
 
 
-class Posted(Work):
+class SplitPhaseWork(Work):
     """A small call over shared memory of which the others have all that they need from this rank.
 
     What is left is to take in theirs. Who waits does that on its own thread; whoever asks without
@@ -24,92 +24,98 @@ class Posted(Work):
 
     def __init__(
         self,
-        call: Call,
-        posted: "AllReduceRequest",
+        call: CallSignature,
+        persistent: "AllReduceRequest",
         nbytes: int,
         result: Result,
         label: str | None,
         group: str,
         callbacks: Callbacks,
     ) -> None:
-        super().__init__(call, posted.sequence, label, group, callbacks)
-        self._posted = posted
+        super().__init__(call, persistent.sequence, label, group, callbacks)
+        self._persistent = persistent
         self._nbytes = nbytes
         self._result = result
         self._callbacks = callbacks
         self._lock = threading.Lock()
-        self._is_taken = False
+        self._is_completing = False
         """Whether a thread ends it, or has."""
-        self._is_asked = False
+        self._is_scheduled = False
         """Whether one of those for callbacks was told to."""
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         if timeout is None:
-            self._end()
+            self._complete_inline()
         else:
-            self._ask()
+            self._schedule_completion()
         return super().wait(timeout)
 
     def is_completed(self) -> bool:
-        self._ask()
+        self._schedule_completion()
         return super().is_completed()
 
     def is_success(self) -> bool:
-        self._ask()
+        self._schedule_completion()
         return super().is_success()
 
     def exception(self) -> BaseException | None:
-        self._ask()
+        self._schedule_completion()
         return super().exception()
 
     def get_future(self) -> Future[Result]:
-        self._ask()
+        self._schedule_completion()
         return super().get_future()
 
     def cancel(self) -> None:
         if not super().is_completed():
             super().cancel()
-            self._ask()
+            self._schedule_completion()
 
     # ------------------------------------------------------------ inside
 
-    def _ask(self) -> None:
+    def _schedule_completion(self) -> None:
         """Have it ended, while the caller does something else."""
         if self._callbacks.is_inherited:
             return
         with self._lock:
-            if self._is_asked or self._is_taken:
+            if self._is_scheduled or self._is_completing:
                 return
-            self._is_asked = True
-        if not self._callbacks.carry(self._end):  # the world is over, and so is the call
-            self._end()
+            self._is_scheduled = True
+        if not self._callbacks.run_urgent(
+            self._complete_inline
+        ):  # the world is over, and so is the call
+            self._complete_inline()
 
-    def _end(self) -> None:
+    def _complete_inline(self) -> None:
         """End it on this thread, if no other does."""
         if self._callbacks.is_inherited:
             return  # it is for the parent to end
-        with Deferred() as calm:  # only the wait can be broken into: other threads want to know
+        with (
+            DelayedSignals() as calm
+        ):  # only the wait can be broken into: other threads want to know
             with self._lock:
-                if self._is_taken:
+                if self._is_completing:
                     return
-                self._is_taken = True
+                self._is_completing = True
             failure: Exception | None = None
             try:
-                with calm.lifted():
-                    self._posted.wait()
+                with calm.allow():
+                    self._persistent.wait()
             except Exception as error:
                 failure = error
             except BaseException:  # which ended it, unless it had ended, or another thread ends it
                 with self._lock:
-                    self._is_taken = self._is_asked = False
-                self._ask()
+                    self._is_completing = self._is_scheduled = False
+                self._schedule_completion()
                 raise
-            with self._callbacks.ending():
-                self._settle(failure)
+            with self._callbacks.mark_ending():
+                self._complete(failure)
 
-    def _settle(self, failure: Exception | None) -> None:
+    def _complete(self, failure: Exception | None) -> None:
         if failure is not None:
             self.fail(failure)
             return
-        self.explained(explanations.shared((self.sequence, self.operation, self._nbytes, "slots")))
+        self.explained(
+            explanations.explain_shm((self.sequence, self.operation, self._nbytes, "slots"))
+        )
         self.succeed(self._result)

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from allhands.collectives.signature import Call, Result
+from allhands.collectives.signature import CallSignature, Result
 from allhands.errors import CollectiveTimeout
 from allhands.futures import Future
-from allhands.recorder.ring import Entry
+from allhands.recorder.ring import OperationEntry
 from allhands.runtime.callbacks import Callbacks
 
 _ABANDON_SECONDS = 1.0
-_SIGNAL_SECONDS = 0.2
+_SIGNAL_POLL_SECONDS = 0.2
 """A signal that comes in the instant before a thread begins to wait is seen after this long."""
 
 
@@ -26,7 +26,7 @@ class Work:
 
     def __init__(
         self,
-        call: Call,
+        call: CallSignature,
         sequence: int,
         label: str | None,
         group: str,
@@ -42,15 +42,15 @@ class Work:
         # From here on only the engine ends it: cancelling the future alone would leave the call.
         self._future.set_running_or_notify_cancel()
         self._cancel: Callable[[], None] = lambda: None
-        self._help: Callable[[float], bool] | None = None
-        self._carry: Callable[[], None] | None = None
+        self._progress: Callable[[float], bool] | None = None
+        self._runner: Callable[[], None] | None = None
         self._source = -1
-        self.why = "cancelled"
+        self.cancel_reason = "cancelled"
         """What other ranks are told of the reason where this one gives the operation up."""
         self._explanation = ""
-        self.waiter = 0
+        self.waiting_thread = 0
         """The thread that made the call to wait for it at once; 0: it may do something else."""
-        self.entry: Entry | None = None
+        self.entry: OperationEntry | None = None
         """What the recorder knows of it, unless that is known where it was carried out."""
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
@@ -70,9 +70,9 @@ class Work:
         self._future.check_inherited()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         until = math.inf if seconds is None else time.monotonic() + seconds
-        if seconds is None and self._carry is not None and not self._future.done():
-            self._carry()
-        while not self._has_ended(min(until - time.monotonic(), _SIGNAL_SECONDS)):
+        if seconds is None and self._runner is not None and not self._future.done():
+            self._runner()
+        while not self._wait_for_end(min(until - time.monotonic(), _SIGNAL_POLL_SECONDS)):
             if time.monotonic() >= until:
                 raise CollectiveTimeout(
                     f"{self} has not ended within {seconds} s; it goes on until its own deadline",
@@ -142,7 +142,7 @@ class Work:
 
     def abandon(self, why: str = "Ctrl-C") -> None:
         """End the operation early and wait until its arrays are the caller's again."""
-        self.why = why
+        self.cancel_reason = why
         self.cancel()
         # That takes one turn of its loop.
         with contextlib.suppress(Exception):
@@ -152,12 +152,12 @@ class Work:
         name = f"{self.operation} #{self.sequence} of group {self.group!r}"
         return f"{name} ({self.label})" if self.label else name
 
-    def _has_ended(self, seconds: float) -> bool:
+    def _wait_for_end(self, seconds: float) -> bool:
         """Wait a while for the end; say whether it has come."""
         if self._future.done():
             return True
         begun = time.monotonic()
-        if self._help is not None and not self._help(max(seconds, 0)):
+        if self._progress is not None and not self._progress(max(seconds, 0)):
             return False
         with contextlib.suppress(TimeoutError):
             self._future.exception(max(begun + seconds - time.monotonic(), 0))
@@ -171,11 +171,11 @@ class Work:
 
     def helped(self, carry_on: Callable[[float], bool]) -> None:
         """Say how a thread that waits anyway brings the end about, if it comes in that time."""
-        self._help = carry_on
+        self._progress = carry_on
 
     def carried(self, carry: Callable[[], None]) -> None:
         """Say how a thread that waits as long as it takes may carry out what has not begun."""
-        self._carry = carry
+        self._runner = carry
 
     def explained(self, text: str) -> None:
         self._explanation = text
@@ -184,15 +184,15 @@ class Work:
         self._source = rank
 
     def succeed(self, result: Result) -> None:
-        self._ended(None)
+        self._record_end(None)
         if not self._future.done():
             self._future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
-        self._ended(error)
+        self._record_end(error)
         if not self._future.done():
             self._future.set_exception(error)
 
-    def _ended(self, error: BaseException | None) -> None:
+    def _record_end(self, error: BaseException | None) -> None:
         if self.entry is not None:
             self.entry.end(error, self._explanation)

@@ -20,119 +20,120 @@ from typing import Any
 import numpy as np
 
 from allhands.collectives.buffer import Array
-from allhands.collectives.composite_call import Running
+from allhands.collectives.composite_call import CompositeState
 from allhands.collectives.reduction import ReduceOp, finish, fold
-from allhands.collectives.request import Native
+from allhands.collectives.request import CollectiveRequest
 from allhands.engine.group_engine import GroupEngine, Operation
-from allhands.engine.p2p.message import Exchange, named
-from allhands.engine.p2p.router import Messages
+from allhands.engine.p2p.message import P2PRequest, name_message
+from allhands.engine.p2p.router import P2PRouter
 from allhands.errors import AllhandsError
 
-_HOW = "by this rank alone: the group is fake"
+_EXPLANATION = "by this rank alone: the group is fake"
 
 
 class FakeEngine(GroupEngine):
     """An engine that neither waits nor sends; its calls are made one at a time."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.messages = _FakeMessages(self.exchange)
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.p2p_router = _FakeP2PRouter(self.run_message)
 
     def submit(self, operation: Operation) -> None:
         work = operation.work
-        if operation.cancelled:
+        if operation.is_cancelled:
             return
-        self.recording.began(work.entry)
+        self.recorder.record_start(work.entry)
         try:
-            if (failure := self._reason(work.sequence)) is not None:
-                raise failure(self._what(operation))
-            if operation.running is None:
-                _move(operation.native, self.rank, len(self.ranks))
+            if (failure := self._find_failure(work.sequence)) is not None:
+                raise failure(self._name_call(operation))
+            if operation.composite_state is None:
+                _write_targets(operation.request, self.rank, len(self.ranks))
             else:
-                self._go_through(operation, operation.running)
+                self._run_steps(operation, operation.composite_state)
         except Exception as error:  # whatever it is belongs to the caller
             work.fail(error)
             return
-        work.explained(_HOW)
+        work.explained(_EXPLANATION)
         work.succeed(operation.result)
 
-    def goes_here(self, native: Native) -> bool:
+    def can_run_inline(self, request: CollectiveRequest) -> bool:
         return False  # nothing is gained: every call runs on its caller's thread
 
-    def exchange(self, exchange: Exchange) -> None:
+    def run_message(self, request: P2PRequest) -> None:
         """Carry out a message: what is sent goes nowhere, what is received is what is there."""
-        work = exchange.work
-        what = named(work.operation, self.ranks, exchange.peer, exchange.tag)
+        work = request.work
+        what = name_message(work.operation, self.ranks, request.peer, request.tag)
         others = [rank for rank in self.ranks if rank != self.ranks[self.rank]]
-        if (failure := self._reason(self.order.taken)) is not None:
+        if (failure := self._find_failure(self.order.latest_sequence)) is not None:
             work.fail(failure(what))
-        elif exchange.peer is None and not others:
+        elif request.peer is None and not others:
             work.fail(AllhandsError(f"{what} cannot end: the group has no other rank"))
         else:
-            if exchange.receives:
-                peer = others[0] if exchange.peer is None else exchange.peer
+            if request.receives:
+                peer = others[0] if request.peer is None else request.peer
                 work.received_from(self.ranks.index(peer))
-            work.explained(_HOW)
-            work.succeed(exchange.result)
+            work.explained(_EXPLANATION)
+            work.succeed(request.result)
 
-    def _go_through(self, operation: Operation, running: Running) -> None:
+    def _run_steps(self, operation: Operation, composite_state: CompositeState) -> None:
         """Carry out the steps of a chain."""
         try:
-            while (step := running.advance()) is not None:
-                _move(step.native, self.rank, len(self.ranks))
-            operation.result = running.result
+            while (step := composite_state.advance()) is not None:
+                _write_targets(step.request, self.rank, len(self.ranks))
+            operation.result = composite_state.result
         except Exception as error:
             if operation.call.root in (None, self.rank):
                 raise
             raise AllhandsError(
-                f"{self._what(operation)} cannot end: what rank {operation.call.root} would bring "
+                f"{self._name_call(operation)} cannot end: what rank {operation.call.root} would "
+                "bring "
                 "is not known here, and the group is fake"
             ) from error
 
 
-class _FakeMessages(Messages):
+class _FakeP2PRouter(P2PRouter):
     """Messages that go nowhere: each has ended when it has begun."""
 
-    def __init__(self, carry_out: Callable[[Exchange], None]) -> None:
-        self._carry_out = carry_out  # nothing of the real one is needed
+    def __init__(self, run_message: Callable[[P2PRequest], None]) -> None:
+        self._run_message = run_message  # nothing of the real one is needed
 
-    def start(self, exchange: Exchange) -> None:
-        self._carry_out(exchange)
+    def start(self, request: P2PRequest) -> None:
+        self._run_message(request)
 
-    def cancel(self, exchange: Exchange) -> None:
+    def cancel(self, request: P2PRequest) -> None:
         pass
 
     def fail(self) -> None:
         pass
 
-    async def idle(self, run: object) -> None:
+    async def wait_idle(self, run: object) -> None:
         pass
 
     def close(self) -> None:
         pass
 
 
-def _move(native: Native, rank: int, size: int) -> None:
+def _write_targets(request: CollectiveRequest, rank: int, size: int) -> None:
     """Write the targets of a call."""
-    match native.kind:
+    match request.kind:
         case "barrier" | "broadcast":
             pass
         case "all_reduce" | "reduce":
-            for target in native.targets:
-                _repeat(native.op or ReduceOp.SUM, target, size, target)
+            for target in request.targets:
+                _repeat(request.op or ReduceOp.SUM, target, size, target)
         case "reduce_scatter" | "reduce_scatter_tensor":
-            _repeat(native.op or ReduceOp.SUM, native.sources[rank], size, native.targets[0])
+            _repeat(request.op or ReduceOp.SUM, request.sources[rank], size, request.targets[0])
         case "gather" | "all_gather" | "all_gather_into_tensor":
-            for target in native.targets:
-                _fill(target, native.sources[0])
+            for target in request.targets:
+                _fill(target, request.sources[0])
         case "scatter":
-            for source in native.sources[rank : rank + 1]:
-                np.copyto(native.targets[0], source)
+            for source in request.sources[rank : rank + 1]:
+                np.copyto(request.targets[0], source)
         case "all_to_all" | "all_to_all_single":
-            assert native.send is not None
-            assert native.recv is not None
-            own = _blocks(native.sources, native.send)[rank]
-            for block in _blocks(native.targets, native.recv):
+            assert request.send is not None
+            assert request.recv is not None
+            own = _split_blocks(request.sources, request.send)[rank]
+            for block in _split_blocks(request.targets, request.recv):
                 _fill(block, own)
         case other:
             raise AllhandsError(f"{other} is not known to fake groups")
@@ -154,7 +155,7 @@ def _repeat(op: ReduceOp, array: Array, times: int, target: Array) -> None:
     np.copyto(target, found)
 
 
-def _blocks(arrays: Sequence[Array], counts: Sequence[int]) -> Sequence[Array]:
+def _split_blocks(arrays: Sequence[Array], counts: Sequence[int]) -> Sequence[Array]:
     """Return one array for each rank, of those or of the one that holds all."""
     if len(arrays) == len(counts):
         return arrays

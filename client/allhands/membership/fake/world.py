@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from allhands.config import WorldConfig
 from allhands.coordinator.endpoint import Address, Endpoint
-from allhands.coordinator.rendezvous import Meeting
-from allhands.coordinator.session import Member, Session
+from allhands.coordinator.rendezvous import WorldRendezvous
+from allhands.coordinator.session import Session, WorldMember
 from allhands.errors import AllhandsError
 from allhands.membership.fake.engine import FakeEngine
 from allhands.membership.worker import WORLD, Worker
@@ -16,17 +16,17 @@ from allhands.transport.ports import NoPorts
 from allhands.verdicts import Verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
 
-_NOWHERE = Endpoint(Address("fake", 1), None)
+_FAKE_ENDPOINT = Endpoint(Address("fake", 1), None)
 
 
 class FakeThread(LoopThread):
     """The thread of a fake world: coroutines run on it, calls where they are made."""
 
     def call(self, act: Callable[..., object], *arguments: object) -> None:
-        self._check()
+        self._check_alive()
         act(*arguments)
 
-    def lend(self, act: Callable[[], bool]) -> bool:
+    def run_on_caller_thread(self, act: Callable[[], bool]) -> bool:
         return False
 
 
@@ -41,7 +41,7 @@ class FakeSession(Session):
         self.group = ""
         host, pid = socket.gethostname(), os.getpid()
         self.members = tuple(
-            Member(rank, host, pid, "", False, 0, "") for rank in range(config.world_size)
+            WorldMember(rank, host, pid, "", False, 0, "") for rank in range(config.world_size)
         )
 
     async def open_group(self, name: str, ranks: Sequence[int]) -> None:
@@ -50,19 +50,23 @@ class FakeSession(Session):
     async def close_group(self, name: str) -> None:
         pass
 
-    async def meet(self, group: str, sequence: int, timeout: float) -> Verdict | None:
+    async def wait_monitored_barrier(
+        self, group: str, sequence: int, timeout: float
+    ) -> Verdict | None:
         return None
 
-    async def reform(self, request: wire.GroupChangeRequest, timeout: float) -> wire.GroupChange:
+    async def request_group_change(
+        self, request: wire.GroupChangeRequest, timeout: float
+    ) -> wire.GroupChange:
         raise AllhandsError(
             f"{request.kind} of group {request.group!r} is not possible: the group is fake, "
             "and has no coordinator"
         )
 
-    def say(self, request: wire.SessionRequest) -> None:
+    def send(self, request: wire.SessionRequest) -> None:
         pass
 
-    def tell_last_report(
+    def send_last_report(
         self, progress: Sequence[wire.Progress], report: Callable[[int], bytes]
     ) -> None:
         pass
@@ -76,7 +80,7 @@ class FakeWorker(Worker):
 
     @classmethod
     async def start(cls, config: WorldConfig) -> "FakeWorker":
-        worker = cls(config, Meeting(_NOWHERE), NoPorts(), FakeSession(config))
+        worker = cls(config, WorldRendezvous(_FAKE_ENDPOINT), NoPorts(), FakeSession(config))
         worker.world = await worker.open_group(WORLD, range(config.world_size))
         return worker
 
@@ -85,7 +89,7 @@ class FakeWorker(Worker):
         name: str,
         ranks: Sequence[int],
         timeout: float | None = None,
-        named: Sequence[int] | None = None,
+        caller_ranks: Sequence[int] | None = None,
         verify: bool | None = None,
     ) -> FakeEngine:
         ranks = tuple(ranks)
@@ -96,22 +100,22 @@ class FakeWorker(Worker):
             self._mesh,
             self,
             timeout=timeout or self.config.timeout,
-            named=named,
+            caller_ranks=caller_ranks,
             recorder_size=self.config.recorder_size,
         )
         self._engines[name] = engine
-        for tell in self._events:
+        for tell in self._world_events:
             tell(engine)
         return engine
 
     async def leave(self, error: str = "", traceback: str = "", aborts: bool = False) -> None:
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
 
-        def closed(what: str) -> AllhandsError:
+        def make_closed_error(what: str) -> AllhandsError:
             return AllhandsError(f"{what} cannot run: this rank has left the group")
 
         for engine in self._engines.values():
-            engine.shut(closed)
+            engine.shut_down(make_closed_error)
             engine.close()

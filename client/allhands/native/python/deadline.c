@@ -8,7 +8,7 @@ static PyObject *until; /* a ContextVar: seconds on the monotonic clock, or None
 int find_deadlines(void) {
     PyObject *module = PyImport_ImportModule("allhands.deadlines");
     if (module == NULL) return -1;
-    until = PyObject_GetAttrString(module, "until");
+    until = PyObject_GetAttrString(module, "block_deadline");
     Py_DECREF(module);
     return until == NULL ? -1 : 0;
 }

@@ -10,7 +10,7 @@ from allhands.group.group import Group
 from allhands.parallel.grad_bucket import GradBucket
 
 
-class Calls:
+class BucketCollectives:
     """Makes the collectives of one bucket on one group."""
 
     def __init__(self, group: Group | None, bucket: GradBucket) -> None:
@@ -24,20 +24,20 @@ class Calls:
 
     def all_reduce(self, x: Any, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Combine an array, or a sparse one."""
-        return _begun(sync.all_reduce(x, op, self.group, async_op=True, label=self._label))
+        return _require_work(sync.all_reduce(x, op, self.group, async_op=True, label=self._label))
 
     def all_gather(self, output: AnyArray, x: AnyArray) -> Work:
-        return _begun(
+        return _require_work(
             sync.all_gather_into_tensor(output, x, self.group, async_op=True, label=self._label)
         )
 
     def all_to_all(self, output: AnyArray, x: AnyArray) -> Work:
         """Give each rank its row of `x`."""
-        return _begun(
+        return _require_work(
             sync.all_to_all_single(output, x, group=self.group, async_op=True, label=self._label)
         )
 
 
-def _begun(work: Work | None) -> Work:
+def _require_work(work: Work | None) -> Work:
     assert work is not None, "this rank is in the group"
     return work

@@ -7,9 +7,9 @@ import numpy as np
 from allhands.collectives.reduction import ReduceOp
 from allhands.futures import Future
 from allhands.group.group import Group
-from allhands.parallel.deferred import Deferred
+from allhands.parallel.deferred import LazyFuture
 from allhands.parallel.grad_bucket import GradBucket
-from allhands.parallel.hooks.calls import Calls
+from allhands.parallel.hooks.calls import BucketCollectives
 
 
 def noop(state: object, bucket: GradBucket) -> Future[Any]:
@@ -19,7 +19,7 @@ def noop(state: object, bucket: GradBucket) -> Future[Any]:
     return given
 
 
-def is_dense(bucket: GradBucket, kinds: str) -> bool:
+def is_compressible(bucket: GradBucket, kinds: str) -> bool:
     """Say whether a bucket holds elements of these kinds, to be compressed."""
     buffer = bucket.buffer()
     return not bucket.is_sparse() and buffer.size > 0 and buffer.dtype.kind in kinds
@@ -31,13 +31,13 @@ def allreduce(group: Group | None, bucket: GradBucket) -> Future[Any]:
     The state is the group to average over; None: that of the reducer.
     """
     buffer = bucket.buffer()
-    work = Calls(group, bucket).all_reduce(buffer, ReduceOp.AVG)
+    work = BucketCollectives(group, bucket).all_reduce(buffer, ReduceOp.AVG)
 
     def finish() -> Any:
         work.wait()
         return buffer
 
-    return Deferred(finish)
+    return LazyFuture(finish)
 
 
 def fp16_compress(group: Group | None, bucket: GradBucket) -> Future[Any]:
@@ -47,7 +47,7 @@ def fp16_compress(group: Group | None, bucket: GradBucket) -> Future[Any]:
     sooner than averages; what is below 3e-8 then is lost. Gradients that are no wider, no
     floats, or sparse, travel as they are. The state is as for `allreduce`.
     """
-    return _narrowed(group, bucket, np.dtype(np.float16))
+    return _average_in_dtype(group, bucket, np.dtype(np.float16))
 
 
 def bf16_compress(group: Group | None, bucket: GradBucket) -> Future[Any]:
@@ -65,16 +65,16 @@ def bf16_compress(group: Group | None, bucket: GradBucket) -> Future[Any]:
             "bf16_compress needs the bfloat16 of ml_dtypes: pip install ml_dtypes, "
             "or use fp16_compress"
         ) from error
-    return _narrowed(group, bucket, np.dtype(ml_dtypes.bfloat16))
+    return _average_in_dtype(group, bucket, np.dtype(ml_dtypes.bfloat16))
 
 
-def _narrowed(
+def _average_in_dtype(
     group: Group | None, bucket: GradBucket, dtype: "np.dtype[np.generic]"
 ) -> Future[Any]:
     buffer = bucket.buffer()
-    if not is_dense(bucket, "f") or buffer.dtype.itemsize <= dtype.itemsize:
+    if not is_compressible(bucket, "f") or buffer.dtype.itemsize <= dtype.itemsize:
         return allreduce(group, bucket)
-    calls = Calls(group, bucket)
+    calls = BucketCollectives(group, bucket)
     with np.errstate(over="ignore"):  # infinite gradients are for the optimizer to see
         narrow = (buffer / calls.size).astype(dtype)
     work = calls.all_reduce(narrow)
@@ -84,4 +84,4 @@ def _narrowed(
         np.copyto(buffer, narrow, casting="unsafe")
         return buffer
 
-    return Deferred(finish)
+    return LazyFuture(finish)

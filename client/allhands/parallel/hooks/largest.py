@@ -8,13 +8,13 @@ import numpy as np
 
 from allhands.futures import Future
 from allhands.group.group import Group
-from allhands.parallel.deferred import Deferred
+from allhands.parallel.deferred import LazyFuture
 from allhands.parallel.grad_bucket import GradBucket
-from allhands.parallel.hooks.calls import Calls
-from allhands.parallel.hooks.elementary import allreduce, is_dense
-from allhands.parallel.hooks.residuals import Residuals, widened
+from allhands.parallel.hooks.calls import BucketCollectives
+from allhands.parallel.hooks.elementary import allreduce, is_compressible
+from allhands.parallel.hooks.residuals import Residuals, widen
 
-_PLACE = np.dtype(np.uint32)
+_INDEX_DTYPE = np.dtype(np.uint32)
 
 
 class TopKState:
@@ -50,13 +50,13 @@ def top_k(state: TopKState, bucket: GradBucket) -> Future[Any]:
     the number of ranks is well below 1. bfloat16 travels as it is.
     """
     buffer, owner = bucket.buffer(), bucket.indices()
-    if not is_dense(bucket, "fc"):
+    if not is_compressible(bucket, "fc"):
         return allreduce(state.group, bucket)
-    calls = Calls(state.group, bucket)
-    values = state.residuals.added(owner, widened(buffer))
+    calls = BucketCollectives(state.group, bucket)
+    values = state.residuals.add_to(owner, widen(buffer))
     count = math.ceil(state.ratio * values.size)
     places = np.argpartition(np.abs(values), values.size - count)[values.size - count :]
-    places = places.astype(_PLACE)
+    places = places.astype(_INDEX_DTYPE)
     packed = np.concatenate([places.view(np.uint8), values[places].view(np.uint8)])
     gathered = np.empty((calls.size, packed.size), np.uint8)
     work = calls.all_gather(gathered, packed)
@@ -65,11 +65,11 @@ def top_k(state: TopKState, bucket: GradBucket) -> Future[Any]:
         work.wait()
         total = np.zeros_like(values)
         for row in gathered:
-            at = row[: places.nbytes].view(_PLACE)
+            at = row[: places.nbytes].view(_INDEX_DTYPE)
             total[at] += np.ascontiguousarray(row[places.nbytes :]).view(values.dtype)
         values[places] = 0
         state.residuals.keep(owner, values)
         np.copyto(buffer, total / calls.size, casting="unsafe")
         return buffer
 
-    return Deferred(finish)
+    return LazyFuture(finish)

@@ -12,7 +12,7 @@ import numpy as np
 
 from allhands.api import sync
 from allhands.api.sync import AnyGroup
-from allhands.collectives.arguments import AnyArray, target
+from allhands.collectives.arguments import AnyArray, check_target
 from allhands.collectives.reduction import ReduceOp, check_mean
 from allhands.futures import Future
 from allhands.group.group import Group
@@ -108,14 +108,14 @@ class PeriodicModelAverager:
             Whether they were averaged.
         """
         listed = list(parameters)
-        flats = [target(one, f"parameters[{at}]") for at, one in enumerate(listed)]
+        flats = [check_target(one, f"parameters[{at}]") for at, one in enumerate(listed)]
         for flat in flats:
             check_mean(flat.dtype)
         since = self.step - self.warmup_steps
         self.step += 1
         if since < 0 or since % self.period:
             return False
-        sync.uncollected(self.group, "averaging parameters")
+        sync.refuse_while_coalescing(self.group, "averaging parameters")
         for dtype in dict.fromkeys(flat.dtype for flat in flats):
             alike = [flat for flat in flats if flat.dtype == dtype]
             joined = np.concatenate(alike)

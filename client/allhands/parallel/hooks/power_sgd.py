@@ -16,11 +16,11 @@ from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.futures import Future
 from allhands.group.group import Group
-from allhands.parallel.deferred import Deferred
+from allhands.parallel.deferred import LazyFuture
 from allhands.parallel.grad_bucket import GradBucket
-from allhands.parallel.hooks.calls import Calls
-from allhands.parallel.hooks.elementary import allreduce, is_dense
-from allhands.parallel.hooks.residuals import Owner, Residuals, widened
+from allhands.parallel.hooks.calls import BucketCollectives
+from allhands.parallel.hooks.elementary import allreduce, is_compressible
+from allhands.parallel.hooks.residuals import Owner, Residuals, widen
 
 
 class PowerSGDState:
@@ -110,14 +110,14 @@ class PowerSGDState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _BucketParts:
     """Which parts of a bucket are sent as factors, and which are not."""
 
     matrices: list[tuple[slice, tuple[int, int]]]
     """Span and shape of each."""
     others: list[slice]
 
-    def matrices_of(self, flat: AnyArray) -> list[AnyArray]:
+    def select_matrices(self, flat: AnyArray) -> list[AnyArray]:
         return [flat[span].reshape(shape) for span, shape in self.matrices]
 
 
@@ -129,22 +129,26 @@ def power_sgd(state: PowerSGDState, bucket: GradBucket) -> Future[Any]:
     """
     buffer, owner = bucket.buffer(), bucket.indices()
     is_early = state.iteration < state.start_iteration
-    cut = _cut(state, bucket.gradients()) if is_dense(bucket, "f") else _Cut([], [])
+    cut = (
+        _split_bucket(state, bucket.gradients())
+        if is_compressible(bucket, "f")
+        else _BucketParts([], [])
+    )
     if is_early or not cut.matrices:
         state.iteration += bucket.is_last()
         return allreduce(state.group, bucket)
-    calls = Calls(state.group, bucket)
-    values = widened(buffer)
+    calls = BucketCollectives(state.group, bucket)
+    values = widen(buffer)
     if state.use_error_feedback:
-        values = state.residuals.added(owner, values)
-    matrices = cut.matrices_of(values)
+        values = state.residuals.add_to(owner, values)
+    matrices = cut.select_matrices(values)
     rights = state.right_factors(owner, matrices)
     state.iteration += bucket.is_last()
     sent = [
         *(one @ right for one, right in zip(matrices, rights, strict=True)),
         *(values[span] for span in cut.others),
     ]
-    first = _joined(sent)
+    first = _concatenate(sent)
     work = calls.all_reduce(first, ReduceOp.AVG)
 
     def finish() -> Any:
@@ -152,28 +156,28 @@ def power_sgd(state: PowerSGDState, bucket: GradBucket) -> Future[Any]:
         averages = _split(first, sent)
         lefts = [np.linalg.qr(one)[0] for one in averages[: len(matrices)]]
         own = [one.T @ left for one, left in zip(matrices, lefts, strict=True)]
-        second = _joined(own)
+        second = _concatenate(own)
         calls.all_reduce(second, ReduceOp.AVG).wait()
         factors = _split(second, own)
         state.keep(owner, factors)
         result, left_out = np.empty_like(values), np.zeros_like(values)
-        for target, left, factor in zip(cut.matrices_of(result), lefts, factors, strict=True):
+        for target, left, factor in zip(cut.select_matrices(result), lefts, factors, strict=True):
             np.matmul(left, factor.T, out=target)
         for span, average in zip(cut.others, averages[len(matrices) :], strict=True):
             result[span] = average
         if state.use_error_feedback:
-            rests = cut.matrices_of(left_out)
+            rests = cut.select_matrices(left_out)
             for rest, one, left, mine in zip(rests, matrices, lefts, own, strict=True):
                 np.subtract(one, left @ mine.T, out=rest)
             state.residuals.keep(owner, left_out)
         np.copyto(buffer, result, casting="unsafe")
         return buffer
 
-    return Deferred(finish)
+    return LazyFuture(finish)
 
 
-def _cut(state: PowerSGDState, gradients: Sequence[AnyArray]) -> _Cut:
-    cut, start = _Cut([], []), 0
+def _split_bucket(state: PowerSGDState, gradients: Sequence[AnyArray]) -> _BucketParts:
+    cut, start = _BucketParts([], []), 0
     for one in gradients:
         span, start = slice(start, start + one.size), start + one.size
         shape = (one.shape[0], one.size // one.shape[0]) if one.ndim > 1 and one.size else (0, 0)
@@ -184,7 +188,7 @@ def _cut(state: PowerSGDState, gradients: Sequence[AnyArray]) -> _Cut:
     return cut
 
 
-def _joined(arrays: Sequence[AnyArray]) -> AnyArray:
+def _concatenate(arrays: Sequence[AnyArray]) -> AnyArray:
     return np.concatenate([one.reshape(-1) for one in arrays])
 
 

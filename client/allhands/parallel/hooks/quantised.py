@@ -18,13 +18,13 @@ import numpy as np
 from allhands.collectives.arguments import AnyArray
 from allhands.futures import Future
 from allhands.group.group import Group
-from allhands.parallel.deferred import Deferred
+from allhands.parallel.deferred import LazyFuture
 from allhands.parallel.grad_bucket import GradBucket
-from allhands.parallel.hooks.calls import Calls
-from allhands.parallel.hooks.elementary import allreduce, is_dense
-from allhands.parallel.hooks.residuals import Residuals, widened
+from allhands.parallel.hooks.calls import BucketCollectives
+from allhands.parallel.hooks.elementary import allreduce, is_compressible
+from allhands.parallel.hooks.residuals import Residuals, widen
 
-_LARGEST = 127
+_MAX_INT8 = 127
 
 
 class Int8State:
@@ -62,11 +62,11 @@ def int8(state: Int8State, bucket: GradBucket) -> Future[Any]:
     chunk are no numbers.
     """
     buffer, owner = bucket.buffer(), bucket.indices()
-    if not is_dense(bucket, "f"):
+    if not is_compressible(bucket, "f"):
         return allreduce(state.group, bucket)
-    calls = Calls(state.group, bucket)
+    calls = BucketCollectives(state.group, bucket)
     length = -(-buffer.size // calls.size)
-    values = state.own.added(owner, widened(buffer))
+    values = state.own.add_to(owner, widen(buffer))
     shares = np.zeros((calls.size, length), values.dtype)
     shares.reshape(-1)[: buffer.size] = values
     packed = pack(shares, state.chunk)
@@ -77,7 +77,7 @@ def int8(state: Int8State, bucket: GradBucket) -> Future[Any]:
         left_out = (shares - unpack(packed, length, state.chunk)).reshape(-1)[: buffer.size]
         work.wait()
         share = unpack(others, length, state.chunk).mean(axis=0, dtype=values.dtype)
-        share = state.averages.added(owner, share)
+        share = state.averages.add_to(owner, share)
         mine = pack(share[np.newaxis], state.chunk)
         gathered = np.empty_like(packed)
         calls.all_gather(gathered, mine).wait()
@@ -87,7 +87,7 @@ def int8(state: Int8State, bucket: GradBucket) -> Future[Any]:
         np.copyto(buffer, averages, casting="unsafe")
         return buffer
 
-    return Deferred(finish)
+    return LazyFuture(finish)
 
 
 def pack(rows: AnyArray, chunk: int) -> AnyArray:
@@ -98,7 +98,7 @@ def pack(rows: AnyArray, chunk: int) -> AnyArray:
     values[:, :length] = rows
     values = values.reshape(count, chunks, chunk)
     with np.errstate(all="ignore"):  # of what is not finite
-        scales = (np.abs(values).max(axis=2) / _LARGEST).astype(np.float32)
+        scales = (np.abs(values).max(axis=2) / _MAX_INT8).astype(np.float32)
         steps = np.where(scales == 0, np.float32(1), scales).astype(rows.dtype)
         values /= steps[:, :, np.newaxis]
         numbers = np.rint(values, out=values).astype(np.int8).reshape(count, -1)[:, :length]

@@ -19,11 +19,11 @@ class Residuals:
     """What this rank has left out of each bucket so far."""
 
     def __init__(self) -> None:
-        self._kept: dict[Owner, AnyArray] = {}
+        self._left_out: dict[Owner, AnyArray] = {}
 
-    def added(self, owner: Owner, values: AnyArray) -> AnyArray:
+    def add_to(self, owner: Owner, values: AnyArray) -> AnyArray:
         """Return values to be compressed, 1-D: those given and what was left out before."""
-        kept = self._kept.get(owner)
+        kept = self._left_out.get(owner)
         return values.copy() if kept is None else values + kept
 
     def keep(self, owner: Owner, left_out: AnyArray) -> None:
@@ -32,17 +32,17 @@ class Residuals:
         What is infinite, or no number, is forgotten: one such gradient would stay forever.
         """
         left_out[~np.isfinite(left_out)] = 0
-        self._kept[owner] = left_out
+        self._left_out[owner] = left_out
 
     def state_dict(self) -> dict[Owner, AnyArray]:
         """Return all, as it is now; other ranks have theirs. The arrays are only to be read."""
-        return dict(self._kept)
+        return dict(self._left_out)
 
     def load_state_dict(self, saved: Mapping[Owner, AnyArray]) -> None:
         """Go on from what `state_dict` gave."""
-        self._kept = {tuple(owner): kept for owner, kept in saved.items()}
+        self._left_out = {tuple(owner): kept for owner, kept in saved.items()}
 
 
-def widened(values: AnyArray) -> AnyArray:
+def widen(values: AnyArray) -> AnyArray:
     """Return values in a dtype to compute with: float32, or wider if they are."""
     return values.astype(np.result_type(values.dtype, np.float32), copy=False)
