@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "collectives/collectives.h"
 
 enum { MOST = 4000 };
 

@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "collectives/collectives.h"
 
 #define MILLISECONDS INT64_C(1000000)
 #define LONG_TIME (60000 * MILLISECONDS)

@@ -1,4 +1,4 @@
-"""The flags of native/comm in every interleaving: wait.h, heap_access.h, law 2 of comm_state.h.
+"""The flags of native/comm in every interleaving: wait.h, heap_access.h, law 2 of layout.h.
 
 Each rank is a little program over shared words, which says what the C says, operation by operation.
 A processor's stores wait in its store buffer: a plain store reaches memory at any later time and in
@@ -228,7 +228,7 @@ def test_giving_up_without_a_last_look_loses_what_was_published() -> None:
     assert ("abandoned", "told") in ways
 
 
-# ---------------------------------------------------------------- comm_state.h: number after data
+# ---------------------------------------------------------------- layout.h: number after data
 
 
 def post(order: str) -> Program:

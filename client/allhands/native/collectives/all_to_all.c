@@ -6,6 +6,7 @@
 #include "collectives/calls.h"
 #include "collectives/pairwise_swap.h"
 #include "collectives/remote_read.h"
+#include "comm/heap_access.h"
 
 enum { WHERE, SENT, RECEIVED }; /* tables of a slot */
 

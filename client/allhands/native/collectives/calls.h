@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-#include "comm/comm_state.h"
+#include "collectives/collectives.h"
+#include "comm/call.h"
 #include "comm/wait.h"
 
 enum {

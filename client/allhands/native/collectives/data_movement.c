@@ -3,6 +3,7 @@
 #include "collectives/pairwise_swap.h"
 #include "collectives/remote_read.h"
 #include "collectives/staged_copy.h"
+#include "comm/heap_access.h"
 
 /* From so many bytes on, nothing of what is copied is still in a cache when it is used. */
 #define FAR ((size_t)8 << 20)

@@ -1,7 +1,7 @@
-/* Reductions of arrays that lie in heaps which all ranks map: read where they are, no staging in.
+/* Reductions of arrays that lie in heaps which all ranks map: read in place, without staging.
  *
  * Each rank folds its slice of all arrays. In an all-reduce it writes the result into all of them:
- * the reader of a line is its next writer here too. That makes it twice as fast as the exchange
+ * the reader of a line is its next writer here too. That makes it twice as fast as the swap
  * and, between processors that are far apart, eight times as fast as letting each rank fetch the
  * results into its own array. heap_access.h has how that stays safe when a rank hangs.
  */
@@ -9,6 +9,7 @@
 #define ALLHANDS_IN_PLACE_REDUCE_H
 
 #include "comm/comm_state.h"
+#include "kernels/kernels.h"
 
 /* Where all ranks' arrays are in this process, if all are in their heaps; else false. The same
  * answer on all ranks. */

@@ -9,10 +9,11 @@
 #define ALLHANDS_MAILBOXES_H
 
 #include "comm/comm_state.h"
+#include "kernels/kernels.h"
 
-/* For a result that goes to all: put the first step before the others have posted the call, if
- * every box is back from the last time (`returned`): its reader has left it alone since it wrote
- * there. */
+/* For a result that goes to all: produce the first step before others have posted the call, if
+ * every box is back from the last time (`boxes_returned`): its reader has left it alone since it
+ * wrote there. */
 void ah_mailbox_reduce_open(ah_comm *comm, const void *in, size_t nbytes);
 
 /* `out` gets the result; on ranks without `out`, nobody puts one. To all ranks, or to `root` alone

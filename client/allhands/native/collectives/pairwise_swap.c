@@ -1,5 +1,6 @@
 #include "collectives/pairwise_swap.h"
 
+#include "comm/call.h"
 #include "comm/wait.h"
 
 /* The box that `writer` writes for `reader` in this step. */

@@ -1,8 +1,10 @@
 #include "collectives/remote_read.h"
 
+#include "comm/call.h"
 #include "comm/cma.h"
 #include "comm/heap_access.h"
 #include "comm/wait.h"
+#include "kernels/kernels.h"
 
 /* Between looks at interrupts. */
 #define CHUNK ((size_t)4 << 20)

@@ -1,7 +1,7 @@
-/* Reading other ranks' buffers where they lie: in a heap that all map, or by cross-memory attach.
+/* Reads of other ranks' buffers in place: in a heap that all map, or by cross-memory attach.
  *
- * A source stays in the call until its readers say that they are done, or have left. A source that
- * gives the call up says so before its buffer can change, and its readers look at that last.
+ * A source stays in the call until its readers say that they are done, or have abandoned it. A
+ * source that abandons it publishes that before its buffer can change, and its readers look last.
  */
 #ifndef ALLHANDS_REMOTE_READ_H
 #define ALLHANDS_REMOTE_READ_H
@@ -12,7 +12,7 @@
  * answer on all ranks: it follows from what all have posted. */
 bool ah_can_read_remote(const ah_comm *comm, uint64_t sources, size_t nbytes);
 
-/* Read from `where` in the terms of rank `from` (or in its table). */
+/* Read from `where` in the header of rank `from` (or in its table). */
 ah_status ah_remote_read(ah_comm *comm, int from, uint64_t where, void *to, size_t nbytes);
 
 /* After the last: say so, make sure that what was read from `sources` is good, and wait until

@@ -1,5 +1,6 @@
 #include "collectives/staged_copy.h"
 
+#include "comm/call.h"
 #include "comm/wait.h"
 
 static ah_status produce(ah_comm *comm, const ah_staged_copy *staged, uint64_t step) {

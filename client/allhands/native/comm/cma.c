@@ -10,9 +10,9 @@ bool ah_cma_read_process(pid_t process, uint64_t address, void *to, size_t nbyte
     return process_vm_readv(process, &here, 1, &there, 1, 0) == (ssize_t)nbytes;
 }
 
-/* Read the lane's nonce after the data: a process that took over the number of one that died does
- * not have it, and what lies at that address there is nothing of ours. In a call of its own,
- * because together they take a tenth longer. */
+/* Read the communicator's nonce after the data: a process that took over the number of one that
+ * died does not have it, and what lies at that address there is nothing of ours. In a call of its
+ * own, because together they take a tenth longer. */
 static bool read_from(const ah_comm *comm, int rank, uint64_t address, void *to, size_t nbytes) {
     uint64_t at = atomic_load(&comm->area[rank]->nonce_at), nonce = 0;
     return at && (!nbytes || ah_cma_read_process(comm->pid[rank], address, to, nbytes)) &&

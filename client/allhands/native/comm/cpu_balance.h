@@ -1,8 +1,8 @@
-/* On which processors the ranks of a lane wait, and keeping them apart where there are too few.
+/* The processors on which ranks wait, and balancing ranks over them where there are too few.
  *
  * Ranks that yield never leave their processor idle, so the system is slow to see that one has
  * three of them and another one: it looks every few ten milliseconds. Here each rank says where it
- * waits, and who finds itself on the fuller one moves over, to wherever it may run.
+ * waits, and a rank that finds itself on the fuller one migrates, to wherever it may run.
  */
 #ifndef ALLHANDS_CPU_BALANCE_H
 #define ALLHANDS_CPU_BALANCE_H

@@ -6,10 +6,56 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "comm/host.h"
 #include "comm/wait.h"
 
 /* A rank that runs is out within a piece of its work: microseconds. */
 #define PATIENCE INT64_C(20000000)
+
+/* ---- places in heaps */
+
+uint64_t ah_locate_buffer(const ah_comm *comm, const void *at, size_t nbytes, uint64_t *where) {
+    uintptr_t heap = (uintptr_t)comm->heap[comm->rank], address = (uintptr_t)at;
+    *where = nbytes ? address : 0; /* nothing lies anywhere */
+    if (!nbytes && heap) return AH_IN_HEAP;
+    if (!heap || address < heap || nbytes > comm->heap_bytes ||
+        address - heap > comm->heap_bytes - nbytes)
+        return 0;
+    for (int i = 0; i < comm->unshared_count; i++)
+        if (address < comm->unshared[i].to && address + nbytes > comm->unshared[i].from) return 0;
+    *where = address - heap;
+    return AH_IN_HEAP;
+}
+
+uint64_t ah_locate_buffers(const ah_comm *comm, const void *const at[], const size_t each[],
+                           size_t nbytes, uint64_t where[]) {
+    uint64_t flags = AH_IN_HEAP;
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank)
+            flags &= ah_locate_buffer(comm, at[r], each ? each[r] : nbytes, &where[r]);
+    for (int r = 0; r < comm->size && !flags; r++) where[r] = (uint64_t)(uintptr_t)at[r];
+    return flags;
+}
+
+char *ah_heap_address(const ah_comm *comm, int rank, uint64_t offset, size_t nbytes) {
+    if (!comm->heap[rank] || nbytes > comm->heap_bytes || offset > comm->heap_bytes - nbytes)
+        return NULL;
+    return comm->heap[rank] + offset;
+}
+
+void ah_comm_unshare(ah_comm *comm, const void *at, size_t nbytes) {
+    int last =
+        comm->unshared_count < AH_MAX_UNSHARED ? comm->unshared_count++ : AH_MAX_UNSHARED - 1;
+    uintptr_t from = (uintptr_t)at, to = from + nbytes;
+    if (comm->unshared[last].to) { /* the last place is taken: let it cover both */
+        if (comm->unshared[last].from < from) from = comm->unshared[last].from;
+        if (comm->unshared[last].to > to) to = comm->unshared[last].to;
+    }
+    comm->unshared[last].from = from;
+    comm->unshared[last].to = to;
+}
+
+/* ---- accesses */
 
 void ah_expose(ah_comm *comm, void *at, size_t nbytes) {
     comm->exposed = at;

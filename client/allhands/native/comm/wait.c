@@ -4,12 +4,12 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "comm/cpu_balance.h"
+#include "comm/host.h"
 
 enum { AWAKE, ASLEEP };
 
@@ -27,24 +27,9 @@ enum { AWAKE, ASLEEP };
  * it again and again, a slice of some milliseconds each time; who sleeps goes before it when woken.
  * So for this long afterwards nobody yields. */
 #define NO_YIELD_FOR (20 * 1000 * MICROSECONDS)
-/* A sleeper looks by itself as often, because who publishes may be killed before it rings. */
+/* A sleeper looks by itself as often, because who publishes may be killed before it rings the
+ * doorbell. */
 #define POLL_INTERVAL (50 * 1000 * MICROSECONDS)
-
-int ah_cpu_count(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-uint64_t ah_new_nonce(void) {
-    uint64_t nonce;
-    return getrandom(&nonce, sizeof nonce, 0) == sizeof nonce ? nonce : (uint64_t)ah_now();
-}
-
-int64_t ah_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 static bool has_arrived(const ah_comm *comm, int rank, ah_wait_goal goal) {
     uint64_t least = goal.least + (goal.from_base ? comm->header[rank].base : 0);
@@ -107,7 +92,7 @@ ah_status ah_poll_interrupt(ah_comm *comm) {
     return interrupted(comm, comm->call->tick ? ah_now() : 0, 0) ? AH_INTERRUPTED : AH_OK;
 }
 
-/* Sleep until rung, or `until`; not at all if there is something to see already. */
+/* Sleep until the doorbell rings, or `until`; not at all if there is something to see already. */
 static void sleep_until(ah_comm *comm, uint64_t left, ah_wait_goal goal, int64_t until,
                         int64_t now) {
     _Atomic uint32_t *doorbell = &comm->area[comm->rank]->doorbell;
@@ -150,7 +135,7 @@ static ah_status block(ah_comm *comm, uint64_t ranks, uint64_t left, ah_wait_goa
     if (comm->oversubscribed) ah_balance_cpus(comm, now);
     for (int turn = 0;; turn++) {
         uint64_t gone = ah_abandoning(comm, left);
-        /* What they published before they gave up is visible now, so this look is the last. */
+        /* What they published before they abandoned is visible now, so this look is the last. */
         if (!(left = missing(comm, left, goal))) {
             if (spun && turn > 0 && turn <= SOON_YIELDS) comm->failed_spins = 1;
             return AH_OK;

@@ -34,7 +34,7 @@
 #include <unistd.h>
 
 #include "comm/cma.h"
-#include "comm/wait.h"
+#include "comm/host.h"
 #include "kernels/kernels.h"
 #include "p2p/p2p_ring.h"
 

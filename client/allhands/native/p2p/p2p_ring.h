@@ -12,7 +12,9 @@
 #ifndef ALLHANDS_P2P_RING_H
 #define ALLHANDS_P2P_RING_H
 
-#include "comm/comm_state.h"
+#include <stdbool.h>
+
+#include "comm/layout.h"
 
 #define AH_FRAMES 512                     /* a power of two */
 #define AH_RING_BYTES ((size_t)256 << 10) /* a power of two */

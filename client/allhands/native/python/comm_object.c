@@ -101,8 +101,10 @@ bool comm_is_own(const CommObject *self) {
 /* Wait for the turn, and for what was started before; -1 with an exception: without the turn. */
 static int acquire_turn(CommObject *self) {
     if (!comm_is_own(self)) return -1;
-    Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(self->turn, WAIT_LOCK);
-    Py_END_ALLOW_THREADS if (self->pending == NULL || comm_finish_pending(self) == 0) return 0;
+    Py_BEGIN_ALLOW_THREADS
+    PyThread_acquire_lock(self->turn, WAIT_LOCK);
+    Py_END_ALLOW_THREADS
+    if (self->pending == NULL || comm_finish_pending(self) == 0) return 0;
     PyThread_release_lock(self->turn);
     return -1;
 }

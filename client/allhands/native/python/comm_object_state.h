@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/comm.h"
+#include "collectives/collectives.h"
 #include "python/segment_object.h"
 
 #define NANOSECONDS 1000000000LL
@@ -41,7 +41,7 @@ typedef enum {
 
 extern const char *const kind_names[KINDS];
 
-/* What one call does, checked: everything that the collectives of comm.h want to know. */
+/* What one call does, checked: the arguments of collectives.h. */
 typedef struct {
     Kind kind;
     ah_type type;     /* of what is reduced */
@@ -106,7 +106,8 @@ typedef struct {
 struct AllReduceRequest;
 
 typedef struct {
-    PyObject_HEAD ah_comm *comm;
+    PyObject_HEAD
+    ah_comm *comm;
     PyObject *segments; /* what keeps the areas mapped */
     PyObject *ops;
     PyObject *on_failure, *on_slow;

@@ -47,9 +47,11 @@ static PyObject *fold(PyObject *unused, PyObject *args) {
             return PyErr_Format(PyExc_TypeError, "operand %zd is not like the others", at);
         if (at < n) operands[at] = PyArray_DATA((PyArrayObject *)item);
     }
-    Py_BEGIN_ALLOW_THREADS ah_fold(op, type, PyArray_DATA(out), operands, (int)n,
-                                   (size_t)PyArray_SIZE(out), (size_t)divisor);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ah_fold(op, type, PyArray_DATA(out), operands, (int)n, (size_t)PyArray_SIZE(out),
+            (size_t)divisor);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyObject *copy(PyObject *unused, PyObject *args) {
@@ -62,9 +64,10 @@ static PyObject *copy(PyObject *unused, PyObject *args) {
         !PyArray_CHKFLAGS(from, NPY_ARRAY_C_CONTIGUOUS) ||
         PyArray_NBYTES(to) != PyArray_NBYTES(from))
         return PyErr_Format(PyExc_ValueError, "arrays must be contiguous, and of one size");
-    Py_BEGIN_ALLOW_THREADS ah_copy(PyArray_DATA(to), PyArray_DATA(from), (size_t)PyArray_NBYTES(to),
-                                   once);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ah_copy(PyArray_DATA(to), PyArray_DATA(from), (size_t)PyArray_NBYTES(to), once);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {

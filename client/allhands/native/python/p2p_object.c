@@ -45,7 +45,8 @@ typedef struct {
 } Type;
 
 typedef struct {
-    PyObject_HEAD ah_p2p *p2p;
+    PyObject_HEAD
+    ah_p2p *p2p;
     PyObject *segments; /* what keeps the memory mapped */
     PyObject *on_failure;
     int rank, size;
@@ -59,7 +60,8 @@ typedef struct {
 } P2PObject;
 
 typedef struct {
-    PyObject_HEAD P2PObject *owner;
+    PyObject_HEAD
+    P2PObject *owner;
     PyObject *array, *context, *text;
     ah_message message;
     bool held;    /* a reference of its own, while it is under way */
@@ -351,8 +353,10 @@ static void release_reference(MessageObject *one) {
 static PyObject *p2p_serve(P2PObject *self, PyObject *unused) {
     ah_message *ended;
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS ended = ah_p2p_serve(self->p2p);
-    Py_END_ALLOW_THREADS if (ended == NULL) Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ended = ah_p2p_serve(self->p2p);
+    Py_END_ALLOW_THREADS
+    if (ended == NULL) Py_RETURN_NONE;
     PyObject *list = PyList_New(0);
     for (ah_message *next; ended != NULL; ended = next) {
         MessageObject *one = ended->owner;
@@ -368,27 +372,35 @@ static PyObject *p2p_remove_peer(P2PObject *self, PyObject *given) {
     if (PyErr_Occurred()) return NULL;
     if (place < 0 || place >= self->size || place == self->rank)
         return PyErr_Format(PyExc_ValueError, "no such rank");
-    Py_BEGIN_ALLOW_THREADS ah_p2p_remove_peer(self->p2p, (int)place);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ah_p2p_remove_peer(self->p2p, (int)place);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyObject *p2p_fail(P2PObject *self, PyObject *unused) {
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS ah_p2p_fail(self->p2p);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ah_p2p_fail(self->p2p);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyObject *p2p_wait_idle(P2PObject *self, PyObject *unused) {
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS ah_p2p_wait_idle(self->p2p);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ah_p2p_wait_idle(self->p2p);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyObject *p2p_close(P2PObject *self, PyObject *unused) {
     (void)unused;
     self->closed = true;
-    Py_BEGIN_ALLOW_THREADS ah_p2p_close(self->p2p);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    ah_p2p_close(self->p2p);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyObject *p2p_records(P2PObject *self, PyObject *given) {
@@ -553,8 +565,10 @@ static PyObject *message_cancel(MessageObject *self, PyObject *unused) {
     (void)unused;
     if (self->owner->generation == generation && ah_message_outcome(&self->message) == AH_RUNNING) {
         Py_INCREF(self);
-        Py_BEGIN_ALLOW_THREADS ah_p2p_end(self->owner->p2p, &self->message, AH_CANCELLED);
-        Py_END_ALLOW_THREADS Py_DECREF(self);
+        Py_BEGIN_ALLOW_THREADS
+        ah_p2p_end(self->owner->p2p, &self->message, AH_CANCELLED);
+        Py_END_ALLOW_THREADS
+        Py_DECREF(self);
     }
     Py_RETURN_NONE;
 }

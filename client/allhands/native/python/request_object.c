@@ -1,14 +1,16 @@
 #include "python/arrays.h"
 #include "python/deadline.h"
 
+#include "comm/call.h"
+
 #include <structmember.h>
 
 typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
 
 /* An all_reduce whose arguments were looked at once; or one call of it that was posted. */
 typedef struct AllReduceRequest {
-    PyObject_HEAD PyObject
-        *order; /* has the lane, sooner or later; NULL of one that was posted, as fallback */
+    PyObject_HEAD
+    PyObject *order; /* has the lane, sooner or later; NULL of one that was posted, as fallback */
     PyObject *x, *op, *fallback, *label;
     PyObject *shape; /* that x had before it was made flat; NULL: it was not */
     CommObject *comm;
@@ -162,8 +164,10 @@ static PyObject *request_start(RequestObject *self, PyObject *unused) {
 static int await_end(RequestObject *self) {
     for (;;) {
         PyLockStatus got;
-        Py_BEGIN_ALLOW_THREADS got = PyThread_acquire_lock_timed(self->ended_lock, -1, 1);
-        Py_END_ALLOW_THREADS if (got == PY_LOCK_ACQUIRED) {
+        Py_BEGIN_ALLOW_THREADS
+        got = PyThread_acquire_lock_timed(self->ended_lock, -1, 1);
+        Py_END_ALLOW_THREADS
+        if (got == PY_LOCK_ACQUIRED) {
             PyThread_release_lock(self->ended_lock);
             return 0;
         }

@@ -152,9 +152,10 @@ static PyObject *segment_await(SegmentObject *self, PyObject *args) {
     if (find(self, group) != NULL || seen >= LARGEST_DIRECTORY) Py_RETURN_NONE;
     if (seconds < 0) seconds = 0;
     struct timespec span = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
-    Py_BEGIN_ALLOW_THREADS syscall(SYS_futex, &head(self)->entries, FUTEX_WAIT, seen, &span, NULL,
-                                   0);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    syscall(SYS_futex, &head(self)->entries, FUTEX_WAIT, seen, &span, NULL, 0);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyObject *segment_retire(SegmentObject *self, PyObject *args) {
@@ -267,7 +268,8 @@ static PyType_Spec segment_spec = {
 /* ---------------------------------------------------------------- Block */
 
 typedef struct {
-    PyObject_HEAD SegmentObject *segment;
+    PyObject_HEAD
+    SegmentObject *segment;
     PyObject *weakrefs;
     size_t offset;
     size_t nbytes;

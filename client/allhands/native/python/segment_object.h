@@ -10,7 +10,8 @@
 #include "comm/comm.h"
 
 typedef struct {
-    PyObject_HEAD char *base;
+    PyObject_HEAD
+    char *base;
     size_t nbytes;
     int fd; /* -1 when it is another process's */
     /* Pages that are ordinary memory now, because a peer hangs where it could write to them. They

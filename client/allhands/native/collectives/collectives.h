@@ -1,0 +1,36 @@
+/* The collectives of ranks that share memory.
+ *
+ * On any status but AH_OK outputs may be undefined if `all_arrived` is set, are untouched else, and
+ * the next call on the communicator is correct. One thread at a time. A rooted call may end on a
+ * rank that reads nothing before the others have posted it, if all ranks have made its like before.
+ */
+#ifndef ALLHANDS_COLLECTIVES_H
+#define ALLHANDS_COLLECTIVES_H
+
+#include "comm/comm.h"
+#include "kernels/kernels.h"
+
+ah_status ah_barrier(ah_comm *, ah_call *);
+ah_status ah_all_reduce(ah_comm *, ah_call *, ah_op, ah_type, void *x, size_t count);
+/* Split-phase all_reduce, where ah_all_reduce_splits allows it: `start` publishes this rank's
+ * contribution and does not wait for others' (but for ranks that are several calls behind). Unless
+ * it ends in AH_OK there is nothing to finish. No other call comes between the two. */
+bool ah_all_reduce_splits(const ah_comm *, ah_type, size_t count);
+ah_status ah_all_reduce_start(ah_comm *, ah_call *, ah_op, ah_type, const void *x, size_t count);
+ah_status ah_all_reduce_finish(ah_comm *, ah_op, ah_type, void *x, size_t count);
+ah_status ah_reduce(ah_comm *, ah_call *, ah_op, ah_type, const void *in, void *out, size_t count,
+                    int root); /* out: root only, may be in */
+ah_status ah_reduce_scatter(ah_comm *, ah_call *, ah_op, ah_type, const void *const in[], void *out,
+                            size_t count); /* in[r]: count elements for rank r */
+ah_status ah_broadcast(ah_comm *, ah_call *, void *x, size_t nbytes, int root);
+ah_status ah_gather(ah_comm *, ah_call *, const void *in, void *const out[], size_t nbytes,
+                    int root);
+ah_status ah_scatter(ah_comm *, ah_call *, const void *const in[], void *out, size_t nbytes,
+                     int root);
+ah_status ah_all_gather(ah_comm *, ah_call *, const void *in, void *const out[], size_t nbytes);
+/* send[r] bytes at in[r] go to rank r, recv[r] bytes come to out[r] from it. What a rank sends to
+ * another must be what that one expects, else AH_MISMATCH. in and out never overlap. */
+ah_status ah_all_to_all(ah_comm *, ah_call *, const void *const in[], const size_t send[],
+                        void *const out[], const size_t recv[]);
+
+#endif
