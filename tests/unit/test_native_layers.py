@@ -1,5 +1,6 @@
 """The layers of the native core: folders, each of which includes only those below it."""
 
+import graphlib
 import re
 from pathlib import Path
 
@@ -40,3 +41,14 @@ def test_includes_point_down(file: Path) -> None:
 def test_only_the_shell_knows_of_python(layer: str) -> None:
     for file in sorted((NATIVE / layer).glob("*.[ch]")):
         assert not re.search(r"\bPy[A-Z_]|Python\.h", file.read_text()), file
+
+
+def test_no_file_is_in_a_circle_of_includes() -> None:
+    """A .c and its .h are one module here."""
+    below: dict[str, set[str]] = {}
+    for file in FILES:
+        module = file.relative_to(NATIVE).with_suffix("").as_posix()
+        own = {included.rpartition(".")[0] for included in includes(file)} - {module}
+        below.setdefault(module, set()).update(own)
+    circle = graphlib.TopologicalSorter(below)
+    circle.prepare()  # raises CycleError, which names one

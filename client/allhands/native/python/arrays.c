@@ -1,7 +1,5 @@
 #include "python/arrays.h"
 
-#include "python/signature.h"
-
 #include <string.h>
 
 /* A type that a library has added to NumPy is known by its name alone. */
@@ -71,27 +69,4 @@ PyArrayObject *plain_array(PyObject *given, bool written) {
         PyArray_NDIM(array) > SHAPE_DIMS)
         return NULL;
     return type_of_number(PyArray_TYPE(array)) == AH_TYPES ? NULL : array;
-}
-
-static inline void sign_shape(Plan *plan) {
-    plan->shapesig = shape_begun((size_t)plan->ndim);
-    for (int at = 0; at < plan->ndim; at++)
-        plan->shapesig = shape_with(plan->shapesig, plan->dims[at]);
-}
-
-void plan_type(Plan *plan, PyArrayObject *array) {
-    plan->type = type_of_number(PyArray_TYPE(array));
-    plan->typesig = plan->type + 1;
-    plan->itemsize = (size_t)PyArray_ITEMSIZE(array);
-    plan->dtype = (PyObject *)PyArray_DESCR(array);
-    plan->ndim = PyArray_NDIM(array);
-    plan->shape = NULL;
-    for (int at = 0; at < plan->ndim; at++) plan->dims[at] = PyArray_DIM(array, at);
-    sign_shape(plan);
-}
-
-void plan_block(Plan *plan, int size) {
-    if (plan->ndim == 0 || plan->dims[0] % size) return;
-    plan->dims[0] /= size;
-    sign_shape(plan);
 }

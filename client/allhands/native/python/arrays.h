@@ -1,23 +1,28 @@
-/* NumPy arrays, as far as calls look at them. */
+/* NumPy arrays: the types that kernels know, and arrays that need no second look. */
 #ifndef ALLHANDS_ARRAYS_H
 #define ALLHANDS_ARRAYS_H
 
-#include "python/comm_object_state.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
 
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NO_IMPORT_ARRAY
 #define PY_ARRAY_UNIQUE_SYMBOL allhands_array_api
 #include <numpy/arrayobject.h>
 
-/* An array that needs no second look; NULL: everything else, which is for the careful way. It has
- * SHAPE_DIMS dimensions at most. */
+#include "kernels/kernels.h"
+
+#define SHAPE_DIMS                                                                                 \
+    8 /* of plain arrays, and kept beside a record; of more dimensions a tuple is                  \
+       */
+
+/* The kernels' name of a NumPy type number; AH_TYPES: none. */
+ah_type type_of_number(int type_number);
+
+/* An array that needs no second look, of SHAPE_DIMS dimensions at most; NULL: any other object,
+ * which the checked path is for. */
 PyArrayObject *plain_array(PyObject *given, bool written);
-
-/* Write the dtype and the shape of an array into a plan. */
-void plan_type(Plan *plan, PyArrayObject *array);
-
-/* Let the shape of a plan be that of a block: dimension 0 is cut for so many ranks, if it can be.
- */
-void plan_block(Plan *plan, int size);
 
 #endif

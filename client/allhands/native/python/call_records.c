@@ -1,10 +1,15 @@
-/* What a lane has recorded of its calls, read. */
-#include "python/arrays.h"
+#include "python/call_records.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "python/call_site.h"
+
+const char *const variant_names[] = {
+    [AH_NONE] = "nothing",  [AH_SLOTS] = "slots",         [AH_STAGED] = "staged",
+    [AH_SWAP] = "swap",     [AH_MAILBOXES] = "mailboxes", [AH_DIRECT] = "direct",
+    [AH_ATTACH] = "attach",
+};
 
 bool records_new(CommObject *self, size_t wanted) {
     size_t count = RECORDS_LEAST;
@@ -48,6 +53,18 @@ PyObject *record_shape(const CommObject *self, const Record *record) {
             PyTuple_SET_ITEM(shape, at, one);
     }
     return shape;
+}
+
+PyObject *call_splits(const CommObject *self, Kind kind) {
+    if (kind != ALL_TO_ALL && kind != ALL_TO_ALL_SINGLE) Py_RETURN_NONE;
+    PyObject *both = PyList_New(0);
+    for (int at = 0; both != NULL && at < 2 * self->size; at++) {
+        const size_t *nbytes = at < self->size ? self->plan.send : self->plan.recv;
+        PyObject *one = PyLong_FromSize_t(nbytes[at % self->size]);
+        if (one == NULL || PyList_Append(both, one) < 0) Py_CLEAR(both);
+        Py_XDECREF(one);
+    }
+    return both;
 }
 
 static bool is_exchange(const Record *record) {

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
-#include "python/comm_object_state.h"
+#include "python/call_run.h"
 
+#include "python/call_records.h"
 #include "python/call_site.h"
 #include "python/clock.h"
 #include "python/signature.h"
@@ -9,15 +10,6 @@
 
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
 #define SLOW_NS NANOSECONDS      /* being blocked so long is worth the coordinator's attention */
-
-const char *const kind_names[KINDS] = {
-    "barrier",        "all_reduce",
-    "reduce",         "broadcast",
-    "gather",         "scatter",
-    "all_gather",     "all_gather_into_tensor",
-    "reduce_scatter", "reduce_scatter_tensor",
-    "all_to_all",     "all_to_all_single",
-};
 
 int64_t now_ns(void) {
     struct timespec now;
@@ -232,18 +224,6 @@ void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64
     self->waiting = 0;
     self->waits[sequence % WAITS] = 0;
     record(self, sequence, running->call.nbytes, now, label);
-}
-
-PyObject *call_splits(const CommObject *self, Kind kind) {
-    if (kind != ALL_TO_ALL && kind != ALL_TO_ALL_SINGLE) Py_RETURN_NONE;
-    PyObject *both = PyList_New(0);
-    for (int at = 0; both != NULL && at < 2 * self->size; at++) {
-        const size_t *nbytes = at < self->size ? self->plan.send : self->plan.recv;
-        PyObject *one = PyLong_FromSize_t(nbytes[at % self->size]);
-        if (one == NULL || PyList_Append(both, one) < 0) Py_CLEAR(both);
-        Py_XDECREF(one);
-    }
-    return both;
 }
 
 void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label) {

@@ -1,17 +1,19 @@
-/* What the files of Lane share: its state, a call's plan, and how a call is begun and ended.
+/* ShmComm: its state, the plan of a call, and records of calls, which its files share.
  *
- * comm_object.c has the type, and calls from the queue; inline_calls.c those on the caller's
- * thread; call_run.c begins and ends either; request_object.c has those that were prepared.
+ * inline_calls.c has the calls on the caller's thread, queued_calls.c those from the queue,
+ * request_object.c split-phase ones; all take the turn (turn.c) and run a plan (call_run.c).
  */
 #ifndef ALLHANDS_COMM_OBJECT_STATE_H
 #define ALLHANDS_COMM_OBJECT_STATE_H
 
-#include "python/comm_object.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "collectives/collectives.h"
+#include "python/arrays.h"
 #include "python/segment_object.h"
 
 #define NANOSECONDS 1000000000LL
@@ -19,7 +21,6 @@
 #define RECORDS_LEAST 64 /* for who asks what a call was, also where none is recorded */
 #define RECORDS_MOST (1 << 24)
 #define STARTS_KEPT 64
-#define SHAPE_DIMS 8  /* that are kept beside a record; of more dimensions a tuple is */
 #define SHAPE_LONG 14 /* in place of the number of dimensions: there is a tuple */
 #define SHAPE_NONE 15
 
@@ -103,9 +104,7 @@ typedef struct {
     int64_t at[STARTS_KEPT];
 } StartTimes;
 
-struct AllReduceRequest;
-
-typedef struct {
+typedef struct CommObject {
     PyObject_HEAD
     ah_comm *comm;
     PyObject *segments; /* what keeps the areas mapped */
@@ -125,7 +124,10 @@ typedef struct {
     int attach_tries;  /* that are left of asking for cross-memory attach */
     size_t attach_min;
     bool closed;
-    struct AllReduceRequest *pending; /* a call that was started and not finished yet */
+    PyObject *pending; /* a split-phase call that was started and not finished yet; NULL: none */
+    /* Finishes it before another call, as on all ranks. What goes wrong is for who waits for it;
+     * but Ctrl-C is for this caller: -1. */
+    int (*finish_pending)(struct CommObject *self);
     Plan plan;          /* of the call that runs; too large for the stack of a fast call */
     ah_variant variant; /* of the call that ended last */
     bool records_all;   /* else only what they are, not when and where */
@@ -157,72 +159,8 @@ extern unsigned comm_generation; /* counts forks: a child shares the memory, but
 
 int64_t now_ns(void);
 
-/* ---- call_run.c: by who holds the turn */
-
-/* Begin the plan as call number `sequence`. */
-void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64_t timeout,
-                int64_t deadline, PyObject *label);
-/* End what was begun; -1 with an exception set unless it ended well. */
-int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject *label);
-/* Set the exception of a call that failed. */
-void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label);
-/* Carry the plan out, from its beginning to its end; as call_end. */
-int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
-             PyObject *label);
-/* What a rank gives to and expects from each, in bytes, where ranks may differ in that; else None.
- */
-PyObject *call_splits(const CommObject *self, Kind kind);
-
-/* ---- inline_calls.c */
-
-/* Take the turn at once, if nobody else has a call here and nothing speaks against it: 1. Else 0,
- * or -1 with an exception that is for whoever calls: such as that another thread is in a call of
- * its own under the same label. */
-int comm_try_enter(CommObject *self, const char *operation, PyObject *label);
-/* Whether this process made the lane; else false with an exception set: a forked child shares the
- * memory, where it must not write in its parent's name. */
-bool comm_is_own(const CommObject *self);
-int comm_op_index(CommObject *self, PyObject *op);
-/* Write what stands for a label, or None, into a plan; false: it is no text. */
-bool plan_label(Plan *plan, PyObject *label);
-/* Write a shape that is a tuple into a plan, which has its count; None: as plan_no_shape. false: an
- * exception is set. */
-bool plan_shape(Plan *plan, PyObject *shape);
-/* Let ranks differ in the shapes of what they bring. */
-void plan_no_shape(Plan *plan);
-/* The methods named after collectives. */
-typedef PyObject *CommMethod(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
-CommMethod comm_barrier, comm_all_reduce, comm_reduce, comm_broadcast, comm_all_gather_into_tensor,
-    comm_reduce_scatter_tensor, comm_all_to_all_single;
-
-/* ---- call_records.c */
-
-/* Room for so many records, or for RECORDS_LEAST; false: there is no memory. */
-bool records_new(CommObject *self, size_t wanted);
-void records_free(CommObject *self);
-/* Methods. */
-PyObject *comm_describe(CommObject *self, PyObject *sequence);
-PyObject *comm_records(CommObject *self, PyObject *last);
-PyObject *comm_call_site(CommObject *self, PyObject *sequence);
-PyObject *comm_set_outcome(CommObject *self, PyObject *args);
-PyObject *comm_start_times(CommObject *self, PyObject *unused);
-/* The shape of what this rank brought, as a tuple; None: ranks may differ in it. */
-PyObject *record_shape(const CommObject *self, const Record *record);
-/* Bytes of what this rank brought. */
-size_t record_bytes(const Record *record);
-extern const char *const variant_names[];
-
 static inline Record *record_of(CommObject *self, uint64_t sequence) {
     return &self->records[sequence & self->mask];
 }
-
-/* ---- request_object.c */
-
-/* Another call comes: the one that was started goes first, as on all ranks. What goes wrong is for
- * who waits for that one; but Ctrl-C is for this caller: -1. */
-int comm_finish_pending(CommObject *self);
-int add_request_type(PyObject *module);
-/* The method. */
-CommMethod comm_start_all_reduce;
 
 #endif

@@ -1,80 +1,9 @@
-#include "python/arrays.h"
+#include "python/inline_calls.h"
+
+#include "python/call_run.h"
 #include "python/deadline.h"
-#include "python/signature.h"
-
-bool plan_label(Plan *plan, PyObject *label) {
-    plan->labelsig = 0;
-    if (label == Py_None) return true;
-    Py_ssize_t nbytes;
-    const char *text = PyUnicode_Check(label) ? PyUnicode_AsUTF8AndSize(label, &nbytes) : NULL;
-    if (text == NULL) {
-        PyErr_Clear();
-        return false;
-    }
-    plan->labelsig = label_signature(text, (size_t)nbytes);
-    return true;
-}
-
-void plan_no_shape(Plan *plan) {
-    plan->ndim = SHAPE_NONE;
-    plan->shape = NULL;
-    plan->shapesig = 0;
-}
-
-bool plan_shape(Plan *plan, PyObject *given) {
-    plan_no_shape(plan);
-    if (given == Py_None) return true;
-    if (!PyTuple_Check(given)) {
-        PyErr_SetString(PyExc_TypeError, "a shape must be a tuple");
-        return false;
-    }
-    Py_ssize_t ndim = PyTuple_GET_SIZE(given);
-    uint64_t signature = shape_begun((size_t)ndim);
-    for (Py_ssize_t at = 0; at < ndim; at++) {
-        Py_ssize_t dim = PyLong_AsSsize_t(PyTuple_GET_ITEM(given, at));
-        if (dim == -1 && PyErr_Occurred()) return false;
-        signature = shape_with(signature, dim);
-        if (at < SHAPE_DIMS) plan->dims[at] = dim;
-    }
-    plan->shapesig = signature;
-    if (ndim <= SHAPE_DIMS && (ndim != 1 || (size_t)plan->dims[0] == plan->count))
-        plan->ndim = (int)ndim;
-    else
-        plan->shape = given;
-    return true;
-}
-
-static bool is_open(const CommObject *self) {
-    return !self->closed && self->queued == 0 && self->last_number < self->limit &&
-           self->generation == comm_generation;
-}
-
-/* Refuse a call while another thread is in one under the same label: -1. Ranks could not tell which
- * of the two belongs to which of theirs. */
-static int refuse_clash(CommObject *self, const char *operation, PyObject *label) {
-    if (self->on_clash == NULL || self->inline_thread == 0 ||
-        self->inline_thread == PyThread_get_thread_ident())
-        return 0;
-    Plan mine;
-    if (!plan_label(&mine, label) || mine.labelsig != self->plan.labelsig) return 0;
-    PyObject *done =
-        PyObject_CallFunction(self->on_clash, "skKs", operation, self->inline_thread,
-                              (unsigned long long)self->begun, kind_names[self->plan.kind]);
-    if (done == NULL) return -1;
-    Py_DECREF(done);
-    return 0;
-}
-
-int comm_try_enter(CommObject *self, const char *operation, PyObject *label) {
-    if (!is_open(self)) return 0;
-    if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK))
-        return refuse_clash(self, operation, label);
-    if (self->pending == NULL) return 1;
-    /* That takes time, in which others may have taken a number. */
-    int entered = comm_finish_pending(self) < 0 ? -1 : is_open(self);
-    if (entered <= 0) PyThread_release_lock(self->turn);
-    return entered;
-}
+#include "python/plan.h"
+#include "python/turn.h"
 
 /* Turn down what is not plain: the careful way looks again and says what is wrong. */
 static PyObject *decline(CommObject *self) {
@@ -100,12 +29,6 @@ static PyObject *run_inline(CommObject *self, PyObject *timeout, PyObject *label
     PyThread_release_lock(self->turn);
     if (failed) return NULL;
     Py_RETURN_TRUE;
-}
-
-int comm_op_index(CommObject *self, PyObject *op) {
-    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(self->ops); at++)
-        if (PyTuple_GET_ITEM(self->ops, at) == op) return (int)at;
-    return -1;
 }
 
 static int rank_of(CommObject *self, PyObject *given) {

@@ -1,16 +1,19 @@
-#include "python/arrays.h"
-#include "python/deadline.h"
-
-#include "comm/call.h"
+#include "python/request_object.h"
 
 #include <structmember.h>
+
+#include "comm/call.h"
+#include "python/call_run.h"
+#include "python/deadline.h"
+#include "python/plan.h"
+#include "python/turn.h"
 
 typedef enum { RESTING, POSTED, ENDED, FAILED, QUEUED } State;
 
 /* An all_reduce whose arguments were looked at once; or one call of it that was posted. */
 typedef struct AllReduceRequest {
     PyObject_HEAD
-    PyObject *order; /* has the lane, sooner or later; NULL of one that was posted, as fallback */
+    PyObject *order; /* gets the communicator in time; NULL, as is fallback: of one call */
     PyObject *x, *op, *fallback, *label;
     PyObject *shape; /* that x had before it was made flat; NULL: it was not */
     CommObject *comm;
@@ -50,8 +53,9 @@ static void keep_error(RequestObject *self) {
     Py_XDECREF(traceback);
 }
 
-int comm_finish_pending(CommObject *comm) {
-    RequestObject *pending = comm->pending;
+/* CommObject.finish_pending */
+static int finish_pending(CommObject *comm) {
+    RequestObject *pending = (RequestObject *)comm->pending;
     PyObject *type = NULL, *value = NULL, *traceback = NULL;
     Plan kept = comm->plan;
     bool failed = finish_all_reduce(pending) < 0;
@@ -130,7 +134,8 @@ static int start_all_reduce(RequestObject *self, int64_t timeout) {
     if (status == AH_OK) {
         self->state = POSTED;
         PyThread_acquire_lock(self->ended_lock, NOWAIT_LOCK);
-        comm->pending = (RequestObject *)Py_NewRef((PyObject *)self);
+        comm->pending = Py_NewRef((PyObject *)self);
+        comm->finish_pending = finish_pending;
     } else
         failed = call_end(comm, &self->running, status, label);
     PyThread_release_lock(comm->turn);
@@ -186,7 +191,7 @@ static PyObject *request_wait(RequestObject *self, PyObject *unused) {
         } else if (self->state != POSTED)
             PyThread_release_lock(turn);
         else if (self->order == NULL) {
-            int failed = comm_finish_pending(self->comm);
+            int failed = finish_pending(self->comm);
             PyThread_release_lock(turn);
             if (failed) return NULL;
         } else {
@@ -194,7 +199,7 @@ static PyObject *request_wait(RequestObject *self, PyObject *unused) {
             int failed = finish_all_reduce(self);
             PyThread_release_lock(self->ended_lock);
             PyThread_release_lock(turn);
-            Py_DECREF(self); /* the lane's */
+            Py_DECREF(self); /* the communicator's */
             if (failed) return NULL;
             Py_RETURN_TRUE;
         }

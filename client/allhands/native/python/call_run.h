@@ -1,0 +1,18 @@
+/* Runs the plan of a call, by the thread that holds the turn; the GIL is released meanwhile. */
+#ifndef ALLHANDS_CALL_RUN_H
+#define ALLHANDS_CALL_RUN_H
+
+#include "python/comm_object_state.h"
+
+/* Begin the plan as call number `sequence`. */
+void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64_t timeout,
+                int64_t deadline, PyObject *label);
+/* End what was begun; -1 with an exception set unless it ended well. */
+int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject *label);
+/* Set the exception of a call that failed. */
+void call_raise(CommObject *self, const RunningCall *running, ah_status status, PyObject *label);
+/* Carry the plan out, from its beginning to its end; as call_end. */
+int call_run(CommObject *self, uint64_t sequence, int64_t timeout, int64_t deadline,
+             PyObject *label);
+
+#endif
