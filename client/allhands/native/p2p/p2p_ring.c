@@ -6,7 +6,7 @@ size_t ah_p2p_region_bytes(int size) {
     return ah_round_up(sizeof(ah_p2p_region) + (size_t)size * sizeof(ah_p2p_ring), 4096);
 }
 
-/* How far the receiver has come; looked up only when what is known of it does not do. */
+/* Look how far the receiver has come: only when what is known of it does not do. */
 static void refresh_room(ah_ring_end *out) {
     out->room_frames = atomic_load(&out->consumed->frames) + AH_FRAMES;
     out->room_bytes = atomic_load(&out->consumed->bytes) + AH_RING_BYTES;
@@ -31,7 +31,7 @@ bool ah_ring_put(ah_ring_end *out, const ah_frame *frame, const void *data) {
     ah_frame *to = &out->ring->frame[out->frames & (AH_FRAMES - 1)];
     memcpy((char *)to + sizeof to->stamp, (const char *)frame + sizeof frame->stamp,
            sizeof *frame - sizeof frame->stamp);
-    /* Before the look at the receiver's bell: see p2p.c. */
+    /* Before the look at the receiver's doorbell: see doorbell.h. */
     atomic_store(&to->stamp, ++out->frames);
     return true;
 }
@@ -51,7 +51,8 @@ void ah_ring_pop(ah_ring_end *in, size_t trailing) {
     }
     in->bytes += consumed;
     atomic_store_explicit(&in->consumed->bytes, in->bytes, memory_order_release);
-    atomic_store(&in->consumed->frames, ++in->frames); /* before the look at the sender's bell */
+    atomic_store(&in->consumed->frames,
+                 ++in->frames); /* before the look at the sender's doorbell */
 }
 
 void ah_rts_release(ah_p2p_region *own, uint64_t slot) {
@@ -61,7 +62,7 @@ void ah_rts_release(ah_p2p_region *own, uint64_t slot) {
 }
 
 bool ah_rts_holds(const ah_p2p_region *region, uint64_t slot, uint64_t id) {
-    /* Pairs with the fence above: an offer that still holds did so during all our reads. */
+    /* Pairs with the fence above: an RTS that still holds did so during all our reads. */
     atomic_thread_fence(memory_order_acquire);
     return atomic_load(&region->rts_table[slot]) == id;
 }

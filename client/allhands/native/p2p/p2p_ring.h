@@ -1,13 +1,13 @@
-/* Wires: what one rank says to another in memory, frame by frame and in order.
+/* Ring buffers of frames from rank to rank, single producer and single consumer.
  *
- * Every ordered pair has one, in the sender's part of the memory: a ring of frames of one line
- * each, and beside it a ring of bytes for what does not fit into a frame. A frame is there once its
- * stamp, written last, is the number that the receiver expects next; frames lie where only frames
- * ever lie, so nobody's data can look like a stamp. How much the receiver has taken it says in its
- * own part: no word but the bell has two writers, and nothing is ever locked.
+ * Every ordered pair has one, in the sender's region of the memory: a ring of frames of one line
+ * each, and beside it a ring of bytes for data that does not fit into a frame. A frame is there
+ * once its stamp, written last, is the number that the receiver expects next; frames lie where only
+ * frames ever lie, so no data can look like a stamp. The receiver publishes how much it has
+ * consumed in its own region: no word but the doorbell has two writers, and nothing is ever locked.
  *
- * No frame is overwritten before it was taken, so a sender's last words outlive it: its memory
- * stays mapped by whoever is to read them.
+ * No frame is overwritten before it was consumed, so a sender's last frames outlive it: its memory
+ * stays mapped by the ranks that are to read them.
  */
 #ifndef ALLHANDS_P2P_RING_H
 #define ALLHANDS_P2P_RING_H
@@ -24,11 +24,11 @@
 typedef enum {
     AH_EAGER = 1, /* a whole message, here */
     AH_RTS,       /* a message that waits at its sender */
-    AH_CTS,       /* the receiver of an offer wants it in pieces */
+    AH_CTS,       /* the receiver of an RTS wants its data sent */
     AH_DATA,      /* `total` bytes of it, from `where` on */
-    AH_ACK,       /* the receiver of an offer has fetched it */
-    AH_NACK,      /* it has another receive in that place; `total` bytes of text follow */
-    AH_CANCEL,    /* the offer holds no more */
+    AH_ACK,       /* the receiver of an RTS has read the data */
+    AH_NACK,      /* the receive expects another message; `total` bytes of text follow */
+    AH_CANCEL,    /* the RTS holds no more */
 } ah_frame_kind;
 
 enum { AH_RTS_IN_HEAP = 1 };
@@ -37,24 +37,24 @@ typedef struct {
     _Alignas(AH_CACHE_LINE) _Atomic uint64_t stamp;
     uint16_t kind, flags;
     uint32_t tag;
-    uint64_t id; /* of an offer, as its sender counts them */
+    uint64_t id; /* of an RTS, as its sender counts them */
     uint64_t signature;
     uint64_t total;
     union {
         struct {
             uint64_t where; /* offset in the sender's heap, else address */
-            uint64_t slot;  /* among its offers; AH_RTS_SLOTS: none */
+            uint64_t slot;  /* in its RTS table; AH_RTS_SLOTS: none */
         };
         unsigned char small[AH_INLINE];
     };
 } ah_frame;
 _Static_assert(sizeof(ah_frame) == AH_CACHE_LINE, "a frame is a line");
 
-/* What a rank has taken of one other's wire to it; counts for ever. */
+/* What a rank has consumed of one ring to it; counts for ever. */
 typedef struct {
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t frames;
     _Atomic uint64_t bytes;
-    _Atomic uint64_t released; /* of its budget: see p2p.c */
+    _Atomic uint64_t released; /* of the credit: see p2p_state.h */
 } ah_ring_consumed;
 
 typedef struct {
@@ -62,9 +62,9 @@ typedef struct {
     char bytes[AH_RING_BYTES];
 } ah_p2p_ring;
 
-/* A rank's part of the memory. */
+/* A rank's region of the memory. */
 typedef struct {
-    _Alignas(2 * AH_CACHE_LINE) _Atomic uint32_t doorbell; /* see p2p.c */
+    _Alignas(2 * AH_CACHE_LINE) _Atomic uint32_t doorbell; /* see doorbell.h */
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t nonce;
     _Atomic uint64_t nonce_at; /* the one lies at the other, in the right process */
     _Alignas(2 * AH_CACHE_LINE) _Atomic uint64_t
@@ -73,17 +73,17 @@ typedef struct {
     ah_p2p_ring ring[];                      /* by receiver */
 } ah_p2p_region;
 
-/* One end of a wire, as its sender or its receiver has it in mind. */
+/* One end of a ring, as its sender or its receiver knows it. */
 typedef struct {
     ah_p2p_ring *ring;
     ah_ring_consumed *consumed;
-    uint64_t frames, bytes;           /* put, or taken */
+    uint64_t frames, bytes;           /* put, or consumed */
     uint64_t room_frames, room_bytes; /* the sender's: what it may put before it looks again */
 } ah_ring_end;
 
 size_t ah_p2p_region_bytes(int size);
 
-/* Data of a frame that lies beside it, in the ring of bytes; 0: all is in the frame. */
+/* Data of a frame in the ring of bytes; 0: all is in the frame. */
 static inline size_t ah_trailing_bytes(const ah_frame *frame) {
     switch (frame->kind) {
     case AH_EAGER: return frame->total <= AH_INLINE ? 0 : frame->total;
@@ -93,9 +93,9 @@ static inline size_t ah_trailing_bytes(const ah_frame *frame) {
     }
 }
 
-/* Bytes of room beside frames, at the moment. */
+/* Room in the ring of bytes, at the moment. */
 size_t ah_ring_room(ah_ring_end *out);
-/* Put a frame and the data beside it; false: no room. The receiver may be asleep. */
+/* Put a frame and its data; false: no room. The receiver may be asleep. */
 bool ah_ring_put(ah_ring_end *out, const ah_frame *frame, const void *data);
 
 /* The next frame, if it is there. */
@@ -104,14 +104,14 @@ static inline const ah_frame *ah_ring_peek(const ah_ring_end *in) {
     uint64_t stamp = atomic_load(&next->stamp); /* seq_cst: who is about to sleep looks here last */
     return stamp == in->frames + 1 ? next : NULL;
 }
-/* Copy what is beside it. Once. */
+/* Copy its data. Once. */
 void ah_ring_read(const ah_ring_end *in, void *to, size_t nbytes);
-/* Let go of it, with so many bytes beside it. The sender may be waiting. */
+/* Consume it, with so many bytes of data. The sender may be waiting. */
 void ah_ring_pop(ah_ring_end *in, size_t trailing);
 
-/* Before the memory of an offer is anything else's: who reads on will notice. */
+/* Before the memory of an RTS is anything else's: a rank that reads on will notice. */
 void ah_rts_release(ah_p2p_region *own, uint64_t slot);
-/* Whether all that was read up to now of what is offered there is good. */
+/* Whether all that was read up to now of the memory of an RTS is good. */
 bool ah_rts_holds(const ah_p2p_region *region, uint64_t slot, uint64_t id);
 
 #endif

@@ -74,90 +74,115 @@ static bool read_sizes(PyObject *given, size_t itemsize, size_t nbytes[], int si
     return true;
 }
 
-PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"sequence", "kind",    "dtype",   "typesig", "op",   "root",
-                            "count",    "sources", "targets", "send",    "recv", "timeout",
-                            "deadline", "label",   "shape",   NULL};
+/* The arguments of `run`, borrowed. */
+typedef struct {
     unsigned long long sequence, typesig;
     const char *kind;
     PyObject *dtype, *op, *sources, *targets, *send, *recv, *label, *shape;
     int root;
     Py_ssize_t count;
     double timeout, deadline;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KsOKOinO!O!OOddOO", names, &sequence, &kind,
-                                     &dtype, &typesig, &op, &root, &count, &PyTuple_Type, &sources,
-                                     &PyTuple_Type, &targets, &send, &recv, &timeout, &deadline,
-                                     &label, &shape))
-        return NULL;
-    bool now = sequence == 0;
+} Arguments;
+
+static bool parse(PyObject *args, PyObject *kwargs, Arguments *given) {
+    static char *names[] = {"sequence", "kind",    "dtype",   "typesig", "op",   "root",
+                            "count",    "sources", "targets", "send",    "recv", "timeout",
+                            "deadline", "label",   "shape",   NULL};
+    return PyArg_ParseTupleAndKeywords(
+        args, kwargs, "KsOKOinO!O!OOddOO", names, &given->sequence, &given->kind, &given->dtype,
+        &given->typesig, &given->op, &given->root, &given->count, &PyTuple_Type, &given->sources,
+        &PyTuple_Type, &given->targets, &given->send, &given->recv, &given->timeout,
+        &given->deadline, &given->label, &given->shape);
+}
+
+/* Plan operation, dtype and root; false: there is no such call. */
+static bool plan_operation(CommObject *self, const Arguments *given) {
+    Plan *plan = &self->plan;
+    plan->kind = KINDS;
+    for (int at = 0; at < KINDS; at++)
+        if (strcmp(kind_names[at], given->kind) == 0) plan->kind = at;
+    plan->type = AH_TYPES;
+    plan->typesig = given->typesig;
+    plan->itemsize = 0;
+    plan->dtype = NULL;
+    plan->op = given->op == Py_None ? -1 : comm_op_index(self, given->op);
+    plan->root = given->root;
+    plan->count = (size_t)given->count;
+    if (plan->kind == KINDS || given->count < 0 || given->root < -1 || given->root >= self->size ||
+        (given->op != Py_None && plan->op < 0))
+        return false;
+    if (given->dtype != Py_None) {
+        if (!PyArray_DescrCheck(given->dtype)) return false;
+        PyArray_Descr *descr = (PyArray_Descr *)given->dtype;
+        plan->type = type_of_number(descr->type_num);
+        plan->itemsize = (size_t)PyDataType_ELSIZE(descr);
+        plan->dtype = given->dtype;
+        if (given->typesig == 0) plan->typesig = plan->type + 1;
+    }
+    return plan->op < 0 || (plan->type != AH_TYPES && ah_supports(plan->op, plan->type));
+}
+
+/* Plan where the data lies; false with an exception. */
+static bool plan_buffers(CommObject *self, const Arguments *given) {
+    Plan *plan = &self->plan;
+    bool exchanges = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE;
+    if (exchanges && (!read_sizes(given->send, plan->itemsize, plan->send, self->size) ||
+                      !read_sizes(given->recv, plan->itemsize, plan->recv, self->size)))
+        return false;
+    if (exchanges) plan->count = 0;
+    size_t block = (size_t)given->count * plan->itemsize;
+    if (PyTuple_GET_SIZE(given->sources) > self->size ||
+        PyTuple_GET_SIZE(given->targets) > self->size) {
+        PyErr_SetString(PyExc_ValueError, "more arrays than ranks");
+        return false;
+    }
+    if (!set_buffers(given->sources, plan, (void **)plan->in, block, exchanges ? plan->send : NULL,
+                     self->size, false) ||
+        !set_buffers(given->targets, plan, plan->out, block, exchanges ? plan->recv : NULL,
+                     self->size, true))
+        return false;
+    if (PyTuple_GET_SIZE(given->targets) == 0) plan->out[0] = NULL;
+    return true;
+}
+
+/* By who has the turn; false with an exception. */
+static bool plan_call(CommObject *self, const Arguments *given) {
+    if (!plan_operation(self, given)) {
+        PyErr_SetString(PyExc_ValueError, "no such call over shared memory");
+        return false;
+    }
+    if (!plan_shape(&self->plan, given->shape)) return false;
+    if (!plan_label(&self->plan, given->label)) {
+        PyErr_SetString(PyExc_TypeError, "a label must be a str");
+        return false;
+    }
+    return plan_buffers(self, given);
+}
+
+PyObject *comm_run(CommObject *self, PyObject *args, PyObject *kwargs) {
+    Arguments given;
+    if (!parse(args, kwargs, &given)) return NULL;
+    bool now = given.sequence == 0;
     if (now) {
-        int entered = comm_try_enter(self, kind, label);
+        int entered = comm_try_enter(self, given.kind, given.label);
         if (entered < 0) return NULL;
         if (!entered) Py_RETURN_FALSE;
     } else if (comm_acquire_turn(self) < 0)
         return NULL;
-    else if (sequence > self->limit) /* it may have been said after this call took its number */
-        ah_comm_interrupt(self->comm, sequence);
-    Plan *plan = &self->plan;
-    plan->kind = KINDS;
-    for (int at = 0; at < KINDS; at++)
-        if (strcmp(kind_names[at], kind) == 0) plan->kind = at;
-    plan->type = AH_TYPES;
-    plan->typesig = typesig;
-    plan->itemsize = 0;
-    plan->dtype = NULL;
-    plan->op = op == Py_None ? -1 : comm_op_index(self, op);
-    plan->root = root;
-    plan->count = (size_t)count;
-    bool whole = plan->kind != KINDS && count >= 0 && root >= -1 && root < self->size &&
-                 (op == Py_None || plan->op >= 0);
-    if (whole && dtype != Py_None) {
-        whole = PyArray_DescrCheck(dtype);
-        if (whole) {
-            PyArray_Descr *descr = (PyArray_Descr *)dtype;
-            plan->type = type_of_number(descr->type_num);
-            plan->itemsize = (size_t)PyDataType_ELSIZE(descr);
-            plan->dtype = dtype;
-            if (typesig == 0) plan->typesig = plan->type + 1;
-        }
+    else if (given.sequence > self->limit) /* which may have been set after it took its number */
+        ah_comm_interrupt(self->comm, given.sequence);
+    if (!plan_call(self, &given)) {
+        PyThread_release_lock(self->turn);
+        return NULL;
     }
-    bool reduces = plan->op >= 0;
-    whole = whole && (!reduces || (plan->type != AH_TYPES && ah_supports(plan->op, plan->type)));
-    if (!whole) {
-        PyErr_SetString(PyExc_ValueError, "no such call over shared memory");
-        goto refused;
-    }
-    if (!plan_shape(plan, shape)) goto refused;
-    if (!plan_label(plan, label)) {
-        PyErr_SetString(PyExc_TypeError, "a label must be a str");
-        goto refused;
-    }
-    bool exchanges = plan->kind == ALL_TO_ALL || plan->kind == ALL_TO_ALL_SINGLE;
-    if (exchanges && (!read_sizes(send, plan->itemsize, plan->send, self->size) ||
-                      !read_sizes(recv, plan->itemsize, plan->recv, self->size)))
-        goto refused;
-    if (exchanges) plan->count = 0;
-    size_t share = (size_t)count * plan->itemsize;
-    if (PyTuple_GET_SIZE(sources) > self->size || PyTuple_GET_SIZE(targets) > self->size ||
-        !set_buffers(sources, plan, (void **)plan->in, share, exchanges ? plan->send : NULL,
-                     self->size, false) ||
-        !set_buffers(targets, plan, plan->out, share, exchanges ? plan->recv : NULL, self->size,
-                     true)) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "more arrays than ranks");
-        goto refused;
-    }
-    if (PyTuple_GET_SIZE(targets) == 0) plan->out[0] = NULL;
-    if (now) sequence = ++self->last_number;
     self->from_queue = !now;
     self->inline_thread = now ? PyThread_get_thread_ident() : 0;
-    int failed = call_run(self, sequence, (int64_t)(timeout * NANOSECONDS),
-                          (int64_t)(deadline * NANOSECONDS), label == Py_None ? NULL : label);
+    int failed = call_run(
+        self, now ? ++self->last_number : given.sequence, (int64_t)(given.timeout * NANOSECONDS),
+        (int64_t)(given.deadline * NANOSECONDS), given.label == Py_None ? NULL : given.label);
     self->from_queue = false;
     self->inline_thread = 0;
     PyThread_release_lock(self->turn);
     if (failed) return NULL;
     Py_RETURN_TRUE;
-refused:
-    PyThread_release_lock(self->turn);
-    return NULL;
 }
