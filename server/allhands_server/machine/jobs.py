@@ -131,7 +131,7 @@ class Job:
             state=world.state,
             epoch=world.epoch,
             world_size=world.size,
-            members=world.describe_members(now),
+            members=world.call_times.describe_members(now),
             groups=world.groups.describe(),
             heartbeat_window=world.heartbeat_window,
             keys=len(self.keys),

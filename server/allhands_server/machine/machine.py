@@ -10,8 +10,9 @@ The law:
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, get_args
 
 from allhands_server.machine.effects import (
     Answer,
@@ -67,11 +68,10 @@ from allhands_server.machine.requests import (
     CollectReports,
     DeleteJob,
     DescribeJob,
+    KeyRequest,
     ListJobs,
     MonitoredBarrier,
-    QueueLength,
-    QueuePop,
-    QueuePush,
+    QueueRequest,
     ReportExit,
 )
 from allhands_server.machine.timers import Timer, TimerQueue
@@ -184,66 +184,130 @@ class Machine:
     def _handle_request(
         self, ticket: int, request: AnyRequest, due: float | None, now: float
     ) -> list[Effect]:
-        match request:
-            case ListJobs():
-                views = (job.describe(now) for job in self._jobs)
-                return [Answer(ticket, tuple(sorted(views, key=lambda view: view.job)))]
-            case DescribeJob(name):
-                return [Answer(ticket, self._jobs.get(name).describe(now))]
-            case AwaitVerdict(name) | MonitoredBarrier(name):
-                job = self._jobs.get(name)
-                if job.verdicts is None:
-                    raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
-                effects = job.verdicts.submit(ticket, request, now, due)
-                if not any(isinstance(one, Answer) and one.ticket == ticket for one in effects):
-                    self._wait(ticket, job, job.verdicts, None)  # they see to the time themselves
-                return effects
-            case AbortJob(name, by, reason):
-                return self._abort(ticket, self._jobs.get(name), by, reason, now)
-            case DeleteJob(name, by, force):
-                return self._delete(ticket, self._jobs.get(name), by, force, now)
-            case ReportExit(name):
-                job = self._jobs.get(name)
-                if job.world is None:
-                    return [Answer(ticket, False)]
-                is_known, effects = job.world.on_process_exit(request, now)
-                return [Answer(ticket, is_known), *effects, *self._review_verdicts(job, now)]
-            case ChangeGroup(name):
-                job = self._jobs.get(name)
-                if job.group_changes is None:
-                    raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
-                effects = job.group_changes.submit(ticket, request, now)
-                place: _Waiters = job.group_changes
-            case CollectReports(name):
-                job = self._jobs.get(name)
-                if job.world is None:
-                    raise Refused(Status.NOT_FOUND, f"nobody has joined job {name}")
-                effects = job.world.reports.submit(ticket, request)
-                if isinstance(effects[0], Answer):
-                    return effects
-                latest = now + report_collection.COLLECT_SECONDS
-                self._wait(
-                    ticket, job, job.world.reports, latest if due is None else min(due, latest)
-                )
-                return effects
-            case Barrier(name):
-                job = self._jobs.open(name)
-                self._touched[job] = None
-                effects = job.barriers.submit(ticket, request)
-                place = job.barriers
-            case QueuePush(name) | QueuePop(name) | QueueLength(name):
-                job = self._jobs.open(name)
-                self._touched[job] = None
-                effects = job.queues.submit(ticket, request)
-                place = job.queues
-            case _:
-                job = self._jobs.open(request.job)
-                if not job.is_live:
-                    self._touched[job] = None
-                effects = job.keys.submit(ticket, request)
-                place = job.keys
+        return _HANDLERS[type(request)](self, ticket, request, due, now)
+
+    def _list_jobs(
+        self, ticket: int, request: ListJobs, due: float | None, now: float
+    ) -> list[Effect]:
+        views = (job.describe(now) for job in self._jobs)
+        return [Answer(ticket, tuple(sorted(views, key=lambda view: view.job)))]
+
+    def _describe_job(
+        self, ticket: int, request: DescribeJob, due: float | None, now: float
+    ) -> list[Effect]:
+        return [Answer(ticket, self._jobs.get(request.job).describe(now))]
+
+    def _await_verdict(
+        self,
+        ticket: int,
+        request: AwaitVerdict | MonitoredBarrier,
+        due: float | None,
+        now: float,
+    ) -> list[Effect]:
+        job = self._jobs.get(request.job)
+        if job.verdicts is None:
+            raise _refuse_without_world(job)
+        effects = job.verdicts.submit(ticket, request, now, due)
+        if not any(isinstance(one, Answer) and one.ticket == ticket for one in effects):
+            self._wait(ticket, job, job.verdicts, None)  # verdicts have timers of their own
+        return effects
+
+    def _abort_job(
+        self, ticket: int, request: AbortJob, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.get(request.job)
+        world = job.world
+        if world is None or not world.present:
+            raise Refused(Status.FAILED_PRECONDITION, f"nobody is in job {job.name}")
+        notified = len(world.present)
+        if job.state == "forming":
+            text = f"job {job.name} was aborted by {request.by}: {request.reason}"
+            effects = world.dismiss(Refusal(Status.ABORTED, text))
+        else:
+            effects = world.abort("", request.by, request.reason, now)
+        self._touched[job] = None
+        return [Answer(ticket, notified), *effects]
+
+    def _delete_job(
+        self, ticket: int, request: DeleteJob, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.get(request.job)
+        by = escape(request.by)
+        inside = 0 if job.world is None else len(job.world.present)
+        if inside and not request.force:
+            members = f"{inside:,} member{'s are' if inside > 1 else ' is'}"
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{members} in job {job.name}: end them first, or abort it "
+                f"(`allhands abort {job.name}`), or delete it by force (`--force`, force=True)",
+            )
+        self._touched[job] = None
+        effects = job.clear(f"job {job.name} was deleted by {by}", now)
+        log = OperatorLog(f"job {job.name} was deleted by {quote(by)}")
+        return [Answer(ticket, inside), *effects, log]
+
+    def _report_exit(
+        self, ticket: int, request: ReportExit, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.get(request.job)
+        if job.world is None:
+            return [Answer(ticket, False)]
+        is_known, effects = job.world.process_evidence.on_exit(request, now)
+        return [Answer(ticket, is_known), *effects, *self._review_verdicts(job, now)]
+
+    def _change_group(
+        self, ticket: int, request: ChangeGroup, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.get(request.job)
+        if job.group_changes is None:
+            raise _refuse_without_world(job)
+        effects = job.group_changes.submit(ticket, request, now)
         if not effects:
-            self._wait(ticket, job, place, due)
+            self._wait(ticket, job, job.group_changes, due)
+        return effects
+
+    def _collect_reports(
+        self, ticket: int, request: CollectReports, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.get(request.job)
+        if job.world is None:
+            raise _refuse_without_world(job)
+        reports = job.world.reports
+        effects = reports.submit(ticket, request)
+        if not isinstance(effects[0], Answer):
+            latest = now + report_collection.COLLECT_SECONDS
+            self._wait(ticket, job, reports, latest if due is None else min(due, latest))
+        return effects
+
+    def _arrive_at_barrier(
+        self, ticket: int, request: Barrier, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.open(request.job)
+        self._touched[job] = None
+        effects = job.barriers.submit(ticket, request)
+        if not effects:
+            self._wait(ticket, job, job.barriers, due)
+        return effects
+
+    def _use_queue(
+        self, ticket: int, request: QueueRequest, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.open(request.job)
+        self._touched[job] = None
+        effects = job.queues.submit(ticket, request)
+        if not effects:
+            self._wait(ticket, job, job.queues, due)
+        return effects
+
+    def _use_keys(
+        self, ticket: int, request: KeyRequest, due: float | None, now: float
+    ) -> list[Effect]:
+        job = self._jobs.open(request.job)
+        if not job.is_live:
+            self._touched[job] = None
+        effects = job.keys.submit(ticket, request)
+        if not effects:
+            self._wait(ticket, job, job.keys, due)
         return effects
 
     def _wait(self, ticket: int, job: Job, place: _Waiters, due: float | None) -> None:
@@ -326,7 +390,7 @@ class Machine:
             return []
         self._touched[job] = None
         effects = (
-            job.world.on_process_inspected(member_id, found, now, stack)
+            job.world.process_evidence.on_inspected(member_id, found, now, stack)
             if job.world is not None
             else []
         )
@@ -335,34 +399,6 @@ class Machine:
     def _review_verdicts(self, job: Job, now: float) -> list[Effect]:
         """See which verdicts can be given, now that more is known."""
         return [] if job.verdicts is None else job.verdicts.review(now)
-
-    def _abort(self, ticket: int, job: Job, by: str, reason: str, now: float) -> list[Effect]:
-        world = job.world
-        if world is None or not world.present:
-            raise Refused(Status.FAILED_PRECONDITION, f"nobody is in job {job.name}")
-        told = len(world.present)
-        if job.state == "forming":
-            text = f"job {job.name} was aborted by {by}: {reason}"
-            effects = world.dismiss(Refusal(Status.ABORTED, text))
-        else:
-            effects = world.abort("", by, reason, now)
-        self._touched[job] = None
-        return [Answer(ticket, told), *effects]
-
-    def _delete(self, ticket: int, job: Job, by: str, force: bool, now: float) -> list[Effect]:
-        by = escape(by)
-        inside = 0 if job.world is None else len(job.world.present)
-        if inside and not force:
-            members = f"{inside:,} member{'s are' if inside > 1 else ' is'}"
-            raise Refused(
-                Status.FAILED_PRECONDITION,
-                f"{members} in job {job.name}: end them first, or abort it "
-                f"(`allhands abort {job.name}`), or delete it by force (`--force`, force=True)",
-            )
-        self._touched[job] = None
-        effects = job.clear(f"job {job.name} was deleted by {by}", now)
-        report = OperatorLog(f"job {job.name} was deleted by {quote(by)}")
-        return [Answer(ticket, inside), *effects, report]
 
     def _drain(self, reason: str) -> list[Effect]:
         self._draining = _refuse_shutting_down(reason) if reason else _GOING_DOWN
@@ -375,6 +411,10 @@ class Machine:
             told = [number for number in self._sessions if number not in dismissed]
             effects += [Push(number, Draining(reason)) for number in told]
         return effects
+
+
+def _refuse_without_world(job: Job) -> Refused:
+    return Refused(Status.NOT_FOUND, f"nobody has joined job {job.name}")
 
 
 def _refuse_shutting_down(reason: str) -> Refusal:
@@ -404,7 +444,7 @@ def _apply_message(
             member.update_progress(progress, now)
             if stack:
                 member.stack = escape(stack)[-LONGEST_STACK:]
-            world.on_heartbeat(member, remark, now)
+            world.call_times.add_heartbeat(member, remark, now)
             return []
         case LastReport(report):
             world.postmortem.keep_report(member, report)
@@ -429,7 +469,7 @@ def _apply_message(
         case Leave():
             return world.leave(member, remark, now)
         case PeerInspected(member_id, found, stack):
-            return world.on_process_inspected(member_id, found, now, stack)
+            return world.process_evidence.on_inspected(member_id, found, now, stack)
         case IndirectAck(rank):
             suspect = world.present.get(rank)
             return [] if suspect is None else world.failure_detector.on_indirect_ack(suspect, now)
@@ -439,3 +479,20 @@ def _apply_message(
             if job.verdicts is None:
                 return []
             return job.verdicts.cancel_call(member, group, sequence, reason, now)
+
+
+_HANDLERS: dict[type, Callable[[Machine, int, Any, float | None, float], list[Effect]]] = {
+    **dict.fromkeys(get_args(KeyRequest), Machine._use_keys),
+    **dict.fromkeys(get_args(QueueRequest), Machine._use_queue),
+    Barrier: Machine._arrive_at_barrier,
+    AwaitVerdict: Machine._await_verdict,
+    MonitoredBarrier: Machine._await_verdict,
+    ChangeGroup: Machine._change_group,
+    AbortJob: Machine._abort_job,
+    DeleteJob: Machine._delete_job,
+    ReportExit: Machine._report_exit,
+    ListJobs: Machine._list_jobs,
+    DescribeJob: Machine._describe_job,
+    CollectReports: Machine._collect_reports,
+}
+"""By the type of the request."""

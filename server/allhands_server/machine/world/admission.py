@@ -14,7 +14,7 @@ from allhands_server.machine import limits
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.limits import check_job, check_name
 from allhands_server.machine.member_messages import Join
-from allhands_server.machine.refusals import Refused, Status
+from allhands_server.machine.refusals import Refusal, Refused, Status
 from allhands_server.machine.world.member import Member, describe_process
 
 
@@ -97,6 +97,15 @@ def refuse_taken_rank(join: Join, holder: Member) -> Refused:
         Status.ALREADY_EXISTS,
         f"rank {join.rank} of job {join.job} is taken: "
         f"{describe_process(join)} claims it, but {holder} has joined with it",
+    )
+
+
+def make_displacement(member: Member, claimant: Join) -> Refusal:
+    """Make the refusal for a member whose assigned rank another process claims."""
+    return Refusal(
+        Status.UNAVAILABLE,
+        f"{member} had its rank by assignment, and host {claimant.host}, pid {claimant.pid} "
+        "claims it: join again for another",
     )
 
 

@@ -1,10 +1,9 @@
-"""The part of a world that its failure detector and link monitor call."""
+"""The part of a world that its failure detector and link monitors use."""
 
 from collections.abc import Iterable
 from typing import Protocol
 
 from allhands_server.machine.effects import Effect, Notification
-from allhands_server.machine.world.broken_links import Pair
 from allhands_server.machine.world.member import Member
 
 
@@ -24,20 +23,15 @@ class WorldContext(Protocol):
         """Seconds between two heartbeats of a member."""
 
     @property
+    def is_forming(self) -> bool:
+        """Whether ranks are still missing."""
+
+    @property
     def is_live(self) -> bool:
         """Whether the world has formed and has members."""
 
     def is_outside(self, member: Member) -> bool:
         """Whether the member belongs to no world that has formed."""
-
-    def is_announced_broken(self, both: Pair) -> bool:
-        """Whether all members know that the two cannot reach each other."""
-
-    def probe(self, members: Iterable[Member], now: float, *, stack: bool = False) -> list[Effect]:
-        """Ask members for a heartbeat at once, with their stacks if asked."""
-
-    def inspect_process(self, member: Member, *, stack: bool = False) -> list[Effect]:
-        """Have a member's process inspected by the coordinator or a neighbour on its host."""
 
     def lose(self, member: Member, reason: str, now: float) -> list[Effect]:
         """Count a member as lost."""
@@ -47,9 +41,3 @@ class WorldContext(Protocol):
 
     def push_to_present(self, what: Notification) -> list[Effect]:
         """Send a notification to all present members with an open session."""
-
-    def report_broken_link(self, both: Pair, reason: str, now: float) -> None:
-        """Count a link as broken, to be announced once both ends are known to live."""
-
-    def discard_broken_link(self, both: Pair) -> None:
-        """Drop the report of a broken link that is not announced yet."""

@@ -12,6 +12,7 @@ off: nobody is judged, and after the outage each member has a fresh window.
 
 from functools import partial
 
+from allhands_proto.values import Verdict
 from allhands_server.machine.effects import (
     CheckConnection,
     Condition,
@@ -20,9 +21,10 @@ from allhands_server.machine.effects import (
     OperatorLog,
 )
 from allhands_server.machine.timers import TimerQueue
-from allhands_server.machine.world.absent_ranks import has_ended, judge_silent
+from allhands_server.machine.world.absent_ranks import has_ended, judge_silent, name_call
 from allhands_server.machine.world.context import WorldContext
 from allhands_server.machine.world.member import NEVER, Member
+from allhands_server.machine.world.prober import Prober
 
 PROBE_AFTER = 2.0
 """Heartbeat intervals of silence after which a member is probed: it may beat only when asked."""
@@ -42,8 +44,11 @@ _INDIRECT_PROBES = 8
 class FailureDetector:
     """The watch over the members of one world; each is watched from `watch` to `stop`."""
 
-    def __init__(self, world: WorldContext, timers: TimerQueue, *, is_window_given: bool) -> None:
+    def __init__(
+        self, world: WorldContext, prober: Prober, timers: TimerQueue, *, is_window_given: bool
+    ) -> None:
         self._world = world
+        self._prober = prober
         self._timers = timers
         self._is_window_given = is_window_given
         self._last_heard = 0.0
@@ -121,6 +126,25 @@ class FailureDetector:
         member.peer_heard_at = now
         return self._push_condition(member, now) if member.condition is not None else []
 
+    def lose_silent(self, verdict: Verdict, now: float) -> list[Effect]:
+        """Lose those who are silent though they live, when a call's deadline has passed for them.
+
+        Not those who have been silent for less than the window: they may be back for the next call.
+        """
+        call = name_call(verdict.operation, verdict.sequence)
+        effects: list[Effect] = []
+        for one in verdict.absent:
+            member = self._world.present.get(one.rank)
+            if member is None or one.state not in ("paused", "stalled"):
+                continue
+            if (
+                member.unanswered_since is not None
+                and now - member.heard_at >= self._world.heartbeat_window
+            ):
+                silent = f"silent for {now - member.heard_at:.1f} s, past the deadline of {call}"
+                effects += self._world.lose(member, silent, now)
+        return effects
+
     # ------------------------------------------------------------ by the time of silence
 
     def _suspect(self, member: Member, now: float) -> list[Effect]:
@@ -131,7 +155,7 @@ class FailureDetector:
             return []
         collect = partial(self._request_evidence, member, member.heard_at, now)
         member.timer = self._timers.schedule(now + _COLLECT_IN * interval, collect)
-        return self._world.probe([member], now, stack=True)
+        return self._prober.probe([member], now, stack=True)
 
     def _request_evidence(
         self, member: Member, heard: float, probed: float, now: float
@@ -159,7 +183,7 @@ class FailureDetector:
 
     def request_evidence(self, member: Member) -> list[Effect]:
         """Ask all who may know whether a member lives."""
-        effects = self._world.inspect_process(member, stack=True)
+        effects = self._prober.inspect_process(member, stack=True)
         if not member.is_broken:
             effects.append(CheckConnection(self._world.job, member.member_id, member.session))
         hearing = (

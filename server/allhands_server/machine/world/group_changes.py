@@ -134,7 +134,7 @@ class GroupChanges:
             flag = all(one.flag for one in asked)
             agreed = GroupChange(flag, self._world.epoch, committed=committed)
             return [*effects, *self._answer_all(group, agreed)]
-        if self._world.unreachable.intersection(present):
+        if self._world.broken_links.unreachable.intersection(present):
             # Losing them makes the decision, without them.
             return [*effects, *self._world.lose_unreachable(present, now)]
         waiting = [rank for rank, one in self._world.newcomers.items() if one.is_reachable]

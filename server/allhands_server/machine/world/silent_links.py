@@ -13,9 +13,11 @@ from allhands_server.machine.effects import Effect, OperatorLog, SilentLinks
 from allhands_server.machine.formatting import join_names
 from allhands_server.machine.timers import Timer, TimerQueue
 from allhands_server.machine.world.absent_ranks import judge_unreachable, make_world_verdict
+from allhands_server.machine.world.broken_link_monitor import BrokenLinkMonitor
 from allhands_server.machine.world.broken_links import Pair, choose_culprits, order_pair
 from allhands_server.machine.world.context import WorldContext
 from allhands_server.machine.world.member import Member
+from allhands_server.machine.world.prober import Prober
 
 RECOVERY_SECONDS = 1.0
 """Seconds for which a link must go on before that is said: its two directions go on apart."""
@@ -44,8 +46,16 @@ class _SilentLink:
 class SilentLinkMonitor:
     """The silent links of one world, by the pairs of their ends."""
 
-    def __init__(self, world: WorldContext, timers: TimerQueue) -> None:
+    def __init__(
+        self,
+        world: WorldContext,
+        prober: Prober,
+        broken_links: BrokenLinkMonitor,
+        timers: TimerQueue,
+    ) -> None:
         self._world = world
+        self._prober = prober
+        self._broken_links = broken_links
         self._timers = timers
         self._silent: dict[Pair, _SilentLink] = {}
         self._check_timer: Timer | None = None
@@ -55,7 +65,7 @@ class SilentLinkMonitor:
         world, both = self._world, order_pair(reporter.rank, rank)
         suspect = world.present.get(rank)
         known = world.is_live and reporter.rank in world.present and suspect is not None
-        if not known or suspect is reporter or world.is_announced_broken(both):
+        if not known or suspect is reporter or self._broken_links.is_announced(both):
             return []
         assert suspect is not None
         silence = self._silent.get(both)
@@ -70,7 +80,7 @@ class SilentLinkMonitor:
         silence.reporters.add(reporter.rank)
         silence.probed_at = now
         self._schedule_check(now)
-        return world.probe([reporter, suspect], now)
+        return self._prober.probe([reporter, suspect], now)
 
     def on_recovery(self, reporter: Member, rank: int, now: float) -> list[Effect]:
         """Take in that a member hears a rank again."""
@@ -82,7 +92,7 @@ class SilentLinkMonitor:
         if silence.reporters:
             return []
         self._forget(both)
-        self._world.discard_broken_link(both)
+        self._broken_links.discard(both)
         if silence.is_announced:
             timer = self._timers.schedule(
                 now + RECOVERY_SECONDS, partial(self._announce_recovery, both)
@@ -121,7 +131,7 @@ class SilentLinkMonitor:
     def _on_window_passed(self, both: Pair, now: float) -> list[Effect]:
         self._silent[both].is_due = True
         self._schedule_check(now)
-        return self._world.probe([self._world.present[rank] for rank in both], now)
+        return self._prober.probe([self._world.present[rank] for rank in both], now)
 
     def _schedule_check(self, now: float) -> None:
         if self._check_timer is None:
@@ -144,10 +154,10 @@ class SilentLinkMonitor:
                 # It has just come back, and what it answers its peer may still be under way.
                 silence.was_held_up = False
                 silence.probed_at = now
-                effects += self._world.probe(ends, now)
+                effects += self._prober.probe(ends, now)
             elif silence.is_due:
                 reason = f"nothing has come through for {now - silence.began_at:.1f} s"
-                self._world.report_broken_link(both, reason, now)
+                self._broken_links.report(both, reason, now)
             else:
                 silence.is_announced = True
                 named.append(both)

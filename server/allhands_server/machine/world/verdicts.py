@@ -224,7 +224,7 @@ class Verdicts:
             self._timers.schedule(now + memory, partial(self._forget, case))
             # Later: whose call it was is to hear of its deadline first.
             self._timers.schedule(
-                now + LOSS_LAG, partial(self._world.lose_silent_members, case.verdict)
+                now + LOSS_LAG, partial(self._world.failure_detector.lose_silent, case.verdict)
             )
         tickets = case.callers if case.is_barrier else case.overdue
         return effects + self._answer(case, [*tickets])
@@ -267,14 +267,15 @@ class Verdicts:
             return []
         case.probed_at = now
         self._timers.schedule(now + max(lead / 2, _LOOK_AFTER), partial(self._inspect_silent, case))
-        return self._world.probe(self._list_pending(case), now, stack=True)
+        return self._world.prober.probe(self._list_pending(case), now, stack=True)
 
     def _inspect_silent(self, case: _BlockedCall, now: float) -> list[Effect]:
         """Have the processes looked at that do not answer."""
         if case.verdict is not None or not case.callers:
             return []
         silent = [one for one in self._list_pending(case) if _is_silent(one, case)]
-        return [effect for one in silent for effect in self._world.inspect_process(one, stack=True)]
+        prober = self._world.prober
+        return [effect for one in silent for effect in prober.inspect_process(one, stack=True)]
 
     def _may_still_answer(self, case: _BlockedCall) -> bool:
         return any(

@@ -18,19 +18,15 @@ Where links break and both ends are alive, that is ruled upon once for all membe
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 
-from allhands_proto.values import CallCancellation, LatenessStatus, Verdict
+from allhands_proto.values import CallCancellation
 from allhands_server.machine import limits
 from allhands_server.machine.effects import (
     Aborted,
-    BrokenLinks,
     CallCancelled,
     Effect,
     EndSession,
-    InspectPeer,
-    InspectProcess,
     JobEnded,
     Joined,
     LeaveAccepted,
@@ -39,37 +35,31 @@ from allhands_server.machine.effects import (
     Newcomers,
     Notification,
     OperatorLog,
-    Probe,
     Push,
     WorldFormed,
 )
 from allhands_server.machine.events import Randomness
-from allhands_server.machine.formatting import escape, join_names, quote
-from allhands_server.machine.member_messages import Heartbeat, Join, Leave
+from allhands_server.machine.formatting import escape, quote
+from allhands_server.machine.member_messages import Join, Leave
 from allhands_server.machine.refusals import Refusal, Refused, Status
-from allhands_server.machine.requests import ReportExit
-from allhands_server.machine.timers import Timer, TimerQueue
+from allhands_server.machine.timers import TimerQueue
 from allhands_server.machine.values import MemberView, Presence
 from allhands_server.machine.world import admission
 from allhands_server.machine.world.absent_ranks import (
-    has_ended,
     judge_lost,
-    judge_unreachable,
     make_world_verdict,
-    name_call,
 )
+from allhands_server.machine.world.broken_link_monitor import BrokenLinkMonitor
 from allhands_server.machine.world.broken_links import (
-    BrokenLinkReports,
-    Pair,
-    choose_culprits,
     order_pair,
 )
-from allhands_server.machine.world.clock_sync import ClockSync
+from allhands_server.machine.world.call_times import CallTimes
 from allhands_server.machine.world.failure_detector import FailureDetector
 from allhands_server.machine.world.groups import Groups
-from allhands_server.machine.world.lateness import LatenessTracker
 from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.postmortem import Postmortem, limit_report
+from allhands_server.machine.world.prober import Prober
+from allhands_server.machine.world.process_evidence import ProcessEvidence
 from allhands_server.machine.world.report_collection import ReportCollections
 from allhands_server.machine.world.silent_links import SilentLinkMonitor
 
@@ -77,10 +67,6 @@ WORLD = "world"
 """How the names of groups begin that have all members."""
 GRACE = 0.5
 """Seconds from the break of a session to the loss of its member, without other evidence."""
-LAST_WORDS = 0.2
-"""Seconds in which what a process said before its end may still arrive."""
-RULING = 0.3
-"""Seconds in which links that broke at one time are reported, and suspects answer."""
 BEATS_PER_WINDOW = 5
 INTERVAL_MOST = 1.0
 """Seconds between heartbeats, however long the window: who is silent is named within three."""
@@ -90,16 +76,18 @@ class World:
     """Who is in it, by rank. Methods take the time and return what is to be done."""
 
     def __init__(
-        self, first: Join, randomness: Randomness, epoch: int, timers: TimerQueue, space: str = ""
+        self,
+        first: Join,
+        randomness: Randomness,
+        epoch: int,
+        timers: TimerQueue,
+        pid_namespace: str = "",
     ) -> None:
+        """Make an empty world for the first Join; processes in `pid_namespace` can be inspected."""
         self._timers = timers
-        self._space = space
         self._secret = randomness.secret
         self._formed_size = 0
-        self._probes = 0
         self._suspected: set[int] = set()  # ranks to which a link broke
-        self._broken_links = BrokenLinkReports()
-        self._ruling_timer: Timer | None = None
         self.job = first.job
         self.incarnation = randomness.incarnation
         self.heartbeat_window = first.heartbeat_window or limits.WINDOW_DEFAULT
@@ -109,8 +97,6 @@ class World:
         """Those of the members who are neither lost nor have left."""
         self.newcomers: dict[int, Member] = {}
         """Who waits to be let in, by the rank that it would have, in the order of coming."""
-        self.unreachable: set[int] = set()
-        """Members who are alive, but out of reach for others: no group goes on with them."""
         self.wanted_newcomers = 0
         """Newcomers that the members are waiting for."""
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
@@ -118,12 +104,15 @@ class World:
         self.groups = Groups()
         self.postmortem = Postmortem(self.groups)
         self.reports = ReportCollections(first.job, self.members, self.present)
-        self.silent_links = SilentLinkMonitor(self, timers)
+        self.prober = Prober(first.job, pid_namespace, self.present)
+        self.broken_links = BrokenLinkMonitor(self, timers)
+        self.silent_links = SilentLinkMonitor(self, self.prober, self.broken_links, timers)
+        self.broken_links.on_announced = self.silent_links.discard
         self.failure_detector = FailureDetector(
-            self, timers, is_window_given=first.heartbeat_window > 0
+            self, self.prober, timers, is_window_given=first.heartbeat_window > 0
         )
-        self._clock_sync = ClockSync()
-        self._lateness = LatenessTracker()
+        self.process_evidence = ProcessEvidence(self, self.failure_detector, timers)
+        self.call_times = CallTimes(self.members, self.groups)
 
     @property
     def heartbeat_interval(self) -> float:
@@ -228,7 +217,7 @@ class World:
     def lose_unreachable(self, ranks: Iterable[int], now: float) -> list[Effect]:
         """Lose those members of a group that others of it cannot reach."""
         effects: list[Effect] = []
-        for rank in self.unreachable.intersection(ranks, self.present):
+        for rank in self.broken_links.unreachable.intersection(ranks, self.present):
             effects += self.lose(self.present[rank], "other members cannot reach it", now)
         return effects
 
@@ -264,12 +253,7 @@ class World:
 
     def _displace(self, member: Member, claimant: Join) -> list[Effect]:
         self._remove(member)
-        refusal = Refusal(
-            Status.UNAVAILABLE,
-            f"{member} had its rank by assignment, and host {claimant.host}, pid {claimant.pid} "
-            "claims it: join again for another",
-        )
-        return [EndSession(member.session, refusal)]
+        return [EndSession(member.session, admission.make_displacement(member, claimant))]
 
     def _make_joined(self, member: Member) -> Joined:
         return Joined(
@@ -293,25 +277,6 @@ class World:
         return [*self.push(self.members.values(), formed), OperatorLog(report)]
 
     # ------------------------------------------------------------ going
-
-    def lose_silent_members(self, verdict: Verdict, now: float) -> list[Effect]:
-        """Lose those who are silent though they live, when a call's deadline has passed for them.
-
-        Not those who have been silent for less than the window: they may be back for the next call.
-        """
-        call = name_call(verdict.operation, verdict.sequence)
-        effects: list[Effect] = []
-        for one in verdict.absent:
-            member = self.present.get(one.rank)
-            if member is None or one.state not in ("paused", "stalled"):
-                continue
-            if (
-                member.unanswered_since is not None
-                and now - member.heard_at >= self.heartbeat_window
-            ):
-                silent = f"silent for {now - member.heard_at:.1f} s, past the deadline of {call}"
-                effects += self.lose(member, silent, now)
-        return effects
 
     def leave(self, member: Member, leave: Leave, now: float) -> list[Effect]:
         """Let a member go that says so; the others hear what it had completed."""
@@ -354,7 +319,7 @@ class World:
             return self.lose(member, "its session broke", now)
         if member.unanswered_since is not None and now - member.heard_at >= self.heartbeat_window:
             return self.failure_detector.on_session_broken(member, now)
-        looking = self.inspect_process(member)
+        looking = self.prober.inspect_process(member)
         if member.rank in self._suspected and not (looking or member.join.exit_is_reported):
             return self.lose(member, "its session broke, and a link to it", now)
         self.failure_detector.stop(member)
@@ -365,7 +330,7 @@ class World:
     def _inspect_again(self, member: Member, now: float) -> list[Effect]:
         lose = partial(self.lose, member, "its session broke")
         member.timer = self._timers.schedule(now + GRACE / 2, lose)
-        return self.inspect_process(member)
+        return self.prober.inspect_process(member)
 
     def on_link_broken(
         self, rank: int, reporter: Member, reason: str, shares_memory: bool, now: float
@@ -380,83 +345,14 @@ class World:
                 return []  # more will be known in a moment
             return self.lose(suspect, "its session broke, and a link to it", now)
         if not shares_memory:
-            self.report_broken_link(
+            self.broken_links.report(
                 order_pair(reporter.rank, rank), f"the link broke ({reason})", now
             )
-        return self.probe([suspect], now)
-
-    def report_broken_link(self, both: Pair, reason: str, now: float) -> None:
-        """Let it be ruled soon on two members, once both are known to be alive."""
-        if self._broken_links.add(*both, reason):
-            self._schedule_ruling(now)
-
-    def is_announced_broken(self, both: Pair) -> bool:
-        """Say whether all members have been told that two cannot reach each other."""
-        return self._broken_links.is_announced(both)
-
-    def discard_broken_link(self, both: Pair) -> None:
-        self._broken_links.discard(both)
+        return self.prober.probe([suspect], now)
 
     def push_to_present(self, what: Notification) -> list[Effect]:
         """Push something to all members that are there."""
         return self.push(self.present.values(), what)
-
-    def _schedule_ruling(self, now: float) -> None:
-        if self._ruling_timer is None and self._formed_size:
-            self._ruling_timer = self._timers.schedule(now + RULING, self._announce_broken_links)
-
-    def _announce_broken_links(self, now: float) -> list[Effect]:
-        """Say who cannot reach one another, of those who are known to be alive."""
-        self._ruling_timer = None
-        self._broken_links.drop_ranks(self.members.keys() - self.present.keys())
-        alive = {
-            rank
-            for rank, one in self.present.items()
-            if one.is_reachable and one.unanswered_since is None
-        }
-        pairs = [both for both in self._broken_links.open_pairs if alive.issuperset(both)]
-        reasons = self._broken_links.announce(pairs)
-        self.silent_links.discard(pairs)
-        if self._broken_links.open_pairs:
-            self._schedule_ruling(now)  # until they answer, or are lost
-        if not pairs:
-            return []
-        found = []
-        for rank, others in choose_culprits(pairs).items():
-            self.unreachable.add(rank)
-            why = sorted({reasons[both] for both in pairs if rank in both})
-            told = join_names(why, quoted=False)
-            found.append(
-                judge_unreachable(self.members[rank], [self.members[at] for at in others], told)
-            )
-        verdict = make_world_verdict(found)
-        report = OperatorLog(f"job {self.job}: {verdict.text}")
-        return [*self.push(self.present.values(), BrokenLinks(verdict, tuple(pairs))), report]
-
-    def on_process_exit(self, exit: ReportExit, now: float) -> tuple[bool, list[Effect]]:
-        """Take in how a process ended; say whether it is one of the members."""
-        for member in self.members.values():
-            join = member.join
-            if (join.pid_namespace, join.pid, join.start_ticks) == (
-                exit.pid_namespace,
-                exit.pid,
-                exit.start_ticks,
-            ):
-                member.exit_status = exit.status
-                return True, self._judge_exit(member, now)
-        return False, []
-
-    def _judge_exit(self, member: Member, now: float) -> list[Effect]:
-        if member.presence is Presence.LOST:
-            member.loss = judge_lost(member, member.reason, now)
-        if not member.is_present or not self._formed_size:
-            return []
-        if member.is_broken:
-            return self.lose(member, "its session broke", now)
-        self.failure_detector.stop(member)
-        lose = partial(self.lose, member, "its process ended")
-        member.timer = self._timers.schedule(now + LAST_WORDS, lose)
-        return []
 
     # ------------------------------------------------------------ giving up
 
@@ -543,8 +439,8 @@ class World:
         member.reason = reason
         del self.present[member.rank]
         self.silent_links.drop_rank(member.rank)
-        if not self.present and self._ruling_timer is not None:
-            self._ruling_timer.cancel()
+        if not self.present:
+            self.broken_links.stop()
 
     def is_outside(self, member: Member) -> bool:
         """Whether a member is in no world that has formed: its going concerns nobody."""
@@ -585,87 +481,9 @@ class World:
         member.process_state = ""
         return effects
 
-    def on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
-        """Learn from a heartbeat how a member's clock goes, and when it began its calls."""
-        if not 0 < beat.sent_at < limits.LATEST_CLOCK:
-            return
-        self._clock_sync.add_sample(member.rank, member.join.host, beat.sent_at, now)
-        for one in beat.call_starts:
-            if member.rank in (self.groups.get_ranks(one.group) or ()):
-                self._lateness.add_starts(one.group, member.rank, one.calls)
-
-    def estimate_offset(self, rank: int) -> float | None:
-        """Return what to add to a member's clock to get this one's; None: unknown."""
-        return self._clock_sync.estimate_offset(rank, self.members[rank].join.host)
-
-    def describe_members(self, now: float) -> tuple[MemberView, ...]:
-        """Describe all members, by rank."""
-        late: dict[int, list[LatenessStatus]] = {}
-        for group in self.groups.describe():
-            ranks = [rank for rank in group.ranks if rank in self.present]
-            for rank, lateness in self._lateness.measure(
-                group.group, ranks, self.estimate_offset
-            ).items():
-                late.setdefault(rank, []).append(lateness)
-        return tuple(
-            replace(
-                member.describe(now),
-                clock_offset=self.estimate_offset(rank),
-                lateness=tuple(late.get(rank, ())),
-            )
-            for rank, member in sorted(self.members.items())
-        )
-
     def close_group(self, member: Member, group: str) -> None:
         """Note that a member has a group open no more."""
         member.forget_group(group)
         self.groups.close(group, member.rank, self.present)
         if self.groups.get_ranks(group) is None:
-            self._lateness.forget(group)
-
-    def inspect_process(self, member: Member, *, stack: bool = False) -> list[Effect]:
-        """Have the process of a member looked at, by somebody who can; none: nobody can.
-
-        With `stack` it is to say where its program is, unless that is known.
-        """
-        join = member.join
-        if not (join.pid_namespace and join.start_ticks):
-            return []
-        channel = join.stack_channel if stack and not member.stack else ""
-        if join.pid_namespace == self._space:
-            return [InspectProcess(self.job, member.member_id, join.pid, join.start_ticks, channel)]
-        for one in self.present.values():
-            answers = one.is_reachable and one.unanswered_since is None
-            if one is not member and answers and one.join.pid_namespace == join.pid_namespace:
-                asked = InspectPeer(member.member_id, join.pid, join.start_ticks, channel)
-                return [Push(one.session, asked)]
-        return []
-
-    def on_process_inspected(
-        self, member_id: str, found: str, now: float, stack: str = ""
-    ) -> list[Effect]:
-        """Take in how the process of a member looked, and where its program was."""
-        member = next((one for one in self.present.values() if one.member_id == member_id), None)
-        if member is None or not self._formed_size:
-            return []
-        is_silent = member.is_broken or member.unanswered_since is not None
-        member.process_state = found if is_silent else ""
-        member.inspected_at = now
-        if stack and is_silent:
-            member.stack = stack[-limits.LONGEST_STACK :]
-        if not has_ended(member.process_state) or member.join.exit_is_reported:
-            return self.failure_detector.on_inspected(member, now) if is_silent and stack else []
-        return self.lose(member, "its session broke" if member.is_broken else "it is gone", now)
-
-    def probe(self, members: Iterable[Member], now: float, *, stack: bool = False) -> list[Effect]:
-        """Ask members to say at once where they are."""
-        effects: list[Effect] = []
-        for member in members:
-            if member.is_reachable:
-                self._probes += 1
-                if member.unanswered_since is None:
-                    member.unanswered_since = now
-                if stack:
-                    member.stack = ""
-                effects.append(Push(member.session, Probe(self._probes, stack)))
-        return effects
+            self.call_times.forget_group(group)

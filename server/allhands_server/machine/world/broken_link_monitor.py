@@ -1,0 +1,76 @@
+"""Announcement of broken links: once to all members, when both ends are known to live."""
+
+from collections.abc import Callable, Sequence
+
+from allhands_server.machine.effects import BrokenLinks, Effect, OperatorLog
+from allhands_server.machine.formatting import join_names
+from allhands_server.machine.timers import Timer, TimerQueue
+from allhands_server.machine.world.absent_ranks import judge_unreachable, make_world_verdict
+from allhands_server.machine.world.broken_links import BrokenLinkReports, Pair, choose_culprits
+from allhands_server.machine.world.context import WorldContext
+
+ANNOUNCE_SECONDS = 0.3
+"""Time in which links that broke together are reported, and suspects answer their probes."""
+
+
+class BrokenLinkMonitor:
+    """The broken links of one world."""
+
+    def __init__(self, world: WorldContext, timers: TimerQueue) -> None:
+        self._world = world
+        self._timers = timers
+        self._reports = BrokenLinkReports()
+        self._timer: Timer | None = None
+        self.unreachable: set[int] = set()
+        """Ranks alive, but out of reach of others: no group goes on with them."""
+        self.on_announced: Callable[[Sequence[Pair]], None] = lambda pairs: None
+        """Called with links that all members have been told of."""
+
+    def report(self, both: Pair, reason: str, now: float) -> None:
+        """Take a report of a broken link, to be announced soon."""
+        if self._reports.add(*both, reason):
+            self._schedule(now)
+
+    def is_announced(self, both: Pair) -> bool:
+        """Whether all members know that the two cannot reach each other."""
+        return self._reports.is_announced(both)
+
+    def discard(self, both: Pair) -> None:
+        """Drop the report of a link that is not announced yet. Idempotent."""
+        self._reports.discard(both)
+
+    def stop(self) -> None:
+        """Announce nothing more; the world has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self, now: float) -> None:
+        if self._timer is None and not self._world.is_forming:
+            self._timer = self._timers.schedule(now + ANNOUNCE_SECONDS, self._announce)
+
+    def _announce(self, now: float) -> list[Effect]:
+        """Tell all members of the broken links whose two ends answer."""
+        self._timer = None
+        members, present = self._world.members, self._world.present
+        self._reports.drop_ranks(members.keys() - present.keys())
+        alive = {
+            rank
+            for rank, one in present.items()
+            if one.is_reachable and one.unanswered_since is None
+        }
+        pairs = [both for both in self._reports.open_pairs if alive.issuperset(both)]
+        reasons = self._reports.announce(pairs)
+        self.on_announced(pairs)
+        if self._reports.open_pairs:
+            self._schedule(now)  # until they answer, or are lost
+        if not pairs:
+            return []
+        found = []
+        for rank, others in choose_culprits(pairs).items():
+            self.unreachable.add(rank)
+            why = sorted({reasons[both] for both in pairs if rank in both})
+            reason = join_names(why, quoted=False)
+            found.append(judge_unreachable(members[rank], [members[at] for at in others], reason))
+        verdict = make_world_verdict(found)
+        log = OperatorLog(f"job {self._world.job}: {verdict.text}")
+        return [*self._world.push_to_present(BrokenLinks(verdict, tuple(pairs))), log]

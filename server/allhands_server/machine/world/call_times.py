@@ -1,0 +1,60 @@
+"""Clock offsets and lateness of a world's members, from their heartbeats."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from allhands_proto.values import LatenessStatus
+from allhands_server.machine.limits import LATEST_CLOCK
+from allhands_server.machine.member_messages import Heartbeat
+from allhands_server.machine.values import MemberView
+from allhands_server.machine.world.clock_sync import ClockSync
+from allhands_server.machine.world.groups import Groups
+from allhands_server.machine.world.lateness import LatenessTracker
+from allhands_server.machine.world.member import Member
+
+
+class CallTimes:
+    """Clock of each member and start times of its calls; `members` and `groups` are the world's."""
+
+    def __init__(self, members: Mapping[int, Member], groups: Groups) -> None:
+        self._members = members
+        self._groups = groups
+        self._clock_sync = ClockSync()
+        self._lateness = LatenessTracker()
+
+    def add_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
+        """Add a sample of the member's clock and the starts of its calls."""
+        if not 0 < beat.sent_at < LATEST_CLOCK:
+            return
+        self._clock_sync.add_sample(member.rank, member.join.host, beat.sent_at, now)
+        for one in beat.call_starts:
+            if member.rank in (self._groups.get_ranks(one.group) or ()):
+                self._lateness.add_starts(one.group, member.rank, one.calls)
+
+    def forget_group(self, group: str) -> None:
+        self._lateness.forget(group)
+
+    def describe_members(self, now: float) -> tuple[MemberView, ...]:
+        """Describe all members by rank, with clock offset and lateness."""
+        late: dict[int, list[LatenessStatus]] = {}
+        for group in self._groups.describe():
+            ranks = [
+                rank
+                for rank in group.ranks
+                if rank in self._members and self._members[rank].is_present
+            ]
+            measured = self._lateness.measure(group.group, ranks, self._estimate_offset)
+            for rank, lateness in measured.items():
+                late.setdefault(rank, []).append(lateness)
+        return tuple(
+            replace(
+                member.describe(now),
+                clock_offset=self._estimate_offset(rank),
+                lateness=tuple(late.get(rank, ())),
+            )
+            for rank, member in sorted(self._members.items())
+        )
+
+    def _estimate_offset(self, rank: int) -> float | None:
+        """Return seconds to add to a member's clock for the coordinator's; None: unknown."""
+        return self._clock_sync.estimate_offset(rank, self._members[rank].join.host)
