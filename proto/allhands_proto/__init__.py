@@ -1,1 +1,1 @@
-"""The wire of allhands: generated protobuf and gRPC code, by version."""
+"""What coordinator and workers share: wire code by version, values, and small tools."""

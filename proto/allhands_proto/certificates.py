@@ -1,11 +1,11 @@
-"""The names in a certificate: under which one a coordinator with TLS is to be dialled."""
+"""Names in a certificate, for dialling a coordinator with TLS."""
 
 import ssl
 from typing import Any
 
 
 def dialled_name(server: ssl.SSLContext, cert: str, host: str) -> str:
-    """Return the name to expect in a certificate where its server is dialled as `host`.
+    """Return the certificate's name to expect when dialling its server as `host`.
 
     That is one that the certificate has; empty: it has `host`, or none. `server` is a context that
     has loaded the certificate, which is in the PEM file `cert`.
@@ -17,7 +17,7 @@ def dialled_name(server: ssl.SSLContext, cert: str, host: str) -> str:
 
 
 def client_context(authorities: str) -> ssl.SSLContext:
-    """Return a context that trusts what is in a PEM file, as gRPC does: also an end certificate.
+    """Return a context that trusts a PEM file's certificates, even end certificates.
 
     Raises:
         OSError: the file cannot be read, or holds no certificate.
@@ -29,7 +29,7 @@ def client_context(authorities: str) -> ssl.SSLContext:
 
 
 def _names(server: ssl.SSLContext, cert: str) -> list[str]:
-    """Shake hands with oneself: only a certificate that was verified is decoded."""
+    """Return the certificate's names, by a handshake in memory that verifies it."""
     client = client_context(cert)
     client.check_hostname = False
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -1,4 +1,4 @@
-"""The connections to a gRPC port of this process: those that have not authenticated are bounded.
+"""Bound on unauthenticated connections to a gRPC port of this process.
 
 gRPC tells a server of calls, not of connections, and bounds only how many there are in all. So the
 process's own descriptors are looked at, and where too many strangers hold some, they are shut down.
@@ -28,16 +28,16 @@ Peer: TypeAlias = tuple[str, int]
 
 
 def most_connections() -> int:
-    """Return how many connections a gRPC port takes in: others need descriptors too."""
+    """Return the bound on connections of a gRPC port, a share of the descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else max(soft * 3 // 4, 16)
 
 
 class Connections:
-    """Watches the connections to one port, on the running loop, from `watch` to `close`."""
+    """Watch over the connections to one port, on the running loop, until `close`."""
 
     def __init__(self, evicted: Callable[[str, int], None]) -> None:
-        """`evicted` is told whom a connection that was shut down came from, and the bound."""
+        """Take a callback for evicted connections: their host, and the bound."""
         self._loop = asyncio.get_running_loop()
         self._evicted = evicted
         self._port = 0
@@ -57,7 +57,7 @@ class Connections:
             self._timer.cancel()
 
     def proven(self, peer: str) -> None:
-        """Note that a peer, as gRPC writes it, has authenticated."""
+        """Note that a peer, in gRPC's notation, has authenticated."""
         self._proven.add(peer)
 
     def _look(self) -> None:
@@ -80,7 +80,7 @@ class Connections:
             self._quiet = 0 if crowded else count + self._unproven.most // 2
 
     def _review(self, now: float) -> None:
-        """Bring what is known up to date, and shut down what is too much."""
+        """Update the known connections, and shut down those above the bound."""
         there = dict(_connections(self._port))
         self._proven = {one for one in self._proven if read_peer(one) in there}
         self._proven_before = len(self._proven)
@@ -105,7 +105,7 @@ def _count() -> int:
 
 
 def _connections(port: int) -> Iterator[tuple[Peer, int]]:
-    """Give whom this process's connections to its port come from, with their descriptors."""
+    """Yield the peers of this process's connections to a port, with descriptors."""
     for name in os.listdir(_DESCRIPTORS):
         # Looked at by number and not duplicated: the end of a copy would end locks on a file.
         try:
@@ -123,7 +123,7 @@ def _connections(port: int) -> Iterator[tuple[Peer, int]]:
 
 
 def _shut_down(descriptor: int, peer: Peer) -> bool:
-    """End a connection that gRPC owns; it notices, and closes the descriptor."""
+    """Shut down a connection owned by gRPC, which then closes its descriptor."""
     try:
         connection = socket.socket(_FAMILY, socket.SOCK_STREAM, 0, fileno=os.dup(descriptor))
     except OSError:

@@ -1,4 +1,4 @@
-"""Forked children: what they inherit of a parent's threads, event loops and gRPC is left alone.
+"""Forked children: inherited threads, event loops and gRPC objects are left alone.
 
 Of the parent's threads only the one that forks goes on in the child. Whatever waits there for one
 of the others, or for a lock that it held, waits for ever; so does freeing gRPC's objects, which
@@ -27,14 +27,14 @@ generation = 0
 
 @runtime_checkable
 class Heeding(Protocol):
-    """What wants to be told in a child that it has been inherited."""
+    """An object to be notified in a forked child."""
 
     def forked(self) -> None:
-        """Become what it is in the child; must not wait, and may not free what it held."""
+        """Adapt to the child; must not wait, nor free inherited objects."""
 
 
 class _Inheritance:
-    """What this process would leave to a child, and what it has from its parent."""
+    """Objects inherited from the parent, or left to children."""
 
     def __init__(self) -> None:
         self.held: weakref.WeakSet[object] = weakref.WeakSet()
@@ -50,7 +50,7 @@ _inheritance = _Inheritance()
 
 
 def hold(one: object) -> None:
-    """Let children that are forked while `one` is there never free it, or what it refers to.
+    """Keep children forked from now on from freeing `one` and all it refers to.
 
     If it is `Heeding`, it is told so in the child.
     """
@@ -58,12 +58,12 @@ def hold(one: object) -> None:
 
 
 def is_inherited(born: int) -> bool:
-    """Say whether what was made at that generation belongs to a parent of this process."""
+    """Whether an object made at that generation belongs to a parent process."""
     return born != generation
 
 
 def use_grpc() -> None:
-    """See to it that gRPC works in this process; to be called before a channel or server is made.
+    """Make gRPC usable in this process; call before making a channel or server.
 
     Raises:
         RuntimeError: the parent has used it, and it cannot be loaded a second time.
@@ -128,7 +128,7 @@ def _load_grpc_anew() -> None:
 
 
 def _second_instance(old: ModuleType) -> ModuleType:
-    """Load the core from a copy in memory: the linker takes a file that it knows for loaded."""
+    """Load the core from a copy in memory, as the linker reuses known files."""
     assert old.__file__ is not None
     memory = os.memfd_create("grpc", os.MFD_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""The frames of a line, see kv.proto: lengths and bodies. Both sides use this."""
+"""Frames of the key-value port, see kv.proto: length and body."""
 
 from collections.abc import Iterator
 
@@ -10,16 +10,16 @@ HEADER = 4
 
 
 class Malformed(ValueError):
-    """What has come is no frame, or too large a one."""
+    """Data that is no frame, or too large a frame."""
 
 
 def framed(body: bytes) -> bytes:
-    """Return the frame that carries `body`."""
+    """Return the frame of `body`."""
     return len(body).to_bytes(HEADER, "big") + body
 
 
 def body_length(header: bytes | bytearray, largest: int) -> int:
-    """Read the length that a frame begins with.
+    """Read the length at the start of a frame.
 
     Raises:
         Malformed: it is more than `largest`.
@@ -31,7 +31,7 @@ def body_length(header: bytes | bytearray, largest: int) -> int:
 
 
 class FrameCutter:
-    """Cuts bytes, as they come, into the bodies of frames.
+    """Incremental decoder: yields bodies of frames from arriving bytes.
 
     Of a frame that is not complete it holds what has come, and takes no memory for the rest: a
     length by itself costs nothing. `largest` may be changed between two bodies.
@@ -42,7 +42,7 @@ class FrameCutter:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bodies that these bytes complete; to be read to the end.
+        """Yield the bodies completed by these bytes; to be read to the end.
 
         Raises:
             Malformed: nothing that follows can be understood.

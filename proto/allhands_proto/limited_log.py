@@ -1,4 +1,4 @@
-"""Warnings about what strangers do, of which a flood must not fill the disk."""
+"""Rate-limited warnings about strangers, against floods of the log."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ _SECONDS = 60.0
 
 
 class LimitedLog:
-    """Warnings of one kind: the first few of each minute, and then how many more there were.
+    """Warnings of one kind: the first few of each minute, then a count of the rest.
 
     Belongs to the running loop.
     """
@@ -22,7 +22,7 @@ class LimitedLog:
         self._untold = 0
 
     def warning(self, text: str, *arguments: object) -> None:
-        """Log a line, or count it."""
+        """Log a line, or only count it."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         if now >= self._until:

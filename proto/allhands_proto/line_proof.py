@@ -1,4 +1,4 @@
-"""How both sides of a line show that they know its secret, see kv.proto, without saying it."""
+"""Mutual proof of the key-value port's secret, see kv.proto."""
 
 import hashlib
 import hmac
@@ -15,7 +15,7 @@ def new_nonce() -> bytes:
 
 
 def prove(secret: bytes, role: Role, caller_nonce: bytes, coordinator_nonce: bytes) -> bytes:
-    """Return the proof of one side; the other's is another, so none can be sent back."""
+    """Return the proof of one role; the roles differ, so none can be reflected."""
     message = role.encode() + caller_nonce + coordinator_nonce
     return hmac.digest(secret, message, hashlib.sha256)
 

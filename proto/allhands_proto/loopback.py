@@ -1,11 +1,11 @@
-"""Loopback addresses: whether traffic to a host stays on this one."""
+"""Loopback addresses: recognition and resolution."""
 
 import ipaddress
 import socket
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is `localhost` or a literal loopback address; asks nobody."""
+    """Return whether `host` is `localhost` or a literal loopback address."""
     if host == "localhost":
         return True
     try:
@@ -16,7 +16,7 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve_loopback(host: str) -> str | None:
-    """Return an address to connect to instead of `host`, if that is on loopback; else None.
+    """Return a loopback address of `host` for connecting; None: another host.
 
     A name must stand for loopback addresses alone. It is not to be resolved again, for then it may
     stand for another host.

@@ -1,4 +1,4 @@
-"""The notice that a coordinator leaves for its user's own commands on this host.
+"""Notice of a coordinator for its user's commands on the same host.
 
 It holds the address and the token, in the user's runtime directory, readable by nobody else. So
 loopback needs no flag and is still closed to others. Both sides of the wire rely on its form.
@@ -22,7 +22,7 @@ _NOTICES, _GATHERINGS = "coordinator-*.json", "gathering-*.json"
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Where a live coordinator of this user listens, and the token it wants."""
+    """Address and token of a live coordinator of this user."""
 
     host: str
     port: int
@@ -44,7 +44,7 @@ class Notice:
 
 
 def directory() -> Path:
-    """Return this user's runtime directory for allhands, made if need be, mode 0700.
+    """Return the user's runtime directory for allhands, created with mode 0700.
 
     That is `$XDG_RUNTIME_DIR/allhands`; where XDG_RUNTIME_DIR is unset, does not exist, is another
     user's or cannot be written to, `allhands-UID` in the directory for temporary files.
@@ -82,7 +82,7 @@ def _in_runtime_directory() -> Path | None:
 
 
 def publish(target: Path, content: dict[str, object]) -> Path:
-    """Write a private file (mode 0600) in one step: readers see all of it or nothing."""
+    """Write a private file (mode 0600) atomically."""
     handle, scratch = tempfile.mkstemp(dir=target.parent, prefix=".")  # mkstemp gives mode 0600
     try:
         with os.fdopen(handle, "w") as file:
@@ -96,7 +96,7 @@ def publish(target: Path, content: dict[str, object]) -> Path:
 
 
 def born(pid: int) -> str:
-    """Return when a process began, in the kernel's ticks; empty where nobody can tell."""
+    """Return a process's start time in the kernel's ticks; empty: unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -104,7 +104,7 @@ def born(pid: int) -> str:
 
 
 def is_alive(pid: int, born: str) -> bool:
-    """Say whether a process still runs that began at `born`; one that was killed does not.
+    """Whether a process started at `born` still runs; zombies do not.
 
     One that has ended and that its parent has not waited for still has its process id.
     """
@@ -120,13 +120,13 @@ def is_alive(pid: int, born: str) -> bool:
 
 
 def post(notice: Notice) -> Path:
-    """Leave the notice; it replaces an older one for the same port, and stale files go."""
+    """Post the notice, replacing an older one of its port; stale files are removed."""
     remove_stale()
     return publish(directory() / f"coordinator-{notice.port}.json", {**asdict(notice)})
 
 
 def withdraw(notice: Notice) -> None:
-    """Remove the notice, unless another coordinator has put its own there since."""
+    """Remove the notice, unless replaced by another coordinator's."""
     try:
         path = directory() / f"coordinator-{notice.port}.json"
     except OSError:
@@ -136,7 +136,7 @@ def withdraw(notice: Notice) -> None:
 
 
 def live() -> list[Notice]:
-    """List the notices whose process still lives, daemons first, then by port."""
+    """List the notices of live processes, daemons first, then by port."""
     remove_stale()
     found = (_read(path) for path in directory().glob(_NOTICES))
     alive = [one for one in found if one is not None and is_alive(one.pid, one.born)]
@@ -144,7 +144,7 @@ def live() -> list[Notice]:
 
 
 def remove_stale() -> None:
-    """Remove the files of processes that were killed and could not do so themselves."""
+    """Remove the files of killed processes."""
     folder = directory()
     for path in (*folder.glob(_NOTICES), *folder.glob(_GATHERINGS)):
         if not _is_stale(path):
@@ -159,7 +159,7 @@ def remove_stale() -> None:
 
 
 def find(port: int) -> Notice | None:
-    """Return the notice of the live coordinator of this user on that port of this host.
+    """Return the notice of this user's live coordinator on a port of this host.
 
     None also where the runtime directory cannot be used: nobody can have left a notice there.
     """

@@ -1,4 +1,4 @@
-"""How one process of a host looks at another, without asking it; Linux only, elsewhere unknown."""
+"""Inspection of other processes of the host, through /proc. Linux only."""
 
 import hashlib
 import os
@@ -8,12 +8,12 @@ _STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "gone", "x": "gon
 
 
 def space() -> str:
-    """Name the processes that see the same process ids as this one; "" where that is unknown."""
+    """Return a name of this process's pid namespace; empty: unknown."""
     return _namespace("pid")
 
 
 def network() -> str:
-    """Name the processes that reach each other over loopback; "" where that is unknown."""
+    """Return a name of this process's network namespace; empty: unknown."""
     return _namespace("net")
 
 
@@ -27,7 +27,7 @@ def _namespace(kind: str) -> str:
 
 
 def look(pid: int, born: str) -> str:
-    """Return how a process is that began at `born`, as `notice.born` tells it.
+    """Return the state of a process started at `born`, see `notice.born`.
 
     That is "running", "stopped", "zombie" or "gone"; "" where nobody can tell.
     """

@@ -1,4 +1,4 @@
-"""How processes of one host get the Python stack of another whose interpreter is held up.
+"""Python stacks of other processes of the host, even with a blocked interpreter.
 
 A rank lets `faulthandler` write its main thread's stack into anonymous memory whenever it gets a
 real-time signal of its choice. Its C handler runs on that thread itself and needs no lock of the
@@ -26,7 +26,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
 def open_channel() -> str:
-    """Let others of this user get this process's stack from now on; return how; "": they cannot.
+    """Publish this process's stack to its user from now on; return the channel; "": impossible.
 
     For the life of the process: without its handler the signal would end it, and a reader may be
     about to send one. It costs one descriptor.
@@ -49,7 +49,7 @@ def _opened(pid: int) -> str:
 
 
 async def read(pid: int, born: str, channel: str) -> str:
-    """Return where the main thread of a process of this host is, innermost call last; "": unknown.
+    """Return the main thread's stack of a process, innermost call last; "": unknown.
 
     `born` and `channel` are as it gave them when it joined.
     """
@@ -83,7 +83,7 @@ def _read(path: Path) -> str:
 
 
 def _written(text: str) -> str:
-    """Turn what faulthandler writes into what a traceback looks like."""
+    """Convert faulthandler's output into the form of a traceback."""
     frames = [found for line in text.splitlines() if (found := _FRAME.match(line))]
     return "".join(
         f'  File "{file}", line {line}, in {name}\n'
@@ -92,7 +92,7 @@ def _written(text: str) -> str:
 
 
 def _free_signal() -> int:
-    """Choose a signal that is not caught, ignored or blocked by anything in this process."""
+    """Choose a real-time signal not caught, ignored or blocked in this process."""
     status = _status(os.getpid())
     taken = status["SigCgt"] | status["SigIgn"] | status["SigBlk"]
     for number in range(signal.SIGRTMAX, signal.SIGRTMIN, -1):
@@ -102,12 +102,12 @@ def _free_signal() -> int:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Say whether a process has a handler for a signal, which would end it otherwise."""
+    """Whether a process has a handler for a signal, which would end it otherwise."""
     return bool(_status(pid)["SigCgt"] >> (number - 1) & 1)
 
 
 def _status(pid: int) -> dict[str, int]:
-    """Return the sets of signals that the kernel tells of a process, by their names there."""
+    """Return the kernel's signal sets of a process, by their names."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     told = dict(line.split(":\t", 1) for line in lines if line.startswith("Sig"))
     return {name: int(told[name], 16) for name in ("SigCgt", "SigIgn", "SigBlk")}

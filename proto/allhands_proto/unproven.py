@@ -1,4 +1,4 @@
-"""Connections that have not authenticated: how many a listener holds, and which one makes room.
+"""Unauthenticated connections of a listener: their bound, and the choice to evict.
 
 Used by every listener, on both sides of the wire. Pure: the time is passed in.
 """
@@ -19,7 +19,7 @@ C = TypeVar("C")
 
 
 class Unproven(Generic[C]):
-    """The connections of one listener that have shown no proof yet, by the host they come from."""
+    """Unauthenticated connections of one listener, by host."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -40,7 +40,7 @@ class Unproven(Generic[C]):
         self._by_site.setdefault(site, {})[connection] = now
 
     def discard(self, connection: C) -> None:
-        """Forget a connection: it has shown its proof, or is closed. Idempotent."""
+        """Forget a connection, authenticated or closed. Idempotent."""
         if (site := self._site.pop(connection, None)) is not None:
             there = self._by_site[site]
             del there[connection]
@@ -48,7 +48,7 @@ class Unproven(Generic[C]):
                 del self._by_site[site]
 
     def surplus(self) -> tuple[C, float] | None:
-        """Return the connection that makes room for another, and when it came; None: there is room.
+        """Return the connection to evict, with its time of arrival; None: there is room.
 
         It is the oldest of the host with the most of them, so no host displaces another's.
         """
@@ -59,7 +59,7 @@ class Unproven(Generic[C]):
 
 
 def site_of(host: str) -> str:
-    """Return what counts as one peer address: of loopback and IPv6 anybody has very many."""
+    """Return the unit of accounting of an address: loopback or an IPv6 /64 is one."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -73,7 +73,7 @@ def site_of(host: str) -> str:
 
 
 def share_of_descriptors(part: int) -> int:
-    """Return how many descriptors are one `part`-th of those that this process may open."""
+    """Return the `part`-th part of this process's limit of descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _MOST * part if soft == resource.RLIM_INFINITY else soft
     return min(max(allowed // part, _FEWEST), _MOST)

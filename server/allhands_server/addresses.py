@@ -1,4 +1,4 @@
-"""The addresses of peers, as gRPC writes them."""
+"""Addresses of peers in gRPC's notation."""
 
 import ipaddress
 from urllib.parse import unquote
@@ -7,7 +7,7 @@ from allhands_server.config import format_authority
 
 
 def parse_peer_host(peer: str) -> str:
-    """Return the IP of `context.peer()`: where the worker's socket came from.
+    """Return the IP address in `context.peer()`: the worker's end of its connection.
 
     gRPC writes `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:/path`; a Unix socket is on
     this host.
@@ -29,10 +29,10 @@ def parse_peer_host(peer: str) -> str:
 
 
 def format_worker_address(peer: str, port: int) -> str:
-    """Return host:port under which the worker's peers reach it."""
+    """Return the `host:port` that a worker's peers dial."""
     return format_authority(parse_peer_host(peer), port)
 
 
 def get_local_host(host: str) -> str:
-    """Return the address under which this host reaches one that listens on `host`."""
+    """Return the address by which this host reaches a listener on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

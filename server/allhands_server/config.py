@@ -1,4 +1,4 @@
-"""What a coordinator is started with: one frozen, validated value."""
+"""Configuration of a coordinator: a frozen, validated value."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ TOKEN_VARIABLE = "ALLHANDS_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class SettingNames:
-    """How whoever starts a coordinator writes its settings, for the errors of `ServerConfig`."""
+    """Names of the settings in the caller's notation, for errors of `ServerConfig`."""
 
     token: str = "token"
     tls_cert: str = "tls_cert"
@@ -57,7 +57,7 @@ class ServerConfig:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody on another host can connect; names other than localhost may be anyone."""
+        """Whether only this host can connect; names other than localhost may be any host."""
         return is_loopback(self.host)
 
     @property
@@ -66,7 +66,7 @@ class ServerConfig:
         return format_authority(self.host, self.port)
 
     def validate(self) -> None:
-        """Check that this can be started and is closed to strangers.
+        """Check that the settings are complete and closed to strangers.
 
         Raises:
             ValueError: the text says what to give.
@@ -95,7 +95,7 @@ class ServerConfig:
             )
 
     def list_warnings(self) -> list[str]:
-        """Say what is open because `insecure` was given; empty where nothing is."""
+        """List the dangers of `insecure`; empty without any."""
         if self.is_loopback or not self.insecure:
             return []
         found = []

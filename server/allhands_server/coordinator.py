@@ -1,4 +1,4 @@
-"""The asyncio shell around the machine: the clock, chance, pending answers, session streams."""
+"""Asyncio shell around the machine: clock, randomness, pending answers, session streams."""
 
 import asyncio
 import itertools
@@ -57,16 +57,16 @@ _EVERYDAY = {Status.DEADLINE_EXCEEDED, Status.NOT_FOUND, Status.UNAVAILABLE}
 
 
 class ReplyHandler(Protocol):
-    """Who hears, once for each ticket, what became of it; called on the coordinator's loop."""
+    """Receiver of answers and refusals, one for each ticket; called on the coordinator's loop."""
 
     def on_answer(self, ticket: int, reply: Any) -> None:
-        """Take the answer, of the type that the request names."""
+        """Take the answer, of the type named by the request."""
 
     def on_refusal(self, ticket: int, refusal: Refusal) -> None: ...
 
 
 class _FutureReply:
-    """An asker of one question, which awaits the answer."""
+    """Reply handler that completes a future."""
 
     def __init__(self, answer: "asyncio.Future[Any]") -> None:
         self._answer = answer
@@ -81,7 +81,7 @@ class _FutureReply:
 
 
 class SessionStream:
-    """What the coordinator says to one member, in order, until the session's end."""
+    """Notifications to one member, in order, until the session's end."""
 
     def __init__(self, number: int, peer: str = "") -> None:
         self.number = number
@@ -93,7 +93,7 @@ class SessionStream:
         self._queue.put_nowait(item)
 
     async def iterate_batches(self) -> AsyncIterator[list[Notification]]:
-        """Yield what there is to say, as soon as there is something, all of it at once.
+        """Yield all pending notifications at once, as soon as any is pending.
 
         It waits without end for the end: the session lives as long as its member.
 
@@ -118,7 +118,7 @@ class SessionStream:
 
 
 class Coordinator:
-    """One machine and those who talk to it; all methods belong to the running loop."""
+    """A machine with its clients; all methods belong to the running loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._loop = asyncio.get_running_loop()
@@ -155,13 +155,13 @@ class Coordinator:
             raise
 
     def new_ticket(self) -> int:
-        """Return a number that no request has had."""
+        """Return an unused number for a request."""
         return next(self._tickets)
 
     def post(
         self, ticket: int, request: Request[R], time_remaining: float | None, asker: ReplyHandler
     ) -> None:
-        """Ask, under a new ticket; the asker hears before this returns, or when there is an answer.
+        """Submit a request under a new ticket; `asker` is called at once or with the answer.
 
         For many small requests this costs less than `ask`.
         """
@@ -183,12 +183,12 @@ class Coordinator:
         self._set_timer()
 
     def cancel(self, ticket: int) -> None:
-        """Let a ticket be as if it had not been asked; its asker hears nothing. Idempotent."""
+        """Cancel a request; its reply handler is not called. Idempotent."""
         if self._pending.pop(ticket, None) is not None:
             self._handle(RequestCancelled(ticket))
 
     def join(self, join: Join, peer: str = "") -> SessionStream:
-        """Begin a session of a peer; whether it is taken in, its notifications say."""
+        """Open a session for a peer; its stream says whether the Join was accepted."""
         stream = SessionStream(next(self._sessions), peer)
         if self._is_closed:
             stream.put(EndSession(stream.number, _OVER))
@@ -199,21 +199,21 @@ class Coordinator:
         return stream
 
     def on_message(self, session: int, remark: MemberMessage) -> None:
-        """Pass on what a member says."""
+        """Pass a member's message to the machine."""
         self._handle(SessionMessage(session, remark))
 
     def on_authentication_failed(self, address: str, why: str) -> None:
-        """Note that somebody wanted to begin a session and has not shown the token."""
+        """Note a session refused for a missing or wrong token."""
         self._handle(AuthenticationFailed(address, why))
 
     def on_session_broken(self, session: int, told: Refusal = _NOT_LEFT) -> None:
-        """Note that a session's stream is over; its member is told why. Idempotent."""
+        """Note the end of a session's stream, and tell its member why. Idempotent."""
         if (stream := self._streams.pop(session, None)) is not None:
             self._handle(SessionBroken(session))
             stream.put(EndSession(session, told))
 
     async def drain(self, reason: str, timeout: float) -> bool:
-        """Take in nobody any more, wait until the running worlds have ended, say whether they did.
+        """Refuse new members and wait for running worlds; return whether all ended in time.
 
         A reason is told to the members.
         """
@@ -228,7 +228,7 @@ class Coordinator:
         return True
 
     def close(self) -> None:
-        """Refuse whoever still waits, end all sessions. Idempotent."""
+        """Refuse all pending requests and end all sessions. Idempotent."""
         self._is_closed = True
         for looking in self._inspecting:
             looking.cancel()
@@ -282,13 +282,13 @@ class Coordinator:
         reading.add_done_callback(self._inspecting.discard)
 
     async def _inspect_stack(self, asked: InspectProcess) -> None:
-        """Look at a process, and where its program is."""
+        """Inspect a process together with its Python stack."""
         stack = await stack_channel.read(asked.pid, asked.start_ticks, asked.stack_channel)
         found = process.look(asked.pid, asked.start_ticks)
         self._handle(ProcessInspected(asked.job, asked.member_id, found, stack))
 
     def _check_connections(self) -> None:
-        """Tell the machine whose hosts acknowledge: of all that it wants to know, in one look."""
+        """Tell the machine which hosts acknowledge, with one look for all checks."""
         if not self._checks:
             return
         checks, self._checks = self._checks, []
@@ -303,7 +303,7 @@ class Coordinator:
                 self._handle(ConnectionAcknowledged(one.job, one.member_id))
 
     def _set_timer(self) -> None:
-        """Keep the one timer at the time when the machine wants to be told it.
+        """Set the one timer to the machine's next due time.
 
         First it is told what it asked for that is seen at once: a timer may be overdue by then.
         """

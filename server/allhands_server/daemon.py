@@ -1,4 +1,4 @@
-"""The daemon: a process around one coordinator, with uvloop, signals and a log on stderr."""
+"""The daemon: a process with one coordinator, uvloop, signals and a log on stderr."""
 
 import asyncio
 import logging

@@ -76,7 +76,7 @@ _OPTIONS: Sequence[tuple[str, int]] = (
 
 
 class RunningCoordinator:
-    """A coordinator that listens; `stop` ends it."""
+    """A listening coordinator, until `stop`."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class RunningCoordinator:
 
 
 async def start(config: ServerConfig, coordinator: Coordinator | None = None) -> RunningCoordinator:
-    """Listen as the config says, on the running loop; for a coordinator of that loop, or a new one.
+    """Listen as configured, on the running loop, for a new coordinator or a given one.
 
     Raises:
         ValueError: the config is wrong, or open to strangers without `insecure`.
@@ -194,7 +194,7 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
 def _post_notice(
     config: ServerConfig, address: tuple[str, int], token: str
 ) -> notice.Notice | None:
-    """Leave the notice; None: it cannot be left, and is not needed, for callers know the token.
+    """Post the notice; None: impossible, and not needed, as callers have the token.
 
     Raises:
         OSError: it cannot be left, and nobody could learn the token.
@@ -243,7 +243,7 @@ def _bind_port(server: grpc.aio.Server, config: ServerConfig) -> int:
 
 
 def _explain_bind_error(config: ServerConfig) -> OSError | ValueError:
-    """Find out what gRPC does not say."""
+    """Return the reason why the port could not be bound, which gRPC does not tell."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM

@@ -1,4 +1,4 @@
-"""Ask a coordinator whether it serves, in gRPC's health protocol: exit status 0 or 1.
+"""Check by gRPC's health protocol whether a coordinator serves: exit status 0 or 1.
 
 For the health checks of containers: `python -m allhands_server.healthcheck [HOST:PORT]`.
 """
@@ -37,7 +37,7 @@ def check(address: str, *, tls_ca: Path | None, timeout: float, insecure: bool =
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the check that the command line asks for; the answer goes to stderr if it is bad."""
+    """Run the check of the command line; a bad answer goes to stderr."""
     options = _make_parser().parse_args(arguments)
     try:
         status = check(

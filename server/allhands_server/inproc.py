@@ -1,4 +1,4 @@
-"""A coordinator without a port: for ranks within one loop, as `allhands.testing` has them."""
+"""A coordinator without a port, for ranks on one loop, as in `allhands.testing`."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,14 @@ _LOOPBACK = "127.0.0.1"
 
 
 class InprocCoordinator:
-    """The coordinator and its gRPC face; who calls its methods stands for gRPC."""
+    """A coordinator with its gRPC service, whose methods tests call directly."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._coordinator = Coordinator(clock)
         self.service = CoordinatorService(self._coordinator, _FIRST_REQUEST_SECONDS, 0, b"")
 
     async def listen(self) -> RunningCoordinator:
-        """Let clients in at a port of loopback as well; who asked stops that, before `close`.
+        """Listen on a port of loopback too; the caller stops the result before `close`.
 
         Raises:
             OSError: there is no port to be had.
@@ -29,5 +29,5 @@ class InprocCoordinator:
         return await embedded.start(config, self._coordinator)
 
     def close(self) -> None:
-        """Refuse whoever still waits, end all sessions. Idempotent."""
+        """Refuse all pending requests and end all sessions. Idempotent."""
         self._coordinator.close()

@@ -1,4 +1,4 @@
-"""TCP connections of this host as its kernel sees them: does the other end acknowledge? Linux only.
+"""TCP acknowledgements of this host's connections, from the kernel's tables. Linux only.
 
 A process that is stopped, or whose interpreter is held up, reads nothing; its host's kernel
 acknowledges what it is sent all the same, as long as the process exists. A host that is gone or
@@ -17,7 +17,7 @@ _ESTABLISHED = "01"
 
 
 def find_acknowledging(peers: Iterable[str]) -> set[str]:
-    """Return those peers, as gRPC writes them, that have acknowledged all that they were sent.
+    """Return the peers, in gRPC's notation, that have acknowledged all data.
 
     Peers without an established TCP connection to this network namespace are not among them.
     """
@@ -51,5 +51,5 @@ def _list_entries(peer: str) -> list[str]:
 
 
 def _split_words(packed: bytes) -> tuple[int, ...]:
-    """Cut an address into words of 32 bits in the order of this machine's bytes."""
+    """Split an address into 32-bit words in native byte order."""
     return struct.unpack(f"={len(packed) // 4}I", packed)

@@ -1,4 +1,4 @@
-"""A hand on the machine, for tests: say what happens and when, see what comes of it."""
+"""Driver of the machine for tests: events at given times, recorded effects."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ from allhands_server.machine.requests import AnyRequest, R, Request
 
 @dataclass
 class Transcript:
-    """A machine and all that it has done so far; it breaks off where the machine breaks its law."""
+    """A machine with a record of its effects; asserts the machine's laws."""
 
     now: float = 0.0
     machine: Machine = field(default_factory=Machine)
@@ -58,14 +58,14 @@ class Transcript:
         self._cancelled: set[int] = set()
 
     def advance_to(self, now: float) -> None:
-        """Let time pass, as a punctual shell does: it tells the machine each time that is due."""
+        """Let time pass, with a Tick at each due time, as a punctual shell does."""
         while (due := self.machine.next_due) is not None and due <= now:
             self.now = max(self.now, due)
             self.handle(Tick())
         self.now = now
 
     def oversleep(self, now: float) -> None:
-        """Let time pass without telling the machine."""
+        """Let time pass without Ticks until its end."""
         self.now = now
         self.handle(Tick())
 
@@ -82,13 +82,13 @@ class Transcript:
         return ticket
 
     def ask_now(self, request: Request[R]) -> R:
-        """Ask what is answered at once."""
+        """Submit a request, and return its immediate answer."""
         outcome = self.outcomes[self.ask(request)]
         assert not isinstance(outcome, Refusal), outcome
         return cast(R, outcome)
 
     def ask_refused(self, request: Request[R]) -> Refusal:
-        """Ask what is refused at once."""
+        """Submit a request, and return its immediate refusal."""
         outcome = self.outcomes[self.ask(request)]
         assert isinstance(outcome, Refusal), outcome
         return outcome
@@ -110,7 +110,7 @@ class Transcript:
         pid_namespace: str = "",
         exit_is_reported: bool = False,
     ) -> int:
-        """Let a worker join, with a process id of its own; return its session's number."""
+        """Open a session for a worker with its own process id; return its number."""
         session = next(self._sessions)
         self._unread[session] = []
         join = Join(
@@ -143,7 +143,7 @@ class Transcript:
         pid_namespace: str = "",
         exit_is_reported: bool = False,
     ) -> list[int]:
-        """Form a world; return its sessions by rank, with nothing unread."""
+        """Form a world; return its sessions by rank, notifications read."""
         sessions = [
             self.join(
                 rank,
@@ -169,7 +169,7 @@ class Transcript:
         self.handle(SessionBroken(session))
 
     def read_pushed(self, session: int) -> list[Notification]:
-        """Return what was pushed to a session since this was asked last."""
+        """Return the notifications of a session since the last call."""
         unread, self._unread[session] = self._unread[session], []
         return unread
 

@@ -1,4 +1,4 @@
-"""The key-value calls on the wire: what each one asks of the machine, and how its answer is said.
+"""Key-value calls: conversion from and to messages, for the gRPC and key-value ports.
 
 Both doors use this, so that they cannot differ: the gRPC port and the lines.
 """
@@ -19,7 +19,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class KvCall(Generic[Q, A, P]):
-    """One kind of call: a message Q asks for an answer A, which is said in a message P."""
+    """A kind of call: request message Q, answer A of the machine, reply message P."""
 
     reply: type[P]
     parse: Callable[[Q], Request[A]]

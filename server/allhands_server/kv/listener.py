@@ -1,4 +1,4 @@
-"""The coordinator's second door: key-value calls in frames over TCP, see kv.proto.
+"""The key-value port: framed calls over TCP, see kv.proto.
 
 What has come on a line in one turn of the loop is carried out in one go, and what is ready then is
 written in one go. Requests, refusals and waits are those of the gRPC port.
@@ -61,7 +61,7 @@ _OPTIONS = (
 
 
 class KvListener:
-    """The listener and its lines; lives on the coordinator's loop.
+    """Listener of the key-value port, with its connections; on the coordinator's loop.
 
     It accepts by itself: what a loop's own server does with a connection that was reset before, or
     where descriptors run out, differs, and none bounds how many connections have shown no proof.
@@ -102,7 +102,7 @@ class KvListener:
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Take in nobody any more, and close the lines once what is ready has been written."""
+        """Stop listening, and close the connections after pending replies."""
         if self._listening is not None:
             self._pause()
             self._listening.close()
@@ -111,29 +111,29 @@ class KvListener:
             line.close()
 
     def abort(self) -> None:
-        """Drop the lines that are still there."""
+        """Drop the open connections."""
         for line in list(self._connections):
             line.abort()
 
     def on_proven(self, line: "KvConnection") -> None:
-        """Note that a line has shown its proof."""
+        """Note a connection that has authenticated."""
         self._unproven.discard(line)
         self._accept_again()
 
     def on_closed(self, line: "KvConnection") -> None:
-        """Forget a line that is closed."""
+        """Forget a closed connection."""
         self._unproven.discard(line)
         self._connections.discard(line)
         self._accept_again()
 
     def warn(self, name: str, why: str) -> None:
-        """Log that a line was refused."""
+        """Log the refusal of a connection."""
         self._log.warning("refused a line from %s: %s", name, why)
 
     # ------------------------------------------------------------ accepting
 
     def _accept(self) -> None:
-        """Accept what waits, as far as there is room for connections without a proof."""
+        """Accept waiting connections, as far as the bound on strangers allows."""
         assert self._listening is not None
         for _ in range(_ACCEPTED_PER_TURN):
             if not self._make_room():
@@ -156,7 +156,7 @@ class KvListener:
             opening.add_done_callback(self._opening.discard)
 
     def _make_room(self) -> bool:
-        """Drop the connection that has to make room; accept later where each is too new."""
+        """Evict the connection chosen to make room; if all are too new, accept later."""
         surplus = self._unproven.surplus()
         if surplus is None:
             return True
@@ -189,7 +189,7 @@ class KvListener:
             self._resume()
 
     async def _open(self, line: "KvConnection", connection: socket.socket) -> None:
-        """Make a transport of a connection; who breaks it off gives its descriptor back."""
+        """Make a transport of an accepted connection; failures close its descriptor."""
         try:
             for level, option, value in _OPTIONS:
                 connection.setsockopt(level, option, value)
@@ -208,7 +208,7 @@ class KvListener:
 
 
 class KvConnection(asyncio.Protocol):
-    """One connection: preface, hello, proof, then calls, carried out in their order."""
+    """A connection: preface, mutual proof, then calls in order."""
 
     def __init__(
         self, listener: KvListener, connection: socket.socket, host: str, port: int
@@ -250,7 +250,7 @@ class KvConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a transport, which closes the connection."""
+        """Whether the connection has a transport."""
         return self._transport is not None
 
     def data_received(self, data: bytes) -> None:
@@ -325,19 +325,19 @@ class KvConnection(asyncio.Protocol):
         self._refuse(f"no hello within {self._listener.hello_timeout:g} s")
 
     def _refuse(self, why: str) -> None:
-        """Close the line because of what came on it."""
+        """Close the connection because of its data."""
         self._listener.warn(self.name, why)
         self._todo.clear()
         self.close()
 
     def evict(self, why: str) -> None:
-        """Drop the line at once; it makes room for another."""
+        """Drop the connection at once, in favour of a newer one."""
         self._listener.warn(self.name, why)
         self._listener.on_closed(self)
         self.abort()
 
     def close(self) -> None:
-        """Write what is ready, then close. Idempotent."""
+        """Write pending replies, then close. Idempotent."""
         if self._is_closing:
             return
         if self._transport is None:
@@ -359,7 +359,7 @@ class KvConnection(asyncio.Protocol):
     # ------------------------------------------------------------ calls
 
     def on_answer(self, ticket: int, reply: Any) -> None:
-        """Take an answer; it goes out at the end of this turn."""
+        """Queue an answer, to be written at the end of this turn of the loop."""
         id, kind = self._requests.pop(ticket)
         self._queue_reply(id, kind, reply)
 
@@ -375,7 +375,7 @@ class KvConnection(asyncio.Protocol):
         self._ready.append((id, kind, answer))
 
     def _run_calls(self) -> None:
-        """Carry out calls, up to what fits into a turn; read on when none is left."""
+        """Run calls up to the limit of a turn; read on when none is left."""
         if self._is_closing or self._transport is None:
             return
         self._is_at_work = True
@@ -394,7 +394,7 @@ class KvConnection(asyncio.Protocol):
             self._loop.call_soon(self._run_calls)
 
     def _decode_calls(self, body: bytes) -> Iterable[wire.Call]:
-        """Return the calls of a frame; refuse those that cannot be decoded.
+        """Return the calls of a frame; refuse undecodable calls.
 
         Raises:
             DecodeError: nobody can tell which calls these are.
@@ -448,7 +448,7 @@ class KvConnection(asyncio.Protocol):
     # ------------------------------------------------------------ writing
 
     def _flush(self) -> None:
-        """Write what is ready, as far as the peer takes it in."""
+        """Write pending replies, as far as the peer reads them."""
         if self._is_closing:
             return
         while self._ready and not self._is_choked:

@@ -1,4 +1,4 @@
-"""The pure part of the coordinator: state and rules, without loop, network, clock or chance."""
+"""The pure part of the coordinator: state and rules without loop, network or clock."""
 
 from allhands_server.machine.machine import Machine
 

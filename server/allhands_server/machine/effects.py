@@ -1,4 +1,4 @@
-"""What the machine wants done: answers, pushes to sessions, lines for the operator."""
+"""Effects, the output of the machine: answers, notifications, log lines, inspections."""
 
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ class Joined:
 
 @fast_dataclass
 class WorldFormed:
-    """One object goes to all members: a shell may translate it once."""
+    """All ranks are present; the same object goes to all members."""
 
     epoch: int
     world_size: int
@@ -39,7 +39,7 @@ class Newcomers:
 
 @fast_dataclass
 class CallerRefused:
-    """To the members of a world that is not complete: one of those who are missing, perhaps."""
+    """A caller without the token was refused while the world is incomplete."""
 
     address: str
     reason: str
@@ -85,7 +85,7 @@ class LeaveAccepted:
 
 @fast_dataclass
 class InspectPeer:
-    """Look at the process of another member of the same host."""
+    """Ask a member to inspect the process of another member on its host."""
 
     member_id: str
     pid: int
@@ -95,7 +95,7 @@ class InspectPeer:
 
 @fast_dataclass
 class BrokenLinks:
-    """Members that are alive cannot reach one another."""
+    """Links between living members that are broken for good."""
 
     verdict: Verdict
     pairs: tuple[tuple[int, int], ...]
@@ -103,7 +103,7 @@ class BrokenLinks:
 
 @fast_dataclass
 class SilentLinks:
-    """Members that are alive do not answer one another, or do again."""
+    """Links between living members that are silent, or carry data again."""
 
     verdict: Verdict
     pairs: tuple[tuple[int, int], ...]
@@ -112,14 +112,14 @@ class SilentLinks:
 
 @fast_dataclass
 class IndirectProbe:
-    """Say whether this member is heard over a link."""
+    """Ask for an IndirectAck if this rank is heard over a link."""
 
     rank: int
 
 
 @fast_dataclass
 class Condition:
-    """A member is silent though it is known to live, or, with `found` None, is heard again."""
+    """A member is silent though known to live; `absent` None: heard again."""
 
     rank: int
     absent: AbsentRank | None
@@ -145,7 +145,7 @@ class CallCancelled:
 
 @fast_dataclass
 class CollectReport:
-    """Report under this number what was recorded; one object goes to all members."""
+    """Ask for a flight report under this number; the same object goes to all members."""
 
     number: int
     operations: int
@@ -175,7 +175,7 @@ Notification: TypeAlias = (
 
 @fast_dataclass
 class Answer:
-    """`reply` is of the type that the request of this ticket names."""
+    """Answer to a request; `reply` has the type that the request names."""
 
     ticket: int
     reply: object
@@ -195,7 +195,7 @@ class Push:
 
 @fast_dataclass
 class EndSession:
-    """End the session's stream, after what was pushed before; well, where `refusal` is None."""
+    """End the session's stream after earlier notifications; without error if `refusal` is None."""
 
     session: int
     refusal: Refusal | None = None
@@ -203,7 +203,7 @@ class EndSession:
 
 @fast_dataclass
 class InspectProcess:
-    """Look at the process of a member, on the coordinator's own host, and tell by a `Looked`."""
+    """Inspect a member's process on the coordinator's host, for a `ProcessInspected`."""
 
     job: str
     member_id: str
@@ -214,7 +214,7 @@ class InspectProcess:
 
 @fast_dataclass
 class CheckConnection:
-    """See whether the host of a member acknowledges its session; if so, tell it."""
+    """Check whether a member's host acknowledges its session's data."""
 
     job: str
     member_id: str
@@ -232,14 +232,14 @@ class OperatorLog:
 
 @fast_dataclass
 class JobEnded:
-    """The last member of the job's world is gone."""
+    """The last member of the job's world has gone."""
 
     job: str
 
 
 @fast_dataclass
 class Drained:
-    """After a Drain: no world is left."""
+    """The drain is complete: no world is left."""
 
 
 Effect: TypeAlias = (

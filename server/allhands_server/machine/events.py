@@ -9,7 +9,7 @@ from allhands_server.machine.requests import AnyRequest
 
 @fast_dataclass
 class RequestReceived:
-    """A request has come; its answer or refusal will carry `ticket`, which is used once.
+    """A request has arrived; its answer or refusal will carry `ticket`, which is unique.
 
     At `due` it is refused, saying what was missing; None: it may wait without end.
     """
@@ -21,14 +21,14 @@ class RequestReceived:
 
 @fast_dataclass
 class RequestCancelled:
-    """Whoever asked does not want the answer any more."""
+    """The caller has cancelled its request."""
 
     ticket: int
 
 
 @fast_dataclass
 class Randomness:
-    """Random values that nobody has seen; the machine itself draws none."""
+    """Fresh random values; the machine itself draws none."""
 
     member_id: str
     incarnation: str
@@ -37,7 +37,7 @@ class Randomness:
 
 @fast_dataclass
 class SessionOpened:
-    """A session, numbered by the caller, began with a Join."""
+    """A session, numbered by the shell, began with a Join."""
 
     session: int
     join: Join
@@ -46,7 +46,7 @@ class SessionOpened:
 
 @fast_dataclass
 class SessionMessage:
-    """A session said something after its Join."""
+    """A message arrived on a session after its Join."""
 
     session: int
     remark: MemberMessage
@@ -54,14 +54,14 @@ class SessionMessage:
 
 @fast_dataclass
 class SessionBroken:
-    """The stream is over and nothing can be pushed to it; a Leave may have come before."""
+    """The session's stream has ended, possibly after a Leave."""
 
     session: int
 
 
 @fast_dataclass
 class AuthenticationFailed:
-    """Somebody wanted to begin a session and has not shown the token."""
+    """A caller tried to open a session without the token."""
 
     address: str
     reason: str
@@ -69,7 +69,7 @@ class AuthenticationFailed:
 
 @fast_dataclass
 class ProcessInspected:
-    """The answer to a `Look`: what the coordinator itself saw of a member's process."""
+    """Result of an `InspectProcess`: state of a member's process."""
 
     job: str
     member_id: str
@@ -79,7 +79,7 @@ class ProcessInspected:
 
 @fast_dataclass
 class ConnectionAcknowledged:
-    """The answer to a `CheckConnection` where the member's host acknowledges all it was sent."""
+    """Result of a `CheckConnection`: the member's host acknowledges all data."""
 
     job: str
     member_id: str
@@ -87,7 +87,7 @@ class ConnectionAcknowledged:
 
 @fast_dataclass
 class Drain:
-    """Take in nobody any more.
+    """Refuse new members from now on.
 
     With a reason the coordinator is shut down: sessions are told the reason, and joiners are
     refused for good. Without one they may try again: rank 0 hosts the next one at the same place.

@@ -1,4 +1,4 @@
-"""How the machine's sentences name many or long things without growing without bound.
+"""Formatting of names, ranks and lists in the machine's texts, bounded in length.
 
 A refusal travels in HTTP/2 trailers, of which a peer takes 8 KiB in all by default.
 """
@@ -10,24 +10,24 @@ _LONGEST = 80
 
 
 def quote(text: str) -> str:
-    """Quote a name from the wire: escaped, and cut where it is long."""
+    """Quote a name from the wire: escaped, and cut if long."""
     return repr(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
 
 
 def escape(text: str) -> str:
-    """Escape what a terminal would obey; the ends of lines and tabs stay."""
+    """Escape terminal control characters; newlines and tabs stay."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
 def escape_line(text: str) -> str:
-    """Escape the ends of lines as well: for a log, of which a line is one record."""
+    """Escape newlines as well, for a log of one record a line."""
     return escape(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def join_names(names: Collection[str], *, quoted: bool = True) -> str:
-    """Name the first few, and say how many more there are."""
+    """Join the first few names, with the number of the rest."""
     first = [
         quote(name) if quoted else name for _, name in zip(range(_LISTED), names, strict=False)
     ]
@@ -36,7 +36,7 @@ def join_names(names: Collection[str], *, quoted: bool = True) -> str:
 
 
 def format_runs(numbers: Iterable[int]) -> str:
-    """Name ranks in order, runs as `3-7`."""
+    """Format ranks in order, runs as `3-7`."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:
@@ -47,6 +47,6 @@ def format_runs(numbers: Iterable[int]) -> str:
 
 
 def name_ranks(numbers: Iterable[int]) -> str:
-    """Name ranks in order, with the word before them."""
+    """Format ranks in order after the word `rank` or `ranks`."""
     found = sorted(numbers)
     return f"rank{'' if len(found) == 1 else 's'} {format_runs(found)}"

@@ -1,4 +1,4 @@
-"""All jobs, by name: each with its keys, its barriers and its world."""
+"""All jobs by name, each with keys, queues, barriers and a world."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ IDLE_REPORTS_KEPT = 64 << 20
 
 
 class Job:
-    """A name space for keys, queues and barriers, and the world that meets in it.
+    """A name space for keys, queues and barriers, with a world of members.
 
     Keys that were set before the first join, and queues, belong to the first world. They outlast a
     world until the first join of the next one.
@@ -51,22 +51,22 @@ class Job:
 
     @property
     def is_live(self) -> bool:
-        """Whether anybody is in it."""
+        """Whether the job has members."""
         return self.world is not None and bool(self.world.present)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has had a world."""
+        """Whether the job has had a world."""
         return self.world is not None and self.world.epoch > 0
 
     @property
     def holds_first_keys(self) -> bool:
-        """Whether it has keys, and they belong to a world that is still to come."""
+        """Whether the job has keys for a world still to come."""
         return self.world is None and (len(self.keys) > 0 or len(self.queues) > 0)
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is in it, and nothing ever came of it but keys that were deleted."""
+        """Whether the job is empty and has never had more than deleted keys."""
         used = len(self.keys) or len(self.queues) or self.barriers.has_opened
         return not (self.has_ended or used)
 
@@ -77,7 +77,7 @@ class Job:
     def join(
         self, session: int, join: Join, randomness: Randomness, now: float
     ) -> tuple[World, Member, list[Effect]]:
-        """Take a member into the world there is, or into a new one where that has ended.
+        """Add a member to the current world, or to a new one if that has ended.
 
         Raises:
             Refused: it may not join.
@@ -101,7 +101,7 @@ class Job:
         return following, member, [*effects, *joined]
 
     def clear(self, why: str, now: float) -> list[Effect]:
-        """Expel its members, and drop its keys, its queues and what is known of its worlds.
+        """Expel the members; drop keys, queues and the history of the worlds.
 
         Who waits goes on waiting.
         """
@@ -143,7 +143,7 @@ class Job:
 
 @dataclass(slots=True)
 class _IdleJob:
-    """What is remembered of an idle job."""
+    """Size of an idle job."""
 
     members: int = 0
     nbytes: int = 0
@@ -151,7 +151,7 @@ class _IdleJob:
 
 
 class Jobs:
-    """The jobs that are worth remembering; see `tidy`."""
+    """The jobs worth keeping; see `drop_unused`."""
 
     def __init__(self, timers: TimerQueue, space: str = "") -> None:
         self._timers = timers
@@ -165,7 +165,7 @@ class Jobs:
         return iter(self._jobs.values())
 
     def open(self, name: str) -> Job:
-        """Return the job of that name, made if need be.
+        """Return the named job, created if missing.
 
         Raises:
             Refused: no job can have that name.
@@ -176,7 +176,7 @@ class Jobs:
         return job
 
     def get(self, name: str) -> Job:
-        """Return the job of that name.
+        """Return the named job.
 
         Raises:
             Refused: there is none; the text lists those there are.
@@ -188,7 +188,7 @@ class Jobs:
         return job
 
     def drop_unused(self, job: Job) -> None:
-        """Forget the job if nothing is in it, and the oldest idle ones if they are many."""
+        """Drop the job if empty, and the oldest idle jobs above the limits."""
         if self._idle:
             self._unmark_idle(job.name)
         if job.is_live or job.holds_first_keys or job.is_waited_for:
@@ -199,7 +199,7 @@ class Jobs:
             self._mark_idle(job)
 
     def _mark_idle(self, job: Job) -> None:
-        """Remember a job in which nothing goes on, instead of the oldest of these."""
+        """Count a job as idle, and drop the oldest idle jobs above the limits."""
         world = job.world
         kept = (
             _IdleJob() if world is None else _IdleJob(len(world.members), world.postmortem.nbytes)
@@ -222,7 +222,7 @@ class Jobs:
                 world.postmortem.drop_reports(world.members.values())
 
     def _unmark_idle(self, name: str) -> None:
-        """Do not count a job among the idle ones. Idempotent."""
+        """Stop counting a job as idle. Idempotent."""
         if (kept := self._idle.pop(name, None)) is not None:
             self._kept_members -= kept.members
             self._kept_nbytes -= kept.nbytes

@@ -1,4 +1,4 @@
-"""What the machine takes in: sizes and forms of what arrives from the network."""
+"""Limits on the size and form of input from the network."""
 
 import re
 
@@ -26,7 +26,7 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*", re.ASCII)
 
 
 def check_job(name: str) -> None:
-    """Refuse what is no job's name."""
+    """Refuse an invalid job name."""
     if not name:
         raise Refused(Status.INVALID_ARGUMENT, "the name of the job is empty")
     if len(name) > LONGEST_NAME:
@@ -40,7 +40,7 @@ def check_job(name: str) -> None:
 
 
 def check_name(what: str, name: str, *, empty: bool = False) -> None:
-    """Refuse a name that is empty (unless allowed), long, or that would garble a terminal."""
+    """Refuse a name that is empty (unless allowed), too long or unprintable."""
     if not name and not empty:
         raise Refused(Status.INVALID_ARGUMENT, f"{what} is empty")
     if len(name) > LONGEST_NAME:

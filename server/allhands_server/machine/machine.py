@@ -84,13 +84,13 @@ _GOING_DOWN = Refusal(Status.UNAVAILABLE, "the coordinator is going down and tak
 
 
 class _Waiters(Protocol):
-    """Where a ticket can wait."""
+    """Requests waiting in one part of a job, by ticket."""
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """End the wait of a ticket whose time is over, saying what it waited for in vain."""
+        """Refuse a waiting request past its due time, naming the missing."""
 
     def cancel(self, ticket: int) -> None:
-        """End the wait of a ticket, as if it had not been. Idempotent."""
+        """Drop a waiting request as if never made. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class _Session:
 
 
 class Machine:
-    """All of the coordinator's state and rules; a shell feeds it and acts for it."""
+    """All state and rules of the coordinator; a shell feeds events and carries out effects."""
 
     def __init__(self, space: str = "") -> None:
-        """Make an empty one; in `space` are the processes that its shell can look at."""
+        """Make an empty machine; the shell can inspect processes of the namespace `space`."""
         self._timers = TimerQueue()
         self._jobs = Jobs(self._timers, space)
         self._waiting: dict[int, _WaitingRequest] = {}
@@ -123,11 +123,11 @@ class Machine:
 
     @property
     def next_due(self) -> float | None:
-        """When the machine wants to be told the time, at the latest; None: no need."""
+        """Latest time of the next event, at least a Tick; None: no need."""
         return self._timers.next_due
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take in one event, and do all that is due by `now`."""
+        """Handle one event, then everything due by `now`."""
         effects = self._dispatch(event, now)
         self._forget_ended(effects)  # first: what is answered by now is not due any more
         if overdue := self._timers.run_due(now):
@@ -164,7 +164,7 @@ class Machine:
                 return []
 
     def _forget_ended(self, effects: list[Effect]) -> None:
-        """Forget the tickets and sessions that are over, and the jobs that have nothing left."""
+        """Forget concluded tickets, ended sessions and unused jobs."""
         for effect in effects:
             if isinstance(effect, _CONCLUSIONS):
                 if self._waiting:
@@ -368,7 +368,7 @@ class Machine:
         return session.world.on_session_broken(session.member, now)
 
     def _on_authentication_failed(self, address: str, why: str, now: float) -> list[Effect]:
-        """Tell those who wait for a world to be complete."""
+        """Notify the members of incomplete worlds."""
         if not self._refused_callers.add(address, why, now):
             return []
         waiting = [one for one, session in self._sessions.items() if session.world.is_forming]
@@ -397,7 +397,7 @@ class Machine:
         return [*effects, *self._review_verdicts(job, now)]
 
     def _review_verdicts(self, job: Job, now: float) -> list[Effect]:
-        """See which verdicts can be given, now that more is known."""
+        """Return the verdicts that new evidence makes possible."""
         return [] if job.verdicts is None else job.verdicts.review(now)
 
     def _drain(self, reason: str) -> list[Effect]:
@@ -438,7 +438,7 @@ def _take_message(
 def _apply_message(
     job: Job, world: World, member: Member, remark: MemberMessage, now: float
 ) -> list[Effect]:
-    """Return what follows from what a member says."""
+    """Return the effects of a member's message."""
     match remark:
         case Heartbeat(_, progress, stack):
             member.update_progress(progress, now)

@@ -1,4 +1,4 @@
-"""Messages of a member on its session: the Join, and all that follow."""
+"""Messages of a member on its session, beginning with the Join."""
 
 from typing import TypeAlias
 
@@ -8,7 +8,7 @@ from allhands_server.machine.values import CallStarts, Progress
 
 @fast_dataclass
 class Join:
-    """See coordinator.proto; `address` is where peers reach the worker: host:port."""
+    """First message of a session, see coordinator.proto; `address` is dialled by peers."""
 
     job: str
     rank: int
@@ -58,7 +58,7 @@ class LinkBroken:
 
 @fast_dataclass
 class LinkSilent:
-    """Nothing has come from `rank` for so long, though it was pinged; or something has again."""
+    """Nothing has come from `rank` for `seconds` despite pings; or data again, if `is_over`."""
 
     rank: int
     seconds: float = 0.0
@@ -76,7 +76,7 @@ class Leave:
 
 @fast_dataclass
 class PeerInspected:
-    """What a neighbour saw of the process of a member; see coordinator.proto."""
+    """Result of an `InspectPeer`: state of another member's process."""
 
     member_id: str
     process_state: str
@@ -85,7 +85,7 @@ class PeerInspected:
 
 @fast_dataclass
 class IndirectAck:
-    """A member's answer to a `Vouch`: it hears that rank over a link."""
+    """Answer to an `IndirectProbe`: that rank is heard over a link."""
 
     rank: int
 
@@ -105,7 +105,7 @@ class CancelCall:
 
 @fast_dataclass
 class ReportPart:
-    """A piece of what a member was asked for by a `Collect`."""
+    """A piece of a flight report, for a `CollectReport`."""
 
     number: int
     data: bytes
@@ -114,7 +114,7 @@ class ReportPart:
 
 @fast_dataclass
 class LastReport:
-    """What a member had recorded when it heard of a failure."""
+    """Flight report of a member at the news of a failure."""
 
     report: bytes
 

@@ -1,11 +1,11 @@
-"""Why the coordinator says no: a status and a sentence that says what to do."""
+"""Refusals of the coordinator: a status, and a sentence with the remedy."""
 
 import enum
 from dataclasses import dataclass
 
 
 class Status(enum.Enum):
-    """The gRPC status codes that the machine uses, by name; coordinator.proto says when."""
+    """Names of gRPC status codes used by the machine; coordinator.proto has their meaning."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     ALREADY_EXISTS = "ALREADY_EXISTS"
@@ -19,14 +19,14 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A no, as it travels: the text is short enough for a trailer (see `wording`)."""
+    """Refusal of a request or session; the text fits into a trailer, see `formatting`."""
 
     status: Status
     text: str
 
 
 class Refused(Exception):
-    """Raised while an event is handled; `Machine.handle` turns it into an effect."""
+    """Exception during an event, converted into an effect by `Machine.handle`."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""Callers that were refused for their token, for those who wait for a world to be complete.
+"""Callers refused for their token, kept for members of incomplete worlds.
 
 Strangers decide how many there are: addresses are remembered, and told of, a few at a time.
 """
@@ -12,13 +12,13 @@ MOST = 16
 
 
 class RefusedCallers:
-    """By address: why, and when it was last told."""
+    """Refused callers by address, each with reason and time of its last notification."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, float]] = {}
 
     def add(self, address: str, why: str, now: float) -> bool:
-        """Remember a caller; return whether it is to be told."""
+        """Add a caller; return whether members are to be notified."""
         before = self._known.get(address)
         if before is not None and before[0] == why and now < before[1] + AGAIN_SECONDS:
             return False
@@ -30,7 +30,7 @@ class RefusedCallers:
         return True
 
     def list_recent(self, now: float) -> list[tuple[str, str]]:
-        """Return address and reason of those refused not long ago."""
+        """Return address and reason of recent callers."""
         return [
             (address, why)
             for address, (why, at) in self._known.items()

@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 class Request(Generic[R]):
-    """A question that is answered once: with an R, or a refusal."""
+    """A request with a single answer R, or a refusal."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class Get(Request[Entry]):
 
 @fast_dataclass
 class Wait(Request[None]):
-    """Answered when all keys exist at once."""
+    """Answered once all keys exist at the same time."""
 
     job: str
     keys: tuple[str, ...]
@@ -70,7 +70,7 @@ class Append(Request[int]):
 
 @fast_dataclass
 class MultiSet(Request[int]):
-    """Answered with the revision; of pairs with one key the last counts."""
+    """Answered with the revision; for duplicate keys the last pair counts."""
 
     job: str
     pairs: tuple[tuple[str, bytes], ...]
@@ -111,7 +111,7 @@ KeyRequest: TypeAlias = (
 
 @fast_dataclass
 class QueuePush(Request[int]):
-    """Answered with how many values wait in the queue now; 0: it has been popped already."""
+    """Answered with the queue's length; 0: a waiting pop took the value."""
 
     job: str
     key: str
@@ -138,7 +138,7 @@ QueueRequest: TypeAlias = QueuePush | QueuePop | QueueLength
 
 @fast_dataclass
 class Barrier(Request[int]):
-    """Arrive at a barrier; answered with its generation when all participants have."""
+    """Arrive at a barrier; answered with its generation after all participants."""
 
     job: str
     name: str
@@ -148,7 +148,7 @@ class Barrier(Request[int]):
 
 @fast_dataclass
 class AwaitVerdict(Request[Verdict | CallCancellation]):
-    """Ask, until the call's deadline, who is missing in it; `waiting_on` are ranks of the world.
+    """Ask for the absent ranks of a call at its deadline; `waiting_on` are world ranks.
 
     The answer comes when the call is due, and somewhat later where members are still being asked.
     """
@@ -163,7 +163,7 @@ class AwaitVerdict(Request[Verdict | CallCancellation]):
 
 @fast_dataclass
 class ChangeGroup(Request[GroupChange]):
-    """Decide with all present members of a group; see coordinator.proto."""
+    """Decide jointly with all present members of a group; see coordinator.proto."""
 
     job: str
     member_id: str
@@ -177,7 +177,7 @@ class ChangeGroup(Request[GroupChange]):
 
 @fast_dataclass
 class MonitoredBarrier(Request[Verdict | None]):
-    """Arrive at a monitored barrier: None when all members of the group have arrived.
+    """Arrive at a monitored barrier: None after all members of the group have arrived.
 
     The verdict of the first who runs out of time is everybody's, also of those who come later.
     """
@@ -190,7 +190,7 @@ class MonitoredBarrier(Request[Verdict | None]):
 
 @fast_dataclass
 class AbortJob(Request[int]):
-    """Release the members of a job; answered with how many were told."""
+    """Release the members of a job; answered with their number."""
 
     job: str
     by: str
@@ -199,7 +199,7 @@ class AbortJob(Request[int]):
 
 @fast_dataclass
 class DeleteJob(Request[int]):
-    """Forget a job; with `force` also one that has members, who are expelled.
+    """Delete a job; with `force` also a job with members, which are expelled.
 
     Answered with how many these were.
     """
@@ -211,7 +211,7 @@ class DeleteJob(Request[int]):
 
 @fast_dataclass
 class ReportExit(Request[bool]):
-    """Tell how a process ended (-n: by signal n); answered with whether it is a known member."""
+    """Report the exit status of a process (-n: signal n); answered True for a member's."""
 
     job: str
     pid_namespace: str
@@ -232,7 +232,7 @@ class DescribeJob(Request[JobView]):
 
 @fast_dataclass
 class CollectReports(Request[tuple[MemberReport, ...]]):
-    """Ask all members what they have recorded, `operations` of each group; answered by rank."""
+    """Collect flight reports of all members, `operations` of each group; answered by rank."""
 
     job: str
     operations: int

@@ -1,4 +1,4 @@
-"""What the machine will do later: timers by time, without a clock."""
+"""Timers of the machine, ordered by due time, without a clock."""
 
 import heapq
 import itertools
@@ -14,7 +14,7 @@ _TIDY_FROM = 64
 
 
 class Timer:
-    """An action that is due at a time, until it is cancelled."""
+    """An action due at a time, until cancelled."""
 
     __slots__ = ("_queue", "action", "due")
 
@@ -24,14 +24,14 @@ class Timer:
         self.action: Action | None = action
 
     def cancel(self) -> None:
-        """Forget the action. Idempotent, also after it has run."""
+        """Drop the action. Idempotent, also after the action has run."""
         if self.action is not None:
             self.action = None
             self._queue._note_cancelled()
 
 
 class TimerQueue:
-    """Timers in the order of their time, those of one time in the order of their making."""
+    """Timers in order of their due times, equal times in order of creation."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []
@@ -51,7 +51,7 @@ class TimerQueue:
         return timer
 
     def run_due(self, now: float) -> list[Effect]:
-        """Do everything that is due by `now`, also what thereby becomes due by then."""
+        """Run every action due by `now`, including actions scheduled meanwhile."""
         effects: list[Effect] = []
         while (due := self.next_due) is not None and due <= now:
             action = heapq.heappop(self._heap)[2]

@@ -1,4 +1,4 @@
-"""Who may call: the token that every call carries, and TLS from files."""
+"""Authentication: the token of every call, and TLS from files."""
 
 import asyncio
 import contextlib
@@ -35,10 +35,10 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Let through only calls that carry the token; the health service is open to all."""
+    """Let through only calls with the token; the health service is open to all."""
 
     def __init__(self, token: str, joiner: Callable[[str, str], None] | None = None) -> None:
-        """Take the token, and who is told of joiners without it: their address, and why."""
+        """Take the token, and a callback for refused joiners: address and reason."""
         self._token = token.encode()
         self._refusals = Refusals()
         self._joiner = joiner
@@ -74,7 +74,7 @@ def _report_joiner(joiner: Callable[[str, str], None], why: str, peer: str) -> N
 
 
 class Refusals:
-    """Refuses calls on their metadata alone: nothing that a stranger sends is read.
+    """Refuse calls by their metadata alone: no data of strangers is read.
 
     grpc.aio's callers see INTERNAL, and not why they were refused, where the refusal comes while
     their stream's first message is still being written. So it waits for a moment.
@@ -87,7 +87,7 @@ class Refusals:
     def make_handler(
         self, method: str, text: str, refused: Callable[[str], None] | None = None
     ) -> Handler:
-        """Make a handler that refuses; a stranger does not learn which methods exist.
+        """Make a handler that refuses; strangers do not learn which methods exist.
 
         `refused` is called with the peer, as gRPC writes it.
         """

@@ -1,4 +1,4 @@
-"""Requests that are no messages of their kind: refused with INVALID_ARGUMENT, in a line of the log.
+"""Undecodable requests: refused with INVALID_ARGUMENT and a line of the log.
 
 Left to itself gRPC answers UNKNOWN and logs a traceback for each.
 """
@@ -25,7 +25,7 @@ Decode: TypeAlias = Callable[[bytes], Any]
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
-    """Takes the decoding of requests over from gRPC, for every service of the port.
+    """Decode requests instead of gRPC, for every service of the port.
 
     `served` is told the peer of each call, as gRPC writes it, but for calls that are open to all.
     """
@@ -52,7 +52,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
     def _wrap(
         self, method: str, inner: "grpc.RpcMethodHandler[Any, Any]", decode: Decode
     ) -> "grpc.RpcMethodHandler[Any, Any]":
-        """Make the handler that gets bytes."""
+        """Wrap a handler so that its requests arrive as bytes."""
 
         served = _ignore_peer if method.startswith(OPEN_TO_ALL) else self._on_call
 
@@ -117,7 +117,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _ignore_peer(_peer: str) -> None:
-    """Stand for a call that shows nothing of its caller."""
+    """Ignore the peer of a call that needs no token."""
 
 
 def _describe_refusal(method: str) -> str:

@@ -1,4 +1,4 @@
-"""Between the wire's messages and the machine's values; nothing is decided here."""
+"""Conversion between messages and the machine's values; decides nothing."""
 
 from allhands_proto.codec import (
     encode_absent_rank,
@@ -42,7 +42,7 @@ def join_from(message: wire.Join, address: str) -> member_messages.Join:
 
 
 def remark_from(message: wire.SessionRequest) -> member_messages.MemberMessage | None:
-    """Return None for what this version does not know, and for a second Join."""
+    """Convert a member's message; None: unknown to this version, or a second Join."""
     match message.WhichOneof("request"):
         case "heartbeat":
             beat = message.heartbeat

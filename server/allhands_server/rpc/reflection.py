@@ -1,4 +1,4 @@
-"""gRPC's reflection, for tools such as grpcurl, loaded when somebody asks for it.
+"""gRPC's reflection, for tools such as grpcurl, loaded on first use.
 
 Few do, and most coordinators live in a rank or a launcher, where it would cost each start 20 ms.
 """
@@ -29,7 +29,7 @@ class Reflection(grpc.GenericRpcHandler):
 
 
 class _Server:
-    """What generated code adds its handlers to."""
+    """Collector of the handlers that generated code registers."""
 
     def __init__(self) -> None:
         self.handlers: list[grpc.GenericRpcHandler] = []
@@ -38,7 +38,7 @@ class _Server:
         self.handlers.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Nothing: the generic handler knows them."""
+        """Ignore: the generic handler has these methods."""
 
 
 def _load_handler(services: Sequence[str]) -> grpc.GenericRpcHandler:

@@ -1,4 +1,4 @@
-"""The gRPC face of the coordinator: messages in and out, refusals as status codes."""
+"""The gRPC service of the coordinator: messages in and out, refusals as status codes."""
 
 import asyncio
 import ipaddress
@@ -59,7 +59,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class CoordinatorService(CoordinatorServicer):
-    """Translates; the coordinator decides."""
+    """Translate messages for the coordinator, which decides."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class CoordinatorService(CoordinatorServicer):
     async def _listen(
         self, session: int, requests: AsyncIterator[wire.SessionRequest], context: Context
     ) -> None:
-        """Pass on what the member says; the end of its half is the end of its session."""
+        """Pass on a member's messages until the end of its half of the stream."""
         try:
             async for request in requests:
                 remark = messages.remark_from(request)
@@ -291,7 +291,7 @@ class CoordinatorService(CoordinatorServicer):
         return wire.ReportExitReply(known=await self._ask(asked, context))
 
     async def _ask_by(self, request: Request[R], remaining: float | None, context: Context) -> R:
-        """Ask what is answered somewhat after the deadline that the request names."""
+        """Ask for an answer due at the deadline in the request, not the RPC's."""
         try:
             due = None if remaining is None else max(0.0, remaining)
             return await self._coordinator.ask(request, due)
@@ -300,7 +300,7 @@ class CoordinatorService(CoordinatorServicer):
 
 
 def _get_worker_address(join: wire.Join, context: Context) -> str:
-    """Return host:port under which a worker's peers reach it."""
+    """Return the `host:port` that a worker's peers dial."""
     if not join.advertise:
         return format_worker_address(context.peer(), join.port)
     try:
@@ -322,7 +322,7 @@ async def _abort(context: Context, refusal: Refusal, *trailers: tuple[str, bytes
 
 
 def encode_bounded_verdict(verdict: Verdict, most: int = _USUAL_VERDICT) -> bytes:
-    """Serialise a verdict so that it fits into a trailer of so many bytes.
+    """Serialise a verdict into at most `most` bytes, for a trailer.
 
     Stacks go first. Where very many ranks are absent they are named without details, and at worst
     not all.

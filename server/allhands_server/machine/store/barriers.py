@@ -1,4 +1,4 @@
-"""The named barriers of one job."""
+"""Named barriers of a job."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from allhands_server.machine.requests import Barrier
 
 @dataclass(slots=True)
 class _WaitingBarrier:
-    """A barrier that somebody waits at; it is forgotten when the last one gives up."""
+    """A barrier with waiting participants, forgotten when the last one cancels."""
 
     participants: frozenset[str]
     arrived: dict[str, int] = field(default_factory=dict)  # participant -> ticket
 
 
 class Barriers:
-    """The barriers of one job; a name can be used again as soon as it has opened."""
+    """The barriers of one job; a name is free again after its barrier has opened."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -36,7 +36,7 @@ class Barriers:
         return bool(self._generations)
 
     def submit(self, ticket: int, request: Barrier) -> list[Effect]:
-        """Take in one participant; the last one's arrival answers all.
+        """Note an arrival; the last participant's answers all.
 
         Raises:
             Refused: this arrival does not count; those who wait go on waiting.
@@ -66,7 +66,7 @@ class Barriers:
         return self._open(name)
 
     def cancel(self, ticket: int) -> None:
-        """Undo an arrival, if the barrier has not opened meanwhile. Idempotent."""
+        """Undo an arrival, unless the barrier has opened. Idempotent."""
         if (place := self._tickets.pop(ticket, None)) is None:
             return
         name, participant = place
@@ -76,7 +76,7 @@ class Barriers:
             del self._waiting[name]
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Undo an arrival whose time is over; the refusal names who has not come."""
+        """Undo an arrival past its due time; the refusal names the absent participants."""
         name, _ = self._tickets[ticket]
         barrier = self._waiting[name]
         absent = sorted(barrier.participants - barrier.arrived.keys())
@@ -88,7 +88,7 @@ class Barriers:
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
     def clear(self) -> None:
-        """Count generations from the start, for a new incarnation; who waits goes on waiting."""
+        """Restart generations for a new incarnation; waiting participants stay."""
         self._generations.clear()
 
     def _open(self, name: str) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""The key-value store of one job, and the requests that wait for its keys."""
+"""Key-value store of a job, with the requests waiting for its keys."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -38,7 +38,7 @@ class _Waiting:
 
 
 class Keys:
-    """The keys of one job. `revision` counts every change, also over a `clear`."""
+    """The keys of one job. `revision` counts every change, even across `clear`."""
 
     def __init__(self, job: str, revision: int = 0) -> None:
         self._job = job
@@ -55,7 +55,7 @@ class Keys:
         return bool(self._waiting)
 
     def submit(self, ticket: int, request: KeyRequest) -> list[Effect]:
-        """Answer at once, or remember the request until its keys exist.
+        """Answer at once, or keep the request until its keys exist.
 
         A change also answers those who waited for it; the one who made it comes first.
 
@@ -65,7 +65,7 @@ class Keys:
         return _HANDLERS[type(request)](self, ticket, request)
 
     def cancel(self, ticket: int) -> None:
-        """Do not wait any more. Idempotent."""
+        """Drop a waiting request. Idempotent."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is None:
             return
@@ -76,7 +76,7 @@ class Keys:
                 del self._waiters[key]
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Refuse a waiting request whose time is over; it names the keys that are missing."""
+        """Refuse a waiting request past its due time, naming the missing keys."""
         waiting = self._waiting[ticket]
         of = f" ({len(waiting.missing)} of {len(waiting.keys)} keys)" * (len(waiting.keys) > 1)
         text = f"nobody has set {join_names(sorted(waiting.missing))} of job {self._job}{of}"
@@ -84,7 +84,7 @@ class Keys:
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
     def clear(self) -> None:
-        """Drop all keys, for a new incarnation; who waits goes on waiting."""
+        """Drop all keys for a new incarnation; waiting requests stay."""
         for key in list(self._entries):
             self._delete(key)
 

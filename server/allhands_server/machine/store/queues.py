@@ -1,4 +1,4 @@
-"""The queues of one job: values that are pushed, each of which is popped once."""
+"""Queues of a job: every pushed value is popped once."""
 
 from collections import deque
 
@@ -10,7 +10,7 @@ from allhands_server.machine.requests import QueueLength, QueuePop, QueuePush, Q
 
 
 class Queues:
-    """First in, first out; who waits for an empty queue is served in the order of asking."""
+    """First-in first-out queues; pops of an empty queue are served in order of arrival."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -26,7 +26,7 @@ class Queues:
         return bool(self._waiting)
 
     def submit(self, ticket: int, request: QueueRequest) -> list[Effect]:
-        """Answer at once, or remember a pop until there is something to pop.
+        """Answer at once, or keep a pop until a value is pushed.
 
         Raises:
             Refused: nothing has changed.
@@ -42,7 +42,7 @@ class Queues:
                 return [Answer(ticket, len(self._values.get(key, ())))]
 
     def cancel(self, ticket: int) -> None:
-        """Do not wait any more. Idempotent."""
+        """Drop a waiting pop. Idempotent."""
         if (key := self._waiting.pop(ticket, None)) is not None:
             waiters = self._waiters[key]
             del waiters[ticket]
@@ -50,13 +50,13 @@ class Queues:
                 del self._waiters[key]
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Refuse a waiting pop whose time is over."""
+        """Refuse a waiting pop past its due time."""
         text = f"nobody has pushed to queue {quote(self._waiting[ticket])} of {self._name}"
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
     def clear(self) -> None:
-        """Drop all values, for a new incarnation; who waits goes on waiting."""
+        """Drop all values for a new incarnation; waiting pops stay."""
         self._values.clear()
 
     # ------------------------------------------------------------ inside

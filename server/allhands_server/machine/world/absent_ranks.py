@@ -1,4 +1,4 @@
-"""Which class an absent member belongs to, and the words for it; each text stands for itself."""
+"""Classification of absent members, with a self-contained sentence for each."""
 
 import signal
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ _OVER = ("gone", "zombie")
 
 
 def has_ended(sight: str) -> bool:
-    """Say whether a process that was seen like this has ended."""
+    """Whether a process in this state has ended."""
     return sight in _OVER
 
 
 def explains_silence(sight: str) -> bool:
-    """Say whether what was seen explains why a member is silent."""
+    """Whether a process in this state explains a silent member."""
     return sight in _OVER or sight == "stopped"
 
 
@@ -28,7 +28,7 @@ def judge_never_joined(rank: int) -> AbsentRank:
 
 
 def judge_lost(member: Member, reason: str, now: float) -> AbsentRank:
-    """Judge a member that is lost, by what is known of its process."""
+    """Classify a lost member by the evidence about its process."""
     if member.exit_status is not None:
         how = describe_exit(member.exit_status)
         left = ", without having left the job" if member.exit_status == 0 else ""
@@ -55,7 +55,7 @@ def judge_lost(member: Member, reason: str, now: float) -> AbsentRank:
 
 
 def describe_exit(status: int) -> str:
-    """Say in words how a process ended."""
+    """Describe an exit status in words."""
     if status >= 0:
         return f"it ended with exit status {status}"
     try:
@@ -83,7 +83,7 @@ def judge_left(member: Member) -> AbsentRank:
 
 
 def judge_silent(member: Member, now: float) -> AbsentRank:
-    """Judge a member that does not answer, by what speaks for its life."""
+    """Classify a silent member by the evidence for its life."""
     silence = now - member.heard_at
     doing = max(member.get_progress(now), key=lambda one: -one.elapsed, default=None)
     last = f"; it last said that it was {_describe_activity(doing)}" if doing is not None else ""
@@ -107,7 +107,7 @@ def judge_silent(member: Member, now: float) -> AbsentRank:
 
 
 def judge_occupied(member: Member, group: str, now: float) -> AbsentRank:
-    """Judge a member that answers, and is not in the call."""
+    """Classify a member that answers but is not in the call."""
     progress = sorted(member.get_progress(now), key=lambda one: one.elapsed)
     inside = [one for one in progress if one.operation]
     if inside:
@@ -160,7 +160,7 @@ def make_verdict(group: str, sequence: int, operation: str, found: Sequence[Abse
 
 
 def make_late_verdict(verdict: Verdict, seconds: float) -> Verdict:
-    """Make the verdict on a call for who came to it after the others had given it up."""
+    """Make the verdict on a call for a rank that came after its failure."""
     text = (
         f"{verdict.text}; who came later came too late: the others had waited until their "
         f"deadline, and given it up {seconds:.1f} s ago"
@@ -169,7 +169,7 @@ def make_late_verdict(verdict: Verdict, seconds: float) -> Verdict:
 
 
 def make_world_verdict(found: Sequence[AbsentRank], text: str = "") -> Verdict:
-    """Make the verdict on what befell the world, whatever its members were doing."""
+    """Make the verdict on an event of the world, outside any call."""
     if text:
         return Verdict("", 0, "", tuple(found), text)
     said = "; ".join(one.text for one in found[:_LISTED])

@@ -1,4 +1,4 @@
-"""Whether a worker may join a world, and as which rank.
+"""Admission of workers to a world, and the choice of their ranks.
 
 A rank that a worker brings is a claim, one that the coordinator chooses an assignment: the lowest
 that is free. While the world forms a claim beats an assignment: who holds the rank by assignment
@@ -20,14 +20,14 @@ from allhands_server.machine.world.member import Member, describe_process
 
 @dataclass(frozen=True, slots=True)
 class RankChoice:
-    """The rank of a new member, and who has to make room for it."""
+    """Rank of a new member, and the member displaced by it."""
 
     rank: int
     displaced: Member | None
 
 
 def check_join(join: Join) -> None:
-    """Refuse a Join that makes no sense by itself."""
+    """Refuse a Join that is invalid by itself."""
     check_job(join.job)
     check_name("the name of the host", join.host)
     check_name("the label", join.label, empty=True)
@@ -49,7 +49,7 @@ def check_join(join: Join) -> None:
 
 
 def check_size(join: Join, sized: Member | None) -> None:
-    """Refuse another world size than `sized` brought, and a rank outside of that."""
+    """Refuse a world size other than `sized` brought, or a rank outside of it."""
     if sized is None:
         return
     size = sized.join.world_size
@@ -67,7 +67,7 @@ def check_size(join: Join, sized: Member | None) -> None:
 
 
 def choose_rank(join: Join, members: Mapping[int, Member]) -> RankChoice:
-    """Choose a rank in a world that is forming, or refuse."""
+    """Choose a rank in a forming world, or refuse."""
     if join.world_size:
         outside = max(members, default=-1)
         if outside >= join.world_size:
@@ -110,7 +110,7 @@ def make_displacement(member: Member, claimant: Join) -> Refusal:
 
 
 def refuse_late_joiner(join: Join, present: Mapping[int, Member], size: int) -> Refused:
-    """Refuse a worker to whom a formed world has nothing to offer."""
+    """Make the refusal for a worker without a place in a formed world."""
     if (holder := present.get(join.rank)) is not None:
         return refuse_taken_rank(join, holder)
     some = join_names([str(member) for _, member in sorted(present.items())], quoted=False)
@@ -123,7 +123,7 @@ def refuse_late_joiner(join: Join, present: Mapping[int, Member], size: int) -> 
 
 
 def refuse_for_now(join: Join, window: float) -> Refused:
-    """Refuse a worker for now, to whom a world whose members are all silent may make room."""
+    """Make the refusal for a worker that may replace a silent world soon."""
     return Refused(
         Status.UNAVAILABLE,
         f"job {join.job} has a world of which no member is heard: those that are not heard within "

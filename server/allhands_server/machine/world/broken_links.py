@@ -1,4 +1,4 @@
-"""Members that are alive and cannot reach one another: whose fault that is said to be.
+"""Broken links between living members, and the choice of culprits.
 
 A link has two ends, and neither knows which of them it is that others cannot reach either.
 """
@@ -15,7 +15,7 @@ def order_pair(one: int, other: int) -> Pair:
 
 
 def choose_culprits(pairs: Iterable[Pair]) -> dict[int, list[int]]:
-    """Choose ranks that have to do with every pair; return for each whom it does not reach.
+    """Choose ranks that explain every pair; return the unreached ranks of each.
 
     Who is in the most pairs comes first, of a pair the higher rank.
     """
@@ -31,14 +31,14 @@ def choose_culprits(pairs: Iterable[Pair]) -> dict[int, list[int]]:
 
 
 class BrokenLinkReports:
-    """Links that broke, by pairs, until it is ruled what that means."""
+    """Reports of broken links by pairs, until announced."""
 
     def __init__(self) -> None:
         self._open: dict[Pair, str] = {}
         self._announced: set[Pair] = set()
 
     def add(self, one: int, other: int, reason: str) -> bool:
-        """Take in a broken link; say whether it is news."""
+        """Add a report; return whether the pair is new."""
         both = order_pair(one, other)
         if both in self._announced or both in self._open:
             return False
@@ -46,14 +46,14 @@ class BrokenLinkReports:
         return True
 
     def discard(self, both: Pair) -> None:
-        """Forget the complaint about a pair that is not ruled on yet, if there is one."""
+        """Drop the report of a pair that is not announced yet, if any."""
         self._open.pop(both, None)
 
     def is_announced(self, both: Pair) -> bool:
         return both in self._announced
 
     def drop_ranks(self, gone: Iterable[int]) -> None:
-        """Forget links of ranks that are gone: that explains them."""
+        """Drop reports on departed ranks, whose departure explains them."""
         left = set(gone)
         self._open = {both: why for both, why in self._open.items() if left.isdisjoint(both)}
 
@@ -62,7 +62,7 @@ class BrokenLinkReports:
         return sorted(self._open)
 
     def announce(self, ruled: Iterable[Pair]) -> dict[Pair, str]:
-        """Close the complaints about these pairs; return their reasons."""
+        """Close the reports of these pairs; return the reason of each."""
         reasons = {both: self._open.pop(both) for both in ruled}
         self._announced |= reasons.keys()
         return reasons

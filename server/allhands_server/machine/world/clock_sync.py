@@ -1,4 +1,4 @@
-"""The clocks of members, as the coordinator's tells them apart.
+"""Estimation of the offsets between members' clocks and the coordinator's.
 
 Clocks of different hosts count from different times. What a member sends says when it did so by its
 own clock; when it comes, more time has passed than the clocks are apart, never less. So the least
@@ -14,21 +14,21 @@ ONE_CLOCK = 0.05
 
 
 class ClockSync:
-    """Of the members of one world, by rank."""
+    """Clock samples of one world's members, by rank."""
 
     def __init__(self) -> None:
         self._differences: dict[int, deque[float]] = {}
         self._hosts: dict[str, set[int]] = {}
 
     def add_sample(self, rank: int, host: str, sent: float, now: float) -> None:
-        """Take in that something came that was sent at a time by a member's clock."""
+        """Add the arrival of a message sent at `sent` by the member's clock."""
         if rank not in self._differences:
             self._differences[rank] = deque(maxlen=WINDOW)
             self._hosts.setdefault(host, set()).add(rank)
         self._differences[rank].append(now - sent)
 
     def estimate_offset(self, rank: int, host: str) -> float | None:
-        """Return what to add to a member's clock to get the coordinator's; None: unknown."""
+        """Return seconds to add to a member's clock for the coordinator's; None: unknown."""
         if rank not in self._differences:
             return None
         own = min(self._differences[rank])

@@ -1,4 +1,4 @@
-"""Silent members of one world: probed, looked into, named to the others, and lost or kept.
+"""Failure detector: probes silent members, names their condition, and loses the dead.
 
 Silence is no proof of death. Where it lasts, evidence of life is collected: the process as it is
 seen on its host, the acknowledgements of its host's kernel for what its session was sent, and
@@ -42,7 +42,7 @@ _INDIRECT_PROBES = 8
 
 
 class FailureDetector:
-    """The watch over the members of one world; each is watched from `watch` to `stop`."""
+    """Watch over the members of one world, each from `watch` to `stop`."""
 
     def __init__(
         self, world: WorldContext, prober: Prober, timers: TimerQueue, *, is_window_given: bool
@@ -59,18 +59,18 @@ class FailureDetector:
         """A newcomer has reached the coordinator though no member does: no outage any more."""
 
     def watch(self, member: Member) -> None:
-        """Begin to watch a member that was just heard, or go on."""
+        """Start or restart the watch over a member just heard."""
         self._last_heard = max(self._last_heard, member.heard_at)
         due = member.heard_at + PROBE_AFTER * self._world.heartbeat_interval
         member.timer = self._timers.schedule(due, partial(self._suspect, member))
 
     def stop(self, member: Member) -> None:
-        """Watch a member no more. Idempotent."""
+        """End the watch over a member. Idempotent."""
         if member.timer is not None:
             member.timer.cancel()
 
     def on_heard(self, member: Member, now: float) -> list[Effect]:
-        """Take in a sign of life; tell the others where they thought otherwise."""
+        """Note a sign of life; notify the world if the member counted as silent."""
         gap, self._last_heard = now - self._last_heard, max(self._last_heard, now)
         if gap > self._world.heartbeat_window:
             self._no_loss_before = max(
@@ -89,7 +89,7 @@ class FailureDetector:
         return [report, *self._push_to_others(member, Condition(member.rank, None, seconds))]
 
     def note_joiner(self, now: float) -> bool:
-        """Learn that a worker reaches the coordinator; say whether no member has for a window.
+        """Note that a worker reaches the coordinator; return whether no member has for a window.
 
         Then the members that are not heard within one more are lost.
         """
@@ -101,7 +101,7 @@ class FailureDetector:
         return True
 
     def on_session_broken(self, member: Member, now: float) -> list[Effect]:
-        """Learn that the session broke of a member that was silent for long.
+        """Judge soon a long silent member whose session broke.
 
         Its process has ended, or it was out of reach for too long: that is seen in a moment.
         """
@@ -109,16 +109,16 @@ class FailureDetector:
         return self._request_evidence(member, member.heard_at, now, now)
 
     def on_inspected(self, member: Member, now: float) -> list[Effect]:
-        """Learn that more is known of a silent member's process; tell it if it was named before."""
+        """Update the announced condition of a silent member after an inspection."""
         return [] if member.condition is None else self._push_condition(member, now)
 
     def on_acknowledged(self, member: Member, now: float) -> None:
-        """Take in that the host of a member acknowledges what its session is sent."""
+        """Note that a member's host acknowledges its session's data."""
         if member.unanswered_since is not None:
             member.acknowledged_at = now
 
     def on_indirect_ack(self, member: Member, now: float) -> list[Effect]:
-        """Take in that a peer has an answer of a member over a link."""
+        """Note that a peer hears a member over a link."""
         if member.unanswered_since is None and not member.is_broken:
             return []
         if member.peer_heard_at < member.evidence_requested_at:
@@ -127,7 +127,7 @@ class FailureDetector:
         return self._push_condition(member, now) if member.condition is not None else []
 
     def lose_silent(self, verdict: Verdict, now: float) -> list[Effect]:
-        """Lose those who are silent though they live, when a call's deadline has passed for them.
+        """Lose the silent members of a verdict whose window has passed.
 
         Not those who have been silent for less than the window: they may be back for the next call.
         """
@@ -148,7 +148,7 @@ class FailureDetector:
     # ------------------------------------------------------------ by the time of silence
 
     def _suspect(self, member: Member, now: float) -> list[Effect]:
-        """Probe a member that has been silent for long, and judge it a moment later."""
+        """Probe a silent member, and judge it a moment later."""
         interval = self._world.heartbeat_interval
         if now < member.heard_at + PROBE_AFTER * interval:
             self.watch(member)
@@ -160,7 +160,7 @@ class FailureDetector:
     def _request_evidence(
         self, member: Member, heard: float, probed: float, now: float
     ) -> list[Effect]:
-        """Ask for evidence of life of a member that has not answered."""
+        """Request evidence of life of a member that has not answered its probe."""
         if member.heard_at > heard:
             self.watch(member)
             return []
@@ -172,7 +172,7 @@ class FailureDetector:
         return self.request_evidence(member)
 
     def _forget_old_evidence(self, member: Member, now: float) -> None:
-        """Let evidence count until it has been asked for twice: an answer may be late once."""
+        """Drop evidence not renewed after two requests: answers may be late once."""
         before, member.evidence_requested_at = member.evidence_requested_at, now
         if member.inspected_at < before:
             member.process_state = ""
@@ -182,7 +182,7 @@ class FailureDetector:
             member.peer_heard_at, member.was_peer_heard = NEVER, False
 
     def request_evidence(self, member: Member) -> list[Effect]:
-        """Ask all who may know whether a member lives."""
+        """Ask coordinator, neighbours and peers for evidence of a member's life."""
         effects = self._prober.inspect_process(member, stack=True)
         if not member.is_broken:
             effects.append(CheckConnection(self._world.job, member.member_id, member.session))
@@ -221,7 +221,7 @@ class FailureDetector:
         return self._push_condition(member, now) if lives else []
 
     def _is_lost(self, member: Member, lives: bool, now: float) -> bool:
-        """Say whether a member whose window is over is lost."""
+        """Whether a member past its window is lost."""
         is_held = not (member.is_broken or self._world.is_outside(member))
         if is_held and self._is_outage(now):
             return False
@@ -237,7 +237,7 @@ class FailureDetector:
     # ------------------------------------------------------------ naming
 
     def _push_condition(self, member: Member, now: float) -> list[Effect]:
-        """Tell the others what a silent member is; again where that has changed."""
+        """Notify the world of a silent member's condition, if changed."""
         if self._world.is_outside(member):
             return []
         found = judge_silent(member, now)
@@ -264,7 +264,7 @@ class FailureDetector:
 
 
 def _is_alive(member: Member) -> bool:
-    """Say whether what was collected last shows that a silent member lives."""
+    """Whether the latest evidence shows a silent member to be alive."""
     if member.process_state:
         return not has_ended(member.process_state)
     return max(member.acknowledged_at, member.peer_heard_at) > NEVER

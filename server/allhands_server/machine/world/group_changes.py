@@ -1,4 +1,4 @@
-"""What the members of a group decide together, whoever of them is lost meanwhile.
+"""Joint decisions of a group's members, independent of losses meanwhile.
 
     agree    whether all flags are set
     shrink   who goes on: the members who are present
@@ -34,7 +34,7 @@ class _Proposal:
 
 
 class GroupChanges:
-    """The decisions of one world that are not made yet."""
+    """The pending decisions of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -43,7 +43,7 @@ class GroupChanges:
         world.on_change = self.reconsider
 
     def submit(self, ticket: int, request: ChangeGroup, now: float) -> list[Effect]:
-        """Take in one member's word; the last one's makes the decision.
+        """Add a member's request; the last present member's decides.
 
         Raises:
             Refused: it makes no sense, or contradicts what others asked for.
@@ -82,7 +82,7 @@ class GroupChanges:
         return self._decide(request.group, now)
 
     def cancel(self, ticket: int) -> None:
-        """Let a member not have asked. Idempotent."""
+        """Undo a member's request. Idempotent."""
         if (place := self._tickets.pop(ticket, None)) is None:
             return
         group, rank = place
@@ -93,7 +93,7 @@ class GroupChanges:
         self._update_wanted()
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Refuse a member whose time is over, and name whom it waited for."""
+        """Refuse a request past its due time, naming the missing members."""
         group, _ = self._tickets[ticket]
         case = self._proposals[group]
         present = self._list_present(self._list_ranks(group))
@@ -108,7 +108,7 @@ class GroupChanges:
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
 
     def reconsider(self, now: float) -> list[Effect]:
-        """See what can be decided after somebody came or went."""
+        """Decide again after members came or left."""
         effects: list[Effect] = []
         for group in list(self._proposals):
             if group in self._proposals:
@@ -156,7 +156,7 @@ class GroupChanges:
         return [*effects, *self._answer_all(group, decision), *welcome]
 
     def _refuse_gone(self, case: _Proposal, rank: int) -> Effect:
-        """Refuse a member that is gone: it has no say any more."""
+        """Refuse the request of a departed member."""
         ticket, _ = case.requests.pop(rank)
         del self._tickets[ticket]
         member = self._world.members[rank]
@@ -171,7 +171,7 @@ class GroupChanges:
         return [Answer(ticket, decision) for ticket, _ in case.requests.values()]
 
     def _update_wanted(self) -> None:
-        """Say to the world how many newcomers it may let wait although it is not elastic."""
+        """Tell the world how many newcomers may wait even if it is not elastic."""
         self._world.wanted_newcomers = sum(
             self._count_needed(case.first, self._list_present(self._list_ranks(group)))
             for group, case in self._proposals.items()
@@ -187,7 +187,7 @@ class GroupChanges:
                 return 0
 
     def _fill_ranks(self, ranks: Sequence[int], newcomers: Sequence[int]) -> list[int]:
-        """Put newcomers into the places of who is gone: into the one it asked for, if it did."""
+        """Put newcomers on vacant ranks, each on its claimed rank if possible."""
         left = list(newcomers)
         places: list[int | None] = [rank if rank in self._world.present else None for rank in ranks]
         for place, holder in enumerate(places):
@@ -204,7 +204,7 @@ class GroupChanges:
         return [rank for rank in ranks if rank in self._world.present]
 
     def _list_ranks(self, group: str) -> Sequence[int]:
-        """The ranks of a group, in its order; of one that nobody has opened, all of the world."""
+        """List a group's ranks in order; all of the world for an unopened group."""
         ranks = self._world.groups.get_ranks(group)
         return sorted(self._world.members) if ranks is None else ranks
 

@@ -1,4 +1,4 @@
-"""The groups that members of a world have open."""
+"""Groups opened by the members of a world."""
 
 from collections.abc import Collection
 
@@ -6,7 +6,7 @@ from allhands_proto.values import GroupStatus
 
 
 class Groups:
-    """Groups by name; the first who opens one says which ranks of the world it has."""
+    """Groups by name; the first opening fixes a group's ranks."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, tuple[int, ...]] = {}
@@ -17,7 +17,7 @@ class Groups:
         self._openers.setdefault(group, set()).add(opening_rank)
 
     def close(self, group: str, closing_rank: int, present: Collection[int]) -> None:
-        """Forget the group when nobody who is present has it open any more."""
+        """Close a group for a rank; forget it with the last present rank."""
         openers = self._openers.get(group, set())
         openers.discard(closing_rank)
         if openers.isdisjoint(present):
@@ -28,7 +28,7 @@ class Groups:
         return self._ranks.get(group)
 
     def list_groups_of(self, rank: int) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the groups that a rank of the world is in, with their ranks."""
+        """Return the groups of a world rank, with their ranks."""
         return [(group, ranks) for group, ranks in self._ranks.items() if rank in ranks]
 
     def describe(self) -> tuple[GroupStatus, ...]:

@@ -1,4 +1,4 @@
-"""How late ranks begin the calls of their groups, against the earliest of each call."""
+"""Lateness of ranks at the calls of their groups, against the earliest of each call."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -14,13 +14,13 @@ MOST_TOLD = 64
 
 
 class LatenessTracker:
-    """Of one world; times are as members gave them, by their own clocks."""
+    """Start times of a world's calls, by the clocks of their members."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, dict[int, float]]] = {}
 
     def add_starts(self, group: str, rank: int, calls: Sequence[tuple[int, float]]) -> None:
-        """Take in when a rank of the world began calls of a group."""
+        """Add a rank's start times of a group's calls."""
         table = self._groups.setdefault(group, {})
         for sequence, at in calls[-MOST_TOLD:]:
             if 0 < at < LATEST_CLOCK:
@@ -30,13 +30,13 @@ class LatenessTracker:
                 del table[sequence]
 
     def forget(self, group: str) -> None:
-        """Forget a group that nobody has open any more."""
+        """Forget a closed group."""
         self._groups.pop(group, None)
 
     def measure(
         self, group: str, ranks: Iterable[int], offset: Callable[[int], float | None]
     ) -> dict[int, LatenessStatus]:
-        """Return how late each of these ranks was; empty: of no call all have said so.
+        """Return the lateness of each rank; empty without calls known from all ranks.
 
         `offset` says what to add to a rank's times.
         """

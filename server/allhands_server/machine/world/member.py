@@ -1,4 +1,4 @@
-"""One member of a world: who it is, when it was last heard, what it last said it does."""
+"""State of one member: identity, signs of life, progress."""
 
 import math
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ NEVER = -math.inf
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A rank of one world; it stays known there after it is lost or has left."""
+    """A rank of one world; kept after its loss or departure."""
 
     member_id: str
     session: int
@@ -64,7 +64,7 @@ class Member:
 
     @property
     def is_assigned(self) -> bool:
-        """The coordinator chose its rank."""
+        """Whether the coordinator chose the rank."""
         return self.join.rank < 0
 
     @property
@@ -76,7 +76,7 @@ class Member:
         return self.is_present and not self.is_broken
 
     def update_progress(self, progress: Iterable[Progress], now: float) -> None:
-        """Take in where it is; groups that it does not mention are as before.
+        """Update the progress in the given groups.
 
         Raises:
             Refused: a name in it is none.
@@ -90,7 +90,7 @@ class Member:
         self._progress.pop(group, None)
 
     def get_progress(self, now: float) -> tuple[Progress, ...]:
-        """Where it is in each group, as far as it has said; `elapsed` runs on until it is gone."""
+        """Return the progress in each group; `elapsed` runs on until departure."""
         now = now if self.gone_at is None else self.gone_at
         return tuple(
             replace(one, elapsed=one.elapsed + max(0.0, now - at))
@@ -104,7 +104,7 @@ class Member:
         return self._progress[group][0].completed if group in self._progress else 0
 
     def get_unanswered(self, group: str) -> tuple[int, ...]:
-        """Ranks that do not answer its pings, of those that it waits for in a group."""
+        """Return the awaited ranks of a group with unanswered pings."""
         found = self._progress.get(group)
         return () if found is None or not found[0].operation else found[0].unanswered_pings
 
@@ -131,6 +131,6 @@ class Member:
 
 
 def describe_process(join: Join) -> str:
-    """Say which process this is."""
+    """Describe a member's process by host, process id and label."""
     label = f", label {join.label!r}" if join.label else ""
     return f"host {join.host}, pid {join.pid}{label}"

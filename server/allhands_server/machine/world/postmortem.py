@@ -1,4 +1,4 @@
-"""The post-mortem of a world: its failures in their order, and what its members recorded last.
+"""Post-mortem of a world: failures in order, and the members' last reports.
 
 Members report when they hear of a failure and when they leave; reports are bytes that pass through.
 """
@@ -31,12 +31,12 @@ class _Event:
 
 
 def limit_report(size: int) -> int:
-    """Return how large a report may be of each member of a world of so many; 0: not agreed yet."""
+    """Return the largest size of a member's report, by world size; 0: size unknown."""
     return min(LARGEST_REPORT, LARGEST_OF_WORLD // max(size, 1))
 
 
 class Postmortem:
-    """What is to be known of a world after its end, kept while it runs."""
+    """Record of a world's failures and reports, kept after its end."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -48,12 +48,12 @@ class Postmortem:
         """When the last member was gone."""
 
     def note_lost(self, member: Member, now: float) -> None:
-        """Note that a member was lost; its `fate` says why."""
+        """Note the loss of a member, explained by its `loss`."""
         self._blame_leavers(member)
         self._note(_Event(member, "", now))
 
     def note_left(self, member: Member, error: str, traceback: str, now: float) -> None:
-        """Note that a member has left, with an error or as it should."""
+        """Note a member's departure, with an error or without."""
         if not error:
             if len(self._leavers) < MOST_FAILURES:
                 self._leavers.append((member, now))
@@ -63,17 +63,17 @@ class Postmortem:
         self._note(_Event(member, text, now, traceback))
 
     def note_aborted(self, by: str, reason: str, now: float) -> None:
-        """Note that somebody ended the calls of all members."""
+        """Note an abort of all calls."""
         text = f"it was aborted by {by}: {reason}"[:LONGEST_TEXT]
         self._note(_Event(None, text, now))
 
     def clear_failures(self) -> None:
-        """Note that the members have agreed on a world without those who failed."""
+        """Forget failures after the members agreed on a new world."""
         self._failures.clear()
         self._leavers.clear()
 
     def keep_report(self, member: Member, report: bytes) -> None:
-        """Take a report in place of the member's earlier one; too large a one is dropped."""
+        """Replace the member's report; an oversized report is dropped."""
         self.nbytes -= len(member.report)
         member.report = b""
         if len(report) <= LARGEST_REPORT and self.nbytes + len(report) <= LARGEST_OF_WORLD:
@@ -81,13 +81,13 @@ class Postmortem:
             self.nbytes += len(report)
 
     def drop_reports(self, members: Iterable[Member]) -> None:
-        """Forget the reports."""
+        """Drop the members' reports."""
         for member in members:
             member.report = b""
         self.nbytes = 0
 
     def list_failures(self, now: float) -> tuple[FailureStatus, ...]:
-        """Return what has failed, the first failure first."""
+        """Return the failures in order."""
         return tuple(self._describe_failures(now))
 
     def _describe_failures(self, now: float) -> Iterator[FailureStatus]:
@@ -107,7 +107,7 @@ class Postmortem:
             self._failures.append(one)
 
     def _blame_leavers(self, member: Member) -> None:
-        """Name as the first failures who left before calls that a failed member had begun."""
+        """Note as first failures members who left before calls that a failed member began."""
         if self._failures:
             return
         for leaver, at in self._leavers:

@@ -1,4 +1,4 @@
-"""What the members of a world have recorded, collected for who asks: each member has its time.
+"""Collection of flight reports from a world's members, within a time limit.
 
 The reports themselves are bytes that pass through; their sizes are limited before they come.
 """
@@ -35,7 +35,7 @@ class _Collection:
 
 
 class ReportCollections:
-    """The collections of one world that are under way."""
+    """Pending collections of one world."""
 
     def __init__(
         self, job: str, members: Mapping[int, Member], present: Mapping[int, Member]
@@ -48,7 +48,7 @@ class ReportCollections:
         self._collections: dict[int, _Collection] = {}  # by number
 
     def submit(self, ticket: int, request: CollectReports) -> list[Effect]:
-        """Ask all who are present; the answer comes with the last report, or by `expire`.
+        """Ask all present members; the last report answers, or `expire`.
 
         Raises:
             Refused: too many ask already.
@@ -71,7 +71,7 @@ class ReportCollections:
         return [Push(one.session, told) for one in asked]
 
     def add_part(self, member: Member, part: ReportPart) -> list[Effect]:
-        """Take in a piece of a member's report, unless nobody waits for it any more."""
+        """Add a piece of a member's report, if still awaited."""
         rank, collection = member.rank, self._collections.get(part.number)
         if collection is None or rank not in collection.missing:
             return []
@@ -86,12 +86,12 @@ class ReportCollections:
         return self._finish_rank(part.number, rank, MemberReport(rank, bytes(data)))
 
     def expire(self, ticket: int, now: float) -> Effect:
-        """Answer with what has come."""
+        """Answer with the reports received so far."""
         number = next(at for at, one in self._collections.items() if one.ticket == ticket)
         return self._answer(self._collections.pop(number))
 
     def cancel(self, ticket: int) -> None:
-        """Collect for a ticket no more. Idempotent."""
+        """Drop the collection of a ticket. Idempotent."""
         for number in [at for at, one in self._collections.items() if one.ticket == ticket]:
             del self._collections[number]
 

@@ -1,4 +1,4 @@
-"""Links between members over which nothing comes through, though both are alive.
+"""Silent links: nothing comes through, though both ends are alive.
 
 A member reports a peer that leaves its pings unanswered. Both are probed, and who does not answer
 is left to what the world makes of silent members. Where both do, all members are told of the pair
@@ -44,7 +44,7 @@ class _SilentLink:
 
 
 class SilentLinkMonitor:
-    """The silent links of one world, by the pairs of their ends."""
+    """The silent links of one world, by pairs of ranks."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SilentLinkMonitor:
         self._check_timer: Timer | None = None
 
     def on_silence(self, reporter: Member, rank: int, seconds: float, now: float) -> list[Effect]:
-        """Take in that a member has heard nothing from a rank for so long, though it pings it."""
+        """Note a member's report of a rank silent for `seconds` despite pings."""
         world, both = self._world, order_pair(reporter.rank, rank)
         suspect = world.present.get(rank)
         known = world.is_live and reporter.rank in world.present and suspect is not None
@@ -83,7 +83,7 @@ class SilentLinkMonitor:
         return self._prober.probe([reporter, suspect], now)
 
     def on_recovery(self, reporter: Member, rank: int, now: float) -> list[Effect]:
-        """Take in that a member hears a rank again."""
+        """Note a member's report that a rank is heard again."""
         both = order_pair(reporter.rank, rank)
         silence = self._silent.get(both)
         if silence is None or silence.is_over:
@@ -103,11 +103,11 @@ class SilentLinkMonitor:
         return []
 
     def drop_rank(self, gone: int) -> None:
-        """Forget the links of a member that is gone: that explains them."""
+        """Forget the links of a departed member, whose departure explains them."""
         self.discard([both for both in self._silent if gone in both])
 
     def discard(self, pairs: Iterable[Pair]) -> None:
-        """Forget links of which all members have been told what they mean."""
+        """Forget links announced as broken."""
         for both in pairs:
             self._forget(both)
 
@@ -121,7 +121,7 @@ class SilentLinkMonitor:
             self._check_timer = None
 
     def _announce_recovery(self, both: Pair, now: float) -> list[Effect]:
-        """Say that a link goes on."""
+        """Notify the world that a link works again."""
         self._forget(both)
         one, other = (self._world.members[rank] for rank in both)
         verdict = make_world_verdict([], f"{one} and {other} reach each other again: calls go on")
@@ -138,7 +138,7 @@ class SilentLinkMonitor:
             self._check_timer = self._timers.schedule(now + CHECK_SECONDS, self._check_links)
 
     def _check_links(self, now: float) -> list[Effect]:
-        """Name the pairs of which both ends answer; have it ruled on those that are due."""
+        """Announce silent pairs whose two ends answer; report overdue pairs as broken."""
         self._check_timer = None
         effects: list[Effect] = []
         named = []

@@ -1,4 +1,4 @@
-"""Who is to blame when a call does not end: one verdict on each call, the same for all callers.
+"""Verdicts on calls past their deadline, the same for all callers.
 
 A caller asks when it has been blocked for a while. Shortly before its deadline the members of the
 group are probed, and a process that does not answer is looked at. When the deadline passes their
@@ -90,7 +90,7 @@ class _BlockedCall:
 
 
 class Verdicts:
-    """The calls of one world that somebody complains about."""
+    """The blocked calls of one world."""
 
     def __init__(self, world: World, timers: TimerQueue) -> None:
         self._world = world
@@ -103,7 +103,7 @@ class Verdicts:
     def submit(
         self, ticket: int, request: AwaitVerdict | MonitoredBarrier, now: float, due: float | None
     ) -> list[Effect]:
-        """Take in a complaint, or an arrival; it is answered now, or when it is due.
+        """Note a blocked caller or an arrival; answered at once or at its due time.
 
         Raises:
             Refused: it makes no sense, or comes from nobody.
@@ -150,13 +150,13 @@ class Verdicts:
         self._drop_if_idle(case)
 
     def review(self, now: float) -> list[Effect]:
-        """Give the verdicts that only waited for what is known now."""
+        """Give the verdicts for which the latest evidence suffices."""
         return [
             effect for case in [*self._late.values()] for effect in self._answer_overdue(case, now)
         ]
 
     def on_group_opened(self, group: str) -> list[Effect]:
-        """Learn which ranks a group has: those who meet in it may have come before that."""
+        """Answer monitored barriers that the group's ranks complete."""
         met = [
             case
             for case in self._calls.values()
@@ -166,7 +166,7 @@ class Verdicts:
         return [effect for case in met for effect in self._answer_passed(case)]
 
     def on_group_closed(self, group: str) -> None:
-        """Learn that a rank has closed a group: with the last one, its numbers begin anew."""
+        """Forget past verdicts of a group closed by its last rank."""
         if self._world.groups.get_ranks(group) is None:
             for key in [one for one in self._past if one[0] == group]:
                 del self._past[key]
@@ -174,7 +174,7 @@ class Verdicts:
     def cancel_call(
         self, member: Member, group: str, sequence: int, reason: str, now: float
     ) -> list[Effect]:
-        """Take in that a member has given up a call on purpose; the others in it hear of it."""
+        """Cancel a call for a member, and notify the group."""
         check_name("the name of the group", group)
         case = self._calls.setdefault(
             (group, sequence, False), _BlockedCall((group, sequence, False), "")
@@ -206,7 +206,7 @@ class Verdicts:
         return self._answer_overdue(case, now)
 
     def _answer_overdue(self, case: _BlockedCall, now: float) -> list[Effect]:
-        """Answer the callers whose time is over, if there is a verdict or can be one."""
+        """Answer overdue callers, if a verdict exists or is possible."""
         effects: list[Effect] = []
         if case.verdict is None:
             if case.patience_until is None:
@@ -252,7 +252,7 @@ class Verdicts:
             del self._calls[case.key]
 
     def _remember(self, case: _BlockedCall, now: float) -> None:
-        """Keep the first verdict on a call: who comes to it later should be told the same."""
+        """Keep the first verdict on a call for late callers."""
         assert case.verdict is not None
         if not case.is_barrier and case.verdict.absent and case.key not in self._past:
             self._past[case.key] = case.verdict, now
@@ -270,7 +270,7 @@ class Verdicts:
         return self._world.prober.probe(self._list_pending(case), now, stack=True)
 
     def _inspect_silent(self, case: _BlockedCall, now: float) -> list[Effect]:
-        """Have the processes looked at that do not answer."""
+        """Inspect the processes of silent members."""
         if case.verdict is not None or not case.callers:
             return []
         silent = [one for one in self._list_pending(case) if _is_silent(one, case)]
@@ -284,7 +284,7 @@ class Verdicts:
         )
 
     def _list_pending(self, case: _BlockedCall) -> list[Member]:
-        """The members of whom something can be learnt."""
+        """List the present members that have not completed the call."""
         found = [self._world.present.get(rank) for rank in self._list_ranks(case.group)]
         return [one for one in found if one is not None and not self._is_done(one, case)]
 
@@ -294,7 +294,7 @@ class Verdicts:
         return member.get_completed(case.group) >= case.sequence
 
     def _list_ranks(self, group: str) -> Iterable[int]:
-        """The ranks of a group; of one that nobody has opened, all of the world."""
+        """List a group's ranks; all of the world for an unopened group."""
         ranks = self._world.groups.get_ranks(group)
         return range(self._world.size) if ranks is None else sorted(set(ranks))
 
@@ -343,7 +343,7 @@ class Verdicts:
     def _judge_unreachable(
         self, case: _BlockedCall, ranks: Iterable[int], missing: Collection[int]
     ) -> list[AbsentRank]:
-        """Judge by what members say of the peers that do not answer them.
+        """Classify members by the unanswered pings of their peers.
 
         Of two, who is `missing` is named, or else who is done: what the other needs of it has
         not come through.

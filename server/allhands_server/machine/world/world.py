@@ -1,4 +1,4 @@
-"""The membership of one incarnation of a job: a world that forms, runs, and ends.
+"""World: the members of one incarnation of a job.
 
     forming   members come and go; a rank whose session ends is free again, silently
     running   all ranks are present
@@ -73,7 +73,7 @@ INTERVAL_MOST = 1.0
 
 
 class World:
-    """Who is in it, by rank. Methods take the time and return what is to be done."""
+    """Members by rank; methods take the time and return effects."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class World:
 
     @property
     def size(self) -> int:
-        """The agreed size; 0 while nobody who is present has brought one."""
+        """The agreed size; 0 while unknown."""
         sized = self._find_sized_member()
         return self._formed_size or (sized.join.world_size if sized is not None else 0)
 
@@ -142,11 +142,11 @@ class World:
 
     @property
     def is_live(self) -> bool:
-        """Whether it runs: whole or degraded."""
+        """Whether the world has formed and has members."""
         return bool(self._formed_size and self.present)
 
     def find_member(self, member_id: str) -> Member:
-        """Return the member with that identity.
+        """Return the present member with this identity.
 
         Raises:
             Refused: there is none, or it is gone.
@@ -166,7 +166,7 @@ class World:
     def join(
         self, session: int, join: Join, member_id: str, now: float
     ) -> tuple[Member, list[Effect]]:
-        """Take in a member; the last one that is missing forms the world.
+        """Add a member; the last missing one forms the world.
 
         Raises:
             Refused: the world would not have it; nothing has changed.
@@ -192,7 +192,7 @@ class World:
 
     @property
     def max_members(self) -> int:
-        """How many members it may have; 0: no limit."""
+        """Largest number of members; 0: no limit."""
         return max((one.join.max_members for one in self.present.values()), default=0)
 
     @property
@@ -202,7 +202,7 @@ class World:
     def _add_newcomer(
         self, session: int, join: Join, member_id: str, now: float
     ) -> tuple[Member, list[Effect]]:
-        """Let a worker wait for a place in a world that runs."""
+        """Let a worker wait for a place in a running world."""
         rank = max([*self.members, *self.newcomers, self._formed_size - 1]) + 1
         member = Member(member_id, session, rank, join, heard_at=now)
         self.newcomers[rank] = member
@@ -215,14 +215,14 @@ class World:
         return self.push(self.present.values(), Newcomers(len(self.newcomers)))
 
     def lose_unreachable(self, ranks: Iterable[int], now: float) -> list[Effect]:
-        """Lose those members of a group that others of it cannot reach."""
+        """Lose the group's members that are out of reach of the rest."""
         effects: list[Effect] = []
         for rank in self.broken_links.unreachable.intersection(ranks, self.present):
             effects += self.lose(self.present[rank], "other members cannot reach it", now)
         return effects
 
     def form_group(self, group: str, ranks: Sequence[int], now: float) -> tuple[MemberView, ...]:
-        """Open an epoch in which these ranks are a group, newcomers among them.
+        """Open an epoch with these ranks as a group, newcomers included.
 
         Return the group's members in its order. What newcomers are told is in `welcome`.
         """
@@ -240,7 +240,7 @@ class World:
     def push_world_formed(
         self, group: str, members: tuple[MemberView, ...], newcomers: Iterable[int]
     ) -> list[Effect]:
-        """Say to newcomers which group they are part of now, to all who still waits."""
+        """Notify newcomers of their group, and all members of the rest's number."""
         formed = WorldFormed(self.epoch, len(members), members, group)
         told = self.push((self.members[rank] for rank in newcomers), formed)
         report = OperatorLog(
@@ -279,7 +279,7 @@ class World:
     # ------------------------------------------------------------ going
 
     def leave(self, member: Member, leave: Leave, now: float) -> list[Effect]:
-        """Let a member go that says so; the others hear what it had completed."""
+        """Let a member leave, and notify the rest of its completed calls."""
         member.update_progress(leave.progress, now)
         effects: list[Effect] = [Push(member.session, LeaveAccepted()), EndSession(member.session)]
         if self.is_outside(member):
@@ -311,7 +311,7 @@ class World:
         return [*effects, *told, report, *self.on_change(now), *self._end_if_empty(now)]
 
     def on_session_broken(self, member: Member, now: float) -> list[Effect]:
-        """Note that a member's session is over though it has not left."""
+        """Note the end of a member's session without a Leave."""
         if self.is_outside(member):
             return self._remove(member)
         member.is_broken = True
@@ -335,7 +335,7 @@ class World:
     def on_link_broken(
         self, rank: int, reporter: Member, reason: str, shares_memory: bool, now: float
     ) -> list[Effect]:
-        """Weigh a member's word that its link to `rank` broke."""
+        """Weigh a member's report that its link to `rank` broke."""
         suspect = self.members.get(rank)
         if suspect is None or suspect is reporter or not suspect.is_present:
             return []
@@ -351,7 +351,7 @@ class World:
         return self.prober.probe([suspect], now)
 
     def push_to_present(self, what: Notification) -> list[Effect]:
-        """Push something to all members that are there."""
+        """Send a notification to all present members with an open session."""
         return self.push(self.present.values(), what)
 
     # ------------------------------------------------------------ giving up
@@ -359,7 +359,7 @@ class World:
     def abort(
         self, group: str, by: str, reason: str, now: float, but: Member | None = None
     ) -> list[Effect]:
-        """Release the members of a group, or all."""
+        """Release the members of a group, or of the world if `group` is empty."""
         by, reason = escape(by), escape(reason)
         if not group:
             self.postmortem.note_aborted(by, reason, now)
@@ -372,14 +372,14 @@ class World:
     def push_call_cancelled(
         self, group: str, sequence: int, given: CallCancellation
     ) -> list[Effect]:
-        """Release the members that may be in a call."""
+        """Notify the members of a group of a cancelled call."""
         ranks = self.groups.get_ranks(group) or ()
         told = [self.present[rank] for rank in set(ranks) if rank in self.present]
         notice = CallCancelled(group, sequence, given.rank, given.by, given.reason)
         return self.push([one for one in told if one.rank != given.rank], notice)
 
     def dismiss(self, refusal: Refusal) -> list[Effect]:
-        """End the sessions of a world that is not formed and will not be."""
+        """End the sessions of a world that will not form."""
         assert not self._formed_size
         ended: list[Effect] = [EndSession(one.session, refusal) for one in self.members.values()]
         for member in list(self.members.values()):
@@ -387,7 +387,7 @@ class World:
         return ended
 
     def disband(self, why: str, now: float) -> list[Effect]:
-        """End the sessions of all members and newcomers, whatever they are doing."""
+        """End the sessions of all members and newcomers."""
         refusal = Refusal(Status.ABORTED, why)
         if not self._formed_size:
             return self.dismiss(refusal)
@@ -401,7 +401,7 @@ class World:
         return [*ended, *self.on_change(now), *self._end_if_empty(now)]
 
     def lose_broken_members(self, now: float) -> list[Effect]:
-        """Where nobody's session is alive any more, do not wait for the grace to be over."""
+        """Lose all members at once if no session is open."""
         if not self.is_live or any(one.is_reachable for one in self.members.values()):
             return []
         lost = [self.lose(one, "its session broke", now) for one in [*self.present.values()]]
@@ -443,7 +443,7 @@ class World:
             self.broken_links.stop()
 
     def is_outside(self, member: Member) -> bool:
-        """Whether a member is in no world that has formed: its going concerns nobody."""
+        """Whether the member belongs to no world that has formed."""
         return not self._formed_size or member.rank in self.newcomers
 
     def _remove(self, member: Member) -> list[Effect]:
@@ -472,7 +472,7 @@ class World:
     # ------------------------------------------------------------ silence
 
     def on_heard(self, member: Member, now: float, *, probe: int = 0) -> list[Effect]:
-        """Note a sign of life; an answer to a probe counts as one even in the same instant."""
+        """Note a sign of life, which may answer a probe."""
         if member.unanswered_since is not None and (probe or now > member.unanswered_since):
             member.unanswered_since = None
             member.probe_answered_at = now
@@ -482,7 +482,7 @@ class World:
         return effects
 
     def close_group(self, member: Member, group: str) -> None:
-        """Note that a member has a group open no more."""
+        """Close a group for a member."""
         member.forget_group(group)
         self.groups.close(group, member.rank, self.present)
         if self.groups.get_ranks(group) is None:
