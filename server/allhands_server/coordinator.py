@@ -95,7 +95,7 @@ class SessionStream:
     async def iterate_batches(self) -> AsyncIterator[list[Notification]]:
         """Yield all pending notifications at once, as soon as any is pending.
 
-        It waits without end for the end: the session lives as long as its member.
+        Waits as long as the session lives.
 
         Raises:
             Refused: the session ends for a reason that the member should hear.
@@ -139,11 +139,10 @@ class Coordinator:
     async def ask(self, request: Request[R], time_remaining: float | None) -> R:
         """Return the answer; the refusal of a wait comes a hair before the time is over.
 
-        A cancelled caller has not asked: its wait or arrival is withdrawn. With None it waits
-        without end, which is the caller's documented wish.
+        Cancellation of the caller cancels the request. `time_remaining` None: wait without end.
 
         Raises:
-            Refused: the machine says no, or the coordinator goes down.
+            Refused: by the machine, or because the coordinator closes.
         """
         answer: asyncio.Future[R] = self._loop.create_future()
         ticket = self.new_ticket()

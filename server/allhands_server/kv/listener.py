@@ -1,7 +1,7 @@
 """The key-value port: framed calls over TCP, see kv.proto.
 
-What has come on a line in one turn of the loop is carried out in one go, and what is ready then is
-written in one go. Requests, refusals and waits are those of the gRPC port.
+Calls read in one turn of the loop run together, and their replies are written together. Requests,
+refusals and waits are those of the gRPC port.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ _OPTIONS = (
 class KvListener:
     """Listener of the key-value port, with its connections; on the coordinator's loop.
 
-    It accepts by itself: what a loop's own server does with a connection that was reset before, or
-    where descriptors run out, differs, and none bounds how many connections have shown no proof.
+    Accepts connections without asyncio's server, which differs between loops on reset connections
+    and exhausted descriptors, and does not bound unauthenticated connections.
     """
 
     def __init__(self, coordinator: Coordinator, secret: bytes, hello_timeout: float) -> None:

@@ -20,23 +20,25 @@ from allhands_server.machine.world.verdicts import Verdicts
 from allhands_server.machine.world.world import World
 
 IDLE_JOBS_KEPT = 1_000
-"""How many jobs are remembered in which nothing goes on: they have ended, or have no key left."""
+"""Number of idle jobs kept: ended, or without keys."""
 IDLE_MEMBERS_KEPT = 100_000
-"""How many members these have in all; the oldest jobs are forgotten first."""
+"""Number of members of all idle jobs; the oldest jobs are dropped first."""
 IDLE_REPORTS_KEPT = 64 << 20
-"""Bytes of what their members recorded; of the oldest jobs it is dropped first."""
+"""Bytes of reports of idle jobs; those of the oldest jobs are dropped first."""
 
 
 class Job:
     """A name space for keys, queues and barriers, with a world of members.
 
-    Keys that were set before the first join, and queues, belong to the first world. They outlast a
-    world until the first join of the next one.
+    Keys and queues from before the first join belong to the first world. They outlast a world until
+    the first join of the next.
     """
 
-    def __init__(self, name: str, timers: TimerQueue, space: str = "", revision: int = 0) -> None:
+    def __init__(
+        self, name: str, timers: TimerQueue, pid_namespace: str = "", revision: int = 0
+    ) -> None:
         self._timers = timers
-        self._space = space
+        self._pid_namespace = pid_namespace
         self.name = name
         self.keys = Keys(name, revision)
         self.queues = Queues(name)
@@ -88,7 +90,7 @@ class Job:
             member, joined = world.join(session, join, randomness.member_id, now)
             return world, member, [*effects, *joined]
         following = World(
-            join, randomness, 0 if world is None else world.epoch, self._timers, self._space
+            join, randomness, 0 if world is None else world.epoch, self._timers, self._pid_namespace
         )
         member, joined = following.join(session, join, randomness.member_id, now)
         if world is not None and world.state == "ended":
@@ -103,7 +105,7 @@ class Job:
     def clear(self, why: str, now: float) -> list[Effect]:
         """Expel the members; drop keys, queues and the history of the worlds.
 
-        Who waits goes on waiting.
+        Waiting requests stay.
         """
         effects = [] if self.world is None else self.world.disband(why, now)
         self.keys.clear()
@@ -153,9 +155,9 @@ class _IdleJob:
 class Jobs:
     """The jobs worth keeping; see `drop_unused`."""
 
-    def __init__(self, timers: TimerQueue, space: str = "") -> None:
+    def __init__(self, timers: TimerQueue, pid_namespace: str = "") -> None:
         self._timers = timers
-        self._space = space
+        self._pid_namespace = pid_namespace
         self._jobs: dict[str, Job] = {}
         self._idle: dict[str, _IdleJob] = {}  # in the order of their last use
         self._kept_members = self._kept_nbytes = 0  # of these
@@ -172,7 +174,7 @@ class Jobs:
         """
         if (job := self._jobs.get(name)) is None:
             limits.check_job(name)
-            job = self._jobs[name] = Job(name, self._timers, self._space, self._revision)
+            job = self._jobs[name] = Job(name, self._timers, self._pid_namespace, self._revision)
         return job
 
     def get(self, name: str) -> Job:

@@ -1,12 +1,11 @@
 """The coordinator as a pure machine: events and the time in, effects out.
 
-The law:
+Laws:
   1. The machine does no I/O, reads no clock and draws no random number.
-  2. Events come in one order, and the time given with them never goes back.
-  3. What has arrived is heard before what is due is judged: an event that comes at or after the
-     instant at which it would have been missed still counts.
-  4. Every ticket is answered or refused exactly once, unless it is withdrawn before.
-  5. Nothing is pushed to a session after its End, or after it broke.
+  2. Events have one order, and their times never decrease.
+  3. An event is handled before the timers due at its time: a late sign of life still counts.
+  4. Every ticket is answered or refused exactly once, unless cancelled before.
+  5. Nothing is pushed to a session after its EndSession or SessionBroken.
 """
 
 import contextlib
@@ -110,16 +109,16 @@ class _Session:
 class Machine:
     """All state and rules of the coordinator; a shell feeds events and carries out effects."""
 
-    def __init__(self, space: str = "") -> None:
-        """Make an empty machine; the shell can inspect processes of the namespace `space`."""
+    def __init__(self, pid_namespace: str = "") -> None:
+        """Make an empty machine; the shell can inspect processes in `pid_namespace`."""
         self._timers = TimerQueue()
-        self._jobs = Jobs(self._timers, space)
+        self._jobs = Jobs(self._timers, pid_namespace)
         self._waiting: dict[int, _WaitingRequest] = {}
         self._sessions: dict[int, _Session] = {}
         self._touched: dict[Job, None] = {}
         self._refused_callers = RefusedCallers()
         self._draining: Refusal | None = None
-        """What joiners are told while the coordinator drains."""
+        """Refusal of new members while draining."""
 
     @property
     def next_due(self) -> float | None:

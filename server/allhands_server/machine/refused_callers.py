@@ -1,14 +1,14 @@
 """Callers refused for their token, kept for members of incomplete worlds.
 
-Strangers decide how many there are: addresses are remembered, and told of, a few at a time.
+Strangers decide their number, so only MOST addresses are kept at a time.
 """
 
 REMEMBERED_SECONDS = 60.0
-"""How long somebody who joins is still told of a caller."""
+"""Time for which joining members are notified of a caller."""
 AGAIN_SECONDS = 5.0
-"""How long a caller at an address is not told of again."""
+"""Time until a caller is announced again."""
 MOST = 16
-"""Addresses that are remembered at a time; of others nothing is known."""
+"""Addresses kept at a time."""
 
 
 class RefusedCallers:

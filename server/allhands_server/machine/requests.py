@@ -150,7 +150,7 @@ class Barrier(Request[int]):
 class AwaitVerdict(Request[Verdict | CallCancellation]):
     """Ask for the absent ranks of a call at its deadline; `waiting_on` are world ranks.
 
-    The answer comes when the call is due, and somewhat later where members are still being asked.
+    The answer comes at the call's deadline, or up to half a second later while members are probed.
     """
 
     job: str
@@ -179,7 +179,7 @@ class ChangeGroup(Request[GroupChange]):
 class MonitoredBarrier(Request[Verdict | None]):
     """Arrive at a monitored barrier: None after all members of the group have arrived.
 
-    The verdict of the first who runs out of time is everybody's, also of those who come later.
+    The verdict at the first deadline passed is the answer of all, late arrivals included.
     """
 
     job: str
@@ -201,7 +201,7 @@ class AbortJob(Request[int]):
 class DeleteJob(Request[int]):
     """Delete a job; with `force` also a job with members, which are expelled.
 
-    Answered with how many these were.
+    Answered with the number of expelled members.
     """
 
     job: str

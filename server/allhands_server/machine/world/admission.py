@@ -1,9 +1,8 @@
 """Admission of workers to a world, and the choice of their ranks.
 
-A rank that a worker brings is a claim, one that the coordinator chooses an assignment: the lowest
-that is free. While the world forms a claim beats an assignment: who holds the rank by assignment
-is sent to join again. So the order in which workers come does not decide whether a world of
-claimed and assigned ranks can form.
+A rank given by the worker is a claim; a rank chosen by the coordinator, the lowest free, is an
+assignment. In a forming world a claim displaces an assignment, whose worker has to join again. So
+a world of claimed and assigned ranks forms in any order of arrival.
 """
 
 from collections.abc import Mapping

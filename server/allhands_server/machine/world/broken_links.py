@@ -1,6 +1,6 @@
 """Broken links between living members, and the choice of culprits.
 
-A link has two ends, and neither knows which of them it is that others cannot reach either.
+A link has two ends; which of them is cut off shows only together with other links.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ def order_pair(one: int, other: int) -> Pair:
 def choose_culprits(pairs: Iterable[Pair]) -> dict[int, list[int]]:
     """Choose ranks that explain every pair; return the unreached ranks of each.
 
-    Who is in the most pairs comes first, of a pair the higher rank.
+    Ranks in the most pairs come first, and the higher rank of a tie.
     """
     left = set(pairs)
     blamed: dict[int, list[int]] = {}

@@ -1,16 +1,16 @@
 """Estimation of the offsets between members' clocks and the coordinator's.
 
-Clocks of different hosts count from different times. What a member sends says when it did so by its
-own clock; when it comes, more time has passed than the clocks are apart, never less. So the least
-difference of the latest messages is the best guess, too large by what the quickest of them took.
+Clocks of different hosts count from different times. Arrival time by the coordinator's clock minus
+sending time by the member's is the offset plus the delay of the message. So the least difference
+of the latest messages is the best estimate, too large by the shortest delay.
 """
 
 from collections import deque
 
 WINDOW = 32
-"""Messages that count: old ones are forgotten, because clocks drift apart."""
+"""Number of samples kept: clocks drift."""
 ONE_CLOCK = 0.05
-"""Seconds: clocks of one host that seem to be closer than this are one and the same."""
+"""Seconds: clocks of one host closer than this are the same clock."""
 
 
 class ClockSync:

@@ -1,13 +1,13 @@
 """Failure detector: probes silent members, names their condition, and loses the dead.
 
-Silence is no proof of death. Where it lasts, evidence of life is collected: the process as it is
-seen on its host, the acknowledgements of its host's kernel for what its session was sent, and
-answers that peers get from it over links. A member that is known to live is named, as stalled,
-paused, or unreachable from the coordinator, and stays; one that nothing speaks for is lost when
-the heartbeat window is over. A window that the user gave ends in the loss of both.
+Silence is no proof of death. While it lasts, evidence of life is requested: the state of the
+process, TCP acknowledgements by its host's kernel, and answers to peers over links (SWIM's
+indirect probe). A member with evidence of life is announced as stalled, paused or unreachable, and
+stays; a member without is lost at the end of the heartbeat window. With a window chosen by the
+user both are lost.
 
-Where no member of a world is heard, and nothing speaks for any, it is the coordinator that is cut
-off: nobody is judged, and after the outage each member has a fresh window.
+If no member of a world is heard and there is no evidence for any, the coordinator itself is cut
+off: no member is judged, and each has a fresh window after the outage.
 """
 
 from functools import partial
@@ -27,18 +27,18 @@ from allhands_server.machine.world.member import NEVER, Member
 from allhands_server.machine.world.prober import Prober
 
 PROBE_AFTER = 2.0
-"""Heartbeat intervals of silence after which a member is probed: it may beat only when asked."""
+"""Heartbeat intervals of silence after which a member is probed."""
 _COLLECT_IN = 0.3
-"""Intervals from the probe until evidence of its life is collected."""
+"""Heartbeat intervals from the probe to the request for evidence."""
 _JUDGE_IN = 0.3
-"""The same, from there until it is named: within 3 s of its last heartbeat, as these are usual."""
+"""The same, from there to the announcement: in all within 3 s of the last heartbeat."""
 PROBE_PERIOD_MOST = 10.0
-"""Seconds between two looks at a member that has been silent for long, at most."""
+"""Seconds between two probes of a long silent member, at most."""
 OUTAGE_MOST = 60.0
-"""Seconds, or as many windows as here are of the usual one, for which a world may be silent."""
+"""Longest outage in seconds at the usual window; longer in proportion to longer windows."""
 _USUAL_WINDOW = 5.0
 _INDIRECT_PROBES = 8
-"""Members that are asked for what they hear of a silent one."""
+"""Number of peers asked about a silent member."""
 
 
 class FailureDetector:
@@ -52,11 +52,11 @@ class FailureDetector:
         self._timers = timers
         self._is_window_given = is_window_given
         self._last_heard = 0.0
-        """When any member was heard last."""
+        """Time of the last sign of life of any member."""
         self._no_loss_before = 0.0
-        """No member is judged before; set where an outage is over."""
+        """End of the fresh windows after an outage."""
         self._has_joiner = False
-        """A newcomer has reached the coordinator though no member does: no outage any more."""
+        """A worker reaches the coordinator though no member does: the outage is over."""
 
     def watch(self, member: Member) -> None:
         """Start or restart the watch over a member just heard."""

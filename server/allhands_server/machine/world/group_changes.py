@@ -1,14 +1,14 @@
 """Joint decisions of a group's members, independent of losses meanwhile.
 
-    agree    whether all flags are set
-    shrink   who goes on: the members who are present
-    grow     who goes on, with so many newcomers behind them
-    admit    who goes on, with all newcomers that wait just now, as far as there is room for them
-    replace  who goes on, with newcomers in the places of who is gone, as many as are wanted again
+    agree    logical and of all flags
+    shrink   new group of the present members
+    grow     the present members, followed by `wanted` newcomers
+    admit    the present members, followed by all waiting newcomers up to `max_members`
+    replace  the present members, with newcomers on vacant ranks up to `wanted` members
 
-A decision is made once, in the instant in which every present member has asked for it, so it is
-the same for all. Where calls were under way, it also says up to which one they are done for all:
-a call is, if it has ended somewhere, or if its result is complete everywhere.
+A decision is made once, when every present member has submitted its request, so it is the same for
+all. `committed` is the last call that counts as completed for all: completed by some member, or
+with its result complete on every member.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class GroupChanges:
         """Add a member's request; the last present member's decides.
 
         Raises:
-            Refused: it makes no sense, or contradicts what others asked for.
+            Refused: invalid, or different from the requests of other members.
         """
         check_name("the name of the group", request.group)
         if request.kind not in _KINDS:

@@ -6,11 +6,11 @@ from allhands_proto.values import LatenessStatus
 from allhands_server.machine.limits import LATEST_CLOCK
 
 CALLS = 64
-"""Of a group, the latest of which everybody has said when it began them."""
+"""Calls of a group measured: the latest known from all ranks."""
 _KEPT = 4 * CALLS
-"""Ranks say so at different times: some calls wait for those who are yet to."""
+"""Calls kept, as ranks report at different times."""
 MOST_TOLD = 64
-"""Calls of one group that one message tells of."""
+"""Calls of one group in one heartbeat, at most."""
 
 
 class LatenessTracker:
@@ -38,7 +38,7 @@ class LatenessTracker:
     ) -> dict[int, LatenessStatus]:
         """Return the lateness of each rank; empty without calls known from all ranks.
 
-        `offset` says what to add to a rank's times.
+        `offset` returns the seconds to add to a rank's times.
         """
         clocks = {rank: offset(rank) for rank in ranks}
         table = self._groups.get(group, {})

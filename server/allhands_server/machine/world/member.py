@@ -11,7 +11,7 @@ from allhands_server.machine.timers import Timer
 from allhands_server.machine.values import MemberView, Presence, Progress
 
 NEVER = -math.inf
-"""A time at which nothing has happened."""
+"""A time before all others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,37 +26,37 @@ class Member:
     presence: Presence = Presence.JOINED
     reason: str = ""
     is_broken: bool = False
-    """Its session is over, but it is not lost yet."""
+    """Session over, member not lost yet."""
     unanswered_since: float | None = None
-    """When the first probe went out that it has not answered."""
+    """Time of the first unanswered probe."""
     probe_answered_at: float = 0.0
-    """When it answered the last probe."""
+    """Time of the answer to the last probe."""
     timer: Timer | None = None
-    """The next look at whether it is silent, or lost for good."""
+    """Next check for silence or loss."""
     process_state: str = ""
-    """What was seen of its process since it fell silent; see coordinator.proto."""
+    """State of the process since the member fell silent; see PeerInspected in coordinator.proto."""
     exit_status: int | None = None
-    """How its process ended, if who started it has said so."""
+    """Exit status reported by the launcher; -n: signal n."""
     loss: AbsentRank | None = None
-    """Why it was lost."""
+    """Classification of the loss."""
     gone_at: float | None = None
-    """When it was lost or left."""
+    """Time of loss or departure."""
     report: bytes = b""
-    """What it had recorded at a failure or its end, as it serialised that."""
+    """Last serialised flight report."""
     stack: str = ""
-    """Where its main thread was when it last answered a probe, or its process was looked at."""
+    """Stack of the main thread at the last answered probe or inspection."""
     inspected_at: float = NEVER
-    """When its process was seen as `sight` says."""
+    """Time of the inspection behind `process_state`."""
     acknowledged_at: float = NEVER
-    """When its host acknowledged what its session was sent, though it is silent."""
+    """Time of the last acknowledgement by its host while silent."""
     peer_heard_at: float = NEVER
-    """When a peer heard it over a link, though it is silent."""
+    """Time at which a peer last heard it over a link while silent."""
     was_peer_heard: bool = False
-    """The same was so when that was asked before."""
+    """Whether a peer heard it at the request for evidence before the last."""
     evidence_requested_at: float = NEVER
-    """When evidence of its life was asked for last."""
+    """Time of the last request for evidence of life."""
     condition: AbsentRank | None = None
-    """What the others were told that it is, since it fell silent."""
+    """Condition announced to the world since the member fell silent."""
     _progress: dict[str, tuple[Progress, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
 """Post-mortem of a world: failures in order, and the members' last reports.
 
-Members report when they hear of a failure and when they leave; reports are bytes that pass through.
+Members report at the news of a failure and when they leave; reports are opaque bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,14 +17,14 @@ LARGEST_REPORT = 64 << 10
 LARGEST_OF_WORLD = 16 << 20
 """Bytes that are kept of all members of a world."""
 MOST_FAILURES = 16
-"""Of a world: the first ones tell most."""
+"""Failures kept of a world: the first ones."""
 LONGEST_TEXT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
     member: Member | None
-    """Whose fate may become known better; None: it was aborted from outside."""
+    """The failed member; None: aborted from outside."""
     text: str
     at: float
     traceback: str = ""
@@ -45,7 +45,7 @@ class Postmortem:
         self.nbytes = 0
         """Of all reports."""
         self.ended_at: float | None = None
-        """When the last member was gone."""
+        """Time at which the last member had gone."""
 
     def note_lost(self, member: Member, now: float) -> None:
         """Note the loss of a member, explained by its `loss`."""

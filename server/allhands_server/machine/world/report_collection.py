@@ -14,7 +14,7 @@ from allhands_server.machine.values import MemberReport
 from allhands_server.machine.world.member import Member
 
 COLLECT_SECONDS = 2.0
-"""For which members are waited for."""
+"""Time limit of a collection."""
 LARGEST_REPORT = 1 << 20
 LARGEST_COLLECTION = 64 << 20
 MOST_AT_ONCE = 4

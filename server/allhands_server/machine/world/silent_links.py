@@ -1,8 +1,8 @@
 """Silent links: nothing comes through, though both ends are alive.
 
-A member reports a peer that leaves its pings unanswered. Both are probed, and who does not answer
-is left to what the world makes of silent members. Where both do, all members are told of the pair
-once. What lasts for the heartbeat window is ruled on as if the link had broken.
+A member reports a peer that leaves its pings unanswered. Both ends are probed; an end that does
+not answer is left to the failure detector. If both answer, the link is announced once as silent.
+A link silent for the heartbeat window is reported as broken.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,27 +20,27 @@ from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.prober import Prober
 
 RECOVERY_SECONDS = 1.0
-"""Seconds for which a link must go on before that is said: its two directions go on apart."""
+"""Time for which data must flow again before the recovery is announced."""
 CHECK_SECONDS = 0.3
-"""Seconds in which both ends of a silent link answer a probe, and links of one fault are found."""
+"""Time in which both ends answer a probe, and further links of one fault are reported."""
 PROMPT_SECONDS = CHECK_SECONDS / 2
-"""Seconds after which an answer is that of a member which was held up when it was asked."""
+"""An answer later than this comes from a member that was held up."""
 
 
 @dataclass(slots=True)
 class _SilentLink:
     began_at: float
     timer: Timer
-    """When it is to be ruled on; once it is over, when that is said."""
+    """Ends the window; after recovery, announces it."""
     is_over: bool = False
     reporters: set[int] = field(default_factory=set)
     is_announced: bool = False
     is_due: bool = False
-    """Whether it has lasted for the window."""
+    """Whether the window has passed."""
     probed_at: float = 0.0
-    """When both ends were asked last."""
+    """Time of the last probe of both ends."""
     was_held_up: bool = False
-    """Whether an end was silent towards the coordinator too, when that looked last."""
+    """Whether an end was silent towards the coordinator at the last check."""
 
 
 class SilentLinkMonitor:

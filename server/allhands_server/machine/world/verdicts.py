@@ -1,12 +1,12 @@
 """Verdicts on calls past their deadline, the same for all callers.
 
-A caller asks when it has been blocked for a while. Shortly before its deadline the members of the
-group are probed, and a process that does not answer is looked at. When the deadline passes their
-progress is judged: first who has not begun the call, else who has begun it but is silent, else who
-cannot reach whom, else whom the callers wait for. Where members could still answer, the verdict
-waits for them for a moment: callers wait for it longer than for their call.
+A blocked caller asks some time before its deadline. Shortly before the deadline the members of
+the group are probed, and processes that do not answer are inspected. At the deadline the progress
+of all is judged; the first non-empty class is the verdict: ranks that have not begun the call,
+silent ranks, ranks out of reach of peers, ranks that the callers wait for. A verdict may wait up to
+PATIENCE_SECONDS for missing answers.
 
-A monitored barrier is a call that ranks meet in here.
+A monitored barrier is a call of which the arrivals are counted here.
 """
 
 from collections.abc import Collection, Iterable
@@ -41,25 +41,25 @@ from allhands_server.machine.world.member import Member
 from allhands_server.machine.world.world import World
 
 PROBE_LEAD = 0.3
-"""Seconds between the probe and the deadline; where there is little time, a third of it."""
+"""Seconds from the probe to the deadline, at most a third of the remaining time."""
 PATIENCE_SECONDS = 0.5
-"""Seconds after the deadline in which members may still answer."""
+"""Time after the deadline in which members may still answer."""
 MEMORY_SECONDS = 5.0
-"""Seconds for which a verdict stands for callers whose deadlines pass later."""
+"""Time for which a verdict stands for callers with later deadlines."""
 BARRIER_MEMORY_SECONDS = 60.0
-"""The same, for who comes to a monitored barrier that has failed."""
+"""The same for a failed monitored barrier."""
 PAST_VERDICTS = 64
-"""Verdicts of one world that are kept for ranks that come to a call after it was given up."""
+"""Number of verdicts kept for ranks that come late to a call."""
 BARRIER = "monitored_barrier"
 _FRESH_PROBE = 1.0
 LOSS_LAG = 0.5
-"""Seconds from a verdict to the loss of those that it found silent for the whole window."""
+"""Seconds from a verdict to the loss of its members silent for the whole window."""
 _LOOK_AFTER = 0.1
-"""Seconds after a probe before processes that did not answer are looked at."""
+"""Seconds from a probe to the inspection of silent processes."""
 
 _Key: TypeAlias = tuple[str, int, bool]  # group, sequence, whether ranks meet here
 _MILD = ("busy", "elsewhere")
-"""What being unreachable explains better."""
+"""States that `unreachable` explains better."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _BlockedCall:
     waited_for: dict[int, set[int]] = field(default_factory=dict)  # rank -> who waits for it
     probed_at: float | None = None
     patience_until: float | None = None
-    """When patience is over."""
+    """Latest time of the verdict."""
     verdict: Verdict | None = None
     cancellation: CallCancellation | None = None
 
@@ -106,7 +106,7 @@ class Verdicts:
         """Note a blocked caller or an arrival; answered at once or at its due time.
 
         Raises:
-            Refused: it makes no sense, or comes from nobody.
+            Refused: invalid, without a deadline, or not from a member.
         """
         check_name("the name of the group", request.group)
         if due is None:
@@ -345,8 +345,8 @@ class Verdicts:
     ) -> list[AbsentRank]:
         """Classify members by the unanswered pings of their peers.
 
-        Of two, who is `missing` is named, or else who is done: what the other needs of it has
-        not come through.
+        Of a pair, the `missing` rank is named, or else the rank that has completed the call,
+        whose data has not come through.
         """
         present = self._world.present
         alive = {

@@ -1,20 +1,17 @@
 """World: the members of one incarnation of a job.
 
-    forming   members come and go; a rank whose session ends is free again, silently
+    empty     no member yet
+    forming   members come and go; the rank of a broken session is free again
     running   all ranks are present
-    degraded  some are lost or have left; nobody may join any more
-    ended     nobody is left
+    degraded  some members are lost or have left; no worker may join any more
+    ended     no member is left
 
-Who comes to an elastic world that runs waits there, a newcomer, until the members let it in: see
-`reforms`. From then on the world is as large as its members are.
+A worker that joins an elastic, running world waits as a newcomer for a group change (see
+`group_changes`), which sets the size of the world to its number of members.
 
-A member is lost when nothing was heard from it for the heartbeat window and nothing speaks for its
-life (see `liveness`), or when its session broke without a Leave: after a grace, or at once where
-more is known. Its process may have been seen to be gone, by the coordinator or by a neighbour on
-its host; who started it may have told how it ended;
-and a link of another member to it may have broken, where nobody can look.
-
-Where links break and both ends are alive, that is ruled upon once for all members.
+A member is lost after a silent heartbeat window without evidence of life (see `failure_detector`),
+or after a broken session without a Leave: after GRACE_SECONDS, or at once if there is evidence of
+its end (its process has gone, its launcher reported the exit, a link to it broke).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -64,12 +61,12 @@ from allhands_server.machine.world.report_collection import ReportCollections
 from allhands_server.machine.world.silent_links import SilentLinkMonitor
 
 WORLD = "world"
-"""How the names of groups begin that have all members."""
-GRACE = 0.5
-"""Seconds from the break of a session to the loss of its member, without other evidence."""
+"""Prefix of the names of groups of all members."""
+GRACE_SECONDS = 0.5
+"""Time from the break of a session to the loss of its member, without other evidence."""
 BEATS_PER_WINDOW = 5
 INTERVAL_MOST = 1.0
-"""Seconds between heartbeats, however long the window: who is silent is named within three."""
+"""Seconds between heartbeats at most: silent members are announced within three."""
 
 
 class World:
@@ -94,13 +91,13 @@ class World:
         self.epoch = epoch
         self.members: dict[int, Member] = {}
         self.present: dict[int, Member] = {}
-        """Those of the members who are neither lost nor have left."""
+        """Members neither lost nor left, by rank."""
         self.newcomers: dict[int, Member] = {}
-        """Who waits to be let in, by the rank that it would have, in the order of coming."""
+        """Workers waiting for a group change, by their future ranks, in order of arrival."""
         self.wanted_newcomers = 0
-        """Newcomers that the members are waiting for."""
+        """Number of newcomers that pending group changes need."""
         self.on_change: Callable[[float], list[Effect]] = lambda now: []
-        """What else is to be done once somebody came or went."""
+        """Called after members or newcomers came or left."""
         self.groups = Groups()
         self.postmortem = Postmortem(self.groups)
         self.reports = ReportCollections(first.job, self.members, self.present)
@@ -149,7 +146,7 @@ class World:
         """Return the present member with this identity.
 
         Raises:
-            Refused: there is none, or it is gone.
+            Refused: no such member, or departed.
         """
         for member in self.members.values():
             if member.member_id == member_id:
@@ -169,7 +166,7 @@ class World:
         """Add a member; the last missing one forms the world.
 
         Raises:
-            Refused: the world would not have it; nothing has changed.
+            Refused: not admitted; nothing has changed.
         """
         if self._formed_size and (self._is_elastic or len(self.newcomers) < self.wanted_newcomers):
             return self._add_newcomer(session, join, member_id, now)
@@ -224,7 +221,7 @@ class World:
     def form_group(self, group: str, ranks: Sequence[int], now: float) -> tuple[MemberView, ...]:
         """Open an epoch with these ranks as a group, newcomers included.
 
-        Return the group's members in its order. What newcomers are told is in `welcome`.
+        Return the group's members in its order. `push_world_formed` notifies the newcomers.
         """
         for rank in ranks:
             if rank in self.newcomers:
@@ -324,12 +321,14 @@ class World:
             return self.lose(member, "its session broke, and a link to it", now)
         self.failure_detector.stop(member)
         # Twice: a process closes its sockets before it is gone.
-        member.timer = self._timers.schedule(now + GRACE / 2, partial(self._inspect_again, member))
+        member.timer = self._timers.schedule(
+            now + GRACE_SECONDS / 2, partial(self._inspect_again, member)
+        )
         return looking
 
     def _inspect_again(self, member: Member, now: float) -> list[Effect]:
         lose = partial(self.lose, member, "its session broke")
-        member.timer = self._timers.schedule(now + GRACE / 2, lose)
+        member.timer = self._timers.schedule(now + GRACE_SECONDS / 2, lose)
         return self.prober.inspect_process(member)
 
     def on_link_broken(
