@@ -7,6 +7,8 @@ from typing import Any, Literal, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from allhands.shm.failures import CallFailure, MessageFailure
+
 MAX_RANKS: int
 INSTRUCTIONS: Literal["avx2", "baseline"]
 """What folds are made of on this processor."""
@@ -107,9 +109,7 @@ class ShmComm:
     under way or an argument is not plain (then the careful way tells what is wrong). They raise
     what `on_failure` raises.
 
-    `on_failure(status, sequence, operation, dtype, count, op, root, shares, shape, waiting,
-    culprits, timeout, label, met)` must raise; sets of ranks are bits, shares and shape as in
-    `record`, and `met` says that all ranks were in the call, so that outputs may have been touched.
+    `on_failure` must raise the error of a call that failed.
     Ranks must agree on operation, dtype, count, op, root, shape and label. `on_slow(sequence,
     operation, waiting, deadline)` tells of a call that has been blocked for a while, again about
     every second, and with waiting 0 when it has ended. A negative deadline then says that an
@@ -133,7 +133,7 @@ class ShmComm:
         limits: Limits,
         timeout: float,
         ops: tuple[object, ...],
-        on_failure: Callable[..., None],
+        on_failure: Callable[[CallFailure], None],
         on_slow: Callable[[int, str, int, float], None],
         last_number: int,
         queued: int,
@@ -325,9 +325,7 @@ class ShmP2P:
 
     `send` and `recv` run on the caller's thread, ranks are those of the world. They return False,
     and -1, when nothing has happened because an argument is not plain. They raise what `on_failure`
-    raises, which is called as (outcome, receives, peer, source, tag, dtype, count, unlike,
-    unlike_signature, told, timeout, label, touched) and must raise; peers are places in the group,
-    -1: anybody.
+    raises, which must raise the error of a message that failed.
     """
 
     timeout: float
@@ -345,7 +343,7 @@ class ShmP2P:
         heap_bytes: int,
         limits: Limits,
         timeout: float,
-        on_failure: Callable[..., None],
+        on_failure: Callable[[MessageFailure], None],
         records: int = 0,
     ) -> None: ...
     def records(self, last: int, /) -> list[MessageRow]:

@@ -16,6 +16,7 @@ from allhands.engine.p2p.message import (
 )
 from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
+from allhands.shm.failures import MessageFailure
 
 if TYPE_CHECKING:
     from allhands._native import Message, ShmP2P
@@ -124,98 +125,59 @@ class P2POverShm:
             )
             work.succeed(exchange.result)
             return
+        failure = MessageFailure(
+            outcome=message.outcome,
+            operation=work.operation,
+            peer=-1 if exchange.peer is None else self._ranks.index(exchange.peer),
+            source=message.source,
+            tag=exchange.tag,
+            described=str(exchange.call),
+            sent_nbytes=message.sent_nbytes,
+            sent_signature=message.sent_signature,
+            expected=message.expected,
+            timeout=exchange.timeout,
+            label=work.label,
+            touched=message.touched,
+        )
         try:
-            self._raise(
-                message.outcome,
-                work.operation,
-                exchange.peer,
-                message.source,
-                exchange.tag,
-                str(exchange.call),
-                message.sent_nbytes,
-                message.sent_signature,
-                message.expected,
-                exchange.timeout,
-                work.label,
-            )
+            self._raise(failure)
         except AllhandsError as error:
             add_intact(error, exchange.receives, message.touched)
             work.fail(error)
 
-    def _on_failure(
-        self,
-        outcome: str,
-        receives: bool,
-        peer: int,
-        source: int,
-        tag: int,
-        dtype: str,
-        count: int,
-        mismatched_bytes: int,
-        signature: int,
-        expected: str | None,
-        timeout: float,
-        label: str | None,
-        has_touched: bool,
-    ) -> None:
-        """Raise what the failure of a message means; on the thread that waited for it."""
-        operation = "recv" if receives else "send"
-        world = None if peer < 0 else self._ranks[peer]
-        mine = f"message({dtype}[{count}])"
+    def _on_failure(self, failure: MessageFailure) -> None:
+        """Raise the error of a message that failed, on the thread that waited for it."""
         try:
-            self._raise(
-                outcome,
-                operation,
-                world,
-                source,
-                tag,
-                mine,
-                mismatched_bytes,
-                signature,
-                expected,
-                timeout,
-                label,
-            )
+            self._raise(failure)
         except AllhandsError as error:
-            add_intact(error, receives, has_touched)
+            add_intact(error, failure.operation == "recv", failure.touched)
             self._on_failed(error)
             raise
 
-    def _raise(
-        self,
-        outcome: str,
-        operation: str,
-        peer: int | None,
-        source: int,
-        tag: int,
-        own_row: str,
-        mismatched_bytes: int,
-        signature: int,
-        expected: str | None,
-        timeout: float,
-        label: str | None,
-    ) -> NoReturn:
-        what = name_message(operation, self._ranks, peer, tag)
-        if outcome == "unlike":
-            if operation == "recv":
-                table = {source: describe_sent(mismatched_bytes, signature, sign_message)}
+    def _raise(self, failure: MessageFailure) -> NoReturn:
+        peer = None if failure.peer < 0 else self._ranks[failure.peer]
+        what = name_message(failure.operation, self._ranks, peer, failure.tag)
+        if failure.outcome == "unlike":
+            if failure.operation == "recv":
+                row = describe_sent(failure.sent_nbytes, failure.sent_signature, sign_message)
+                table = {failure.source: row}
             else:
-                assert peer is not None
-                table = {self._ranks.index(peer): expected or "a message of another dtype or shape"}
-            raise call_errors.build_mismatch_error(what, self._rank, {**table, self._rank: own_row})
-        if outcome == "late":
+                table = {failure.peer: failure.expected or "a message of another dtype or shape"}
+            table[self._rank] = failure.described
+            raise call_errors.build_mismatch_error(what, self._rank, table)
+        if failure.outcome == "late":
             raise call_errors.build_timeout_error(
                 what=what,
-                operation=operation,
+                operation=failure.operation,
                 sequence=0,
-                label=label,
-                timeout=timeout,
+                label=failure.label,
+                timeout=failure.timeout,
                 verdict=None,
                 awaited_ranks=[] if peer is None else [peer],
                 directory=self._directory,
             )
-        if outcome == "cancelled":
+        if failure.outcome == "cancelled":
             raise AllhandsError(f"{what} was cancelled by this rank")
-        if (failure := self._failure_log.find_message_failure(peer, self._others)) is not None:
-            raise failure(what)
-        raise AllhandsError(f"{what} ended as {outcome}")
+        if (loss := self._failure_log.find_message_failure(peer, self._others)) is not None:
+            raise loss(what)
+        raise AllhandsError(f"{what} ended as {failure.outcome}")

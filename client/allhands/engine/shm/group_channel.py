@@ -6,11 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-import numpy as np
-
 from allhands.collectives.reduction import OPS
 from allhands.collectives.request import CollectiveRequest, make_call_signature
-from allhands.collectives.signature import CallSignature, Shape
+from allhands.collectives.signature import CallSignature
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.engine.failures.slow_calls import SlowCall
 from allhands.engine.failures.tracker import (
@@ -28,6 +26,7 @@ from allhands.errors import AllhandsError
 from allhands.runtime.job_thread import JobThread
 from allhands.runtime.termination import get_cancel_reason
 from allhands.shm.areas import GroupAreas
+from allhands.shm.failures import CallFailure
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm, ShmP2P
@@ -233,43 +232,27 @@ class GroupChannel:
         """
         self._loop.call_soon_threadsafe(self._watch, sequence, operation, awaited_mask, deadline)
 
-    def _on_failure(
-        self,
-        status: str,
-        sequence: int,
-        operation: str,
-        dtype: "np.dtype[np.generic] | None",
-        count: int,
-        op: int,
-        root: int,
-        shares: list[int] | None,
-        shape: Shape | None,
-        awaited_mask: int,
-        offenders: int,
-        timeout: float,
-        label: str | None,
-        all_arrived: bool,
-    ) -> None:
-        """Raise what the failure of a call means; `met`: its outputs may have been touched."""
-        call = self._composite_calls.get(sequence) or make_call_signature(
-            operation, dtype, count, op, root, shares, shape, label
+    def _on_failure(self, failure: CallFailure) -> None:
+        """Raise the error of a call that failed."""
+        call = self._composite_calls.get(failure.sequence) or make_call_signature(
+            failure.operation,
+            failure.dtype,
+            failure.count,
+            failure.op,
+            failure.root,
+            failure.splits,
+            failure.shape,
+            failure.label,
         )
-        judging = self._raise_failure(
-            status,
-            sequence,
-            call,
-            _decode_ranks(awaited_mask),
-            _decode_ranks(offenders),
-            timeout,
-            label,
-        )
+        raising = self._raise_failure(failure, call)
         try:
-            asyncio.run_coroutine_threadsafe(judging, self._loop).result(_FAILURE_SECONDS)
+            asyncio.run_coroutine_threadsafe(raising, self._loop).result(_FAILURE_SECONDS)
         except BaseException as error:
             if isinstance(error, AllhandsError):
-                error.add_intact(not all_arrived, say=status != "mismatch" and dtype is not None)
+                says = failure.status != "mismatch" and failure.dtype is not None
+                error.add_intact(not failure.all_arrived, say=says)
             if (comm := self._order.comm) is not None:
-                self.recorder.failed_inline(comm, sequence, error)
+                self.recorder.failed_inline(comm, failure.sequence, error)
             raise
 
     # ------------------------------------------------------------ on the loop
@@ -304,38 +287,34 @@ class GroupChannel:
         if (stall := self._slow_calls.pop(sequence, None)) is not None:
             stall.end(has_succeeded=has_succeeded)
 
-    async def _raise_failure(
-        self,
-        status: str,
-        sequence: int,
-        call: CallSignature,
-        awaited_ranks: Sequence[int],
-        offenders: Sequence[int],
-        timeout: float,
-        label: str | None,
-    ) -> NoReturn:
-        endings = self._failures
-        what = endings.name_call(call.operation, sequence, label)
+    async def _raise_failure(self, failure: CallFailure, call: CallSignature) -> NoReturn:
+        endings, sequence = self._failures, failure.sequence
+        what = endings.name_call(call.operation, sequence, failure.label)
         self._unwatch(sequence, has_succeeded=False)
         asking = self._verdict_tasks.pop(sequence, None)
         try:
-            if status == "abandoned":
+            if failure.status == "abandoned":
                 await endings.await_failure_reason()
             reason = endings.find_failure(sequence) or self._interrupt_failures.pop(sequence, None)
             if reason is not None:
                 raise reason(what)
-            if status == "mismatch" or endings.has_mismatch(sequence):
+            if failure.status == "mismatch" or endings.has_mismatch(sequence):
                 await endings.raise_mismatch(what, sequence, call)
-            if status == "abandoned":
+            if failure.status == "abandoned":
                 raise await endings.await_abandoned_error(
-                    call.operation, sequence, label, offenders
+                    call.operation, sequence, failure.label, _decode_ranks(failure.offenders)
                 )
-            if status == "interrupted":
+            if failure.status == "interrupted":
                 raise AllhandsError(f"{what} was interrupted")
             if asking is not None:
                 await wait_first(asking, timeout=VERDICT_GRACE)
             raise endings.build_timeout_error(
-                call.operation, sequence, label, timeout, asking, awaited_ranks
+                call.operation,
+                sequence,
+                failure.label,
+                failure.timeout,
+                asking,
+                _decode_ranks(failure.waiting),
             )
         finally:
             if asking is not None:

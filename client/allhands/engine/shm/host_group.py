@@ -7,15 +7,13 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-import numpy as np
-
 from allhands.collectives.reduction import OPS
 from allhands.collectives.request import CollectiveRequest
-from allhands.collectives.signature import Shape
 from allhands.engine.failures.tracker import ASK_AFTER
 from allhands.errors import AllhandsError
 from allhands.runtime.job_thread import JobThread
 from allhands.shm.areas import GroupAreas
+from allhands.shm.failures import CallFailure
 
 if TYPE_CHECKING:
     from allhands._native import ShmComm
@@ -164,28 +162,14 @@ class HostGroup:
     def _on_slow(self, sequence: int, operation: str, awaited_mask: int, deadline: float) -> None:
         self._loop.call_soon_threadsafe(self._on_blocked, awaited_mask)
 
-    def _on_failure(
-        self,
-        status: str,
-        sequence: int,
-        operation: str,
-        dtype: "np.dtype[np.generic] | None",
-        count: int,
-        op: int,
-        root: int,
-        shares: list[int] | None,
-        shape: Shape | None,
-        awaited_mask: int,
-        offenders: int,
-        timeout: float,
-        label: str | None,
-        all_arrived: bool,
-    ) -> NoReturn:
-        if status == "mismatch":
+    def _on_failure(self, failure: CallFailure) -> NoReturn:
+        if failure.status == "mismatch":
             raise HostMismatch
-        if status == "abandoned":
-            raise CallAbandoned(self._decode_ranks(offenders))
-        raise AllhandsError(f"{operation} of this host's ranks ended early: {status}")
+        if failure.status == "abandoned":
+            raise CallAbandoned(self._decode_ranks(failure.offenders))
+        raise AllhandsError(
+            f"{failure.operation} of this host's ranks ended early: {failure.status}"
+        )
 
     # ------------------------------------------------------------ inside
 

@@ -1,21 +1,15 @@
 #define _GNU_SOURCE
 #include "python/call_run.h"
 
+#include "comm/host.h"
 #include "python/call_records.h"
 #include "python/call_site.h"
 #include "python/clock.h"
+#include "python/failures.h"
 #include "python/signature.h"
-
-#include <time.h>
 
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
 #define SLOW_NS NANOSECONDS      /* being blocked so long is worth the coordinator's attention */
-
-int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * NANOSECONDS + now.tv_nsec;
-}
 
 static void pause_python(void *owner) {
     RunningCall *running = owner;
@@ -27,7 +21,7 @@ static void resume_python(void *owner) {
     CommObject *self = running->self;
     PyEval_RestoreThread(running->saved);
     running->saved = NULL;
-    self->waits[running->call.sequence % WAITS] = now_ns() - self->since_ns;
+    self->waits[running->call.sequence % WAITS] = ah_now() - self->since_ns;
 }
 
 static bool tick_python(void *owner, uint64_t waiting) {
@@ -36,7 +30,7 @@ static bool tick_python(void *owner, uint64_t waiting) {
     PyEval_RestoreThread(running->saved);
     self->waiting = waiting;
     bool interrupted = PyErr_CheckSignals() < 0;
-    if (!interrupted && now_ns() >= running->slow_at) {
+    if (!interrupted && ah_now() >= running->slow_at) {
         running->was_slow = true;
         running->slow_at += SLOW_NS;
         PyObject *done =
@@ -196,7 +190,7 @@ static inline void record_end(CommObject *self, uint64_t sequence, ah_status sta
 void call_begin(CommObject *self, RunningCall *running, uint64_t sequence, int64_t timeout,
                 int64_t deadline, PyObject *label) {
     Plan *plan = &self->plan;
-    int64_t now = self->records_all ? clock_now() : now_ns();
+    int64_t now = self->records_all ? clock_now() : ah_now();
     int64_t ask = timeout / 2 < SLOW_NS ? timeout / 2 : SLOW_NS;
     *running = (RunningCall){.self = self, .timeout = timeout, .slow_at = now + ask};
     running->call = (ah_call){
@@ -230,25 +224,25 @@ void call_raise(CommObject *self, const RunningCall *running, ah_status status, 
     /* The description is taken before others may have the turn, and with it the plan. */
     static const char *const names[] = {"ok", "timeout", "interrupted", "mismatch", "abandoned"};
     const Plan *plan = &self->plan;
-    PyObject *ragged = call_splits(self, plan->kind);
-    if (ragged == NULL) return;
-    PyObject *shape = record_shape(self, record_of(self, running->call.sequence));
+    const ah_call *call = &running->call;
+    PyObject *splits = call_splits(self, plan->kind);
+    PyObject *shape = splits ? record_shape(self, record_of(self, call->sequence)) : NULL;
     if (shape == NULL) {
-        Py_DECREF(ragged);
+        Py_XDECREF(splits);
         return;
     }
-    PyObject *done = PyObject_CallFunction(
-        self->on_failure, "sKsOniiNNKKdOO", names[status],
-        (unsigned long long)running->call.sequence, kind_names[plan->kind],
-        plan->dtype ? plan->dtype : Py_None, (Py_ssize_t)plan->count, plan->op, plan->root, ragged,
-        shape, (unsigned long long)running->call.waiting,
-        (unsigned long long)running->call.offenders, (double)running->timeout / NANOSECONDS,
-        label ? label : Py_None,
-        running->call.all_arrived && status != AH_MISMATCH ? Py_True : Py_False);
-    if (done != NULL) {
-        Py_DECREF(done);
-        PyErr_SetString(PyExc_SystemError, "a call that failed must raise");
-    }
+    bool touched = call->all_arrived && status != AH_MISMATCH;
+    /* clang-format off: a field a line */
+    PyObject *fields = Py_BuildValue(
+        "{s:s, s:K, s:s, s:O, s:n, s:i, s:i, s:N, s:N, s:K, s:K, s:d, s:O, s:O}", "status",
+        names[status], "sequence", (unsigned long long)call->sequence, "operation",
+        kind_names[plan->kind], "dtype", plan->dtype ? plan->dtype : Py_None, "count",
+        (Py_ssize_t)plan->count, "op", plan->op, "root", plan->root, "splits", splits, "shape",
+        shape, "waiting", (unsigned long long)call->waiting, "offenders",
+        (unsigned long long)call->offenders, "timeout", (double)running->timeout / NANOSECONDS,
+        "label", label ? label : Py_None, "all_arrived", touched ? Py_True : Py_False);
+    /* clang-format on */
+    raise_failure(self->on_failure, "CallFailure", fields);
 }
 
 /* Tell why the others find the call given up: an exception of a signal handler broke into it. */
@@ -281,7 +275,7 @@ int call_end(CommObject *self, RunningCall *running, ah_status status, PyObject 
     record_end(self, sequence, status);
     self->ended = sequence;
     self->current = "";
-    if (status != AH_OK) self->since_ns = now_ns();
+    if (status != AH_OK) self->since_ns = ah_now();
     return PyErr_Occurred() ? -1 : 0;
 }
 

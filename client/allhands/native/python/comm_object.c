@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <structmember.h>
 
+#include "comm/host.h"
 #include "python/call_records.h"
 #include "python/call_run.h"
 #include "python/deadline.h"
@@ -159,7 +160,7 @@ static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->last_number = last_number;
     self->queued = queued;
     self->current = "";
-    self->since_ns = now_ns();
+    self->since_ns = ah_now();
     self->generation = comm_generation;
     if (self->comm == NULL || self->turn == NULL || !records_new(self, (size_t)records)) {
         Py_DECREF(self);

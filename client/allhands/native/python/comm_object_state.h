@@ -157,8 +157,6 @@ typedef struct {
 extern PyTypeObject *Comm_Type;
 extern unsigned comm_generation; /* counts forks: a child shares the memory, but is no member */
 
-int64_t now_ns(void);
-
 static inline Record *record_of(CommObject *self, uint64_t sequence) {
     return &self->records[sequence & self->mask];
 }
