@@ -4,19 +4,19 @@ import ssl
 from typing import Any
 
 
-def dialled_name(server: ssl.SSLContext, cert: str, host: str) -> str:
+def choose_tls_name(server: ssl.SSLContext, cert: str, host: str) -> str:
     """Return the certificate's name to expect when dialling its server as `host`.
 
     That is one that the certificate has; empty: it has `host`, or none. `server` is a context that
     has loaded the certificate, which is in the PEM file `cert`.
     """
-    names = _names(server, cert)
+    names = _read_names(server, cert)
     if not names or host in names:
         return ""
     return names[0].replace("*", "coordinator")
 
 
-def client_context(authorities: str) -> ssl.SSLContext:
+def make_client_context(authorities: str) -> ssl.SSLContext:
     """Return a context that trusts a PEM file's certificates, even end certificates.
 
     Raises:
@@ -28,9 +28,9 @@ def client_context(authorities: str) -> ssl.SSLContext:
     return context
 
 
-def _names(server: ssl.SSLContext, cert: str) -> list[str]:
+def _read_names(server: ssl.SSLContext, cert: str) -> list[str]:
     """Return the certificate's names, by a handshake in memory that verifies it."""
-    client = client_context(cert)
+    client = make_client_context(cert)
     client.check_hostname = False
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]

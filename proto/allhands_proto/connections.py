@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 from urllib.parse import unquote
 
-from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
+from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
 
 PART = 4
 """One of so many descriptors of this process may be a connection that has not authenticated."""
@@ -27,7 +27,7 @@ _DESCRIPTORS = "/proc/self/fd"
 Peer: TypeAlias = tuple[str, int]
 
 
-def most_connections() -> int:
+def limit_connections() -> int:
     """Return the bound on connections of a gRPC port, a share of the descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else max(soft * 3 // 4, 16)
@@ -43,7 +43,7 @@ class Connections:
         self._port = 0
         self._proven: set[str] = set()
         self._proven_before = 0
-        self._unproven: Unproven[Peer] = Unproven(share_of_descriptors(PART))
+        self._unproven: UnprovenConnections[Peer] = UnprovenConnections(limit_to_share(PART))
         self._quiet = 0
         """Up to so many descriptors no bound can be exceeded."""
         self._timer: asyncio.TimerHandle | None = None
@@ -56,7 +56,7 @@ class Connections:
         if self._timer is not None:
             self._timer.cancel()
 
-    def proven(self, peer: str) -> None:
+    def mark_proven(self, peer: str) -> None:
         """Note that a peer, in gRPC's notation, has authenticated."""
         self._proven.add(peer)
 
@@ -72,7 +72,7 @@ class Connections:
         self._timer = self._loop.call_later(pause, self._look)
 
     def _look_from(self, began: float) -> None:
-        count = _count()
+        count = _count_descriptors()
         self._quiet = min(self._quiet, count + self._unproven.most // 2)
         if count > self._quiet or len(self._proven) > 2 * self._proven_before + 1024:
             self._review(began)
@@ -81,7 +81,7 @@ class Connections:
 
     def _review(self, now: float) -> None:
         """Update the known connections, and shut down those above the bound."""
-        there = dict(_connections(self._port))
+        there = dict(_list_connections(self._port))
         self._proven = {one for one in self._proven if read_peer(one) in there}
         self._proven_before = len(self._proven)
         proven = set(map(read_peer, self._proven))
@@ -90,7 +90,7 @@ class Connections:
         for peer in there:
             if peer not in proven and peer not in self._unproven:
                 self._unproven.add(peer, peer[0], now)
-        while (surplus := self._unproven.surplus()) is not None:
+        while (surplus := self._unproven.find_surplus()) is not None:
             peer, since = surplus
             if since + GRACE_SECONDS > now:
                 return
@@ -99,12 +99,12 @@ class Connections:
                 self._evicted(peer[0], self._unproven.most)
 
 
-def _count() -> int:
+def _count_descriptors() -> int:
     # What Linux says at once from 6.2 on, and before as the size of a directory, which is 0.
     return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS))
 
 
-def _connections(port: int) -> Iterator[tuple[Peer, int]]:
+def _list_connections(port: int) -> Iterator[tuple[Peer, int]]:
     """Yield the peers of this process's connections to a port, with descriptors."""
     for name in os.listdir(_DESCRIPTORS):
         # Looked at by number and not duplicated: the end of a copy would end locks on a file.
@@ -115,7 +115,7 @@ def _connections(port: int) -> Iterator[tuple[Peer, int]]:
         try:
             here = looked_at.getsockname()
             if isinstance(here, tuple) and here[1:2] == (port,):
-                yield _normal(*looked_at.getpeername()[:2]), int(name)
+                yield _normalise(*looked_at.getpeername()[:2]), int(name)
         except OSError:
             continue  # it is not connected
         finally:
@@ -129,7 +129,7 @@ def _shut_down(descriptor: int, peer: Peer) -> bool:
     except OSError:
         return False
     with connection, contextlib.suppress(OSError):
-        if _normal(*connection.getpeername()[:2]) == peer:
+        if _normalise(*connection.getpeername()[:2]) == peer:
             connection.shutdown(socket.SHUT_RDWR)
             return True
     return False
@@ -139,11 +139,11 @@ def read_peer(written: str) -> Peer | None:
     """Read `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     host, _, port = unquote(written).partition(":")[2].rpartition(":")
     try:
-        return _normal(host.strip("[]"), int(port))
+        return _normalise(host.strip("[]"), int(port))
     except ValueError:
         return None
 
 
-def _normal(host: str, port: int) -> Peer:
+def _normalise(host: str, port: int) -> Peer:
     address = ipaddress.ip_address(host.partition("%")[0])
     return str(getattr(address, "ipv4_mapped", None) or address), port

@@ -26,7 +26,7 @@ generation = 0
 
 
 @runtime_checkable
-class Heeding(Protocol):
+class ForkAware(Protocol):
     """An object to be notified in a forked child."""
 
     def forked(self) -> None:
@@ -87,7 +87,7 @@ def _in_child() -> None:
     if mine.uses_grpc:
         mine.uses_grpc, mine.has_stale_grpc = False, True
     for one in held:
-        if isinstance(one, Heeding):
+        if isinstance(one, ForkAware):
             one.forked()
 
 
@@ -105,7 +105,7 @@ def _load_grpc_anew() -> None:
     """
     old = sys.modules[_CORE]
     try:
-        new = _second_instance(old)
+        new = _load_second_instance(old)
     except (OSError, ImportError) as error:
         raise RuntimeError(
             "gRPC cannot be used here: this process was forked from one that has used it, and it "
@@ -127,7 +127,7 @@ def _load_grpc_anew() -> None:
                     setattr(module, attribute, instead[id(value)])
 
 
-def _second_instance(old: ModuleType) -> ModuleType:
+def _load_second_instance(old: ModuleType) -> ModuleType:
     """Load the core from a copy in memory, as the linker reuses known files."""
     assert old.__file__ is not None
     memory = os.memfd_create("grpc", os.MFD_CLOEXEC)

@@ -9,16 +9,16 @@ LARGEST_FRAME = 8 * 1024 * 1024
 HEADER = 4
 
 
-class Malformed(ValueError):
+class MalformedFrame(ValueError):
     """Data that is no frame, or too large a frame."""
 
 
-def framed(body: bytes) -> bytes:
+def encode_frame(body: bytes) -> bytes:
     """Return the frame of `body`."""
     return len(body).to_bytes(HEADER, "big") + body
 
 
-def body_length(header: bytes | bytearray, largest: int) -> int:
+def read_body_length(header: bytes | bytearray, largest: int) -> int:
     """Read the length at the start of a frame.
 
     Raises:
@@ -26,11 +26,11 @@ def body_length(header: bytes | bytearray, largest: int) -> int:
     """
     length = int.from_bytes(header[:HEADER], "big")
     if length > largest:
-        raise Malformed(f"a frame of {length:,} bytes; {largest:,} is the most")
+        raise MalformedFrame(f"a frame of {length:,} bytes; {largest:,} is the most")
     return length
 
 
-class FrameCutter:
+class FrameDecoder:
     """Incremental decoder: yields bodies of frames from arriving bytes.
 
     Of a frame that is not complete it holds what has come, and takes no memory for the rest: a
@@ -48,14 +48,14 @@ class FrameCutter:
             Malformed: nothing that follows can be understood.
         """
         if not self._held and len(data) >= HEADER:
-            length = body_length(data, self.largest)
+            length = read_body_length(data, self.largest)
             if length == len(data) - HEADER:
                 yield data[HEADER:]  # one frame and nothing else: what comes mostly
                 return
         self._held += data
         begin = 0
         while len(self._held) - begin >= HEADER:
-            length = body_length(self._held[begin : begin + HEADER], self.largest)
+            length = read_body_length(self._held[begin : begin + HEADER], self.largest)
             end = begin + HEADER + length
             if end > len(self._held):
                 break

@@ -95,7 +95,7 @@ def publish(target: Path, content: dict[str, object]) -> Path:
     return target
 
 
-def born(pid: int) -> str:
+def read_start_ticks(pid: int) -> str:
     """Return a process's start time in the kernel's ticks; empty: unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -108,7 +108,7 @@ def is_alive(pid: int, born: str) -> bool:
 
     One that has ended and that its parent has not waited for still has its process id.
     """
-    if seen := process.look(pid, born):
+    if seen := process.inspect_process(pid, born):
         return seen not in _OVER
     try:
         os.kill(pid, 0)
@@ -135,7 +135,7 @@ def withdraw(notice: Notice) -> None:
         path.unlink(missing_ok=True)
 
 
-def live() -> list[Notice]:
+def list_live() -> list[Notice]:
     """List the notices of live processes, daemons first, then by port."""
     remove_stale()
     found = (_read(path) for path in directory().glob(_NOTICES))
@@ -164,7 +164,7 @@ def find(port: int) -> Notice | None:
     None also where the runtime directory cannot be used: nobody can have left a notice there.
     """
     try:
-        return next((notice for notice in live() if notice.port == port), None)
+        return next((notice for notice in list_live() if notice.port == port), None)
     except OSError:
         return None
 

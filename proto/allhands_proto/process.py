@@ -7,12 +7,12 @@ from pathlib import Path
 _STATES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "gone", "x": "gone"}
 
 
-def space() -> str:
+def get_pid_namespace() -> str:
     """Return a name of this process's pid namespace; empty: unknown."""
     return _namespace("pid")
 
 
-def network() -> str:
+def get_net_namespace() -> str:
     """Return a name of this process's network namespace; empty: unknown."""
     return _namespace("net")
 
@@ -26,8 +26,8 @@ def _namespace(kind: str) -> str:
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 
 
-def look(pid: int, born: str) -> str:
-    """Return the state of a process started at `born`, see `notice.born`.
+def inspect_process(pid: int, born: str) -> str:
+    """Return the state of a process started at `born`, see `notice.read_start_ticks`.
 
     That is "running", "stopped", "zombie" or "gone"; "" where nobody can tell.
     """

@@ -31,11 +31,11 @@ def open_channel() -> str:
     For the life of the process: without its handler the signal would end it, and a reader may be
     about to send one. It costs one descriptor.
     """
-    return _opened(os.getpid())
+    return _open_once(os.getpid())
 
 
 @functools.cache
-def _opened(pid: int) -> str:
+def _open_once(pid: int) -> str:
     try:
         number = _free_signal()
         memory = os.memfd_create(_NAME, os.MFD_CLOEXEC)
@@ -60,7 +60,7 @@ async def read(pid: int, born: str, channel: str) -> str:
     try:
         if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
             return ""
-        if not _catches(pid, int(number)) or process.look(pid, born) != "running":
+        if not _catches(pid, int(number)) or process.inspect_process(pid, born) != "running":
             return ""
         os.truncate(path, 0)
         os.kill(pid, int(number))
@@ -74,7 +74,7 @@ async def read(pid: int, born: str, channel: str) -> str:
                 break
     except OSError:  # it has ended, or is another user's
         return ""
-    return _written(text)
+    return _format_stack(text)
 
 
 def _read(path: Path) -> str:
@@ -82,7 +82,7 @@ def _read(path: Path) -> str:
         return file.read(_LARGEST).decode(errors="replace")
 
 
-def _written(text: str) -> str:
+def _format_stack(text: str) -> str:
     """Convert faulthandler's output into the form of a traceback."""
     frames = [found for line in text.splitlines() if (found := _FRAME.match(line))]
     return "".join(

@@ -18,7 +18,7 @@ _IPV6_SITE = 64  # bits: whoever has one address there has them all
 C = TypeVar("C")
 
 
-class Unproven(Generic[C]):
+class UnprovenConnections(Generic[C]):
     """Unauthenticated connections of one listener, by host."""
 
     def __init__(self, most: int) -> None:
@@ -36,7 +36,7 @@ class Unproven(Generic[C]):
         return connection in self._site
 
     def add(self, connection: C, host: str, now: float) -> None:
-        site = self._site[connection] = site_of(host)
+        site = self._site[connection] = group_address(host)
         self._by_site.setdefault(site, {})[connection] = now
 
     def discard(self, connection: C) -> None:
@@ -47,7 +47,7 @@ class Unproven(Generic[C]):
             if not there:
                 del self._by_site[site]
 
-    def surplus(self) -> tuple[C, float] | None:
+    def find_surplus(self) -> tuple[C, float] | None:
         """Return the connection to evict, with its time of arrival; None: there is room.
 
         It is the oldest of the host with the most of them, so no host displaces another's.
@@ -58,7 +58,7 @@ class Unproven(Generic[C]):
         return next(iter(there.items()))
 
 
-def site_of(host: str) -> str:
+def group_address(host: str) -> str:
     """Return the unit of accounting of an address: loopback or an IPv6 /64 is one."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -72,7 +72,7 @@ def site_of(host: str) -> str:
     return str(address)
 
 
-def share_of_descriptors(part: int) -> int:
+def limit_to_share(part: int) -> int:
     """Return the `part`-th part of this process's limit of descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _MOST * part if soft == resource.RLIM_INFINITY else soft

@@ -123,7 +123,7 @@ class Coordinator:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._machine = Machine(process.space())
+        self._machine = Machine(process.get_pid_namespace())
         self._tickets = itertools.count(1)
         self._sessions = itertools.count(1)
         self._pending: dict[int, ReplyHandler] = {}
@@ -272,7 +272,7 @@ class Coordinator:
                 self._drained.set()
 
     def _inspect(self, asked: InspectProcess) -> None:
-        found = process.look(asked.pid, asked.start_ticks)
+        found = process.inspect_process(asked.pid, asked.start_ticks)
         self._handle(ProcessInspected(asked.job, asked.member_id, found))
         if not asked.stack_channel or found != "running":
             return
@@ -283,7 +283,7 @@ class Coordinator:
     async def _inspect_stack(self, asked: InspectProcess) -> None:
         """Inspect a process together with its Python stack."""
         stack = await stack_channel.read(asked.pid, asked.start_ticks, asked.stack_channel)
-        found = process.look(asked.pid, asked.start_ticks)
+        found = process.inspect_process(asked.pid, asked.start_ticks)
         self._handle(ProcessInspected(asked.job, asked.member_id, found, stack))
 
     def _check_connections(self) -> None:

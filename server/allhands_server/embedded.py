@@ -16,8 +16,8 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from allhands_proto import forks, notice
-from allhands_proto.certificates import dialled_name
-from allhands_proto.connections import Connections, most_connections
+from allhands_proto.certificates import choose_tls_name
+from allhands_proto.connections import Connections, limit_connections
 from allhands_proto.framing import LARGEST_FRAME
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import coordinator_pb2
@@ -28,8 +28,8 @@ from allhands_server.coordinator import Coordinator
 from allhands_server.kv.listener import KvListener
 from allhands_server.rpc.auth import (
     TokenInterceptor,
-    server_context,
-    server_credentials,
+    make_tls_context,
+    read_credentials,
 )
 from allhands_server.rpc.decoding import DecodingInterceptor
 from allhands_server.rpc.reflection import Reflection
@@ -151,9 +151,9 @@ async def start(config: ServerConfig, coordinator: Coordinator | None = None) ->
     connections = Connections(partial(_warn_evicted, LimitedLog(logger, "dropped connections")))
     interceptors = [
         TokenInterceptor(token, coordinator.on_authentication_failed),
-        DecodingInterceptor(connections.proven),
+        DecodingInterceptor(connections.mark_proven),
     ]
-    options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections())]
+    options = [*_OPTIONS, ("grpc.max_allowed_incoming_connections", limit_connections())]
     forks.use_grpc()
     server = grpc.aio.server(interceptors=interceptors, options=options)
     port = _bind_port(server, config)
@@ -200,10 +200,10 @@ def _post_notice(
         OSError: it cannot be left, and nobody could learn the token.
     """
     pid = os.getpid()
-    posted = notice.Notice(*address, token, pid, config.kind, notice.born(pid))
+    posted = notice.Notice(*address, token, pid, config.kind, notice.read_start_ticks(pid))
     if (tls := _make_kv_tls(config)) is not None:
         cert = os.path.abspath(os.fspath(config.tls_cert or ""))
-        name = dialled_name(tls, cert, posted.host)
+        name = choose_tls_name(tls, cert, posted.host)
         posted = replace(posted, tls_ca=cert, tls_name=name)
     try:
         notice.post(posted)
@@ -229,13 +229,13 @@ def _warn_evicted(log: LimitedLog, host: str, most: int) -> None:
 def _make_kv_tls(config: ServerConfig) -> ssl.SSLContext | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
-    return server_context(config.tls_cert, config.tls_key)
+    return make_tls_context(config.tls_cert, config.tls_key)
 
 
 def _bind_port(server: grpc.aio.Server, config: ServerConfig) -> int:
     try:
         if config.tls_cert is not None and config.tls_key is not None:
-            credentials = server_credentials(config.tls_cert, config.tls_key)
+            credentials = read_credentials(config.tls_cert, config.tls_key)
             return server.add_secure_port(config.target, credentials)
         return server.add_insecure_port(config.target)
     except RuntimeError as error:

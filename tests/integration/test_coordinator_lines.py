@@ -13,7 +13,7 @@ import pytest
 from allhands.coordinator.client import Control
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.until import poll_until
-from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameCutter, framed
+from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameDecoder, encode_frame
 from allhands_proto.line_proof import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1 import kv_pb2 as wire
@@ -41,12 +41,12 @@ class RawLine:
         self.secret = found.kv_secret
         self.socket = socket.create_connection(("127.0.0.1", found.kv_port), timeout=20)
         self.name = f"127.0.0.1:{self.socket.getsockname()[1]}"
-        self._cutter = FrameCutter()
+        self._cutter = FrameDecoder()
         self._bodies: Iterator[bytes] = iter(())
         self._replies: list[wire.Reply] = []
 
     def say(self, *calls: wire.Call) -> None:
-        self.socket.sendall(framed(wire.Calls(calls=calls).SerializeToString()))
+        self.socket.sendall(encode_frame(wire.Calls(calls=calls).SerializeToString()))
 
     def greet(self) -> wire.KvWelcome:
         """Say the hello, see the other side's proof, and show one."""
@@ -54,11 +54,11 @@ class RawLine:
 
     def challenge(self) -> wire.KvChallenge:
         hello = wire.KvHello(nonce=_NONCE).SerializeToString()
-        self.socket.sendall(PREFACE + framed(hello))
+        self.socket.sendall(PREFACE + encode_frame(hello))
         return wire.KvChallenge.FromString(self.body())
 
     def prove(self, proof: bytes) -> wire.KvWelcome:
-        self.socket.sendall(framed(wire.KvProof(proof=proof).SerializeToString()))
+        self.socket.sendall(encode_frame(wire.KvProof(proof=proof).SerializeToString()))
         return wire.KvWelcome.FromString(self.body())
 
     def hear(self, count: int) -> list[wire.Reply]:
@@ -156,7 +156,7 @@ def test_calls_in_the_wake_of_a_wrong_proof_are_not_carried_out(
     calls = wire.Calls(calls=[put(1, job_name, "key")]).SerializeToString()
     hello = wire.KvHello(nonce=_NONCE).SerializeToString()
     proof = wire.KvProof(proof=bytes(32)).SerializeToString()
-    stranger.socket.sendall(PREFACE + b"".join(map(framed, (hello, proof, calls))))
+    stranger.socket.sendall(PREFACE + b"".join(map(encode_frame, (hello, proof, calls))))
     assert stranger.is_closed()
     assert control.count() == 0
 
@@ -168,8 +168,11 @@ def test_calls_in_the_wake_of_a_wrong_proof_are_not_carried_out(
         (b"\x00\xff" * 500, "not for this port"),
         (PREFACE + b"\xff\xff\xff\xff", "4,294,967,295 bytes"),
         (PREFACE + (257).to_bytes(4, "big"), "257 bytes"),  # no hello is so long
-        (PREFACE + framed(b"\xff" * 100), ""),
-        (PREFACE + framed(wire.KvHello(nonce=b"short").SerializeToString()), "nonce of 5 bytes"),
+        (PREFACE + encode_frame(b"\xff" * 100), ""),
+        (
+            PREFACE + encode_frame(wire.KvHello(nonce=b"short").SerializeToString()),
+            "nonce of 5 bytes",
+        ),
     ],
     ids=["http", "noise", "huge frame", "long hello", "no message", "short nonce"],
 )
@@ -202,7 +205,7 @@ def test_who_connects_and_says_nothing_is_dropped(daemon: DaemonProcess, strange
 
 def test_a_hello_may_come_byte_by_byte(stranger: RawLine) -> None:
     hello = wire.KvHello(nonce=_NONCE).SerializeToString()
-    for byte in PREFACE + framed(hello):
+    for byte in PREFACE + encode_frame(hello):
         stranger.socket.sendall(bytes([byte]))
     challenge = wire.KvChallenge.FromString(stranger.body())
     proof = prove(stranger.secret, "caller", _NONCE, challenge.nonce)
@@ -373,7 +376,7 @@ def test_a_call_that_cannot_be_decoded_is_refused_and_the_line_goes_on(
     garbled = b"\x08\x07\x1a" + bytes([len(request)]) + request
     calls = [put(1, job_name, "k").SerializeToString(), garbled, get(2, job_name, "k")]
     encoded = [one if isinstance(one, bytes) else one.SerializeToString() for one in calls]
-    line.socket.sendall(framed(wire.EncodedCalls(calls=encoded).SerializeToString()))
+    line.socket.sendall(encode_frame(wire.EncodedCalls(calls=encoded).SerializeToString()))
     replies = {reply.id: reply for reply in line.hear(3)}
     assert replies[7].refused.code == _INVALID
     assert not replies[1].HasField("refused")

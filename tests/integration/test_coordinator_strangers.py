@@ -23,7 +23,7 @@ from allhands.errors import CoordinatorUnavailable
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.raw_member import RawMember
 from allhands.testing.until import poll_until
-from allhands_proto.framing import PREFACE, FrameCutter, framed
+from allhands_proto.framing import PREFACE, FrameDecoder, encode_frame
 from allhands_proto.line_proof import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2
 from allhands_proto.v1 import kv_pb2 as wire
@@ -87,7 +87,7 @@ def reset(port: int, count: int) -> None:
 def greet(port: int, secret: bytes) -> socket.socket:
     """Open a line and show the proof."""
     line = socket.create_connection(("127.0.0.1", port), timeout=30)
-    cutter = FrameCutter()
+    cutter = FrameDecoder()
     nonce = bytes(NONCE_BYTES)
 
     def body() -> bytes:
@@ -97,10 +97,10 @@ def greet(port: int, secret: bytes) -> socket.socket:
             for found in cutter.feed(come):
                 return found
 
-    line.sendall(PREFACE + framed(wire.KvHello(nonce=nonce).SerializeToString()))
+    line.sendall(PREFACE + encode_frame(wire.KvHello(nonce=nonce).SerializeToString()))
     challenge = wire.KvChallenge.FromString(body())
     proof = prove(secret, "caller", nonce, challenge.nonce)
-    line.sendall(framed(wire.KvProof(proof=proof).SerializeToString()))
+    line.sendall(encode_frame(wire.KvProof(proof=proof).SerializeToString()))
     assert not wire.KvWelcome.FromString(body()).HasField("refused")
     return line
 

@@ -26,7 +26,7 @@ from allhands.coordinator.kv.calls import KvCallError, KvPort
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.until import poll_until
-from allhands_proto.framing import HEADER, PREFACE, framed
+from allhands_proto.framing import HEADER, PREFACE, encode_frame
 from allhands_proto.line_proof import prove
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import kv_pb2
@@ -346,9 +346,9 @@ def test_a_reply_that_is_none_of_ours_breaks_the_line(listener: socket.socket) -
             hello = kv_pb2.KvHello.FromString(come[len(PREFACE) + HEADER :])
             proof = prove(_SECRET, "coordinator", hello.nonce, b"nonce")
             challenge = kv_pb2.KvChallenge(nonce=b"nonce", proof=proof)
-            connected.sendall(framed(challenge.SerializeToString()))
+            connected.sendall(encode_frame(challenge.SerializeToString()))
             connected.recv(HEADER + 34, socket.MSG_WAITALL)
-            connected.sendall(framed(b""))  # welcome
+            connected.sendall(encode_frame(b""))  # welcome
             connected.recv(100)
             connected.sendall(b"\xff\xff\xff\xff")
             connected.recv(100)

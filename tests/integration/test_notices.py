@@ -46,7 +46,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 def notice_of(process: "subprocess.Popen[bytes]", port: int) -> notice.Notice:
     return notice.Notice(
-        "127.0.0.1", port, "token", process.pid, "embedded", notice.born(process.pid)
+        "127.0.0.1", port, "token", process.pid, "embedded", notice.read_start_ticks(process.pid)
     )
 
 
@@ -59,7 +59,7 @@ def test_a_killed_process_is_not_alive_though_its_parent_has_not_waited_for_it(
     killed, running = start(*SLEEP), start(*SLEEP)
     path, kept = notice.post(notice_of(killed, 1)), notice.post(notice_of(running, 2))
     kill(killed)
-    assert [one.port for one in notice.live()] == [2]
+    assert [one.port for one in notice.list_live()] == [2]
     assert not path.exists()
     assert kept.exists()
 
@@ -70,10 +70,13 @@ def test_the_file_of_a_killed_rank_0_is_removed(
     killed, running = start(*SLEEP), start(*SLEEP)
     paths = []
     for process in (killed, running):
-        content: dict[str, object] = {"pid": process.pid, "born": notice.born(process.pid)}
+        content: dict[str, object] = {
+            "pid": process.pid,
+            "born": notice.read_start_ticks(process.pid),
+        }
         paths.append(notice.publish(folder / f"gathering-{process.pid}.json", content))
     kill(killed)
-    notice.live()
+    notice.list_live()
     assert [path.exists() for path in paths] == [False, True]
 
 

@@ -863,4 +863,4 @@ def count_attempt() -> int:
 def identify_parent_process() -> str:
     """Name the process that started this one, not to be mistaken for an earlier one of its id."""
     pid = os.getppid()
-    return f"{pid}.{notice.born(pid)}"
+    return f"{pid}.{notice.read_start_ticks(pid)}"

@@ -413,7 +413,7 @@ class Control:
     ) -> bool:
         """Tell how a process of the job ended; return whether it is one of its members.
 
-        Which one it is say `process.space` and `notice.born`; a status of -n is signal n.
+        `space` and `born` are of `process` and `notice`; status -n: ended by signal n.
 
         Raises:
             NotFound: the coordinator knows no such job.

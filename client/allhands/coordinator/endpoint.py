@@ -25,7 +25,7 @@ from allhands.errors import (
 )
 from allhands.escapes import escape_lines
 from allhands_proto import forks, notice
-from allhands_proto.certificates import client_context
+from allhands_proto.certificates import make_client_context
 from allhands_proto.loopback import is_loopback, resolve_loopback
 
 _URL_FORMAT = "ah://HOST:PORT or ah://HOST:PORT/JOB"
@@ -106,7 +106,7 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
         OSError: the bundle of authorities cannot be read.
     """
     assert endpoint.tls_ca is not None
-    return client_context(endpoint.tls_ca)
+    return make_client_context(endpoint.tls_ca)
 
 
 def is_insecure(environ: Mapping[str, str]) -> bool:
@@ -143,7 +143,7 @@ def find_coordinator(
                 environ.get("ALLHANDS_TLS_NAME") or None,
             )
         )
-    found = _choose_notice(notice.live())
+    found = _choose_notice(notice.list_live())
     address = Address(_to_dialable(found.host), found.port)
     # What is sent to an address of this host does not leave it.
     return _merge_notice(Endpoint(address, token or found.token, insecure=True), found)

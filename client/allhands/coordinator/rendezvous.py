@@ -252,7 +252,7 @@ def _publish_rendezvous_file(path: Path, endpoint: Endpoint) -> None:
         "url": endpoint.address.url,
         "token": endpoint.token,
         "pid": os.getpid(),
-        "born": notice.born(os.getpid()),
+        "born": notice.read_start_ticks(os.getpid()),
     }
     notice.publish(path, content)
 

@@ -65,7 +65,7 @@ class WorldMember:
     pid_namespace: str = ""
     """Names the processes that can look at this one."""
     start_ticks: str = ""
-    """When it began; see `notice.born`."""
+    """When it began; see `notice.read_start_ticks`."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (host {self.host}, pid {self.pid})"
@@ -565,14 +565,14 @@ class Session:
                 logger.warning("the coordinator says %r, which this worker does not know", other)
 
     async def _inspect(self, request: wire.InspectPeer) -> None:
-        found = process.look(request.pid, request.start_ticks)
+        found = process.inspect_process(request.pid, request.start_ticks)
         inspected = wire.PeerInspected(member_id=request.member_id, process_state=found)
         await self._send_and_wait(wire.SessionRequest(peer_inspected=inspected))
         if request.stack_channel and found == "running":
             inspected.stack = await stack_channel.read(
                 request.pid, request.start_ticks, request.stack_channel
             )
-            inspected.process_state = process.look(request.pid, request.start_ticks)
+            inspected.process_state = process.inspect_process(request.pid, request.start_ticks)
             await self._send_and_wait(wire.SessionRequest(peer_inspected=inspected))
 
     async def flush(self) -> None:

@@ -30,14 +30,14 @@ class ExitReporter:
             job_endpoint.tls_name,
         )
         self._job = job_endpoint.job
-        self._pid_namespace = process.space()
+        self._pid_namespace = process.get_pid_namespace()
         self._start_ticks: dict[int, str] = {}
         self._control: Control | None = None
         self._lock = threading.Lock()
 
     def add_process(self, pid: int) -> None:
         """Learn of a process that was started."""
-        self._start_ticks[pid] = notice.born(pid)
+        self._start_ticks[pid] = notice.read_start_ticks(pid)
 
     async def report_exit(self, pid: int, status: int) -> None:
         """Tell how one ended; waits for the answer, but not for long, and never fails."""

@@ -32,7 +32,7 @@ def judge_call(
     judged = []
     for one in members:
         seen = (
-            process.look(one.pid, one.start_ticks)
+            process.inspect_process(one.pid, one.start_ticks)
             if one.pid_namespace and one.pid_namespace == pid_namespace
             else ""
         )
@@ -55,7 +55,7 @@ def judge_call(
 def judge_broken_link(member: WorldMember, reason: str, pid_namespace: str) -> Verdict:
     """Judge a member to which the link broke."""
     seen = (
-        process.look(member.pid, member.start_ticks)
+        process.inspect_process(member.pid, member.start_ticks)
         if member.pid_namespace and member.pid_namespace == pid_namespace
         else ""
     )

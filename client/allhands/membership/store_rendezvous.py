@@ -196,7 +196,7 @@ def _choose_address(
     address = find_address_towards(host)
     give = "start one with `allhands serve` and set ALLHANDS_URL=ah://host:port on all ranks"
     if ipaddress.ip_address(address).is_loopback:
-        if word["network"] != process.network():
+        if word["network"] != process.get_net_namespace():
             raise ValueError(
                 f"{both} have no coordinator in common, and at {address}, where rank 0 is reached "
                 f"on the way to {host}, it can be reached by nobody else: {give}, or give the "
@@ -244,7 +244,7 @@ def _run_other_rank(
         {
             "word": word,
             "here": _identify_locality(),
-            "network": process.network(),
+            "network": process.get_net_namespace(),
             "host": socket.gethostname(),
         }
     )
@@ -321,9 +321,11 @@ def _find_coordinator(store: object) -> Endpoint | None:
 
 def _identify_locality() -> str:
     """Name the processes that can read this one's files and reach its loopback."""
-    network = process.network() or socket.gethostname()
+    network = process.get_net_namespace() or socket.gethostname()
     try:
         folder = notice.directory().stat()
     except OSError:
-        return f"{network}/{process.space()}:{os.getpid()}"  # it shares files with nobody
+        return (
+            f"{network}/{process.get_pid_namespace()}:{os.getpid()}"  # it shares files with nobody
+        )
     return f"{network}/{folder.st_dev}:{folder.st_ino}"

@@ -118,7 +118,7 @@ class Worker:
         """What peers said of calls of groups not open here yet: of which, by its hash, and who."""
         self._has_told_cause = False
         self._own_aborts: list[tuple[Sequence[int], MessageKey, bytes]] = []  # own aborts
-        self._pid_namespace = process.space()
+        self._pid_namespace = process.get_pid_namespace()
         self._coordinator_gone = asyncio.Event()
         self._pongs: dict[int, wire.Heartbeat] = {}  # of peers that were pinged
         self._pong_arrived = asyncio.Event()
@@ -169,8 +169,8 @@ class Worker:
                 memory="" if arena is None else str(arena.segment_address),
                 elastic=config.is_elastic,
                 max_members=config.max_size,
-                pid_namespace=process.space(),
-                start_ticks=notice.born(os.getpid()),
+                pid_namespace=process.get_pid_namespace(),
+                start_ticks=notice.read_start_ticks(os.getpid()),
                 exit_is_reported=LAUNCH_VARIABLE in os.environ,
                 stack_channel=stack_channel.open_channel(),
             )

@@ -26,7 +26,7 @@ from allhands.coordinator.kv.calls import KvCall, KvCallError, P, Q, make_deadli
 from allhands.coordinator.kv.values import encode, pair_up
 from allhands.deadlines import Timeout, clip_or_raise, to_seconds
 from allhands_proto import forks
-from allhands_proto.framing import Malformed
+from allhands_proto.framing import MalformedFrame
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import coordinator_pb2_grpc
 
@@ -217,7 +217,7 @@ class AsyncCoordinatorStore:
                 tls = tls_context(self._endpoint)
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await AsyncKvConnection.open(self._endpoint, port, tls)
-        except (OSError, Malformed, DecodeError) as error:
+        except (OSError, MalformedFrame, DecodeError) as error:
             logger.info(
                 "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
                 port.port,

@@ -49,7 +49,7 @@ class Database:
                 sql.execute(table)
             self._user_id = sql.execute(
                 "INSERT INTO users (host, pid, born) VALUES (?, ?, ?)",
-                (socket.gethostname(), self._pid, notice.born(self._pid)),
+                (socket.gethostname(), self._pid, notice.read_start_ticks(self._pid)),
             ).lastrowid
 
     @contextmanager
@@ -149,4 +149,4 @@ def _is_gone(user: tuple[str, int, str, int]) -> bool:
         return True
     except PermissionError:
         pass  # it lives, as somebody else
-    return born not in ("", notice.born(pid))
+    return born not in ("", notice.read_start_ticks(pid))

@@ -26,7 +26,7 @@ from allhands.transport.frame import (
 from allhands.transport.handshake import Identity
 from allhands.transport.link import HandshakeStalled, LinkBroken, Receiver
 from allhands_proto import forks
-from allhands_proto.connections import Connections, most_connections
+from allhands_proto.connections import Connections, limit_connections
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.v1 import peer_pb2
 
@@ -72,7 +72,7 @@ class GrpcListener:
     def __init__(self) -> None:
         self._log = LimitedLog(logger, "refused links")
         self._connections = Connections(self._on_evicted)
-        bound = ("grpc.max_allowed_incoming_connections", most_connections())
+        bound = ("grpc.max_allowed_incoming_connections", limit_connections())
         forks.use_grpc()
         self._server = grpc.aio.server(options=[*_LISTENING_OPTIONS, bound])
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
@@ -135,7 +135,7 @@ class GrpcListener:
             self._log.warning("refused a link from %s: %s", context.peer(), reason)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"link refused: {reason}")
         assert self._receiver is not None
-        self._connections.proven(context.peer())
+        self._connections.mark_proven(context.peer())
         self._inbound.add(peer)
         self._no_links.clear()
         reason = "its stream ended"

@@ -24,7 +24,7 @@ from allhands.transport.socket_greeting import STEP_SECONDS, receive_step, send_
 from allhands.transport.socket_inbound import READ_BUFFER_BYTES, WENT_AWAY, InboundLink
 from allhands.transport.socket_link import SocketLink, fit_buffer
 from allhands_proto.limited_log import LimitedLog
-from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
+from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
 from allhands_proto.v1 import peer_pb2
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class SocketListener:
         self._identity: Identity | None = None
         self._receiver: Receiver | None = None
         self._admitting = asyncio.Event()
-        self._handshaking: Unproven[asyncio.Task[None]] = Unproven(0)
+        self._handshaking: UnprovenConnections[asyncio.Task[None]] = UnprovenConnections(0)
         self._admitted_at = 0.0
         self._is_full = False
         """Whether links wait because too many connections have not proven themselves."""
@@ -191,10 +191,8 @@ class SocketListener:
     def _make_room(self) -> bool:
         """Drop the connection that has to make room; accept later where each is too new."""
         ranks = 0 if self._identity is None else self._identity.world_size
-        self._handshaking.most = min(
-            MAX_UNPROVEN + 2 * ranks, share_of_descriptors(_DESCRIPTOR_SHARE)
-        )
-        surplus = self._handshaking.surplus()
+        self._handshaking.most = min(MAX_UNPROVEN + 2 * ranks, limit_to_share(_DESCRIPTOR_SHARE))
+        surplus = self._handshaking.find_surplus()
         if surplus is None:
             return True
         oldest, since = surplus

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from allhands_proto import framing
 from allhands_proto.limited_log import LimitedLog
 from allhands_proto.line_proof import NONCE_BYTES, is_proof, new_nonce, prove
-from allhands_proto.unproven import GRACE_SECONDS, Unproven, share_of_descriptors
+from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
 from allhands_proto.v1 import kv_pb2 as wire
 from allhands_server.config import format_authority
 from allhands_server.coordinator import Coordinator
@@ -73,7 +73,9 @@ class KvListener:
         self.secret = secret
         self.port = 0
         self._connections: set[KvConnection] = set()
-        self._unproven: Unproven[KvConnection] = Unproven(share_of_descriptors(_PART))
+        self._unproven: UnprovenConnections[KvConnection] = UnprovenConnections(
+            limit_to_share(_PART)
+        )
         self._opening: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
@@ -157,7 +159,7 @@ class KvListener:
 
     def _make_room(self) -> bool:
         """Evict the connection chosen to make room; if all are too new, accept later."""
-        surplus = self._unproven.surplus()
+        surplus = self._unproven.find_surplus()
         if surplus is None:
             return True
         line, since = surplus
@@ -223,7 +225,7 @@ class KvConnection(asyncio.Protocol):
         """Of the peer."""
         self._hello_timer: asyncio.TimerHandle | None = None
         self._preface = framing.PREFACE  # what has not come of it yet
-        self._cutter = framing.FrameCutter(_LARGEST_HELLO)
+        self._cutter = framing.FrameDecoder(_LARGEST_HELLO)
         self._todo: deque[Iterator[wire.Call]] = deque()
         self._requests: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
         self._waiting: dict[int, int] = {}  # id -> ticket
@@ -269,7 +271,7 @@ class KvConnection(asyncio.Protocol):
                     self._todo.append(iter(self._decode_calls(body)))
                 else:
                     self._on_handshake(body)
-        except (framing.Malformed, DecodeError) as error:
+        except (framing.MalformedFrame, DecodeError) as error:
             self._refuse(str(error))
             return
         self._run_calls()
@@ -303,7 +305,7 @@ class KvConnection(asyncio.Protocol):
 
     def _send_challenge(self, theirs: bytes) -> None:
         if len(theirs) != NONCE_BYTES:
-            raise framing.Malformed(f"a nonce of {len(theirs)} bytes, not of {NONCE_BYTES}")
+            raise framing.MalformedFrame(f"a nonce of {len(theirs)} bytes, not of {NONCE_BYTES}")
         ours = new_nonce()
         self._nonces = theirs, ours
         proof = prove(self._secret, "coordinator", theirs, ours)
@@ -313,7 +315,7 @@ class KvConnection(asyncio.Protocol):
         if not is_proof(proof, self._secret, "caller", theirs, ours):
             refused = wire.Refused(code=_UNAUTHENTICATED, text=_NO_PROOF)
             self._write(wire.KvWelcome(refused=refused).SerializeToString())
-            raise framing.Malformed(_NO_PROOF)
+            raise framing.MalformedFrame(_NO_PROOF)
         assert self._hello_timer is not None
         self._hello_timer.cancel()
         self._cutter.largest = framing.LARGEST_FRAME
@@ -463,7 +465,7 @@ class KvConnection(asyncio.Protocol):
 
     def _write(self, body: bytes) -> None:
         assert self._transport is not None
-        self._transport.write(framing.framed(body))
+        self._transport.write(framing.encode_frame(body))
 
 
 def _fill_refused(message: wire.Refused, refusal: Refusal) -> int:

@@ -122,7 +122,7 @@ def _release(due: "asyncio.Future[None]") -> None:
         due.set_result(None)
 
 
-def server_credentials(cert: Path | str, key: Path | str) -> grpc.ServerCredentials:
+def read_credentials(cert: Path | str, key: Path | str) -> grpc.ServerCredentials:
     """Read the PEM files of a certificate chain and its key.
 
     Raises:
@@ -131,7 +131,7 @@ def server_credentials(cert: Path | str, key: Path | str) -> grpc.ServerCredenti
     return grpc.ssl_server_credentials([(Path(key).read_bytes(), Path(cert).read_bytes())])
 
 
-def server_context(cert: Path | str, key: Path | str) -> ssl.SSLContext:
+def make_tls_context(cert: Path | str, key: Path | str) -> ssl.SSLContext:
     """Read the same for sockets without gRPC.
 
     Raises:

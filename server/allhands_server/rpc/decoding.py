@@ -56,7 +56,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
         served = _ignore_peer if method.startswith(OPEN_TO_ALL) else self._on_call
 
-        async def whole(request: bytes, context: Context) -> Any:
+        async def decode_one(request: bytes, context: Context) -> Any:
             """Decode the one request of a call."""
             served(context.peer())
             try:
@@ -64,7 +64,9 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
             except DecodeError:
                 await self._refuse(method, context)
 
-        async def each(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+        async def decode_each(
+            requests: AsyncIterator[bytes], context: Context
+        ) -> AsyncIterator[Any]:
             async for request in requests:
                 try:
                     message = decode(request)
@@ -77,36 +79,36 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
         if inner.request_streaming and inner.response_streaming:
             serve: Behaviour = inner.stream_stream
 
-            async def streams(requests: AsyncIterator[bytes], context: Context) -> Any:
+            async def serve_streams(requests: AsyncIterator[bytes], context: Context) -> Any:
                 served(context.peer())
                 try:
-                    async for reply in serve(each(requests, context), context):
+                    async for reply in serve(decode_each(requests, context), context):
                         yield reply
                 except Refused as refused:
                     await context.abort(grpc.StatusCode[refused.refusal.status.value], str(refused))
 
-            return grpc.stream_stream_rpc_method_handler(streams, None, encode)
+            return grpc.stream_stream_rpc_method_handler(serve_streams, None, encode)
         assert not inner.request_streaming, f"no method of this port is as {method} is"
         if not inner.response_streaming:
             answer: Behaviour = inner.unary_unary
 
-            async def unary(request: bytes, context: Context) -> Any:
-                return await answer(await whole(request, context), context)
+            async def serve_unary(request: bytes, context: Context) -> Any:
+                return await answer(await decode_one(request, context), context)
 
-            return grpc.unary_unary_rpc_method_handler(unary, None, encode)
+            return grpc.unary_unary_rpc_method_handler(serve_unary, None, encode)
         tell: Behaviour = inner.unary_stream
         if not inspect.isasyncgenfunction(tell):
 
-            async def writes(request: bytes, context: Context) -> None:
-                await tell(await whole(request, context), context)
+            async def serve_writer(request: bytes, context: Context) -> None:
+                await tell(await decode_one(request, context), context)
 
-            return grpc.unary_stream_rpc_method_handler(writes, None, encode)
+            return grpc.unary_stream_rpc_method_handler(serve_writer, None, encode)
 
-        async def stream(request: bytes, context: Context) -> Any:
-            async for reply in tell(await whole(request, context), context):
+        async def serve_stream(request: bytes, context: Context) -> Any:
+            async for reply in tell(await decode_one(request, context), context):
                 yield reply
 
-        return grpc.unary_stream_rpc_method_handler(stream, None, encode)
+        return grpc.unary_stream_rpc_method_handler(serve_stream, None, encode)
 
     async def _refuse(self, method: str, context: Context) -> None:
         self._warn(method, context)

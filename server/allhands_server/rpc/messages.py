@@ -19,7 +19,7 @@ _PRESENCE = {
 }
 
 
-def join_from(message: wire.Join, address: str) -> member_messages.Join:
+def decode_join(message: wire.Join, address: str) -> member_messages.Join:
     return member_messages.Join(
         job=message.job,
         rank=message.rank,
@@ -41,17 +41,17 @@ def join_from(message: wire.Join, address: str) -> member_messages.Join:
     )
 
 
-def remark_from(message: wire.SessionRequest) -> member_messages.MemberMessage | None:
+def decode_member_message(message: wire.SessionRequest) -> member_messages.MemberMessage | None:
     """Convert a member's message; None: unknown to this version, or a second Join."""
     match message.WhichOneof("request"):
         case "heartbeat":
             beat = message.heartbeat
             return member_messages.Heartbeat(
                 probe=beat.probe,
-                progress=tuple(map(progress_from, beat.progress)),
+                progress=tuple(map(decode_progress, beat.progress)),
                 stack=beat.stack,
                 sent_at=beat.sent_at,
-                call_starts=tuple(map(_begun_from, beat.call_starts)),
+                call_starts=tuple(map(_decode_call_starts, beat.call_starts)),
             )
         case "open_group":
             return member_messages.OpenGroup(
@@ -68,7 +68,7 @@ def remark_from(message: wire.SessionRequest) -> member_messages.MemberMessage |
         case "leave":
             leave = message.leave
             return member_messages.Leave(
-                tuple(map(progress_from, leave.progress)),
+                tuple(map(decode_progress, leave.progress)),
                 leave.error,
                 leave.traceback,
                 leave.aborts,
@@ -93,13 +93,13 @@ def remark_from(message: wire.SessionRequest) -> member_messages.MemberMessage |
             return None
 
 
-def _begun_from(message: wire.CallStarts) -> values.CallStarts:
+def _decode_call_starts(message: wire.CallStarts) -> values.CallStarts:
     return values.CallStarts(
         message.group, tuple(zip(message.sequences, message.times, strict=False))
     )
 
 
-def progress_from(message: wire.Progress) -> values.Progress:
+def decode_progress(message: wire.Progress) -> values.Progress:
     return values.Progress(
         group=message.group,
         sequence=message.sequence,
@@ -110,7 +110,7 @@ def progress_from(message: wire.Progress) -> values.Progress:
     )
 
 
-def progress(one: values.Progress) -> wire.Progress:
+def encode_progress(one: values.Progress) -> wire.Progress:
     return wire.Progress(
         group=one.group,
         sequence=one.sequence,
@@ -120,13 +120,13 @@ def progress(one: values.Progress) -> wire.Progress:
     )
 
 
-def session_event(notification: effects.Notification) -> wire.SessionEvent:
+def encode_notification(notification: effects.Notification) -> wire.SessionEvent:
     match notification:
         case effects.Joined():
-            return wire.SessionEvent(joined=_joined(notification))
+            return wire.SessionEvent(joined=_encode_joined(notification))
         case effects.WorldFormed(epoch, size, members, group):
             formed = wire.WorldFormed(
-                epoch=epoch, world_size=size, members=map(member, members), group=group
+                epoch=epoch, world_size=size, members=map(encode_member, members), group=group
             )
             return wire.SessionEvent(world_formed=formed)
         case effects.CallerRefused(address, why):
@@ -148,7 +148,7 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
                 rank=rank,
                 host=host,
                 pid=pid,
-                progress=map(progress, final),
+                progress=map(encode_progress, final),
                 error=error,
                 epoch=epoch,
                 traceback=traceback,
@@ -195,7 +195,7 @@ def session_event(notification: effects.Notification) -> wire.SessionEvent:
             return wire.SessionEvent(collect_report=collect)
 
 
-def _joined(joined: effects.Joined) -> wire.Joined:
+def _encode_joined(joined: effects.Joined) -> wire.Joined:
     return wire.Joined(
         member_id=joined.member_id,
         rank=joined.rank,
@@ -209,7 +209,7 @@ def _joined(joined: effects.Joined) -> wire.Joined:
     )
 
 
-def member(view: values.MemberView) -> wire.Member:
+def encode_member(view: values.MemberView) -> wire.Member:
     return wire.Member(
         member_id=view.member_id,
         rank=view.rank,
@@ -220,7 +220,7 @@ def member(view: values.MemberView) -> wire.Member:
         hosts_coordinator=view.hosts_coordinator,
         memory=view.memory,
         last_heartbeat=view.last_heartbeat,
-        progress=map(progress, view.progress),
+        progress=map(encode_progress, view.progress),
         state=_PRESENCE[view.presence],
         reason=view.reason,
         data_port=view.data_port,
@@ -234,17 +234,17 @@ def member(view: values.MemberView) -> wire.Member:
     )
 
 
-def member_report(one: values.MemberReport) -> wire.MemberReport:
+def encode_member_report(one: values.MemberReport) -> wire.MemberReport:
     return wire.MemberReport(rank=one.rank, report=one.report, missing_reason=one.missing_reason)
 
 
-def job(view: values.JobView) -> wire.Job:
+def encode_job(view: values.JobView) -> wire.Job:
     return wire.Job(
         job=view.job,
         state=view.state,
         epoch=view.epoch,
         world_size=view.world_size,
-        members=map(member, view.members),
+        members=map(encode_member, view.members),
         groups=map(encode_group, view.groups),
         heartbeat_window=view.heartbeat_window,
         keys=view.keys,
@@ -254,7 +254,7 @@ def job(view: values.JobView) -> wire.Job:
     )
 
 
-def reform_from(message: wire.GroupChangeRequest) -> requests.ChangeGroup:
+def decode_group_change(message: wire.GroupChangeRequest) -> requests.ChangeGroup:
     return requests.ChangeGroup(
         job=message.job,
         member_id=message.member_id,
@@ -267,11 +267,11 @@ def reform_from(message: wire.GroupChangeRequest) -> requests.ChangeGroup:
     )
 
 
-def reformed(found: values.GroupChange) -> wire.GroupChange:
+def encode_group_change(found: values.GroupChange) -> wire.GroupChange:
     return wire.GroupChange(
         flag=found.flag,
         epoch=found.epoch,
         group=found.group,
-        members=map(member, found.members),
+        members=map(encode_member, found.members),
         committed=found.committed,
     )

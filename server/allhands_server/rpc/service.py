@@ -86,11 +86,11 @@ class CoordinatorService(CoordinatorServicer):
             address = _get_worker_address(join, context)
         except Refused as refused:
             await _abort(context, refused.refusal)
-        stream = self._coordinator.join(messages.join_from(join, address), context.peer())
+        stream = self._coordinator.join(messages.decode_join(join, address), context.peer())
         listening = asyncio.create_task(self._listen(stream.number, request_iterator, context))
         try:
             async for batch in stream.iterate_batches():
-                events = [self._session_event(notification) for notification in batch]
+                events = [self._encode_once(notification) for notification in batch]
                 if join.takes_batches and len(events) > 1:
                     yield wire.SessionEvent(batch=events)
                 else:
@@ -125,23 +125,23 @@ class CoordinatorService(CoordinatorServicer):
         """Pass on a member's messages until the end of its half of the stream."""
         try:
             async for request in requests:
-                remark = messages.remark_from(request)
+                remark = messages.decode_member_message(request)
                 if remark is not None:
                     self._coordinator.on_message(session, remark)
         except Refused as refused:
             self._coordinator.on_session_broken(session, refused.refusal)
         self._coordinator.on_session_broken(session)
 
-    def _session_event(self, notification: Notification) -> wire.SessionEvent:
+    def _encode_once(self, notification: Notification) -> wire.SessionEvent:
         if not isinstance(notification, _SENT_TO_MANY):
-            return messages.session_event(notification)
+            return messages.encode_notification(notification)
         # All members are told the same: translate it once, not once for each.
         known = self._encoded.get(id(notification))
         if known is None:
             if len(self._encoded) >= _ENCODED_KEPT:
                 del self._encoded[next(iter(self._encoded))]
             # With the notification itself: no other can have its id as long as it stands here.
-            known = (notification, messages.session_event(notification))
+            known = (notification, messages.encode_notification(notification))
             self._encoded[id(notification)] = known
         return known[1]
 
@@ -220,13 +220,15 @@ class CoordinatorService(CoordinatorServicer):
 
     async def ListJobs(self, request: wire.ListJobsRequest, context: Context) -> wire.ListJobsReply:
         jobs = await self._ask(requests.ListJobs(), context)
-        return wire.ListJobsReply(jobs=map(messages.job, jobs))
+        return wire.ListJobsReply(jobs=map(messages.encode_job, jobs))
 
     async def DescribeJob(self, request: wire.DescribeJobRequest, context: Context) -> wire.Job:
-        return messages.job(await self._ask(requests.DescribeJob(request.job), context))
+        return messages.encode_job(await self._ask(requests.DescribeJob(request.job), context))
 
     async def Reform(self, request: wire.GroupChangeRequest, context: Context) -> wire.GroupChange:
-        return messages.reformed(await self._ask(messages.reform_from(request), context))
+        return messages.encode_group_change(
+            await self._ask(messages.decode_group_change(request), context)
+        )
 
     async def CollectReports(
         self, request: wire.CollectReportsRequest, context: Context
@@ -235,9 +237,9 @@ class CoordinatorService(CoordinatorServicer):
         reports = await self._ask(asked, context)
         # Afterwards: with the answers came news of how late members are.
         job = await self._ask(requests.DescribeJob(request.job), context)
-        yield wire.CollectReportsReply(job=messages.job(job))
+        yield wire.CollectReportsReply(job=messages.encode_job(job))
         for report in reports:
-            yield wire.CollectReportsReply(report=messages.member_report(report))
+            yield wire.CollectReportsReply(report=messages.encode_member_report(report))
 
     async def AwaitVerdict(
         self, request: wire.AwaitVerdictRequest, context: Context

@@ -32,7 +32,7 @@ class AsyncKvConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._cutter = framing.FrameCutter()
+        self._cutter = framing.FrameDecoder()
         self._handshake_frames: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self._is_authenticated = False
         self._is_paused = False
@@ -69,10 +69,10 @@ class AsyncKvConnection(asyncio.Protocol):
     async def _authenticate(self, secret: bytes) -> None:
         ours = new_nonce()
         hello = wire.KvHello(nonce=ours).SerializeToString()
-        self._write(framing.PREFACE + framing.framed(hello))
+        self._write(framing.PREFACE + framing.encode_frame(hello))
         challenge = wire.KvChallenge.FromString(await self._read_handshake_frame())
         self._write(
-            framing.framed(prove_to_coordinator(secret, ours, challenge).SerializeToString())
+            framing.encode_frame(prove_to_coordinator(secret, ours, challenge).SerializeToString())
         )
         welcome = wire.KvWelcome.FromString(await self._read_handshake_frame())
         if welcome.HasField("refused"):
@@ -133,7 +133,7 @@ class AsyncKvConnection(asyncio.Protocol):
                         self._complete(reply)
                 else:
                     self._handshake_frames.put_nowait(body)
-        except (framing.Malformed, DecodeError) as error:
+        except (framing.MalformedFrame, DecodeError) as error:
             self._handshake_frames.put_nowait(error)
             self.close(f"the line carries something else: {error}")
 
@@ -173,11 +173,11 @@ class AsyncKvConnection(asyncio.Protocol):
         begin = nbytes = 0
         for end, message in enumerate(outgoing):
             if nbytes and nbytes + len(message) > _MAX_FRAME_BYTES:
-                self._write(framing.framed(b"".join(outgoing[begin:end])))
+                self._write(framing.encode_frame(b"".join(outgoing[begin:end])))
                 begin, nbytes = end, 0
             nbytes += len(message)
         if begin < len(outgoing):
-            self._write(framing.framed(b"".join(outgoing[begin:])))
+            self._write(framing.encode_frame(b"".join(outgoing[begin:])))
 
     def _set_timer(self, due: float) -> None:
         if self._timer is not None:

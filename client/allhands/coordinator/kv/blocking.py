@@ -70,11 +70,11 @@ class KvConnection:
         """
         ours = new_nonce()
         hello = wire.KvHello(nonce=ours).SerializeToString()
-        body = self._round_trip(framing.PREFACE + framing.framed(hello), deadline)
+        body = self._round_trip(framing.PREFACE + framing.encode_frame(hello), deadline)
         proof = prove_to_coordinator(
             secret, ours, wire.KvChallenge.FromString(body)
         ).SerializeToString()
-        welcome = wire.KvWelcome.FromString(self._round_trip(framing.framed(proof), deadline))
+        welcome = wire.KvWelcome.FromString(self._round_trip(framing.encode_frame(proof), deadline))
         if welcome.HasField("refused"):
             raise KvCallError.from_refusal(welcome.refused)
 
@@ -84,7 +84,7 @@ class KvConnection:
         Raises:
             TimeoutError: there was none at the deadline.
         """
-        frame = framing.framed(call.encode(1, request, _remaining(deadline)))
+        frame = framing.encode_frame(call.encode(1, request, _remaining(deadline)))
         body = self._round_trip(frame, deadline + call.grace_seconds)
         return wire.Replies.FromString(body).replies[0]
 
@@ -107,7 +107,7 @@ class KvConnection:
                 raise ConnectionError("the coordinator closed the connection")
             self._set_deadline(deadline)
             come += self._receive(framing.HEADER - len(come))
-        missing = framing.body_length(come, framing.LARGEST_FRAME) + framing.HEADER - len(come)
+        missing = framing.read_body_length(come, framing.LARGEST_FRAME) + framing.HEADER - len(come)
         if missing <= 0:
             return come[framing.HEADER :]
         parts = [come[framing.HEADER :]]
@@ -172,7 +172,7 @@ class KvConnectionPool:
         except TimeoutError as error:
             self._drop(line)
             raise make_deadline_error() from error
-        except (OSError, framing.Malformed, DecodeError, IndexError) as error:
+        except (OSError, framing.MalformedFrame, DecodeError, IndexError) as error:
             self._drop(line)
             raise KvCallError(grpc.StatusCode.UNAVAILABLE, f"the line broke: {error}") from error
         except BaseException:  # Ctrl-C: what is under way on the line nobody will read
@@ -244,7 +244,7 @@ class KvConnectionPool:
         if self._is_kv_unavailable:
             return None
         if (port := self._port) is not None:
-            with contextlib.suppress(OSError, framing.Malformed, DecodeError):
+            with contextlib.suppress(OSError, framing.MalformedFrame, DecodeError):
                 return self._open_in_time(port, deadline)
             # There may be another coordinator in the place of that one.
         port = self._port = self._find_port(max(deadline - time.monotonic(), 0.0))
@@ -253,7 +253,7 @@ class KvConnectionPool:
             return None
         try:
             return self._open_in_time(port, deadline)
-        except (OSError, framing.Malformed, DecodeError) as error:
+        except (OSError, framing.MalformedFrame, DecodeError) as error:
             logger.info(
                 "no line to port %d of the coordinator at %s (%s): its key-value calls go by gRPC",
                 port.port,
