@@ -13,6 +13,12 @@ MAX_RANKS: int
 INSTRUCTIONS: Literal["avx2", "baseline"]
 """What folds are made of on this processor."""
 """The largest group that one communicator serves."""
+OUTCOMES: tuple[str, ...]
+"""Names of outcomes of calls, by their numbers in the core."""
+KINDS: tuple[str, ...]
+"""Names of the collectives that the core carries out."""
+STARTS_KEPT: int
+"""Start times that are kept between two heartbeats."""
 HEAD_BYTES: int
 """What the directory takes at the beginning of a segment."""
 
@@ -346,6 +352,10 @@ class ShmP2P:
         on_failure: Callable[[MessageFailure], None],
         records: int = 0,
     ) -> None: ...
+    @staticmethod
+    def signature(dtype: str, count: int, /) -> int:
+        """Return the signature of a message, which travels with its size."""
+
     def records(self, last: int, /) -> list[MessageRow]:
         """Return the latest messages on callers' threads, oldest first."""
 

@@ -931,8 +931,8 @@ MUTATIONS: Final = (
         111,
         "who does not send over memory is named by its place in the group",
         "engine/p2p/over_shm.py",
-        "world = None if peer < 0 else self._ranks[peer]",
-        "world = None if peer < 0 else peer",
+        "peer = None if failure.peer < 0 else self._ranks[failure.peer]",
+        "peer = None if failure.peer < 0 else failure.peer",
     ),
     Mutation(
         112,

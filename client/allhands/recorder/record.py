@@ -13,7 +13,7 @@ from allhands.errors import (
 )
 
 OUTCOMES = ("running", "ok", "timeout", "mismatch", "aborted", "failed", "cancelled")
-"""In the order in which the native core numbers them."""
+"""In the order in which the native core numbers them, which has the same names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,15 +65,6 @@ def describe_sent(nbytes: int, signature: int, sign: Callable[[str, int], int]) 
     return f"message({nbytes} bytes of a dtype that is not known here)"
 
 
-def sign_message(name: str, count: int) -> int:
-    """Return the signature of a message over shared memory, as mail_object.c makes it."""
-    value = 0xCBF29CE484222325
-    for byte in name.encode():
-        value = (value ^ byte) * 0x100000001B3 & _MASK64
-    return (value ^ count) * 0x9E3779B97F4A7C15 & _MASK64
-
-
-_MASK64 = (1 << 64) - 1
 _DTYPES = (
     ("bfloat16", 2),
     *((str(np.dtype(one)), np.dtype(one).itemsize) for one in "?bBhHiIqQefdFDgG"),

@@ -12,7 +12,6 @@ from allhands.engine.p2p.message import (
     add_intact,
     describe_sent,
     name_message,
-    sign_message,
 )
 from allhands.engine.work import explanations
 from allhands.errors import AllhandsError
@@ -159,7 +158,7 @@ class P2POverShm:
         what = name_message(failure.operation, self._ranks, peer, failure.tag)
         if failure.outcome == "unlike":
             if failure.operation == "recv":
-                row = describe_sent(failure.sent_nbytes, failure.sent_signature, sign_message)
+                row = describe_sent(failure.sent_nbytes, failure.sent_signature, self.p2p.signature)
                 table = {failure.source: row}
             else:
                 table = {failure.peer: failure.expected or "a message of another dtype or shape"}

@@ -181,6 +181,38 @@ PyObject *comm_set_outcome(CommObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* A tuple of names, in the order of their numbers; NULL with an exception. */
+static PyObject *tuple_of(const char *const names[], int count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (int at = 0; tuple != NULL && at < count; at++) {
+        PyObject *name = PyUnicode_FromString(names[at]);
+        if (name == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, at, name);
+    }
+    return tuple;
+}
+
+static int add_tuple(PyObject *module, const char *constant, PyObject *tuple) {
+    int failed = tuple == NULL ? -1 : PyModule_AddObjectRef(module, constant, tuple);
+    Py_XDECREF(tuple);
+    return failed;
+}
+
+int add_record_constants(PyObject *module) {
+    static const char *const outcomes[OUTCOMES] = {
+        [OUTCOME_RUNNING] = "running",     [OUTCOME_OK] = "ok",
+        [OUTCOME_TIMEOUT] = "timeout",     [OUTCOME_MISMATCH] = "mismatch",
+        [OUTCOME_ABORTED] = "aborted",     [OUTCOME_FAILED] = "failed",
+        [OUTCOME_CANCELLED] = "cancelled",
+    };
+    if (add_tuple(module, "OUTCOMES", tuple_of(outcomes, OUTCOMES)) < 0 ||
+        add_tuple(module, "KINDS", tuple_of(kind_names, KINDS)) < 0)
+        return -1;
+    return PyModule_AddIntConstant(module, "STARTS_KEPT", STARTS_KEPT);
+}
+
 PyObject *comm_start_times(CommObject *self, PyObject *unused) {
     StartTimes *begun = &self->start_times;
     (void)unused;

@@ -22,4 +22,7 @@ PyObject *call_splits(const CommObject *self, Kind kind);
 size_t record_bytes(const Record *record);
 extern const char *const variant_names[];
 
+/* What Python has as well: OUTCOMES, KINDS, STARTS_KEPT. */
+int add_record_constants(PyObject *module);
+
 #endif

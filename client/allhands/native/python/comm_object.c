@@ -307,7 +307,8 @@ int add_comm_type(PyObject *module) {
     Comm_Type = (PyTypeObject *)PyType_FromSpec(&comm_spec);
     if (Comm_Type == NULL || pthread_atfork(NULL, NULL, in_child) != 0) return -1;
     if (PyModule_AddIntConstant(module, "MAX_RANKS", AH_MAX_RANKS) < 0 ||
-        PyModule_AddFunctions(module, functions) < 0 || add_request_type(module) < 0)
+        PyModule_AddFunctions(module, functions) < 0 || add_request_type(module) < 0 ||
+        add_record_constants(module) < 0)
         return -1;
     return PyModule_AddObjectRef(module, "ShmComm", (PyObject *)Comm_Type);
 }

@@ -364,6 +364,7 @@ static PyMethodDef p2p_methods[] = {
     {"fail", (PyCFunction)p2p_fail, METH_NOARGS, NULL},
     {"wait_idle", (PyCFunction)p2p_wait_idle, METH_NOARGS, NULL},
     {"close", (PyCFunction)p2p_close, METH_NOARGS, NULL},
+    {"signature", message_signature, METH_VARARGS | METH_STATIC, NULL},
     {"records", (PyCFunction)p2p_records, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -63,6 +63,9 @@ extern unsigned p2p_generation; /* counts forks: a child shares the memory, but 
  * lives in. False with an exception. */
 bool message_describe(P2PObject *self, ah_message *message, PyArrayObject *array, PyObject **text);
 
+/* The method: the signature of a message, by the name of its dtype and its count. */
+PyObject *message_signature(PyObject *unused, PyObject *args);
+
 /* ---- message_object.c */
 
 extern PyTypeObject *Message_Type;
