@@ -27,7 +27,7 @@ from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
 from allhands.testing.until import poll_until
 from allhands_proto.framing import HEADER, PREFACE, encode_frame
-from allhands_proto.line_proof import prove
+from allhands_proto.kv_handshake import prove
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.v1 import kv_pb2
 from support.ranks.processes import Cluster

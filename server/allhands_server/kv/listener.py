@@ -17,8 +17,8 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 
 from allhands_proto import framing
+from allhands_proto.kv_handshake import CoordinatorHandshake, HandshakeRefused
 from allhands_proto.limited_log import LimitedLog
-from allhands_proto.line_proof import NONCE_BYTES, is_proof, new_nonce, prove
 from allhands_proto.unproven import GRACE_SECONDS, UnprovenConnections, limit_to_share
 from allhands_proto.v1 import kv_pb2 as wire
 from allhands_server.config import format_authority
@@ -42,8 +42,6 @@ _PART = 8
 """One of so many descriptors of this process may be a connection without a proof."""
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-_UNAUTHENTICATED = CODES["UNAUTHENTICATED"]
-_NO_PROOF = "this is no proof of the secret of its lines, which it tells to who has its token"
 _NONSENSE = Refusal(
     Status.INVALID_ARGUMENT,
     "a call names what it wants, a timeout that is none below zero, and an id that no other has",
@@ -217,21 +215,18 @@ class KvConnection(asyncio.Protocol):
     ) -> None:
         self._listener = listener
         self._coordinator = listener.coordinator
-        self._secret = listener.secret
+        self._handshake = CoordinatorHandshake(listener.secret)
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._transport: asyncio.Transport | None = None
         self.name = format_authority(host, port)
         """Of the peer."""
         self._hello_timer: asyncio.TimerHandle | None = None
-        self._preface = framing.PREFACE  # what has not come of it yet
         self._cutter = framing.FrameDecoder(_LARGEST_HELLO)
         self._todo: deque[Iterator[wire.Call]] = deque()
         self._requests: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
         self._waiting: dict[int, int] = {}  # id -> ticket
         self._ready: deque[tuple[int, str, Any]] = deque()  # id, field of Reply, answer
-        self._nonces: tuple[bytes, bytes] | None = None  # the caller's, and ours
-        self._is_open_for_calls = False
         self._is_at_work = False
         self._is_choked = False
         self._is_paused = False
@@ -258,16 +253,11 @@ class KvConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
             return
-        if self._preface:
-            begin = data[: len(self._preface)]
-            if not self._preface.startswith(begin):
-                self._refuse("what it says is not for this port")
-                return
-            self._preface = self._preface[len(begin) :]
-            data = data[len(begin) :]
         try:
+            if not self._handshake.is_complete:
+                data = self._handshake.strip_preface(data)
             for body in self._cutter.feed(data):
-                if self._is_open_for_calls:
+                if self._handshake.is_complete:
                     self._todo.append(iter(self._decode_calls(body)))
                 else:
                     self._on_handshake(body)
@@ -298,30 +288,18 @@ class KvConnection(asyncio.Protocol):
     # ------------------------------------------------------------ coming and going
 
     def _on_handshake(self, body: bytes) -> None:
-        if self._nonces is None:
-            self._send_challenge(wire.KvHello.FromString(body).nonce)
-        else:
-            self._check_proof(wire.KvProof.FromString(body).proof, *self._nonces)
-
-    def _send_challenge(self, theirs: bytes) -> None:
-        if len(theirs) != NONCE_BYTES:
-            raise framing.MalformedFrame(f"a nonce of {len(theirs)} bytes, not of {NONCE_BYTES}")
-        ours = new_nonce()
-        self._nonces = theirs, ours
-        proof = prove(self._secret, "coordinator", theirs, ours)
-        self._write(wire.KvChallenge(nonce=ours, proof=proof).SerializeToString())
-
-    def _check_proof(self, proof: bytes, theirs: bytes, ours: bytes) -> None:
-        if not is_proof(proof, self._secret, "caller", theirs, ours):
-            refused = wire.Refused(code=_UNAUTHENTICATED, text=_NO_PROOF)
-            self._write(wire.KvWelcome(refused=refused).SerializeToString())
-            raise framing.MalformedFrame(_NO_PROOF)
+        assert self._transport is not None
         assert self._hello_timer is not None
-        self._hello_timer.cancel()
-        self._cutter.largest = framing.LARGEST_FRAME
-        self._is_open_for_calls = True
-        self._listener.on_proven(self)
-        self._write(wire.KvWelcome().SerializeToString())
+        try:
+            reply = self._handshake.answer(body)
+        except HandshakeRefused as refused:
+            self._transport.write(refused.reply)
+            raise
+        if self._handshake.is_complete:
+            self._hello_timer.cancel()
+            self._cutter.largest = framing.LARGEST_FRAME
+            self._listener.on_proven(self)
+        self._transport.write(reply)
 
     def _on_handshake_timeout(self) -> None:
         self._refuse(f"no hello within {self._listener.hello_timeout:g} s")

@@ -14,10 +14,10 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from allhands.coordinator.endpoint import Endpoint
-from allhands.coordinator.kv.blocking import SOCKET_OPTIONS, prove_to_coordinator
+from allhands.coordinator.kv.blocking import SOCKET_OPTIONS
 from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q, make_deadline_error
 from allhands_proto import framing
-from allhands_proto.line_proof import new_nonce
+from allhands_proto.kv_handshake import CallerHandshake
 from allhands_proto.v1 import kv_pb2 as wire
 
 _MAX_FRAME_BYTES = 256 * 1024
@@ -67,16 +67,11 @@ class AsyncKvConnection(asyncio.Protocol):
         return line
 
     async def _authenticate(self, secret: bytes) -> None:
-        ours = new_nonce()
-        hello = wire.KvHello(nonce=ours).SerializeToString()
-        self._write(framing.PREFACE + framing.encode_frame(hello))
-        challenge = wire.KvChallenge.FromString(await self._read_handshake_frame())
-        self._write(
-            framing.encode_frame(prove_to_coordinator(secret, ours, challenge).SerializeToString())
-        )
-        welcome = wire.KvWelcome.FromString(await self._read_handshake_frame())
-        if welcome.HasField("refused"):
-            raise KvCallError.from_refusal(welcome.refused)
+        handshake = CallerHandshake(secret)
+        self._write(handshake.start())
+        self._write(handshake.answer(await self._read_handshake_frame()))
+        if (refused := handshake.finish(await self._read_handshake_frame())) is not None:
+            raise KvCallError.from_refusal(refused)
         self._is_authenticated = True
 
     async def _read_handshake_frame(self) -> bytes:

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from allhands.coordinator.endpoint import Endpoint, tls_context
 from allhands.coordinator.kv.calls import KvCall, KvCallError, KvPort, P, Q, make_deadline_error
 from allhands_proto import forks, framing
-from allhands_proto.line_proof import is_proof, new_nonce, prove
+from allhands_proto.kv_handshake import CallerHandshake
 from allhands_proto.v1 import kv_pb2 as wire
 
 logger = logging.getLogger(__name__)
@@ -68,15 +68,11 @@ class KvConnection:
             PermissionError: the other side does not.
             CallFailed: it says that this one does not.
         """
-        ours = new_nonce()
-        hello = wire.KvHello(nonce=ours).SerializeToString()
-        body = self._round_trip(framing.PREFACE + framing.encode_frame(hello), deadline)
-        proof = prove_to_coordinator(
-            secret, ours, wire.KvChallenge.FromString(body)
-        ).SerializeToString()
-        welcome = wire.KvWelcome.FromString(self._round_trip(framing.encode_frame(proof), deadline))
-        if welcome.HasField("refused"):
-            raise KvCallError.from_refusal(welcome.refused)
+        handshake = CallerHandshake(secret)
+        challenge = self._round_trip(handshake.start(), deadline)
+        welcome = self._round_trip(handshake.answer(challenge), deadline)
+        if (refused := handshake.finish(welcome)) is not None:
+            raise KvCallError.from_refusal(refused)
 
     def call(self, call: KvCall[Q, P], request: Q, deadline: float) -> wire.Reply:
         """Make a call, and return the reply, which may be a refusal.
@@ -124,17 +120,6 @@ class KvConnection:
 
     def _set_deadline(self, deadline: float) -> None:
         self._socket.settimeout(_remaining(deadline))
-
-
-def prove_to_coordinator(secret: bytes, nonce: bytes, challenge: wire.KvChallenge) -> wire.KvProof:
-    """Check a coordinator's proof for the hello with that nonce, and return the caller's.
-
-    Raises:
-        PermissionError: it does not know the secret.
-    """
-    if not is_proof(challenge.proof, secret, "coordinator", nonce, challenge.nonce):
-        raise PermissionError("somebody else listens there")
-    return wire.KvProof(proof=prove(secret, "caller", nonce, challenge.nonce))
 
 
 class KvConnectionPool:

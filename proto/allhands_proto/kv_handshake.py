@@ -1,0 +1,133 @@
+"""Handshake of the key-value port without I/O, for both sides; see kv.proto.
+
+    caller       preface, KvHello(nonce)
+    coordinator  KvChallenge(nonce, proof)
+    caller       KvProof(proof)
+    coordinator  KvWelcome
+
+Either side proves knowledge of the secret by an HMAC over its role and both nonces, so that the
+secret itself stays off the connection.
+"""
+
+import hashlib
+import hmac
+import secrets
+from typing import Literal
+
+from allhands_proto.framing import PREFACE, MalformedFrame, encode_frame
+from allhands_proto.v1 import kv_pb2 as wire
+
+NONCE_BYTES = 16
+
+Role = Literal["coordinator", "caller"]
+
+_UNAUTHENTICATED = 16
+"""gRPC's number of the status."""
+_NO_PROOF = "this is no proof of the secret of its lines, which it tells to who has its token"
+
+
+class HandshakeRefused(MalformedFrame):
+    """Wrong proof of a caller; `reply` is the frame that says so."""
+
+    def __init__(self, reply: bytes) -> None:
+        super().__init__(_NO_PROOF)
+        self.reply = reply
+
+
+class CallerHandshake:
+    """The caller's side of one handshake: `start`, `answer`, `finish`, once each, in this order."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._nonce = new_nonce()
+
+    def start(self) -> bytes:
+        """Return the first bytes on the connection."""
+        return PREFACE + encode_frame(wire.KvHello(nonce=self._nonce).SerializeToString())
+
+    def answer(self, body: bytes) -> bytes:
+        """Check the coordinator's proof in its challenge, and return the frame of the caller's.
+
+        Raises:
+            PermissionError: the coordinator does not know the secret.
+            DecodeError: `body` is no challenge.
+        """
+        challenge = wire.KvChallenge.FromString(body)
+        nonces = self._nonce, challenge.nonce
+        if not is_proof(challenge.proof, self._secret, "coordinator", *nonces):
+            raise PermissionError("somebody else listens there")
+        proof = prove(self._secret, "caller", *nonces)
+        return encode_frame(wire.KvProof(proof=proof).SerializeToString())
+
+    def finish(self, body: bytes) -> wire.Refused | None:
+        """Read the welcome; return the refusal in it, or None.
+
+        Raises:
+            DecodeError: `body` is no welcome.
+        """
+        welcome = wire.KvWelcome.FromString(body)
+        return welcome.refused if welcome.HasField("refused") else None
+
+
+class CoordinatorHandshake:
+    """The coordinator's side of one handshake."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._preface = PREFACE
+        self._nonces: tuple[bytes, bytes] | None = None  # the caller's, the coordinator's
+        self.is_complete = False
+        """Whether the caller has authenticated."""
+
+    def strip_preface(self, data: bytes) -> bytes:
+        """Return the arriving bytes without the preface, which may arrive in pieces.
+
+        Raises:
+            MalformedFrame: the caller speaks another protocol.
+        """
+        begin = data[: len(self._preface)]
+        if not self._preface.startswith(begin):
+            raise MalformedFrame("what it says is not for this port")
+        self._preface = self._preface[len(begin) :]
+        return data[len(begin) :]
+
+    def answer(self, body: bytes) -> bytes:
+        """Return the frame that answers the caller's hello, or its proof.
+
+        Raises:
+            HandshakeRefused: a wrong proof.
+            MalformedFrame, DecodeError: neither hello nor proof.
+        """
+        if self._nonces is None:
+            return self._answer_hello(wire.KvHello.FromString(body).nonce)
+        proof = wire.KvProof.FromString(body).proof
+        if not is_proof(proof, self._secret, "caller", *self._nonces):
+            refused = wire.Refused(code=_UNAUTHENTICATED, text=_NO_PROOF)
+            welcome = wire.KvWelcome(refused=refused)
+            raise HandshakeRefused(encode_frame(welcome.SerializeToString()))
+        self.is_complete = True
+        return encode_frame(wire.KvWelcome().SerializeToString())
+
+    def _answer_hello(self, nonce: bytes) -> bytes:
+        if len(nonce) != NONCE_BYTES:
+            raise MalformedFrame(f"a nonce of {len(nonce)} bytes, not of {NONCE_BYTES}")
+        self._nonces = nonces = nonce, new_nonce()
+        proof = prove(self._secret, "coordinator", *nonces)
+        challenge = wire.KvChallenge(nonce=nonces[1], proof=proof)
+        return encode_frame(challenge.SerializeToString())
+
+
+def new_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def prove(secret: bytes, role: Role, caller_nonce: bytes, coordinator_nonce: bytes) -> bytes:
+    """Return the proof of one role; the roles differ, so none can be reflected."""
+    message = role.encode() + caller_nonce + coordinator_nonce
+    return hmac.digest(secret, message, hashlib.sha256)
+
+
+def is_proof(
+    shown: bytes, secret: bytes, role: Role, caller_nonce: bytes, coordinator_nonce: bytes
+) -> bool:
+    return hmac.compare_digest(shown, prove(secret, role, caller_nonce, coordinator_nonce))
