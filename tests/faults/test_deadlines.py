@@ -63,7 +63,7 @@ def test_a_call_over_shared_memory_is_told_of_when_it_stalls_and_when_it_goes_on
     text = """
     import logging
     from allhands.engine.failures import slow_calls
-    slow_calls.LONGEST = 0.1
+    slow_calls.MAX_PATIENCE = 0.1
 
     class Teller(logging.Handler):
         def emit(self, record):

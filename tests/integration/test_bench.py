@@ -135,15 +135,15 @@ _ALONE = """
 import os, socket, sys
 from pathlib import Path
 import numpy as np
-from allhands.bench.gate import Gate
+from allhands.bench.gate import StartGate
 from allhands.bench.rank import serve
-from allhands.bench.wire import Line
+from allhands.bench.wire import JsonConnection
 
 class Alone:
     "A world of one: what it is given is the sum."
     rank, size, about = 0, 1, {}
-    empty = staticmethod(lambda elements, dtype: np.empty(elements, dtype))
-    barrier = variant = close = lambda self: None
+    allocate = staticmethod(lambda elements, dtype: np.empty(elements, dtype))
+    barrier = get_variant = close = lambda self: None
 
     def bind(self, cell, x, out, seed):
         def call():
@@ -153,18 +153,18 @@ class Alone:
 folder = Path(sys.argv[sys.argv.index("--gate") + 1]).parent
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(str(folder / "driver"))
-serve(Line(connection), Alone(), Gate(folder / "gate", 0, 1))
+serve(JsonConnection(connection), Alone(), StartGate(folder / "gate", 0, 1))
 """
 
 
 class Started:
     """Starts a rank of a contender whose call does what the test says."""
 
-    def __init__(self, contender: str, call: str) -> None:
-        self.contender = contender
+    def __init__(self, system: str, call: str) -> None:
+        self.system = system
         self._script = _ALONE % call
 
-    def processes(
+    def list_processes(
         self, hosts: Sequence[BenchHost], ranks: int, arguments: Sequence[str], port: int
     ) -> list[ProcessSpec]:
         return [ProcessSpec((sys.executable, "-c", self._script, *arguments), os.environ)]
@@ -320,7 +320,7 @@ _HOLDING = """
 import sys
 from allhands.bench import netns
 try:
-    with netns.two_hosts(None) as hosts:
+    with netns.open_two_hosts(None) as hosts:
         print(*(host.enter[2] for host in hosts), flush=True)
         sys.stdin.read()
 except netns.NoNamespaces as refusal:

@@ -408,10 +408,10 @@ def test_what_members_say_reaches_others_the_log_and_status_escaped(
     daemon: DaemonProcess, join_job: Callable[[int, int], Any], control: Control, job_name: str
 ) -> None:
     first, second = [join_job(rank, 2) for rank in range(2)]
-    first.hear("world_formed")
-    second.hear("world_formed")
-    second.say(leave=coordinator_pb2.Leave(error=_HOSTILE, traceback=_HOSTILE))
-    left = first.hear("member_left").member_left
+    first.receive("world_formed")
+    second.receive("world_formed")
+    second.send(leave=coordinator_pb2.Leave(error=_HOSTILE, traceback=_HOSTILE))
+    left = first.receive("member_left").member_left
     assert left.error == "a\\x1b[2J\\x1b]0;title\\x07\\r\nforged: line"
     assert "\x1b" not in left.traceback
     shown = daemon.run_command("status", job_name).stdout
@@ -419,7 +419,7 @@ def test_what_members_say_reaches_others_the_log_and_status_escaped(
     assert "\x1b" not in shown
     assert not [line for line in shown.splitlines() if line.startswith("forged")]
     control.abort(_HOSTILE, by=_HOSTILE)
-    aborted = first.hear("aborted").aborted
+    aborted = first.receive("aborted").aborted
     assert "\x1b" not in aborted.by + aborted.reason
     poll_until(lambda: any("was aborted by" in line for line in daemon.log_lines))
     assert not [line for line in daemon.log_lines if "\x1b" in line or line.startswith("forged")]

@@ -328,7 +328,7 @@ def test_a_child_that_closes_a_client_leaves_its_parents_calls_alone(cluster: Cl
         waiting = threading.Thread(target=lambda: got.append(control.get("late", wait=True)))
         got = []
         waiting.start()
-        until(lambda: not control._lines._idle)
+        until(lambda: not control._kv_pool._idle)
         ended = Forked(control.close).ended()
         control.put("late", b"2")
         waiting.join()

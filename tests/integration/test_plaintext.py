@@ -75,13 +75,14 @@ ENTRIES = {
     """,
     "torchrun": """
         from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.elastic import create
-        create(RendezvousParameters("allhands", f"{HOST}:{PORT}", "run", 1, 2, is_host="false"))
+        from allhands.torch.elastic import make_handler
+        at = f"{HOST}:{PORT}"
+        make_handler(RendezvousParameters("allhands", at, "run", 1, 2, is_host="false"))
     """,
     "torchrun url": """
         from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.elastic import create
-        create(RendezvousParameters("allhands", "", "run", 1, 2))
+        from allhands.torch.elastic import make_handler
+        make_handler(RendezvousParameters("allhands", "", "run", 1, 2))
     """,
 }
 

@@ -396,12 +396,12 @@ def test_the_rank_that_announced_its_failure_is_blamed_though_its_victim_is_gone
     os.mkfifo(failing)
     path = script(f"""
         import os, pathlib, select, signal, sys
-        from allhands.runtime.exit_notice import announce_end
+        from allhands.runtime.exit_notice import send_end_notice
         ready, failing = pathlib.Path({str(ready)!r}), pathlib.Path({str(failing)!r})
         if os.environ["RANK"] == "0":
             victim = os.pidfd_open(int(ready.read_text()))
             print("the reason", file=sys.stderr)
-            announce_end(os.environ, failing=True)
+            send_end_notice(os.environ, is_failing=True)
             failing.write_text("")
             select.select([victim], [], [])
             print("more of the reason", file=sys.stderr)
@@ -410,7 +410,7 @@ def test_the_rank_that_announced_its_failure_is_blamed_though_its_victim_is_gone
         ready.write_text(str(os.getpid()))
         failing.read_text()
         print("a victim", file=sys.stderr)
-        announce_end(os.environ, failing=True)
+        send_end_notice(os.environ, is_failing=True)
         os._exit(1)
     """)
     running = run("-n", "2", path)

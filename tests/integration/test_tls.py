@@ -246,9 +246,9 @@ JOINS = {
     "store": "ah.TCPStore('127.0.0.1', PORT, timeout=60)",
     "torchrun": """
         from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.elastic import create
+        from allhands.torch.elastic import make_handler
         os.environ["ALLHANDS_URL"] = f"ah://127.0.0.1:{PORT}"
-        create(RendezvousParameters("allhands", "", "run", 1, 2))
+        make_handler(RendezvousParameters("allhands", "", "run", 1, 2))
     """,
 }
 
@@ -285,14 +285,14 @@ def look_up(host, *rest, **named):
     return looked_up(host, *rest, **named)
 socket.getaddrinfo = look_up
 from allhands.coordinator import rendezvous
-resolve = rendezvous.resolve
+resolve = rendezvous.resolve_host
 async def resolve_late(host):
     if host == "late.example":
         if not known.is_set():
             raise ah.CoordinatorUnavailable("the host 'late.example' has no address")
         host = "127.0.0.1"
     return await resolve(host)
-rendezvous.resolve = resolve_late
+rendezvous.resolve_host = resolve_late
 threading.Thread(target=lambda: (hear(), known.set()), daemon=True).start()
 """
 
