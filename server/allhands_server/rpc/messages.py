@@ -133,28 +133,10 @@ def encode_notification(notification: effects.Notification) -> wire.SessionEvent
             return wire.SessionEvent(caller_refused=wire.CallerRefused(address=address, reason=why))
         case effects.Newcomers(count):
             return wire.SessionEvent(newcomers=wire.Newcomers(count=count))
-        case effects.MemberLost(rank, host, pid, reason, epoch, found):
-            lost = wire.MemberLost(
-                rank=rank,
-                host=host,
-                pid=pid,
-                reason=reason,
-                epoch=epoch,
-                verdict=encode_verdict(found),
-            )
-            return wire.SessionEvent(member_lost=lost)
-        case effects.MemberLeft(rank, host, pid, final, error, epoch, traceback, aborts):
-            left = wire.MemberLeft(
-                rank=rank,
-                host=host,
-                pid=pid,
-                progress=map(encode_progress, final),
-                error=error,
-                epoch=epoch,
-                traceback=traceback,
-                aborts=aborts,
-            )
-            return wire.SessionEvent(member_left=left)
+        case effects.MemberLost():
+            return wire.SessionEvent(member_lost=_encode_lost(notification))
+        case effects.MemberLeft():
+            return wire.SessionEvent(member_left=_encode_left(notification))
         case effects.Probe(number, stack):
             return wire.SessionEvent(probe=wire.Probe(probe=number, stack=stack))
         case effects.Draining(reason):
@@ -193,6 +175,30 @@ def encode_notification(notification: effects.Notification) -> wire.SessionEvent
         case effects.CollectReport(number, operations, nbytes):
             collect = wire.CollectReport(id=number, operations=operations, nbytes=nbytes)
             return wire.SessionEvent(collect_report=collect)
+
+
+def _encode_lost(lost: effects.MemberLost) -> wire.MemberLost:
+    return wire.MemberLost(
+        rank=lost.rank,
+        host=lost.host,
+        pid=lost.pid,
+        reason=lost.reason,
+        epoch=lost.epoch,
+        verdict=encode_verdict(lost.verdict),
+    )
+
+
+def _encode_left(left: effects.MemberLeft) -> wire.MemberLeft:
+    return wire.MemberLeft(
+        rank=left.rank,
+        host=left.host,
+        pid=left.pid,
+        progress=map(encode_progress, left.progress),
+        error=left.error,
+        epoch=left.epoch,
+        traceback=left.traceback,
+        aborts=left.aborts,
+    )
 
 
 def _encode_joined(joined: effects.Joined) -> wire.Joined:

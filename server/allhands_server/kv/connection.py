@@ -1,0 +1,300 @@
+"""A connection of the key-value port: handshake, then calls in order.
+
+Calls read in one turn of the loop run together, and their replies are written together. Requests,
+refusals and waits are those of the gRPC port.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, cast
+
+from google.protobuf.message import DecodeError
+
+from allhands_proto import framing
+from allhands_proto.kv_handshake import CoordinatorHandshake, HandshakeRefused
+from allhands_proto.v1 import kv_pb2 as wire
+from allhands_server.config import format_authority
+from allhands_server.coordinator import Coordinator
+from allhands_server.kv.calls import KEY_CALLS
+from allhands_server.machine.refusals import Refusal, Status
+from allhands_server.refusal_status import CODES, bound_text
+
+_LARGEST_HELLO = 256
+_LONGEST = 1e8  # seconds; event loops do not count much further
+_CALLS_PER_TURN = 256  # a millisecond or two: then the others get their turn
+_BYTES_PER_FRAME = 256 * 1024
+_BYTES_UNREAD = 1024 * 1024
+"""Replies that the peer has not taken in. More are not written out, and no more calls done."""
+
+_NONSENSE = Refusal(
+    Status.INVALID_ARGUMENT,
+    "a call names what it wants, a timeout that is none below zero, and an id that no other has",
+)
+_UNDECODABLE = Refusal(Status.INVALID_ARGUMENT, "what came is no call: it cannot be decoded")
+
+
+class Owner(Protocol):
+    """The listener that accepted a connection."""
+
+    coordinator: Coordinator
+    secret: bytes
+    hello_timeout: float
+    """Seconds for the handshake."""
+
+    def on_proven(self, connection: "KvConnection") -> None:
+        """Note a connection that has authenticated."""
+
+    def on_closed(self, connection: "KvConnection") -> None:
+        """Forget a closed connection."""
+
+    def warn(self, name: str, why: str) -> None:
+        """Log the refusal of a connection."""
+
+
+class KvConnection(asyncio.Protocol):
+    """A connection: preface, mutual proof, then calls in order."""
+
+    def __init__(self, listener: Owner, connection: socket.socket, host: str, port: int) -> None:
+        self._listener = listener
+        self._coordinator = listener.coordinator
+        self._handshake = CoordinatorHandshake(listener.secret)
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._transport: asyncio.Transport | None = None
+        self.name = format_authority(host, port)
+        """Of the peer."""
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self._decoder = framing.FrameDecoder(_LARGEST_HELLO)
+        self._todo: deque[Iterator[wire.Call]] = deque()
+        self._requests: dict[int, tuple[int, str]] = {}  # ticket -> id, field of Reply
+        self._waiting: dict[int, int] = {}  # id -> ticket
+        self._ready: deque[tuple[int, str, Any]] = deque()  # id, field of Reply, answer
+        self._is_at_work = False
+        self._is_choked = False
+        self._is_paused = False
+        self._is_closing = False
+
+    # ------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not descend from asyncio's.
+        self._transport = made = cast(asyncio.Transport, transport)
+        if self._is_closing:
+            made.abort()
+            return
+        made.set_write_buffer_limits(high=_BYTES_UNREAD)
+        self._hello_timer = self._loop.call_later(
+            self._listener.hello_timeout, self._on_handshake_timeout
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection has a transport."""
+        return self._transport is not None
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
+        try:
+            if not self._handshake.is_complete:
+                data = self._handshake.strip_preface(data)
+            for body in self._decoder.feed(data):
+                if self._handshake.is_complete:
+                    self._todo.append(iter(self._decode_calls(body)))
+                else:
+                    self._on_handshake(body)
+        except (framing.MalformedFrame, DecodeError) as error:
+            self._refuse(str(error))
+            return
+        self._run_calls()
+
+    def pause_writing(self) -> None:
+        self._is_choked = True
+
+    def resume_writing(self) -> None:
+        self._is_choked = False
+        self._run_calls()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closing = True
+        self._listener.on_closed(self)
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        self._todo.clear()
+        self._ready.clear()
+        for ticket in self._waiting.values():
+            self._coordinator.cancel(ticket)
+        self._waiting.clear()
+        self._requests.clear()
+
+    # ------------------------------------------------------------ coming and going
+
+    def _on_handshake(self, body: bytes) -> None:
+        assert self._transport is not None
+        assert self._hello_timer is not None
+        try:
+            reply = self._handshake.answer(body)
+        except HandshakeRefused as refused:
+            self._transport.write(refused.reply)
+            raise
+        if self._handshake.is_complete:
+            self._hello_timer.cancel()
+            self._decoder.largest = framing.LARGEST_FRAME
+            self._listener.on_proven(self)
+        self._transport.write(reply)
+
+    def _on_handshake_timeout(self) -> None:
+        self._refuse(f"no hello within {self._listener.hello_timeout:g} s")
+
+    def _refuse(self, why: str) -> None:
+        """Close the connection because of its data."""
+        self._listener.warn(self.name, why)
+        self._todo.clear()
+        self.close()
+
+    def evict(self, why: str) -> None:
+        """Drop the connection at once, in favour of a newer one."""
+        self._listener.warn(self.name, why)
+        self._listener.on_closed(self)
+        self.abort()
+
+    def close(self) -> None:
+        """Write pending replies, then close. Idempotent."""
+        if self._is_closing:
+            return
+        if self._transport is None:
+            self.abort()
+            return
+        self._flush()
+        self._is_closing = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._is_closing = True
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            # In a handshake of TLS, which ends at once where the connection does.
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    # ------------------------------------------------------------ calls
+
+    def on_answer(self, ticket: int, reply: Any) -> None:
+        """Queue an answer, to be written at the end of this turn of the loop."""
+        id, kind = self._requests.pop(ticket)
+        self._queue_reply(id, kind, reply)
+
+    def on_refusal(self, ticket: int, refusal: Refusal) -> None:
+        id, _ = self._requests.pop(ticket)
+        self._queue_reply(id, "refused", refusal)
+
+    def _queue_reply(self, id: int, kind: str, answer: Any) -> None:
+        if self._waiting:
+            self._waiting.pop(id, None)
+        if not self._is_at_work and not self._ready:
+            self._loop.call_soon(self._flush)
+        self._ready.append((id, kind, answer))
+
+    def _run_calls(self) -> None:
+        """Run calls up to the limit of a turn; read on when none is left."""
+        if self._is_closing or self._transport is None:
+            return
+        self._is_at_work = True
+        try:
+            self._run_some(_CALLS_PER_TURN)
+        finally:
+            self._is_at_work = False
+        self._flush()
+        if bool(self._todo) != self._is_paused:
+            self._is_paused = not self._is_paused
+            if self._is_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+        if self._todo and not self._is_choked:
+            self._loop.call_soon(self._run_calls)
+
+    def _decode_calls(self, body: bytes) -> Iterable[wire.Call]:
+        """Return the calls of a frame; refuse undecodable calls.
+
+        Raises:
+            DecodeError: nobody can tell which calls these are.
+        """
+        try:
+            return wire.Calls.FromString(body).calls
+        except DecodeError:
+            return [
+                call
+                for encoded in wire.EncodedCalls.FromString(body).calls
+                if (call := self._decode_call(encoded)) is not None
+            ]
+
+    def _decode_call(self, encoded: bytes) -> wire.Call | None:
+        try:
+            return wire.Call.FromString(encoded)
+        except DecodeError:
+            id = wire.CallId.FromString(encoded).id
+            self._listener.warn(self.name, "a call that cannot be decoded")
+            self._ready.append((id, "refused", _UNDECODABLE))
+            return None
+
+    def _run_some(self, most: int) -> None:
+        while self._todo and not self._is_choked:
+            for call in self._todo[0]:
+                self._submit(call)
+                most -= 1
+                if not most:
+                    return
+            self._todo.popleft()
+
+    def _submit(self, call: wire.Call) -> None:
+        kind = call.WhichOneof("call")
+        id, timeout = call.id, call.timeout
+        if kind == "cancel":
+            if (ticket := self._waiting.pop(id, None)) is not None:
+                del self._requests[ticket]
+                self._coordinator.cancel(ticket)
+            return
+        if kind is None or not timeout >= 0 or id in self._waiting:
+            self._ready.append((id, "refused", _NONSENSE))
+            return
+        request = KEY_CALLS[kind].parse(getattr(call, kind))
+        remaining = None if not timeout else timeout if timeout < _LONGEST else _LONGEST
+        ticket = self._coordinator.new_ticket()
+        self._requests[ticket] = id, kind
+        self._coordinator.post(ticket, request, remaining, self)
+        if ticket in self._requests:
+            self._waiting[id] = ticket
+
+    # ------------------------------------------------------------ writing
+
+    def _flush(self) -> None:
+        """Write pending replies, as far as the peer reads them."""
+        if self._is_closing:
+            return
+        while self._ready and not self._is_choked:
+            replies = wire.Replies()
+            nbytes = 0
+            while self._ready and nbytes < _BYTES_PER_FRAME:
+                id, kind, answer = self._ready.popleft()
+                reply = replies.replies.add()
+                reply.id = id
+                nbytes += _FILL[kind](getattr(reply, kind), answer)
+            self._write(replies.SerializeToString())
+
+    def _write(self, body: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(framing.encode_frame(body))
+
+
+def _fill_refused(message: wire.Refused, refusal: Refusal) -> int:
+    message.code = CODES[refusal.status.value]
+    message.text = bound_text(refusal)
+    return len(message.text)
+
+
+_FILL = {"refused": _fill_refused, **{kind: call.fill for kind, call in KEY_CALLS.items()}}
