@@ -3,17 +3,17 @@
 isort:skip_file
 The coordinator's wire: key-value store, barriers, membership, verdicts.
 
-Every call carries the metadata `authorization: Bearer TOKEN`. A call that waits does so until
-its gRPC deadline; the coordinator answers a hair before that, so that DEADLINE_EXCEEDED says
-what was missing. What needs a verdict names its deadline in the request instead: the RPC's is
-later by two seconds, because members may be asked until half a second after it. Refusals are status codes with a text that says what to do:
+Every call carries the metadata `authorization: Bearer TOKEN`. A waiting call ends shortly before
+its gRPC deadline, so that the text of DEADLINE_EXCEEDED names the missing. Requests for a verdict
+carry the deadline themselves; the RPC's is two seconds later, because members may be probed until
+half a second after the call's. Refusals are status codes with a text that names the remedy:
   INVALID_ARGUMENT     the request makes no sense (rank outside the world, empty key)
   ALREADY_EXISTS       the rank is taken (the text names both parties)
   FAILED_PRECONDITION  the parties disagree (world size, members of a barrier)
   NOT_FOUND            no such job, key, member
   ABORTED              the membership changed under the caller, or the call was given up
   UNAUTHENTICATED      no token, or a wrong one
-  DEADLINE_EXCEEDED    what was waited for did not come
+  DEADLINE_EXCEEDED    the awaited key, value or participant did not arrive
 """
 
 from collections import abc as _abc
@@ -251,7 +251,7 @@ Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
-    """Where a member is in one group."""
+    """Progress of a member in one group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -336,7 +336,7 @@ Global___CloseGroup: _TypeAlias = CloseGroup  # noqa: Y015
 
 @_typing.final
 class LinkBroken(_message.Message):
-    """This member's link to a peer broke: evidence that counts together with the peer's own session."""
+    """The member's link to a peer broke: evidence of the peer's loss, together with its session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -364,7 +364,7 @@ Global___LinkBroken: _TypeAlias = LinkBroken  # noqa: Y015
 
 @_typing.final
 class LinkSilent(_message.Message):
-    """Pings of this member to a peer that it waits for are unanswered; or, once they were, answered."""
+    """Pings of the member to an awaited peer are unanswered, or answered again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -431,7 +431,7 @@ Global___Leave: _TypeAlias = Leave  # noqa: Y015
 
 @_typing.final
 class LastReport(_message.Message):
-    """What this member had recorded when it heard of a failure; it is kept until the job begins anew."""
+    """Flight report of the member at the news of a failure; kept until the next world of the job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -453,7 +453,7 @@ Global___LastReport: _TypeAlias = LastReport  # noqa: Y015
 
 @_typing.final
 class PeerInspected(_message.Message):
-    """What was asked for by InspectPeer: "running", "stopped", "zombie", "gone", or "" where that is unknown."""
+    """Answer to InspectPeer: "running", "stopped", "zombie", "gone", or "" for unknown."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -481,7 +481,7 @@ Global___PeerInspected: _TypeAlias = PeerInspected  # noqa: Y015
 
 @_typing.final
 class IndirectAck(_message.Message):
-    """This member hears that rank over a link; after an IndirectProbe."""
+    """Answer to IndirectProbe: the member hears that rank over a link."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -525,7 +525,7 @@ Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
 class CancelCall(_message.Message):
-    """This member has given up a call, on purpose and before its deadline."""
+    """The member has cancelled a call, on purpose and before its deadline."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -609,8 +609,8 @@ class SessionEvent(_message.Message):
     def condition(self) -> Global___Condition: ...
     @_builtins.property
     def batch(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
-        """Events in their order, in place of one: when all members leave at once, each hears of all
-        others, and one message for each event would be a square of messages.
+        """Several events in order, in place of `event`: when all members leave at once, single events
+        would make a number of messages quadratic in the size of the world.
         """
 
     def __init__(
@@ -647,7 +647,7 @@ Global___SessionEvent: _TypeAlias = SessionEvent  # noqa: Y015
 
 @_typing.final
 class CallerRefused(_message.Message):
-    """While the world is not complete: somebody wanted to begin a session without the right token."""
+    """While the world is incomplete: a session without the right token was refused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -751,7 +751,7 @@ Global___WorldFormed: _TypeAlias = WorldFormed  # noqa: Y015
 
 @_typing.final
 class Newcomers(_message.Message):
-    """So many workers wait to be taken in by a grow."""
+    """Number of workers waiting for a group change."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1003,7 +1003,7 @@ Global___LeaveAccepted: _TypeAlias = LeaveAccepted  # noqa: Y015
 
 @_typing.final
 class InspectPeer(_message.Message):
-    """Look at a process of this host, and answer with PeerInspected."""
+    """Inspect a process of the member's host, and answer with PeerInspected."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1034,7 +1034,7 @@ Global___InspectPeer: _TypeAlias = InspectPeer  # noqa: Y015
 
 @_typing.final
 class IndirectProbe(_message.Message):
-    """Say whether this rank is heard over a link: with IndirectAck, or not at all."""
+    """Answer with IndirectAck if this rank is heard over a link, else not at all."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1055,7 +1055,7 @@ Global___IndirectProbe: _TypeAlias = IndirectProbe  # noqa: Y015
 
 @_typing.final
 class Condition(_message.Message):
-    """A member is silent towards the coordinator though it is known to live; it is no loss."""
+    """A member is silent towards the coordinator though known to live; not a loss."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1086,7 +1086,7 @@ Global___Condition: _TypeAlias = Condition  # noqa: Y015
 
 @_typing.final
 class BrokenLinks(_message.Message):
-    """Members that are alive cannot reach one another: groups with both of a pair are over."""
+    """Links between living members are broken for good: groups with both ends of a link are over."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1116,8 +1116,8 @@ Global___BrokenLinks: _TypeAlias = BrokenLinks  # noqa: Y015
 
 @_typing.final
 class SilentLinks(_message.Message):
-    """Members that are alive do not answer one another, which may pass; or, where it has, they do again.
-    What lasts for the heartbeat window ends in BrokenLinks.
+    """Links between living members are silent, or carry data again. Silence for the heartbeat window
+    ends in BrokenLinks.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1209,8 +1209,8 @@ Global___CallCancelled: _TypeAlias = CallCancelled  # noqa: Y015
 
 @_typing.final
 class CallStarts(_message.Message):
-    """When a member began calls of a group, by its monotonic clock: some of them where they were many,
-    chosen by number so that all members choose alike.
+    """Start times of a member's calls of a group, by its monotonic clock: of many calls a sample,
+    chosen by number so that all members choose the same.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1242,8 +1242,8 @@ Global___CallStarts: _TypeAlias = CallStarts  # noqa: Y015
 
 @_typing.final
 class Lateness(_message.Message):
-    """How late a member was, against the earliest of each call, over the latest calls of a group of which
-    every present member has said when it began them.
+    """Lateness of a member against the earliest start of each call, over the latest calls of a group
+    known from every present member.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1279,7 +1279,7 @@ Global___Lateness: _TypeAlias = Lateness  # noqa: Y015
 
 @_typing.final
 class CollectReport(_message.Message):
-    """Say what was recorded last: as ReportParts with this number, together at most so many bytes."""
+    """Answer with a flight report in ReportParts of this number, `nbytes` together at most."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1435,7 +1435,7 @@ class AbsentRank(_message.Message):
     host: _builtins.str
     pid: _builtins.int
     state: _builtins.str
-    """see allhands_server.machine.values.State"""
+    """see State in allhands_proto.values"""
     text: _builtins.str
     """one sentence for people"""
     sequence: _builtins.int
@@ -2627,7 +2627,7 @@ class Failure(_message.Message):
     rank: _builtins.int
     """-1: somebody outside aborted the job"""
     state: _builtins.str
-    """see allhands_server.machine.values.State"""
+    """see State in allhands_proto.values"""
     text: _builtins.str
     """one sentence for people"""
     seconds: _builtins.float
@@ -2752,7 +2752,7 @@ Global___MemberReport: _TypeAlias = MemberReport  # noqa: Y015
 
 @_typing.final
 class FlightReport(_message.Message):
-    """What a member has recorded. The coordinator passes it on and does not look into it."""
+    """Flight report of a member; opaque to the coordinator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -177,18 +177,17 @@ class CoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AwaitVerdict(self, request, context):
-        """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
-        RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
-        a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
-        the call up on purpose, with ABORTED and a CallCancelled in `allhands-given-up-bin`.
+        """Ask for the absent ranks of a blocked call. Never succeeds: after the deadline in the request,
+        DEADLINE_EXCEEDED with a serialised Verdict in the trailing metadata `allhands-verdict-bin`; for
+        a cancelled call, ABORTED with a CallCancelled in `allhands-given-up-bin`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reform(self, request, context):
-        """What all members of a group who are present decide together: a flag, or who goes on. It ends
-        when all of them have asked; who is lost meanwhile does not count.
+        """Decide jointly with all present members of a group: on a flag, or on the next group. Answered
+        when all present members have asked; lost members do not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -282,14 +281,14 @@ class CoordinatorServicer(object):
 
     def Barrier(self, request, context):
         """Wait until every participant has arrived. The participants are the same for all callers.
-        A caller that gives up (deadline, cancel) has not arrived.
+        Deadline and cancellation undo an arrival.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeCoordinator(self, request, context):
-        """Where else this coordinator can be called: see kv.proto.
+        """Return the key-value port, see kv.proto.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -308,38 +307,38 @@ class CoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def MonitoredBarrier(self, request, context):
-        """A barrier of a group's members, which ends for all of them as soon as one runs out of time: then
-        as AwaitVerdict does, also for those who come later.
+        """Barrier of a group's members. The first deadline passed ends the barrier for all, late arrivals
+        included, as AwaitVerdict does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AbortJob(self, request, context):
-        """Release all members of a job. FAILED_PRECONDITION: nobody is in it.
+        """Release all members of a job. FAILED_PRECONDITION: the job has no members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Forget a job: its keys, its queues and what is known of its worlds. FAILED_PRECONDITION: members
-        are in it; with `force` they are expelled.
+        """Delete a job with its keys, queues and history. FAILED_PRECONDITION: the job has members, and
+        `force` is not set to expel them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportExit(self, request, context):
-        """From who started a process: how it ended.
+        """Report the exit of a process, by its launcher.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CollectReports(self, request, context):
-        """What every present member has recorded: each is asked over its session, and has 2 s at most.
-        First the job, then one reply for each member.
+        """Collect the flight reports of all present members, within 2 s. First the job, then one reply
+        for each member.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,17 +3,17 @@
 isort:skip_file
 The coordinator's wire: key-value store, barriers, membership, verdicts.
 
-Every call carries the metadata `authorization: Bearer TOKEN`. A call that waits does so until
-its gRPC deadline; the coordinator answers a hair before that, so that DEADLINE_EXCEEDED says
-what was missing. What needs a verdict names its deadline in the request instead: the RPC's is
-later by two seconds, because members may be asked until half a second after it. Refusals are status codes with a text that says what to do:
+Every call carries the metadata `authorization: Bearer TOKEN`. A waiting call ends shortly before
+its gRPC deadline, so that the text of DEADLINE_EXCEEDED names the missing. Requests for a verdict
+carry the deadline themselves; the RPC's is two seconds later, because members may be probed until
+half a second after the call's. Refusals are status codes with a text that names the remedy:
   INVALID_ARGUMENT     the request makes no sense (rank outside the world, empty key)
   ALREADY_EXISTS       the rank is taken (the text names both parties)
   FAILED_PRECONDITION  the parties disagree (world size, members of a barrier)
   NOT_FOUND            no such job, key, member
   ABORTED              the membership changed under the caller, or the call was given up
   UNAUTHENTICATED      no token, or a wrong one
-  DEADLINE_EXCEEDED    what was waited for did not come
+  DEADLINE_EXCEEDED    the awaited key, value or participant did not arrive
 """
 
 from allhands_proto.v1 import coordinator_pb2 as _coordinator_pb2
@@ -47,14 +47,13 @@ class CoordinatorStub:
     Session: _grpc.StreamStreamMultiCallable[_coordinator_pb2.SessionRequest, _coordinator_pb2.SessionEvent]
     """Membership: the first request is Join; the stream's life is the member's life."""
     AwaitVerdict: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AwaitVerdictRequest, _coordinator_pb2.Verdict]
-    """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
-    RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
-    a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
-    the call up on purpose, with ABORTED and a CallCancelled in `allhands-given-up-bin`.
+    """Ask for the absent ranks of a blocked call. Never succeeds: after the deadline in the request,
+    DEADLINE_EXCEEDED with a serialised Verdict in the trailing metadata `allhands-verdict-bin`; for
+    a cancelled call, ABORTED with a CallCancelled in `allhands-given-up-bin`.
     """
     Reform: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GroupChangeRequest, _coordinator_pb2.GroupChange]
-    """What all members of a group who are present decide together: a flag, or who goes on. It ends
-    when all of them have asked; who is lost meanwhile does not count.
+    """Decide jointly with all present members of a group: on a flag, or on the next group. Answered
+    when all present members have asked; lost members do not count.
     """
     Set: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.SetRequest, _coordinator_pb2.SetReply]
     """Key-value: keys are in the name space of the job; values are bytes."""
@@ -74,27 +73,27 @@ class CoordinatorStub:
     QueueLength: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.QueueLengthRequest, _coordinator_pb2.QueueLengthReply]
     Barrier: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.BarrierRequest, _coordinator_pb2.BarrierReply]
     """Wait until every participant has arrived. The participants are the same for all callers.
-    A caller that gives up (deadline, cancel) has not arrived.
+    Deadline and cancellation undo an arrival.
     """
     DescribeCoordinator: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeCoordinatorRequest, _coordinator_pb2.CoordinatorDescription]
-    """Where else this coordinator can be called: see kv.proto."""
+    """Return the key-value port, see kv.proto."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]
     DescribeJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]
     MonitoredBarrier: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.MonitoredBarrierRequest, _coordinator_pb2.MonitoredBarrierReply]
-    """A barrier of a group's members, which ends for all of them as soon as one runs out of time: then
-    as AwaitVerdict does, also for those who come later.
+    """Barrier of a group's members. The first deadline passed ends the barrier for all, late arrivals
+    included, as AwaitVerdict does.
     """
     AbortJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.AbortJobRequest, _coordinator_pb2.AbortJobReply]
-    """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+    """Release all members of a job. FAILED_PRECONDITION: the job has no members."""
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteJobRequest, _coordinator_pb2.DeleteJobReply]
-    """Forget a job: its keys, its queues and what is known of its worlds. FAILED_PRECONDITION: members
-    are in it; with `force` they are expelled.
+    """Delete a job with its keys, queues and history. FAILED_PRECONDITION: the job has members, and
+    `force` is not set to expel them.
     """
     ReportExit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]
-    """From who started a process: how it ended."""
+    """Report the exit of a process, by its launcher."""
     CollectReports: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.CollectReportsRequest, _coordinator_pb2.CollectReportsReply]
-    """What every present member has recorded: each is asked over its session, and has 2 s at most.
-    First the job, then one reply for each member.
+    """Collect the flight reports of all present members, within 2 s. First the job, then one reply
+    for each member.
     """
 
 @_typing.type_check_only
@@ -103,14 +102,13 @@ class CoordinatorAsyncStub(CoordinatorStub):
     Session: _aio.StreamStreamMultiCallable[_coordinator_pb2.SessionRequest, _coordinator_pb2.SessionEvent]  # type: ignore[assignment]
     """Membership: the first request is Join; the stream's life is the member's life."""
     AwaitVerdict: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AwaitVerdictRequest, _coordinator_pb2.Verdict]  # type: ignore[assignment]
-    """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
-    RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
-    a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
-    the call up on purpose, with ABORTED and a CallCancelled in `allhands-given-up-bin`.
+    """Ask for the absent ranks of a blocked call. Never succeeds: after the deadline in the request,
+    DEADLINE_EXCEEDED with a serialised Verdict in the trailing metadata `allhands-verdict-bin`; for
+    a cancelled call, ABORTED with a CallCancelled in `allhands-given-up-bin`.
     """
     Reform: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GroupChangeRequest, _coordinator_pb2.GroupChange]  # type: ignore[assignment]
-    """What all members of a group who are present decide together: a flag, or who goes on. It ends
-    when all of them have asked; who is lost meanwhile does not count.
+    """Decide jointly with all present members of a group: on a flag, or on the next group. Answered
+    when all present members have asked; lost members do not count.
     """
     Set: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.SetRequest, _coordinator_pb2.SetReply]  # type: ignore[assignment]
     """Key-value: keys are in the name space of the job; values are bytes."""
@@ -130,27 +128,27 @@ class CoordinatorAsyncStub(CoordinatorStub):
     QueueLength: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.QueueLengthRequest, _coordinator_pb2.QueueLengthReply]  # type: ignore[assignment]
     Barrier: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.BarrierRequest, _coordinator_pb2.BarrierReply]  # type: ignore[assignment]
     """Wait until every participant has arrived. The participants are the same for all callers.
-    A caller that gives up (deadline, cancel) has not arrived.
+    Deadline and cancellation undo an arrival.
     """
     DescribeCoordinator: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeCoordinatorRequest, _coordinator_pb2.CoordinatorDescription]  # type: ignore[assignment]
-    """Where else this coordinator can be called: see kv.proto."""
+    """Return the key-value port, see kv.proto."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListJobsRequest, _coordinator_pb2.ListJobsReply]  # type: ignore[assignment]
     DescribeJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeJobRequest, _coordinator_pb2.Job]  # type: ignore[assignment]
     MonitoredBarrier: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.MonitoredBarrierRequest, _coordinator_pb2.MonitoredBarrierReply]  # type: ignore[assignment]
-    """A barrier of a group's members, which ends for all of them as soon as one runs out of time: then
-    as AwaitVerdict does, also for those who come later.
+    """Barrier of a group's members. The first deadline passed ends the barrier for all, late arrivals
+    included, as AwaitVerdict does.
     """
     AbortJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.AbortJobRequest, _coordinator_pb2.AbortJobReply]  # type: ignore[assignment]
-    """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+    """Release all members of a job. FAILED_PRECONDITION: the job has no members."""
     DeleteJob: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteJobRequest, _coordinator_pb2.DeleteJobReply]  # type: ignore[assignment]
-    """Forget a job: its keys, its queues and what is known of its worlds. FAILED_PRECONDITION: members
-    are in it; with `force` they are expelled.
+    """Delete a job with its keys, queues and history. FAILED_PRECONDITION: the job has members, and
+    `force` is not set to expel them.
     """
     ReportExit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ReportExitRequest, _coordinator_pb2.ReportExitReply]  # type: ignore[assignment]
-    """From who started a process: how it ended."""
+    """Report the exit of a process, by its launcher."""
     CollectReports: _aio.UnaryStreamMultiCallable[_coordinator_pb2.CollectReportsRequest, _coordinator_pb2.CollectReportsReply]  # type: ignore[assignment]
-    """What every present member has recorded: each is asked over its session, and has 2 s at most.
-    First the job, then one reply for each member.
+    """Collect the flight reports of all present members, within 2 s. First the job, then one reply
+    for each member.
     """
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
@@ -168,10 +166,9 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.AwaitVerdictRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.Verdict, _abc.Awaitable[_coordinator_pb2.Verdict]]:
-        """Opened by a call that has been blocked for a while; its own deadline stands in the request, the
-        RPC's is later. It never succeeds. After the call's deadline it ends with DEADLINE_EXCEEDED and
-        a Verdict, serialised, in the trailing metadata `allhands-verdict-bin`; where a member has given
-        the call up on purpose, with ABORTED and a CallCancelled in `allhands-given-up-bin`.
+        """Ask for the absent ranks of a blocked call. Never succeeds: after the deadline in the request,
+        DEADLINE_EXCEEDED with a serialised Verdict in the trailing metadata `allhands-verdict-bin`; for
+        a cancelled call, ABORTED with a CallCancelled in `allhands-given-up-bin`.
         """
 
     @_abc_1.abstractmethod
@@ -180,8 +177,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.GroupChangeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.GroupChange, _abc.Awaitable[_coordinator_pb2.GroupChange]]:
-        """What all members of a group who are present decide together: a flag, or who goes on. It ends
-        when all of them have asked; who is lost meanwhile does not count.
+        """Decide jointly with all present members of a group: on a flag, or on the next group. Answered
+        when all present members have asked; lost members do not count.
         """
 
     @_abc_1.abstractmethod
@@ -291,7 +288,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.BarrierReply, _abc.Awaitable[_coordinator_pb2.BarrierReply]]:
         """Wait until every participant has arrived. The participants are the same for all callers.
-        A caller that gives up (deadline, cancel) has not arrived.
+        Deadline and cancellation undo an arrival.
         """
 
     @_abc_1.abstractmethod
@@ -300,7 +297,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.DescribeCoordinatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.CoordinatorDescription, _abc.Awaitable[_coordinator_pb2.CoordinatorDescription]]:
-        """Where else this coordinator can be called: see kv.proto."""
+        """Return the key-value port, see kv.proto."""
 
     @_abc_1.abstractmethod
     def ListJobs(
@@ -322,8 +319,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.MonitoredBarrierRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.MonitoredBarrierReply, _abc.Awaitable[_coordinator_pb2.MonitoredBarrierReply]]:
-        """A barrier of a group's members, which ends for all of them as soon as one runs out of time: then
-        as AwaitVerdict does, also for those who come later.
+        """Barrier of a group's members. The first deadline passed ends the barrier for all, late arrivals
+        included, as AwaitVerdict does.
         """
 
     @_abc_1.abstractmethod
@@ -332,7 +329,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.AbortJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.AbortJobReply, _abc.Awaitable[_coordinator_pb2.AbortJobReply]]:
-        """Release all members of a job. FAILED_PRECONDITION: nobody is in it."""
+        """Release all members of a job. FAILED_PRECONDITION: the job has no members."""
 
     @_abc_1.abstractmethod
     def DeleteJob(
@@ -340,8 +337,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.DeleteJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.DeleteJobReply, _abc.Awaitable[_coordinator_pb2.DeleteJobReply]]:
-        """Forget a job: its keys, its queues and what is known of its worlds. FAILED_PRECONDITION: members
-        are in it; with `force` they are expelled.
+        """Delete a job with its keys, queues and history. FAILED_PRECONDITION: the job has members, and
+        `force` is not set to expel them.
         """
 
     @_abc_1.abstractmethod
@@ -350,7 +347,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ReportExitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ReportExitReply, _abc.Awaitable[_coordinator_pb2.ReportExitReply]]:
-        """From who started a process: how it ended."""
+        """Report the exit of a process, by its launcher."""
 
     @_abc_1.abstractmethod
     def CollectReports(
@@ -358,8 +355,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.CollectReportsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.CollectReportsReply], _abc.AsyncIterator[_coordinator_pb2.CollectReportsReply]]:
-        """What every present member has recorded: each is asked over its session, and has 2 s at most.
-        First the job, then one reply for each member.
+        """Collect the flight reports of all present members, within 2 s. First the job, then one reply
+        for each member.
         """
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
