@@ -1,0 +1,237 @@
+"""Worlds that go on in process when ranks are killed, stopped, replaced and added."""
+
+from typing import Any
+
+import numpy as np
+
+import allhands as ah
+from programs.protocol import failure, hear, tell
+
+
+def sum_of(value: float, length: int = 5, **more: Any) -> float:
+    """Return the sum of what all ranks bring."""
+    x = np.full(length, float(value))
+    ah.all_reduce(x, **more)
+    assert (x == x[0]).all()
+    return float(x[0])
+
+
+def whereabouts() -> dict[str, int]:
+    return {"rank": ah.get_rank(), "size": ah.get_world_size()}
+
+
+def sum_until_shrunk() -> None:
+    ah.init_process_group(timeout=30, on_failure="shrink")
+    mine = 10.0 ** ah.get_rank()
+    sum_of(mine, 1 << 20)
+    tell("running")
+    while ah.get_world_size() == 6:
+        before = sum_of(mine, 1 << 20)
+    # Made in the middle of it, or before and given up: either way by four.
+    tell("shrunk", sum=sum_of(mine, 1 << 20), last=before, **whereabouts())
+    hear()
+
+
+def retry_a_sum() -> None:
+    ah.init_process_group(timeout=30, retryable=True)
+    x = np.arange(100_000.0) + ah.get_rank()
+    kept = x.copy()
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 1:
+        hear()
+    try:
+        ah.all_reduce(x)
+    except ah.PeerFailed as error:
+        intact = bool((x == kept).all()) and error.outputs_intact
+        tell("failed", intact=intact, ranks=error.failed_ranks)
+        ah.retry(error)
+        tell("retried", right=bool((x == 2 * np.arange(100_000.0) + 2).all()), **whereabouts())
+    hear()
+
+
+def retry_a_broadcast() -> None:
+    ah.init_process_group(timeout=30, retryable=True)
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 1:
+        hear()
+    x = np.full(3, 10.0 * ah.get_rank())
+    try:
+        ah.broadcast(x, src=2)
+    except ah.PeerFailed as error:
+        ah.retry(error)
+    tell("retried", root=x[0], size=ah.get_world_size())
+    hear()
+
+
+def shrink_by_hand() -> None:
+    ah.init_process_group(timeout=30)
+    group = ah.default_group()
+    tell("agreed", all=group.agree(True), one_not=group.agree(ah.get_rank() != 2))
+    told = failure(lambda: ah.barrier() if ah.get_rank() != 2 else hear())
+    flag = group.agree(True)
+    rest = group.shrink()
+    x = np.full(3, float(ah.get_rank()))
+    ah.all_reduce(x, group=rest)
+    y = np.full(3, float(rest.rank))
+    ah.broadcast(y, src=2, group=rest)
+    if rest.rank == 0:
+        ah.send(np.full(2, 7.0), dst=2, group=rest)
+    if rest.rank == 2:
+        z = np.zeros(2)
+        sender = ah.recv(z, src=None, group=rest)
+        assert (sender, z[0]) == (0, 7.0)
+    tell("shrunk", error=told["error"], flag=flag, sum=x[0], root=y[0], rank=rest.rank)
+    hear()
+
+
+def revoke_and_shrink(retryable: bool) -> None:
+    ah.init_process_group(timeout=30, retryable=retryable)
+    group = ah.default_group()
+    if ah.get_rank() == 1:
+        group.revoke("the loss is no number")
+    x = np.ones(2)
+    try:
+        ah.all_reduce(x)
+    except ah.GroupAborted as error:
+        told = [error.by.split(" (")[0], error.reason, float(x.sum())]
+    group = group.shrink()
+    ah.all_reduce(x, group=group)
+    tell("shrunk", told=told, size=group.size, sum=x[0])
+    hear()
+
+
+def join_late(mode: str) -> None:
+    ah.init_process_group(timeout=30, on_failure=mode, max_size=8)
+    tell("joined", sum=sum_of(100), **whereabouts())
+    hear()
+
+
+def grow() -> None:
+    ah.init_process_group(timeout=30, on_failure="shrink", max_size=8)
+    sum_of(1)
+    tell("running")
+    ah.default_group().grow(2)
+    tell("grown", sum=sum_of(1), **whereabouts())
+    part = ah.new_group([3, 0])
+    x = np.ones(3)
+    if ah.get_rank() in (0, 3):
+        ah.all_reduce(x, group=part)
+    hear()
+
+
+def go_on_with_a_replacement() -> None:
+    ah.init_process_group(timeout=30, on_failure="wait")
+    x = np.full(5, 1.0)
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 1:
+        hear()
+    told = failure(lambda: ah.all_reduce(x))
+    assert (x == 1).all()
+    tell("replaced", error=told["error"], sum=sum_of(1), **whereabouts())
+    hear()
+
+
+def mismatch_and_meet() -> None:
+    ah.init_process_group(timeout=30, retryable=True)
+    x = np.full(4 + ah.get_rank(), 1.0)
+    try:
+        ah.all_reduce(x)
+    except ah.CollectiveMismatch as error:
+        table = [error.table[rank] for rank in range(2)]
+    ah.monitored_barrier(timeout=20)
+    if ah.get_rank() == 1:
+        tell("late", error=failure(lambda: ah.monitored_barrier(timeout=1))["error"])
+    else:
+        told = failure(lambda: ah.monitored_barrier(timeout=0.5))
+        tell("late", error=told["error"])
+    tell("told", table=table, sum=sum_of(2), kept=bool((x == 1).all()))
+    hear()
+
+
+def cancel_a_retryable_call(which: int) -> None:
+    ah.init_process_group(timeout=30, retryable=True)
+    ah.barrier()
+    if ah.get_rank() == 1:
+        hear()
+    arrays = [np.full(3, number + 1.0) for number in range(3)]
+    works = [ah.all_reduce(x, async_op=True) for x in arrays]
+    if ah.get_rank() == 0:
+        works[which].cancel()
+        tell("cancelled")
+    ended: list[str | None] = []
+    for work in works:
+        try:
+            work.wait()
+            ended.append(None)
+        except ah.AllhandsError as error:
+            ended.append(type(error).__name__)
+    tell("ended", errors=ended, sums=[float(x[0]) for x in arrays], next=sum_of(5))
+    hear()
+
+
+def fall_below_the_least_size() -> None:
+    ah.init_process_group(timeout=30, on_failure="shrink", min_size=3)
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 1:
+        hear()
+    for _ in range(2):
+        tell("failed", **failure(lambda: sum_of(1)))
+    hear()
+
+
+def gather_after_a_loss() -> None:
+    ah.init_process_group(timeout=30, on_failure="shrink")
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 0:
+        hear()
+    outputs = [np.full(2, -1.0) for _ in range(3)]
+    told = failure(lambda: ah.all_gather(outputs, np.ones(2)))
+    intact = all((one == -1).all() for one in outputs)
+    gone = failure(lambda: ah.broadcast(np.ones(2), src=0))["error"]
+    tell("changed", error=told["error"], intact=intact, gone=gone, sum=sum_of(1))
+    hear()
+
+
+def be_expelled_while_stopped() -> None:
+    ah.init_process_group(timeout=30, on_failure="shrink", heartbeat_window=1)
+    sum_of(1)
+    tell("running")
+    if ah.get_rank() == 2:
+        tell("awake", **failure(lambda: [sum_of(9, 1 << 18) for _ in range(10**6)]))
+        hear()
+    while ah.get_world_size() == 3:
+        sum_of(1, 1 << 18)
+    tell("shrunk")
+    wrong = 0
+    for number in range(300):
+        wrong += int(sum_of(number, 1 << 14) != 2 * number)
+    tell("right", wrong=wrong)
+    hear()
+
+
+def train_a_state() -> None:
+    ah.init_process_group(timeout=30, on_failure="shrink", max_size=8)
+    state = ah.State(total=np.zeros(1000), step=0, note="")
+
+    def train(state):
+        while state.step < 60 or ah.get_world_size() != 3:
+            x = np.full(1000, 1.0)
+            ah.all_reduce(x)
+            state.total += x / ah.get_world_size()
+            state.step += 1
+            state.note = f"step {state.step}"
+            if state.step == 20:
+                tell("there", rank=ah.get_rank())
+                hear()
+            state.commit()
+        return state
+
+    state.run(train)
+    exact = bool((state.total == state.step).all())
+    tell("done", step=state.step, exact=exact, note=state.note, size=ah.get_world_size())
+    hear()

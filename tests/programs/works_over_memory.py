@@ -1,0 +1,209 @@
+"""Calls over shared memory that nobody waits for at once: who carries them out, in which order."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import allhands as ah
+from programs.protocol import hear, tell, until
+
+SMALL, LARGE = 3, 100_000
+LENGTHS = {"SMALL": SMALL, "LARGE": LARGE}
+
+
+def begin(kind: str, length: int = SMALL) -> tuple[ah.Work, npt.NDArray[np.float64]]:
+    """Begin a call that gives 3.0 to each of two ranks; return its work and its array."""
+    me = ah.get_rank()
+    if kind == "all_reduce":
+        x = np.full(length, me + 1.0)
+        work = ah.all_reduce(x, async_op=True)
+    else:
+        x = np.full(length, 3.0 if me == 0 else 0.0)
+        work = ah.broadcast(x, 0, async_op=True)
+    assert work is not None
+    return work, x
+
+
+def _then(work: ah.Work) -> None:
+    told = threading.Event()
+    work.get_future().then(lambda _: told.set())
+    told.wait(20)
+
+
+ASKING: dict[str, Callable[[ah.Work], object]] = {
+    "then": _then,
+    "is_completed": lambda work: until(work.is_completed),
+    "is_success": lambda work: until(work.is_success),
+    "wait": lambda work: work.wait(20),
+    "result": lambda work: work.get_future().result(20),
+}
+"""How the end of a call can be asked for."""
+
+
+def begin_and_do_something_else(kind: str, length: str) -> None:
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+    work, x = begin(kind, LENGTHS[length])
+    if me == 0:
+        tell("does something else")
+        hear()
+    work.wait()
+    tell("ended", right=bool((x == 3).all()))
+    ah.destroy_process_group()
+
+
+def ask_for_the_end(kind: str, length: str, ask: str) -> None:
+    ah.init_process_group(timeout=30)
+    ah.barrier()  # from here on there is a communicator
+    for _ in range(3):
+        work, x = begin(kind, LENGTHS[length])
+        ASKING[ask](work)
+        assert (x == 3).all()
+        assert work.is_success()
+        assert work.exception() is None
+
+    tell("done", how=work.explain())
+    ah.destroy_process_group()
+
+
+def call_small_ones() -> None:
+    ah.init_process_group(timeout=30)
+    ah.barrier()  # from here on there is a communicator
+    for _ in range(100):
+        work, _ = begin("all_reduce")
+        work.wait()
+    tell("done", threads=[one.name for one in threading.enumerate() if "callbacks" in one.name])
+    ah.destroy_process_group()
+
+
+def begin_many(kind: str, length: str) -> None:
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+    if me:
+        hear()
+    both = [begin(kind, LENGTHS[length]) for _ in range(40)]
+    if not me:
+        tell("begun")
+        hear()
+    for work, _ in both[::-1]:
+        work.wait()
+    tell("done", right=all((x == 3).all() for _, x in both))
+    ah.destroy_process_group()
+
+
+def begin_beyond_the_room() -> None:
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+    if me:
+        hear()
+    for _ in range(20):
+        work, _ = begin("all_reduce")
+        if not me:
+            work.cancel()
+        until(work.is_completed)
+    work, x = begin("all_reduce")
+    if not me:
+        tell("begun")
+    work.wait()
+    assert (x == 3).all()
+    ah.destroy_process_group()
+
+
+def wait_for_the_first() -> None:
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+    if me == 0:
+        works = [begin("all_reduce", length)[0] for length in (SMALL, LARGE)]
+        tell("begun")
+        works[0].wait()
+        tell("first")
+        works[1].wait()
+    else:
+        for length in (SMALL, LARGE):
+            hear()
+            begin("all_reduce", length)[0].wait()
+    ah.destroy_process_group()
+
+
+def call_in_every_way() -> None:
+    ah.init_process_group(timeout=30)
+    n = ah.get_world_size()
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+
+    def number(at):  # of the call, once for each rank
+        return np.full(LARGE if at % 5 == 0 else SMALL, at + 1.0)
+
+    random = np.random.default_rng(7)
+    for _ in range(30):
+        kept: list[tuple[ah.Work | None, Any, int]] = []
+        for at in range(12):
+            x = number(at)
+            match random.integers(6):
+                case 0:
+                    ah.all_reduce(x)
+                    kept.append((None, x, n * (at + 1)))
+                case 1 | 2:
+                    kept.append((ah.all_reduce(x, async_op=True), x, n * (at + 1)))
+                case 3:
+                    kept.append((ah.broadcast(x, 1, async_op=True), x, at + 1))
+                case 4:  # several steps, so it goes by the loop
+                    kept.append((ah.scan(x, async_op=True), None, (me + 1) * (at + 1)))
+                case 5:
+                    ah.monitored_barrier()
+                    kept.append((None, x, at + 1))
+        for work, x, wanted in kept[:: 1 - 2 * int(random.integers(2))]:
+            if work is not None:
+                work.wait()
+            found = work.result() if x is None else x
+            assert (found == wanted).all(), (found, wanted)
+    tell("done", calls=ah.default_group().sequence)
+    ah.destroy_process_group()
+
+
+def wait_past_the_deadline() -> None:
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+    x = np.full(SMALL, me + 1.0)
+    work = ah.all_reduce(x, timeout=0.2, async_op=True)
+    over = time.monotonic() + 0.2
+    tell("begun")
+    hear()
+    until(lambda: time.monotonic() > over)
+    work.wait()
+    assert (x == 3).all()
+    ah.destroy_process_group()
+
+
+def outlive_a_group() -> None:
+    ah.init_process_group(timeout=30)
+    me = ah.get_rank()
+    ah.barrier()  # from here on there is a communicator
+    for _ in range(20):
+        group = ah.new_group([0, 1])
+        x, y = np.full(SMALL, me + 1.0), np.full(SMALL, me + 1.0)
+        works = [ah.all_reduce(x, group=group, async_op=True), ah.all_reduce(y, group=group)]
+        works[0].wait()
+        works.append(ah.all_reduce(x, group=group, async_op=True))
+        ah.destroy_process_group(group)
+        later = ah.new_group([0, 1])
+        ah.barrier(group=later)
+        works[2].wait()
+        assert (x == 6).all()
+        del works
+        gc.collect()
+        z = np.full(LARGE, me + 1.0)
+        ah.all_reduce(z, group=later)
+        assert (z == 3).all()
+        ah.destroy_process_group(later)
+    ah.destroy_process_group()
