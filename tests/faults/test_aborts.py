@@ -4,39 +4,19 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
+from programs import aborts
 from support.ranks.processes import BACKENDS, Cluster, Job
 
 LINKS_AND_MEMORY = ("auto", "socket")
-
-BLOCKED = """
-ah.init_process_group(timeout=40)
-me = ah.get_rank()
-group = ah.new_group([0, 1, 2])
-x = np.ones(1000)
-ah.all_reduce(x)
-ah.all_reduce(x, group=group)
-tell("ready", pid=os.getpid())
-hear()
-"""
-AFTER = """
-tell("told", **failure(lambda: ah.all_reduce(x, group=group)))
-tell("later", **failure(lambda: ah.all_reduce(x, group=group)))
-tell("world", **failure(ah.barrier))
-tell("new", **failure(lambda: ah.barrier(ah.new_group([0, 1, 2]))))
-hear()
-os._exit(0)
-"""
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scope", ["world", "group"])
 def test_an_abort_releases_all_ranks_and_holds_for_all_calls_to_come(job: Job, scope: str) -> None:
-    act = 'ah.abort("it diverged")' if scope == "world" else 'group.abort("it diverged")'
-    ranks = job(3, BLOCKED + f"if me == 1:\n    hear()\n    {act}\n" + AFTER)
+    ranks = job(3, aborts.abort_on_rank_1, scope)
     pids = [rank.expect("ready")["pid"] for rank in ranks]
     for rank in ranks:
         rank.say()
@@ -60,8 +40,9 @@ def test_an_abort_releases_all_ranks_and_holds_for_all_calls_to_come(job: Job, s
 def test_an_abort_reaches_the_others_without_a_coordinator(cluster: Cluster, backend: str) -> None:
     url = cluster.daemon()
     daemon = cluster.started[-1]
-    script = BLOCKED + 'if me == 1:\n    hear()\n    ah.abort("it diverged")\n' + AFTER
-    ranks = cluster.world(3, script, ALLHANDS_URL=f"{url}/j", ALLHANDS_BACKEND=backend)
+    ranks = cluster.world(
+        3, aborts.abort_on_rank_1, "world", ALLHANDS_URL=f"{url}/j", ALLHANDS_BACKEND=backend
+    )
     for rank in ranks:
         rank.expect("ready")
     daemon.child.send_signal(signal.SIGKILL)
@@ -85,19 +66,8 @@ def run_command(cluster: Cluster, *arguments: str) -> "subprocess.CompletedProce
     )
 
 
-ONE_IS_BLOCKED = (
-    BLOCKED.replace("0, 1, 2", "0, 1")
-    + """
-if me == 0:
-    tell("told", **failure(ah.barrier))
-hear()
-os._exit(0)
-"""
-)
-
-
 def test_a_job_that_is_deleted_by_force_releases_its_ranks(cluster: Cluster) -> None:
-    ranks = cluster.world(2, ONE_IS_BLOCKED, ALLHANDS_URL=f"{cluster.daemon()}/j")
+    ranks = cluster.world(2, aborts.block_rank_0, ALLHANDS_URL=f"{cluster.daemon()}/j")
     for rank in ranks:
         rank.expect("ready")
         rank.say()
@@ -111,7 +81,7 @@ def test_a_job_that_is_deleted_by_force_releases_its_ranks(cluster: Cluster) -> 
 def test_a_command_aborts_a_job(cluster: Cluster) -> None:
     url = cluster.daemon()
 
-    ranks = cluster.world(2, ONE_IS_BLOCKED, ALLHANDS_URL=f"{url}/j")
+    ranks = cluster.world(2, aborts.block_rank_0, ALLHANDS_URL=f"{url}/j")
     for rank in ranks:
         rank.expect("ready")
         rank.say()
@@ -125,62 +95,13 @@ def test_a_command_aborts_a_job(cluster: Cluster) -> None:
     assert "no job 'k'" in missing.stderr
 
 
-HOW = {
-    "cancelled": """
-        work = ah.all_reduce(x, async_op=True)
-        tell("begun")
-        hear()
-        work.cancel()
-        failure(work.wait)
-    """,
-    "Ctrl-C": """
-        main = threading.main_thread().ident
-        def is_in_the_call():
-            frame = sys._current_frames()[main]
-            while frame is not None and frame.f_code is not ah.all_reduce.__code__:
-                frame = frame.f_back
-            return frame is not None
-        def interrupt():
-            hear()
-            until(is_in_the_call)
-            os.kill(os.getpid(), signal.SIGINT)
-        threading.Thread(target=interrupt).start()
-        tell("begun")
-        try:
-            ah.all_reduce(x)
-        except KeyboardInterrupt:
-            pass
-    """,
-}
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("length", [10, 1 << 18])
-@pytest.mark.parametrize("reason", HOW)
+@pytest.mark.parametrize("reason", aborts.GIVING_UP)
 def test_a_call_that_one_rank_gives_up_ends_for_its_peers_with_who_and_why(
     job: Job, backend: str, reason: str, length: int
 ) -> None:
-    script = (
-        "ah.init_process_group(timeout=40)\nme = ah.get_rank()\n"
-        f"x = np.ones({length})\nah.all_reduce(x)\n"
-        + "if me == 0:\n"
-        + textwrap.indent(textwrap.dedent(HOW[reason]), "    ")
-        + """
-elif me == 1:
-    tell("begun")
-    tell("told", **failure(lambda: ah.all_reduce(x)))
-else:
-    tell("begun")
-    hear()
-    tell("told", **failure(lambda: ah.all_reduce(x)))
-hear()
-y = np.full(5, me + 1.0)
-ah.all_reduce(y)
-tell("next", values=y.tolist())
-ah.destroy_process_group()
-"""
-    )
-    ranks = job(3, script)
+    ranks = job(3, aborts.give_up_on_rank_0, reason, length)
     for rank in ranks:
         rank.expect("begun")
     ranks[0].say()
@@ -202,16 +123,7 @@ ah.destroy_process_group()
 
 @pytest.mark.parametrize("backend", LINKS_AND_MEMORY)
 def test_without_the_abort_an_exception_is_only_a_rank_that_leaves(job: Job) -> None:
-    ranks = job(
-        2,
-        """
-        ah.init_process_group(timeout=20, abort_on_exception=False)
-        ah.barrier()
-        if ah.get_rank() == 1:
-            raise LookupError("no such file as this")
-        tell("failed", **failure(ah.barrier))
-        """,
-    )
+    ranks = job(2, aborts.raise_without_abort)
     told = ranks[0].expect("failed")
     assert (told["error"], told["ranks"]) == ("PeerFailed", [1])
     assert "LookupError: no such file as this" in told["text"]
@@ -227,23 +139,7 @@ def test_without_the_abort_an_exception_is_only_a_rank_that_leaves(job: Job) -> 
 def test_a_monitored_barrier_tells_all_ranks_who_did_not_pass(
     job: Job, late: list[int], names_all: bool
 ) -> None:
-    ranks = job(
-        3,
-        f"""
-        ah.init_process_group(timeout=20)
-        me = ah.get_rank()
-        ah.monitored_barrier()
-        if me in {late}:
-            hear()
-        call = lambda: ah.monitored_barrier(None, 0.7, {names_all}, label="step 7")
-        tell("told", **failure(call))
-        x = np.full(3, me + 1.0)
-        ah.all_reduce(x)
-        ah.monitored_barrier(timeout=20)
-        tell("next", values=x.tolist())
-        ah.destroy_process_group()
-        """,
-    )
+    ranks = job(3, aborts.come_late_to_a_monitored_barrier, late, names_all)
     told = [rank.expect("told") for at, rank in enumerate(ranks) if at not in late]
     for at in late:
         ranks[at].say()

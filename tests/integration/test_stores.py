@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import allhands as ah
+from programs import stores
 from support.ranks.addresses import free_port
 from support.ranks.forking import PATIENCE
 from support.ranks.processes import Cluster
@@ -34,12 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_processes_wake_each_other_through_a_file(cluster: Cluster, path: Path) -> None:
-    script = f"""
-    store = ah.FileStore({str(path)!r}, 2, 30)
-    store.set("theirs", b"hello")
-    tell("got", value=store.get("ours").decode(), sum=[store.add("n", 1) for _ in range(200)][-1])
-    """
-    child = cluster.start(script)
+    child = cluster.start(stores.count_in_a_file, str(path))
     store = ah.FileStore(path, 2, 30)
     assert store.get("theirs") == b"hello"
     store.set("ours", "there")
@@ -54,18 +50,9 @@ def test_a_writer_that_is_killed_has_written_all_of_a_change_or_nothing(
     cluster: Cluster, path: Path
 ) -> None:
     """Nothing that was acknowledged is lost, nothing is half there, and nobody gets stuck."""
-    script = f"""
-    store = ah.FileStore({str(path)!r}, -1, 30)
-    tell("ready")
-    for number in range(1_000_000):
-        value = str(number) * 20_000
-        store.multi_set(["a", "b"], [value, value])
-        store.append("log", "x")
-        store.add("done", 1)
-    """
     store = ah.FileStore(path, -1, 10)
     for _ in range(5):
-        child = cluster.start(script)
+        child = cluster.start(stores.write_for_ever, str(path))
         child.expect("ready")
         before = int(store.get("done")) if store.check(["done"]) else 0
         while store.add("done", 0) < before + 3:
@@ -86,17 +73,7 @@ def test_a_writer_that_is_killed_in_the_middle_of_a_change_has_written_nothing(
 ) -> None:
     store = ah.FileStore(path, -1, 10)
     store.multi_set(["a", "b"], ["old", "old"])
-    child = cluster.start(f"""
-    store = ah.FileStore({str(path)!r}, -1, 30)
-
-    def die(statement):
-        if statement.startswith({moment!r}):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    store._database._sql.set_trace_callback(die)
-    store.multi_set(["a", "b"], ["new", "new"])
-    tell("alive")
-    """)
+    child = cluster.start(stores.die_at_a_statement, str(path), moment)
     assert child.ended() == -signal.SIGKILL
     assert store.multi_get(["a", "b"]) == [b"old", b"old"]
     assert store.add("count", 1) == 1
@@ -142,15 +119,11 @@ def test_a_store_that_nobody_holds_is_closed(path: Path) -> None:
 def test_stores_of_killed_processes_and_of_ended_ones_count_as_closed(
     cluster: Cluster, path: Path
 ) -> None:
-    opening = f"""
-    store = ah.FileStore({str(path)!r}, 3)
-    tell("open")
-    """
-    killed = cluster.start(opening + "\n    hear()")
+    killed = cluster.start(stores.open_and_wait, str(path))
     killed.expect("open")
     os.kill(killed.child.pid, signal.SIGKILL)
     killed.ended()
-    ended = cluster.start(opening)
+    ended = cluster.start(stores.open_and_end, str(path))
     assert ended.ended() == 0
     ah.FileStore(path, 3).close()
     assert not path.exists()
@@ -159,20 +132,7 @@ def test_stores_of_killed_processes_and_of_ended_ones_count_as_closed(
 def test_a_forked_child_may_use_the_store_and_leaves_it_to_its_parent(
     cluster: Cluster, path: Path
 ) -> None:
-    child = cluster.start(f"""
-    store = ah.FileStore({str(path)!r}, 1)
-    store.set("key", b"parent")
-    if not (idle := os.fork()):
-        store.close()
-        os._exit(0)
-    os.waitpid(idle, 0)
-    if not (pid := os.fork()):
-        ok = store.get("key") == b"parent"
-        store.set("key", b"child")
-        store.close()
-        os._exit(0 if ok else 1)
-    tell("child", status=os.waitpid(pid, 0)[1], value=store.get("key").decode())
-    """)
+    child = cluster.start(stores.fork_a_child, str(path))
     told = child.expect("child")
     assert (told["status"], told["value"]) == (0, "child")
     assert child.ended() == 0
@@ -204,11 +164,7 @@ def test_a_store_waits_for_its_master_to_come(cluster: Cluster) -> None:
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ah.TCPStore, "localhost", port, 2, False, 20)
-        child = cluster.start(f"""
-        with ah.TCPStore("localhost", {port}, 2, True, 20) as store:
-            store.set("key", b"value")
-            tell("seen", value=store.get("answer").decode())
-        """)
+        child = cluster.start(stores.host_a_store, port)
         with waiting.result(PATIENCE) as store:
             assert store.get("key") == b"value"
             store.set("answer", b"42")
@@ -309,28 +265,7 @@ def test_a_world_meets_through_a_store_again_and_again(
     cluster: Cluster, path: Path, kind: str
 ) -> None:
     port = free_port()
-    make = {
-        "file": f"ah.FileStore({str(path)!r}, 2)",
-        "tcp": f"ah.TCPStore('127.0.0.1', {port}, 2, rank == 0)",
-    }[kind]
-    ranks = [
-        cluster.start(f"""
-        rank = {rank}
-        whole = {make}
-        store = ah.PrefixStore("here", whole)
-        sums = []
-        for turn in range(2):
-            ah.init_process_group(store=store, rank=rank, world_size=2, timeout=20)
-            x = np.array([rank + 1.0 + turn])
-            ah.all_reduce(x)
-            sums.append(float(x[0]))
-            ah.destroy_process_group()
-        ah.store_based_barrier(rank, store, "end", 2)
-        tell("done", sums=sums, number=rank)
-        hear()
-        """)
-        for rank in range(2)
-    ]
+    ranks = [cluster.start(stores.meet_twice, rank, str(path), kind, port) for rank in range(2)]
     for process in ranks:
         assert process.expect("done")["sums"] == [3.0, 5.0]
     for process in ranks:  # the first has the store that the other one is about to leave
