@@ -46,7 +46,7 @@ def call_within_deadlines() -> None:
 
 
 def log_a_slow_call() -> None:
-    slow_calls.LONGEST = 0.1
+    slow_calls.MAX_PATIENCE = 0.1
 
     class Teller(logging.Handler):
         def emit(self, record):

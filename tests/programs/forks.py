@@ -237,7 +237,7 @@ def close_an_inherited_client() -> None:
     waiting = threading.Thread(target=lambda: got.append(control.get("late", wait=True)))
     got = []
     waiting.start()
-    until(lambda: not control._lines._idle)
+    until(lambda: not control._kv_pool._idle)
     ended = Forked(control.close).ended()
     control.put("late", b"2")
     waiting.join()
