@@ -1,4 +1,4 @@
-"""What the native core offers to Python; absent where it could not be built."""
+"""The native core, as Python sees it; absent where it could not be built."""
 
 from collections.abc import Callable
 from types import CodeType
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from allhands.shm.failures import CallFailure, MessageFailure
 
 MAX_RANKS: int
+"""Size of the largest group that one communicator serves."""
 INSTRUCTIONS: Literal["avx2", "baseline"]
-"""What folds are made of on this processor."""
-"""The largest group that one communicator serves."""
+"""Instruction set of the folds on this processor."""
 OUTCOMES: tuple[str, ...]
 """Names of outcomes of calls, by their numbers in the core."""
 KINDS: tuple[str, ...]
@@ -20,7 +20,7 @@ KINDS: tuple[str, ...]
 STARTS_KEPT: int
 """Start times that are kept between two heartbeats."""
 HEAD_BYTES: int
-"""What the directory takes at the beginning of a segment."""
+"""Size of the directory at the beginning of a segment."""
 
 Source = tuple[str, int, str]
 """File, line and function."""
@@ -108,7 +108,7 @@ class Block:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class ShmComm:
-    """The calls of one group over shared memory.
+    """The communicator of one group over shared memory.
 
     The methods named after collectives run on the caller's thread, arguments by position. They
     return True when the call has ended well; False when nothing has happened, because a call is
@@ -327,7 +327,7 @@ class AllReduceRequest:
         """
 
 class ShmP2P:
-    """The messages from point to point of one group.
+    """The messages from point to point of one group over shared memory.
 
     `send` and `recv` run on the caller's thread, ranks are those of the world. They return False,
     and -1, when nothing has happened because an argument is not plain. They raise what `on_failure`
@@ -409,7 +409,7 @@ class Message:
     context: Any
     """What `ShmP2P.start` was given by that name."""
     outcome: str
-    """"under way", "delivered", "late", "unlike", "cancelled", "gone" or "failed"."""
+    """"Of `OUTCOMES`, or "gone": ranks that could be its other end have left."""
     source: int
     way: str
     touched: bool

@@ -52,3 +52,8 @@ def test_no_file_is_in_a_circle_of_includes() -> None:
         below.setdefault(module, set()).update(own)
     circle = graphlib.TopologicalSorter(below)
     circle.prepare()  # raises CycleError, which names one
+
+
+def test_no_file_is_long() -> None:
+    lengths = {file.name: file.read_text().count("\n") for file in FILES}
+    assert {name: length for name, length in lengths.items() if length > 600} == {}

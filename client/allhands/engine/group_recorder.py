@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 DEFAULT_SIZE = 2048
 """Operations of a group that are remembered if nobody says otherwise."""
 
-_P2P_OUTCOMES = {
-    "delivered": "ok",
-    "late": "timeout",
-    "unlike": "mismatch",
-    "cancelled": "cancelled",
-}
-
 
 class GroupRecorder:
     """Three rings: two of the core, of calls and messages on callers' threads, and this one's."""
@@ -161,7 +154,8 @@ class GroupRecorder:
         source, label = row[10:]
         file, line, function = source or ("", 0, "")
         operation = "recv" if receives else "send"
-        told = _P2P_OUTCOMES.get(outcome, "failed") if finished else "running"
+        known = outcome if outcome in OUTCOMES else "failed"
+        told = known if finished else "running"
         waits_for = (self._ranks[peer],) if peer >= 0 and not finished else ()
         return OperationRecord(
             group=self._name,

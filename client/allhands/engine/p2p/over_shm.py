@@ -57,7 +57,7 @@ class P2POverShm:
         if message is None:
             return False
         request.shm_message = message
-        if message.outcome != "under way" and message.claim():
+        if message.outcome != "running" and message.claim():
             self._complete(message)
             return True
         self._start_server()
@@ -116,7 +116,7 @@ class P2POverShm:
     def _complete(self, message: "Message") -> None:
         exchange: P2PRequest = message.context
         work = exchange.work
-        if message.outcome == "delivered":
+        if message.outcome == "ok":
             if exchange.receives:
                 work.received_from(message.source)
             work.explained(
@@ -156,7 +156,7 @@ class P2POverShm:
     def _raise(self, failure: MessageFailure) -> NoReturn:
         peer = None if failure.peer < 0 else self._ranks[failure.peer]
         what = name_message(failure.operation, self._ranks, peer, failure.tag)
-        if failure.outcome == "unlike":
+        if failure.outcome == "mismatch":
             if failure.operation == "recv":
                 row = describe_sent(failure.sent_nbytes, failure.sent_signature, self.p2p.signature)
                 table = {failure.source: row}
@@ -164,7 +164,7 @@ class P2POverShm:
                 table = {failure.peer: failure.expected or "a message of another dtype or shape"}
             table[self._rank] = failure.described
             raise call_errors.build_mismatch_error(what, self._rank, table)
-        if failure.outcome == "late":
+        if failure.outcome == "timeout":
             raise call_errors.build_timeout_error(
                 what=what,
                 operation=failure.operation,

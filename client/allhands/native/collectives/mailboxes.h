@@ -3,7 +3,7 @@
  * One box per ordered pair (r, p) and parity: r puts p's slice of its array there, p folds the
  * boxes of its slice with its own and writes the result into the same boxes, where r finds it.
  * Every line passes to and fro between the same two ranks, as in pairwise_swap.h, and r needs to
- * wait for nobody before it writes a box again: it has read the result from it.
+ * wait for no rank before it writes a box again: it has read the result from it.
  */
 #ifndef ALLHANDS_MAILBOXES_H
 #define ALLHANDS_MAILBOXES_H
@@ -16,7 +16,7 @@
  * wrote there. */
 void ah_mailbox_reduce_open(ah_comm *comm, const void *in, size_t nbytes);
 
-/* `out` gets the result; on ranks without `out`, nobody puts one. To all ranks, or to `root` alone
+/* `out` gets the result; ranks without `out` get none. To all ranks, or to `root` alone
  * (-1: all). */
 ah_status ah_mailbox_reduce(ah_comm *comm, ah_op op, ah_type type, const char *in, char *out,
                             size_t nbytes, int root);

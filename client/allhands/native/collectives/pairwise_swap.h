@@ -3,7 +3,7 @@
  * A pair of ranks shares four boxes: two sides and two parities. In step u rank r writes the box of
  * side (r is the higher one) + u / 2, parity u: the one which it read in step u - 2. So the lines
  * of a box pass to and fro between the same two processors, which writes them at full speed even
- * where processors are far apart; and nobody ever waits for a box to be free, only for data.
+ * where processors are far apart; and no rank ever waits for a box to be free, only for data.
  *
  * For that reason the first step of the next call may be produced before other ranks have posted
  * it, if the steps are numbered on (`phase`) from a swap that ended well here, with no other use of

@@ -15,7 +15,7 @@ bool ah_can_read_remote(const ah_comm *comm, uint64_t sources, size_t nbytes);
 /* Read from `where` in the header of rank `from` (or in its table). */
 ah_status ah_remote_read(ah_comm *comm, int from, uint64_t where, void *to, size_t nbytes);
 
-/* After the last: say so, make sure that what was read from `sources` is good, and wait until
+/* After the last: publish that, make sure that what was read from `sources` is good, and wait until
  * `readers` have read. */
 ah_status ah_remote_read_end(ah_comm *comm, uint64_t sources, uint64_t readers);
 

@@ -15,7 +15,7 @@
 /* This rank waits from `now` on. */
 void ah_balance_cpus(ah_comm *comm, int64_t now);
 /* Its yield has taken AH_LONG_DELAY or more. If that was not for other ranks, which have work to do
- * as well, the processor is shared with strangers: nobody moves there for a while. */
+ * as well, the processor is shared with strangers: no rank migrates there for a while. */
 void ah_record_delay(ah_comm *comm, int64_t began, int64_t now);
 /* The other ranks that waited last where this one is. */
 uint64_t ah_ranks_on_my_cpu(const ah_comm *comm);

@@ -2,9 +2,9 @@
  *
  * A rank accesses arrays in other ranks' heaps only in an access epoch, which it publishes
  * (`access_epoch`): it begins the epoch, then looks whether any rank has abandoned the call. A rank
- * that abandons a call publishes that, then looks who is in an access epoch, and waits until they
- * are out. In both a store comes before a load of the other's word, all seq_cst: no access begins
- * unseen, so none happens after that.
+ * that abandons a call publishes that, then looks which ranks are in an access epoch, and waits
+ * until they are out. In both a store comes before a load of the other's word, all seq_cst: no
+ * access begins unseen, so none happens after that.
  *
  * A rank that is stopped, or killed, in an access epoch stays in it. One that may only read does no
  * harm (its caller is not told what it read, see ah_access_end). One that may write could spoil the

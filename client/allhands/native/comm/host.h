@@ -11,7 +11,7 @@ int ah_cpu_count(void);
 /* A number that no other process has. */
 uint64_t ah_new_nonce(void);
 
-/* Between looks of who spins. */
+/* Between looks of a spinning thread. */
 static inline void ah_cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

@@ -5,7 +5,7 @@
  * 1. Every word has one writer at a time, and that is the rank in whose area it lies (but for the
  *    doorbell, see wait.h). Nothing is ever locked, so a rank that dies leaves nothing locked.
  * 2. A rank posts each call in the slot of that call's number: data first, the number last
- *    (release). Who reads that number in it (acquire) sees the data.
+ *    (release). A rank that reads that number (acquire) sees the data.
  * 3. The slot of call s is overwritten for call s + AH_SLOTS_PER_RANK only when every rank has
  *    posted, or abandoned, call s + 1: then no rank is in call s, and none reads data that changes
  *    under it. So a rank that abandons a call and goes on leaves what it posted to a late one.
@@ -14,8 +14,8 @@
  * 5. Progress words count up for ever; a call's header has the base from which they count in it. So
  *    nothing is reset between calls, and no number of an older call passes for one of this call.
  * 6. A rank publishes that it abandons a call (`abandoned`) before its caller may touch its buffers
- *    again. Who reads another rank's buffers in place looks at that word afterwards, and believes
- *    what it read only if it is still behind. Who writes to them is waited for: heap_access.h.
+ *    again. A rank that reads another's buffers in place looks at that word afterwards, and
+ *    believes what it read only if it is still behind. Writers are waited for: heap_access.h.
  */
 #ifndef ALLHANDS_LAYOUT_H
 #define ALLHANDS_LAYOUT_H

@@ -101,7 +101,7 @@ bool ah_ring_put(ah_ring_end *out, const ah_frame *frame, const void *data);
 /* The next frame, if it is there. */
 static inline const ah_frame *ah_ring_peek(const ah_ring_end *in) {
     const ah_frame *next = &in->ring->frame[in->frames & (AH_FRAMES - 1)];
-    uint64_t stamp = atomic_load(&next->stamp); /* seq_cst: who is about to sleep looks here last */
+    uint64_t stamp = atomic_load(&next->stamp); /* seq_cst: a look before sleep */
     return stamp == in->frames + 1 ? next : NULL;
 }
 /* Copy its data. Once. */

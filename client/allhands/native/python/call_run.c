@@ -95,7 +95,8 @@ static SegmentObject *own_segment(const CommObject *self) {
 }
 
 /* Learn from a call whether pages of the own heap have become ordinary memory, through it or
- * meanwhile through another lane's call: then what peers wrote to this call's array may be lost. */
+ * meanwhile through another communicator's call: then what peers wrote to this call's array may be
+ * lost. */
 static ah_status note_unshared(CommObject *self, RunningCall *running, ah_status status) {
     SegmentObject *own = own_segment(self);
     ah_call *call = &running->call;

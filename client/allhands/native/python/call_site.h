@@ -1,4 +1,4 @@
-/* Where in the user's program a call was made: kept as it is, worded when somebody reads. */
+/* Call sites: the line of the user's program that made a call, as code and offset. */
 #ifndef ALLHANDS_CALL_SITE_H
 #define ALLHANDS_CALL_SITE_H
 

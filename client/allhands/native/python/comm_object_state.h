@@ -18,7 +18,7 @@
 
 #define NANOSECONDS 1000000000LL
 #define WAITS 64
-#define RECORDS_LEAST 64 /* for who asks what a call was, also where none is recorded */
+#define RECORDS_LEAST 64 /* to describe calls to peers, also where none is recorded */
 #define RECORDS_MOST (1 << 24)
 #define STARTS_KEPT 64
 #define SHAPE_LONG 14 /* in place of the number of dimensions: there is a tuple */
@@ -73,7 +73,7 @@ typedef enum {
 } Outcome;
 
 /* What a call was and how it went, for people and for peers that made another one. In one line, and
- * written only by who holds the GIL. */
+ * written only with the GIL held. */
 typedef struct {
     _Alignas(64) uint64_t sequence;
     int64_t started, finished;      /* nanoseconds; 0: not yet */
@@ -96,7 +96,7 @@ typedef union {
 #define RECORD_QUEUED 0x80 /* it is told in Python when and where it was made */
 
 /* When calls began, of some of a period's: those whose numbers divide by `stride`, which doubles
- * when they become too many. So ranks whose periods differ a little tell of the same calls. */
+ * when they become too many. So ranks whose periods differ a little report the same calls. */
 typedef struct {
     uint64_t stride;
     int count;
@@ -125,8 +125,8 @@ typedef struct CommObject {
     size_t attach_min;
     bool closed;
     PyObject *pending; /* a split-phase call that was started and not finished yet; NULL: none */
-    /* Finishes it before another call, as on all ranks. What goes wrong is for who waits for it;
-     * but Ctrl-C is for this caller: -1. */
+    /* Finishes it before another call, as on all ranks. Its failure is for the thread that waits
+     * for it; but Ctrl-C is for this caller: -1. */
     int (*finish_pending)(struct CommObject *self);
     Plan plan;          /* of the call that runs; too large for the stack of a fast call */
     ah_variant variant; /* of the call that ended last */

@@ -10,8 +10,8 @@
 #define TICK_NS (50 * 1000000LL) /* how late Ctrl-C may be seen by a call that is blocked */
 
 const char *const outcome_names[] = {
-    [AH_RUNNING] = "under way", [AH_DELIVERED] = "delivered", [AH_TIMED_OUT] = "late",
-    [AH_MISMATCHED] = "unlike", [AH_CANCELLED] = "cancelled", [AH_PEER_LEFT] = "gone",
+    [AH_RUNNING] = "running",     [AH_DELIVERED] = "ok",        [AH_TIMED_OUT] = "timeout",
+    [AH_MISMATCHED] = "mismatch", [AH_CANCELLED] = "cancelled", [AH_PEER_LEFT] = "gone",
     [AH_FAILED] = "failed",
 };
 

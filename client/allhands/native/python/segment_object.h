@@ -27,8 +27,8 @@ bool segment_unshare(SegmentObject *self, void *from, size_t nbytes);
 /* Whether any of them, from number `first` on, are among these. */
 bool segment_is_unshared(const SegmentObject *self, int first, const void *at, size_t nbytes);
 
-/* What a group of `size` takes of each rank's segment: an area of a lane, then an office of mail.
- */
+/* What a group of `size` takes of each rank's segment: the area of its communicator, then the
+ * region of its messages. */
 size_t segment_area_bytes(int size, const ah_limits *limits);
 /* Where `needed` bytes at `offsets` lie in the segments of all ranks, and their heaps; whose they
  * are. False, with an exception: not all in there. The tuples are of one length. */
