@@ -197,9 +197,9 @@ class Coordinator:
         self._handle(SessionOpened(stream.number, join, fresh))
         return stream
 
-    def on_message(self, session: int, remark: MemberMessage) -> None:
+    def on_message(self, session: int, message: MemberMessage) -> None:
         """Pass a member's message to the machine."""
-        self._handle(SessionMessage(session, remark))
+        self._handle(SessionMessage(session, message))
 
     def on_authentication_failed(self, address: str, why: str) -> None:
         """Note a session refused for a missing or wrong token."""

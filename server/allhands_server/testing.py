@@ -161,8 +161,8 @@ class Transcript:
             self.read_pushed(session)
         return sessions
 
-    def send(self, session: int, remark: MemberMessage) -> None:
-        self.handle(SessionMessage(session, remark))
+    def send(self, session: int, message: MemberMessage) -> None:
+        self.handle(SessionMessage(session, message))
 
     def break_session(self, session: int) -> None:
         self._broken.add(session)

@@ -49,7 +49,7 @@ class SessionMessage:
     """A message arrived on a session after its Join."""
 
     session: int
-    remark: MemberMessage
+    message: MemberMessage
 
 
 @fast_dataclass

@@ -147,8 +147,8 @@ class Machine:
                 return self._cancel(ticket)
             case SessionOpened():
                 return self._open_session(event, now)
-            case SessionMessage(session, remark):
-                return self._handle_message(session, remark, now)
+            case SessionMessage(session, message):
+                return self._handle_message(session, message, now)
             case SessionBroken(session):
                 return self._on_session_broken(session, now)
             case AuthenticationFailed(address, why):
@@ -348,11 +348,11 @@ class Machine:
             effects += [Push(event.session, CallerRefused(*one)) for one in known]
         return effects
 
-    def _handle_message(self, number: int, remark: MemberMessage, now: float) -> list[Effect]:
+    def _handle_message(self, number: int, message: MemberMessage, now: float) -> list[Effect]:
         if (session := self._sessions.get(number)) is None:
             return []  # it ended while this was on its way
         try:
-            effects = _take_message(session.job, session.world, session.member, remark, now)
+            effects = _take_message(session.job, session.world, session.member, message, now)
             return [*effects, *self._review_verdicts(session.job, now)]
         except Refused as refused:
             return [
@@ -425,31 +425,31 @@ def _refuse_shutting_down(reason: str) -> Refusal:
 
 
 def _take_message(
-    job: Job, world: World, member: Member, remark: MemberMessage, now: float
+    job: Job, world: World, member: Member, message: MemberMessage, now: float
 ) -> list[Effect]:
-    probe = remark.probe if isinstance(remark, Heartbeat) else 0
+    probe = message.probe if isinstance(message, Heartbeat) else 0
     return [
         *world.on_heard(member, now, probe=probe),
-        *_apply_message(job, world, member, remark, now),
+        *_apply_message(job, world, member, message, now),
     ]
 
 
 def _apply_message(
-    job: Job, world: World, member: Member, remark: MemberMessage, now: float
+    job: Job, world: World, member: Member, message: MemberMessage, now: float
 ) -> list[Effect]:
     """Return the effects of a member's message."""
-    match remark:
+    match message:
         case Heartbeat(_, progress, stack):
             member.update_progress(progress, now)
             if stack:
                 member.stack = escape(stack)[-LONGEST_STACK:]
-            world.call_times.add_heartbeat(member, remark, now)
+            world.call_times.add_heartbeat(member, message, now)
             return []
         case LastReport(report):
             world.postmortem.keep_report(member, report)
             return []
         case ReportPart():
-            return world.reports.add_part(member, remark)
+            return world.reports.add_part(member, message)
         case OpenGroup(group, ranks):
             check_name("the name of the group", group)
             world.groups.open(group, ranks, member.rank)
@@ -466,7 +466,7 @@ def _apply_message(
                 return world.silent_links.on_recovery(member, rank, now)
             return world.silent_links.on_silence(member, rank, seconds, now)
         case Leave():
-            return world.leave(member, remark, now)
+            return world.leave(member, message, now)
         case PeerInspected(member_id, found, stack):
             return world.process_evidence.on_inspected(member_id, found, now, stack)
         case IndirectAck(rank):

@@ -156,12 +156,12 @@ def encode_notification(notification: effects.Notification) -> wire.SessionEvent
                 told.absent.CopyFrom(encode_absent_rank(condition))
             return wire.SessionEvent(condition=told)
         case effects.BrokenLinks(found, pairs):
-            ranks = [rank for both in pairs for rank in both]
+            ranks = [rank for pair in pairs for rank in pair]
             return wire.SessionEvent(
                 broken_links=wire.BrokenLinks(verdict=encode_verdict(found), ranks=ranks)
             )
         case effects.SilentLinks(found, pairs, is_over):
-            ranks = [rank for both in pairs for rank in both]
+            ranks = [rank for pair in pairs for rank in pair]
             silent = wire.SilentLinks(verdict=encode_verdict(found), ranks=ranks, is_over=is_over)
             return wire.SessionEvent(silent_links=silent)
         case effects.Aborted(group, by, reason):

@@ -125,9 +125,9 @@ class CoordinatorService(CoordinatorServicer):
         """Pass on a member's messages until the end of its half of the stream."""
         try:
             async for request in requests:
-                remark = messages.decode_member_message(request)
-                if remark is not None:
-                    self._coordinator.on_message(session, remark)
+                message = messages.decode_member_message(request)
+                if message is not None:
+                    self._coordinator.on_message(session, message)
         except Refused as refused:
             self._coordinator.on_session_broken(session, refused.refusal)
         self._coordinator.on_session_broken(session)

@@ -26,18 +26,18 @@ class BrokenLinkMonitor:
         self.on_announced: Callable[[Sequence[Pair]], None] = lambda pairs: None
         """Called with links that all members have been told of."""
 
-    def report(self, both: Pair, reason: str, now: float) -> None:
+    def report(self, pair: Pair, reason: str, now: float) -> None:
         """Take a report of a broken link, to be announced soon."""
-        if self._reports.add(*both, reason):
+        if self._reports.add(*pair, reason):
             self._schedule(now)
 
-    def is_announced(self, both: Pair) -> bool:
+    def is_announced(self, pair: Pair) -> bool:
         """Whether all members know that the two cannot reach each other."""
-        return self._reports.is_announced(both)
+        return self._reports.is_announced(pair)
 
-    def discard(self, both: Pair) -> None:
+    def discard(self, pair: Pair) -> None:
         """Drop the report of a link that is not announced yet. Idempotent."""
-        self._reports.discard(both)
+        self._reports.discard(pair)
 
     def stop(self) -> None:
         """Announce nothing more; the world has ended."""
@@ -58,7 +58,7 @@ class BrokenLinkMonitor:
             for rank, one in present.items()
             if one.is_reachable and one.unanswered_since is None
         }
-        pairs = [both for both in self._reports.open_pairs if alive.issuperset(both)]
+        pairs = [pair for pair in self._reports.open_pairs if alive.issuperset(pair)]
         reasons = self._reports.announce(pairs)
         self.on_announced(pairs)
         if self._reports.open_pairs:
@@ -68,7 +68,7 @@ class BrokenLinkMonitor:
         found = []
         for rank, others in choose_culprits(pairs).items():
             self.unreachable.add(rank)
-            why = sorted({reasons[both] for both in pairs if rank in both})
+            why = sorted({reasons[pair] for pair in pairs if rank in pair})
             reason = join_names(why, quoted=False)
             found.append(judge_unreachable(members[rank], [members[at] for at in others], reason))
         verdict = make_world_verdict(found)

@@ -22,10 +22,10 @@ def choose_culprits(pairs: Iterable[Pair]) -> dict[int, list[int]]:
     left = set(pairs)
     blamed: dict[int, list[int]] = {}
     while left:
-        counts = Counter(rank for both in left for rank in both)
+        counts = Counter(rank for pair in left for rank in pair)
         worst = max(counts, key=lambda rank: (counts[rank], rank))
-        mine = {both for both in left if worst in both}
-        blamed[worst] = sorted(rank for both in mine for rank in both if rank != worst)
+        mine = {pair for pair in left if worst in pair}
+        blamed[worst] = sorted(rank for pair in mine for rank in pair if rank != worst)
         left -= mine
     return dict(sorted(blamed.items()))
 
@@ -39,23 +39,23 @@ class BrokenLinkReports:
 
     def add(self, one: int, other: int, reason: str) -> bool:
         """Add a report; return whether the pair is new."""
-        both = order_pair(one, other)
-        if both in self._announced or both in self._open:
+        pair = order_pair(one, other)
+        if pair in self._announced or pair in self._open:
             return False
-        self._open[both] = reason
+        self._open[pair] = reason
         return True
 
-    def discard(self, both: Pair) -> None:
+    def discard(self, pair: Pair) -> None:
         """Drop the report of a pair that is not announced yet, if any."""
-        self._open.pop(both, None)
+        self._open.pop(pair, None)
 
-    def is_announced(self, both: Pair) -> bool:
-        return both in self._announced
+    def is_announced(self, pair: Pair) -> bool:
+        return pair in self._announced
 
     def drop_ranks(self, gone: Iterable[int]) -> None:
         """Drop reports on departed ranks, whose departure explains them."""
         left = set(gone)
-        self._open = {both: why for both, why in self._open.items() if left.isdisjoint(both)}
+        self._open = {pair: why for pair, why in self._open.items() if left.isdisjoint(pair)}
 
     @property
     def open_pairs(self) -> list[Pair]:
@@ -63,6 +63,6 @@ class BrokenLinkReports:
 
     def announce(self, ruled: Iterable[Pair]) -> dict[Pair, str]:
         """Close the reports of these pairs; return the reason of each."""
-        reasons = {both: self._open.pop(both) for both in ruled}
+        reasons = {pair: self._open.pop(pair) for pair in ruled}
         self._announced |= reasons.keys()
         return reasons

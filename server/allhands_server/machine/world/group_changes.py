@@ -58,15 +58,16 @@ class GroupChanges:
                 Status.INVALID_ARGUMENT,
                 f"{asker} is not in group {quote(request.group)}",
             )
-        case = self._proposals.get(request.group) or _Proposal(request)
-        if (request.kind, request.wanted) != (case.first.kind, case.first.wanted):
-            other = self._world.members[next(iter(case.requests))]
+        proposal = self._proposals.get(request.group) or _Proposal(request)
+        if (request.kind, request.wanted) != (proposal.first.kind, proposal.first.wanted):
+            other = self._world.members[next(iter(proposal.requests))]
             raise Refused(
                 Status.FAILED_PRECONDITION,
                 f"{asker} calls {_describe_request(request)} on group {quote(request.group)}, "
-                f"but {other} called {_describe_request(case.first)}: all ranks must call the same",
+                f"but {other} called {_describe_request(proposal.first)}: "
+                "all ranks must call the same",
             )
-        if asker.rank in case.requests:
+        if asker.rank in proposal.requests:
             raise Refused(Status.ALREADY_EXISTS, f"{asker} has asked already")
         if self._world.max_members and request.kind == "grow":
             size = len(self._list_present(ranks)) + request.wanted
@@ -76,8 +77,8 @@ class GroupChanges:
                     f"with {request.wanted} more, group {quote(request.group)} would have "
                     f"{size} ranks: max_size is {self._world.max_members}",
                 )
-        self._proposals[request.group] = case
-        case.requests[asker.rank] = (ticket, request)
+        self._proposals[request.group] = proposal
+        proposal.requests[asker.rank] = (ticket, request)
         self._tickets[ticket] = (request.group, asker.rank)
         return self._decide(request.group, now)
 
@@ -86,23 +87,25 @@ class GroupChanges:
         if (place := self._tickets.pop(ticket, None)) is None:
             return
         group, rank = place
-        case = self._proposals[group]
-        del case.requests[rank]
-        if not case.requests:
+        proposal = self._proposals[group]
+        del proposal.requests[rank]
+        if not proposal.requests:
             del self._proposals[group]
         self._update_wanted()
 
     def expire(self, ticket: int, now: float) -> Effect:
         """Refuse a request past its due time, naming the missing members."""
         group, _ = self._tickets[ticket]
-        case = self._proposals[group]
+        proposal = self._proposals[group]
         present = self._list_present(self._list_ranks(group))
-        absent = [str(self._world.members[rank]) for rank in present if rank not in case.requests]
-        called = f"{_describe_request(case.first)} of group {quote(group)}"
+        absent = [
+            str(self._world.members[rank]) for rank in present if rank not in proposal.requests
+        ]
+        called = f"{_describe_request(proposal.first)} of group {quote(group)}"
         if absent:
             text = f"{called}: {join_names(absent, quoted=False)} did not call it"
         else:
-            there, needed = len(self._world.newcomers), self._count_needed(case.first, present)
+            there, needed = len(self._world.newcomers), self._count_needed(proposal.first, present)
             text = f"{called}: {there} of {needed} newcomers have joined the job"
         self.cancel(ticket)
         return Refuse(ticket, Refusal(Status.DEADLINE_EXCEEDED, text))
@@ -118,17 +121,17 @@ class GroupChanges:
     # ------------------------------------------------------------ inside
 
     def _decide(self, group: str, now: float) -> list[Effect]:
-        case, ranks = self._proposals[group], self._list_ranks(group)
-        gone = [rank for rank in case.requests if rank not in self._world.present]
-        effects: list[Effect] = [self._refuse_gone(case, rank) for rank in gone]
-        if not case.requests:
+        proposal, ranks = self._proposals[group], self._list_ranks(group)
+        gone = [rank for rank in proposal.requests if rank not in self._world.present]
+        effects: list[Effect] = [self._refuse_gone(proposal, rank) for rank in gone]
+        if not proposal.requests:
             del self._proposals[group]
         self._update_wanted()
         present = self._list_present(ranks)
-        if not case.requests or any(rank not in case.requests for rank in present):
+        if not proposal.requests or any(rank not in proposal.requests for rank in present):
             return effects
-        request = case.first
-        asked = [one for _, one in case.requests.values()]
+        request = proposal.first
+        asked = [one for _, one in proposal.requests.values()]
         committed = max(max(one.returned for one in asked), min(one.computed for one in asked))
         if request.kind == "agree":
             flag = all(one.flag for one in asked)
@@ -155,26 +158,26 @@ class GroupChanges:
         decision = GroupChange(True, self._world.epoch, name, members, committed)
         return [*effects, *self._answer_all(group, decision), *welcome]
 
-    def _refuse_gone(self, case: _Proposal, rank: int) -> Effect:
+    def _refuse_gone(self, proposal: _Proposal, rank: int) -> Effect:
         """Refuse the request of a departed member."""
-        ticket, _ = case.requests.pop(rank)
+        ticket, _ = proposal.requests.pop(rank)
         del self._tickets[ticket]
         member = self._world.members[rank]
         text = f"{member} is no member of job {self._world.job} any more: {member.reason}"
         return Refuse(ticket, Refusal(Status.ABORTED, text))
 
     def _answer_all(self, group: str, decision: GroupChange) -> list[Effect]:
-        case = self._proposals.pop(group)
-        for ticket, _ in case.requests.values():
+        proposal = self._proposals.pop(group)
+        for ticket, _ in proposal.requests.values():
             del self._tickets[ticket]
         self._update_wanted()
-        return [Answer(ticket, decision) for ticket, _ in case.requests.values()]
+        return [Answer(ticket, decision) for ticket, _ in proposal.requests.values()]
 
     def _update_wanted(self) -> None:
         """Tell the world how many newcomers may wait even if it is not elastic."""
         self._world.wanted_newcomers = sum(
-            self._count_needed(case.first, self._list_present(self._list_ranks(group)))
-            for group, case in self._proposals.items()
+            self._count_needed(proposal.first, self._list_present(self._list_ranks(group)))
+            for group, proposal in self._proposals.items()
         )
 
     def _count_needed(self, request: ChangeGroup, present: Sequence[int]) -> int:

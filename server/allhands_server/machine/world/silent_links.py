@@ -62,21 +62,21 @@ class SilentLinkMonitor:
 
     def on_silence(self, reporter: Member, rank: int, seconds: float, now: float) -> list[Effect]:
         """Note a member's report of a rank silent for `seconds` despite pings."""
-        world, both = self._world, order_pair(reporter.rank, rank)
+        world, pair = self._world, order_pair(reporter.rank, rank)
         suspect = world.present.get(rank)
         known = world.is_live and reporter.rank in world.present and suspect is not None
-        if not known or suspect is reporter or self._broken_links.is_announced(both):
+        if not known or suspect is reporter or self._broken_links.is_announced(pair):
             return []
         assert suspect is not None
-        silence = self._silent.get(both)
+        silence = self._silent.get(pair)
         if silence is None or silence.is_over:
             before = min(seconds, world.heartbeat_window) if seconds > 0 else 0.0  # NaN is not
             due = max(now - before + world.heartbeat_window, now + CHECK_SECONDS)
-            timer = self._timers.schedule(due, partial(self._on_window_passed, both))
+            timer = self._timers.schedule(due, partial(self._on_window_passed, pair))
             was_named = silence is not None and silence.is_announced
-            self._forget(both)
+            self._forget(pair)
             silence = _SilentLink(now - before, timer, is_announced=was_named)
-            self._silent[both] = silence
+            self._silent[pair] = silence
         silence.reporters.add(reporter.rank)
         silence.probed_at = now
         self._schedule_check(now)
@@ -84,54 +84,54 @@ class SilentLinkMonitor:
 
     def on_recovery(self, reporter: Member, rank: int, now: float) -> list[Effect]:
         """Note a member's report that a rank is heard again."""
-        both = order_pair(reporter.rank, rank)
-        silence = self._silent.get(both)
+        pair = order_pair(reporter.rank, rank)
+        silence = self._silent.get(pair)
         if silence is None or silence.is_over:
             return []
         silence.reporters.discard(reporter.rank)
         if silence.reporters:
             return []
-        self._forget(both)
-        self._broken_links.discard(both)
+        self._forget(pair)
+        self._broken_links.discard(pair)
         if silence.is_announced:
             timer = self._timers.schedule(
-                now + RECOVERY_SECONDS, partial(self._announce_recovery, both)
+                now + RECOVERY_SECONDS, partial(self._announce_recovery, pair)
             )
-            self._silent[both] = _SilentLink(
+            self._silent[pair] = _SilentLink(
                 silence.began_at, timer, is_over=True, is_announced=True
             )
         return []
 
     def drop_rank(self, gone: int) -> None:
         """Forget the links of a departed member, whose departure explains them."""
-        self.discard([both for both in self._silent if gone in both])
+        self.discard([pair for pair in self._silent if gone in pair])
 
     def discard(self, pairs: Iterable[Pair]) -> None:
         """Forget links announced as broken."""
-        for both in pairs:
-            self._forget(both)
+        for pair in pairs:
+            self._forget(pair)
 
     # ------------------------------------------------------------ inside
 
-    def _forget(self, both: Pair) -> None:
-        if (silence := self._silent.pop(both, None)) is not None:
+    def _forget(self, pair: Pair) -> None:
+        if (silence := self._silent.pop(pair, None)) is not None:
             silence.timer.cancel()
         if not self._silent and self._check_timer is not None:
             self._check_timer.cancel()
             self._check_timer = None
 
-    def _announce_recovery(self, both: Pair, now: float) -> list[Effect]:
+    def _announce_recovery(self, pair: Pair, now: float) -> list[Effect]:
         """Notify the world that a link works again."""
-        self._forget(both)
-        one, other = (self._world.members[rank] for rank in both)
+        self._forget(pair)
+        one, other = (self._world.members[rank] for rank in pair)
         verdict = make_world_verdict([], f"{one} and {other} reach each other again: calls go on")
         report = OperatorLog(f"job {self._world.job}: {verdict.text}")
-        return [*self._world.push_to_present(SilentLinks(verdict, (both,), True)), report]
+        return [*self._world.push_to_present(SilentLinks(verdict, (pair,), True)), report]
 
-    def _on_window_passed(self, both: Pair, now: float) -> list[Effect]:
-        self._silent[both].is_due = True
+    def _on_window_passed(self, pair: Pair, now: float) -> list[Effect]:
+        self._silent[pair].is_due = True
         self._schedule_check(now)
-        return self._prober.probe([self._world.present[rank] for rank in both], now)
+        return self._prober.probe([self._world.present[rank] for rank in pair], now)
 
     def _schedule_check(self, now: float) -> None:
         if self._check_timer is None:
@@ -142,10 +142,10 @@ class SilentLinkMonitor:
         self._check_timer = None
         effects: list[Effect] = []
         named = []
-        for both, silence in sorted(self._silent.items()):
+        for pair, silence in sorted(self._silent.items()):
             if silence.is_announced and not silence.is_due:
                 continue
-            ends = [self._world.present[rank] for rank in both]
+            ends = [self._world.present[rank] for rank in pair]
             if not all(one.is_reachable and one.unanswered_since is None for one in ends):
                 silence.was_held_up = True
             elif silence.was_held_up or any(
@@ -157,10 +157,10 @@ class SilentLinkMonitor:
                 effects += self._prober.probe(ends, now)
             elif silence.is_due:
                 reason = f"nothing has come through for {now - silence.began_at:.1f} s"
-                self._broken_links.report(both, reason, now)
+                self._broken_links.report(pair, reason, now)
             else:
                 silence.is_announced = True
-                named.append(both)
+                named.append(pair)
         if any(one.is_due or not one.is_announced for one in self._silent.values()):
             self._schedule_check(now)
         return [*effects, *(self._announce_silence(named, now) if named else [])]
@@ -168,9 +168,9 @@ class SilentLinkMonitor:
     def _announce_silence(self, pairs: Sequence[Pair], now: float) -> list[Effect]:
         members = self._world.members
         said = []
-        for both in pairs:
-            one, other = (members[rank] for rank in both)
-            seconds = now - self._silent[both].began_at
+        for pair in pairs:
+            one, other = (members[rank] for rank in pair)
+            seconds = now - self._silent[pair].began_at
             said.append(
                 f"{one} and {other} do not reach each other: nothing has come through between "
                 f"{one.join.address} and {other.join.address} for {seconds:.1f} s, though the "

@@ -114,24 +114,24 @@ class Verdicts:
                 Status.INVALID_ARGUMENT, "a verdict is given at the call's deadline: give it one"
             )
         asker = self._world.find_member(request.member_id)
-        case = self._open_call(request)
-        if case.cancellation is not None:
-            return [Answer(ticket, case.cancellation)]
-        case.callers[ticket] = asker.rank
-        case.arrived.add(asker.rank)
+        blocked = self._open_call(request)
+        if blocked.cancellation is not None:
+            return [Answer(ticket, blocked.cancellation)]
+        blocked.callers[ticket] = asker.rank
+        blocked.arrived.add(asker.rank)
         if isinstance(request, AwaitVerdict):
             for rank in request.waiting_on:
-                case.waited_for.setdefault(rank, set()).add(asker.rank)
-        elif case.arrived.issuperset(self._list_ranks(case.group)):
-            return self._answer_passed(case)
+                blocked.waited_for.setdefault(rank, set()).add(asker.rank)
+        elif blocked.arrived.issuperset(self._list_ranks(blocked.group)):
+            return self._answer_passed(blocked)
         lead = min(PROBE_LEAD, max(0.0, due - now) / 3)
         timers = (
-            self._timers.schedule(due - lead, partial(self._probe, case, lead)),
-            self._timers.schedule(due, partial(self._on_due, case, ticket)),
+            self._timers.schedule(due - lead, partial(self._probe, blocked, lead)),
+            self._timers.schedule(due, partial(self._on_due, blocked, ticket)),
         )
-        self._callers[ticket] = (case, timers)
-        if case.is_barrier and case.verdict is not None:
-            return self._answer(case, [ticket])
+        self._callers[ticket] = (blocked, timers)
+        if blocked.is_barrier and blocked.verdict is not None:
+            return self._answer(blocked, [ticket])
         return []
 
     def expire(self, ticket: int, now: float) -> Effect:
@@ -140,30 +140,32 @@ class Verdicts:
     def cancel(self, ticket: int) -> None:
         if (found := self._callers.pop(ticket, None)) is None:
             return
-        case, timers = found
+        blocked, timers = found
         for timer in timers:
             timer.cancel()
-        rank = case.callers.pop(ticket)
-        if case.is_barrier:
-            case.arrived.discard(rank)
-        case.overdue.discard(ticket)
-        self._drop_if_idle(case)
+        rank = blocked.callers.pop(ticket)
+        if blocked.is_barrier:
+            blocked.arrived.discard(rank)
+        blocked.overdue.discard(ticket)
+        self._drop_if_idle(blocked)
 
     def review(self, now: float) -> list[Effect]:
         """Give the verdicts for which the latest evidence suffices."""
         return [
-            effect for case in [*self._late.values()] for effect in self._answer_overdue(case, now)
+            effect
+            for blocked in [*self._late.values()]
+            for effect in self._answer_overdue(blocked, now)
         ]
 
     def on_group_opened(self, group: str) -> list[Effect]:
         """Answer monitored barriers that the group's ranks complete."""
         met = [
-            case
-            for case in self._calls.values()
-            if case.is_barrier and case.group == group and case.callers
-            if case.verdict is None and case.arrived.issuperset(self._list_ranks(group))
+            blocked
+            for blocked in self._calls.values()
+            if blocked.is_barrier and blocked.group == group and blocked.callers
+            if blocked.verdict is None and blocked.arrived.issuperset(self._list_ranks(group))
         ]
-        return [effect for case in met for effect in self._answer_passed(case)]
+        return [effect for blocked in met for effect in self._answer_passed(blocked)]
 
     def on_group_closed(self, group: str) -> None:
         """Forget past verdicts of a group closed by its last rank."""
@@ -176,15 +178,15 @@ class Verdicts:
     ) -> list[Effect]:
         """Cancel a call for a member, and notify the group."""
         check_name("the name of the group", group)
-        case = self._calls.setdefault(
+        blocked = self._calls.setdefault(
             (group, sequence, False), _BlockedCall((group, sequence, False), "")
         )
-        if case.cancellation is not None:
+        if blocked.cancellation is not None:
             return []
         told = escape(reason)[:LONGEST_ERROR]
-        case.cancellation = CallCancellation(member.rank, str(member), told)
-        self._timers.schedule(now + MEMORY_SECONDS, partial(self._forget, case))
-        return self._world.push_call_cancelled(group, sequence, case.cancellation)
+        blocked.cancellation = CallCancellation(member.rank, str(member), told)
+        self._timers.schedule(now + MEMORY_SECONDS, partial(self._forget, blocked))
+        return self._world.push_call_cancelled(group, sequence, blocked.cancellation)
 
     # ------------------------------------------------------------ cases
 
@@ -195,103 +197,109 @@ class Verdicts:
         key = (request.group, request.sequence, is_barrier)
         return self._calls.setdefault(key, _BlockedCall(key, operation))
 
-    def _answer_passed(self, case: _BlockedCall) -> list[Effect]:
-        tickets = [*case.callers]
+    def _answer_passed(self, blocked: _BlockedCall) -> list[Effect]:
+        tickets = [*blocked.callers]
         for ticket in tickets:
             self.cancel(ticket)
         return [Answer(ticket, None) for ticket in tickets]
 
-    def _on_due(self, case: _BlockedCall, ticket: int, now: float) -> list[Effect]:
-        case.overdue.add(ticket)
-        return self._answer_overdue(case, now)
+    def _on_due(self, blocked: _BlockedCall, ticket: int, now: float) -> list[Effect]:
+        blocked.overdue.add(ticket)
+        return self._answer_overdue(blocked, now)
 
-    def _answer_overdue(self, case: _BlockedCall, now: float) -> list[Effect]:
+    def _answer_overdue(self, blocked: _BlockedCall, now: float) -> list[Effect]:
         """Answer overdue callers, if a verdict exists or is possible."""
         effects: list[Effect] = []
-        if case.verdict is None:
-            if case.patience_until is None:
-                case.patience_until = now + PATIENCE_SECONDS
-                self._late[case.key] = case
-                self._timers.schedule(case.patience_until, partial(self._on_patience_over, case))
-                if case.probed_at is None:
-                    effects += self._probe(case, PROBE_LEAD, now)
-            if now < case.patience_until and self._may_still_answer(case):
+        if blocked.verdict is None:
+            if blocked.patience_until is None:
+                blocked.patience_until = now + PATIENCE_SECONDS
+                self._late[blocked.key] = blocked
+                self._timers.schedule(
+                    blocked.patience_until, partial(self._on_patience_over, blocked)
+                )
+                if blocked.probed_at is None:
+                    effects += self._probe(blocked, PROBE_LEAD, now)
+            if now < blocked.patience_until and self._may_still_answer(blocked):
                 return effects
-            case.verdict = self._judge(case, now)
-            self._remember(case, now)
-            del self._late[case.key]
-            memory = BARRIER_MEMORY_SECONDS if case.is_barrier else MEMORY_SECONDS
-            self._timers.schedule(now + memory, partial(self._forget, case))
+            blocked.verdict = self._judge(blocked, now)
+            self._remember(blocked, now)
+            del self._late[blocked.key]
+            memory = BARRIER_MEMORY_SECONDS if blocked.is_barrier else MEMORY_SECONDS
+            self._timers.schedule(now + memory, partial(self._forget, blocked))
             # Later: whose call it was is to hear of its deadline first.
             self._timers.schedule(
-                now + LOSS_LAG, partial(self._world.failure_detector.lose_silent, case.verdict)
+                now + LOSS_LAG, partial(self._world.failure_detector.lose_silent, blocked.verdict)
             )
-        tickets = case.callers if case.is_barrier else case.overdue
-        return effects + self._answer(case, [*tickets])
+        tickets = blocked.callers if blocked.is_barrier else blocked.overdue
+        return effects + self._answer(blocked, [*tickets])
 
-    def _on_patience_over(self, case: _BlockedCall, now: float) -> list[Effect]:
-        return self._answer_overdue(case, now) if case.key in self._late else []
+    def _on_patience_over(self, blocked: _BlockedCall, now: float) -> list[Effect]:
+        return self._answer_overdue(blocked, now) if blocked.key in self._late else []
 
-    def _answer(self, case: _BlockedCall, tickets: Iterable[int]) -> list[Effect]:
-        answers: list[Effect] = [Answer(ticket, case.verdict) for ticket in tickets]
+    def _answer(self, blocked: _BlockedCall, tickets: Iterable[int]) -> list[Effect]:
+        answers: list[Effect] = [Answer(ticket, blocked.verdict) for ticket in tickets]
         for answer in answers:
             assert isinstance(answer, Answer)
             self.cancel(answer.ticket)
         return answers
 
-    def _forget(self, case: _BlockedCall, now: float) -> list[Effect]:
-        case.verdict = case.cancellation = case.patience_until = None
-        self._drop_if_idle(case)
+    def _forget(self, blocked: _BlockedCall, now: float) -> list[Effect]:
+        blocked.verdict = blocked.cancellation = blocked.patience_until = None
+        self._drop_if_idle(blocked)
         return []
 
-    def _drop_if_idle(self, case: _BlockedCall) -> None:
-        if case.callers or case.verdict is not None or case.cancellation is not None:
+    def _drop_if_idle(self, blocked: _BlockedCall) -> None:
+        if blocked.callers or blocked.verdict is not None or blocked.cancellation is not None:
             return
-        self._late.pop(case.key, None)
-        if self._calls.get(case.key) is case:
-            del self._calls[case.key]
+        self._late.pop(blocked.key, None)
+        if self._calls.get(blocked.key) is blocked:
+            del self._calls[blocked.key]
 
-    def _remember(self, case: _BlockedCall, now: float) -> None:
+    def _remember(self, blocked: _BlockedCall, now: float) -> None:
         """Keep the first verdict on a call for late callers."""
-        assert case.verdict is not None
-        if not case.is_barrier and case.verdict.absent and case.key not in self._past:
-            self._past[case.key] = case.verdict, now
+        assert blocked.verdict is not None
+        if not blocked.is_barrier and blocked.verdict.absent and blocked.key not in self._past:
+            self._past[blocked.key] = blocked.verdict, now
             if len(self._past) > PAST_VERDICTS:
                 del self._past[next(iter(self._past))]
 
     # ------------------------------------------------------------ asking
 
-    def _probe(self, case: _BlockedCall, lead: float, now: float) -> list[Effect]:
+    def _probe(self, blocked: _BlockedCall, lead: float, now: float) -> list[Effect]:
         # All callers' deadlines pass at nearly one time: one probe serves them all.
-        if case.verdict or (case.probed_at is not None and now - case.probed_at < _FRESH_PROBE):
+        if blocked.verdict or (
+            blocked.probed_at is not None and now - blocked.probed_at < _FRESH_PROBE
+        ):
             return []
-        case.probed_at = now
-        self._timers.schedule(now + max(lead / 2, _LOOK_AFTER), partial(self._inspect_silent, case))
-        return self._world.prober.probe(self._list_pending(case), now, stack=True)
+        blocked.probed_at = now
+        self._timers.schedule(
+            now + max(lead / 2, _LOOK_AFTER), partial(self._inspect_silent, blocked)
+        )
+        return self._world.prober.probe(self._list_pending(blocked), now, stack=True)
 
-    def _inspect_silent(self, case: _BlockedCall, now: float) -> list[Effect]:
+    def _inspect_silent(self, blocked: _BlockedCall, now: float) -> list[Effect]:
         """Inspect the processes of silent members."""
-        if case.verdict is not None or not case.callers:
+        if blocked.verdict is not None or not blocked.callers:
             return []
-        silent = [one for one in self._list_pending(case) if _is_silent(one, case)]
+        silent = [one for one in self._list_pending(blocked) if _is_silent(one, blocked)]
         prober = self._world.prober
         return [effect for one in silent for effect in prober.inspect_process(one, stack=True)]
 
-    def _may_still_answer(self, case: _BlockedCall) -> bool:
+    def _may_still_answer(self, blocked: _BlockedCall) -> bool:
         return any(
-            _is_silent(one, case) and not explains_silence(one.process_state)
-            for one in self._list_pending(case)
+            _is_silent(one, blocked) and not explains_silence(one.process_state)
+            for one in self._list_pending(blocked)
         )
 
-    def _list_pending(self, case: _BlockedCall) -> list[Member]:
+    def _list_pending(self, blocked: _BlockedCall) -> list[Member]:
         """List the present members that have not completed the call."""
-        found = [self._world.present.get(rank) for rank in self._list_ranks(case.group)]
-        return [one for one in found if one is not None and not self._is_done(one, case)]
+        found = [self._world.present.get(rank) for rank in self._list_ranks(blocked.group)]
+        return [one for one in found if one is not None and not self._is_done(one, blocked)]
 
-    def _is_done(self, member: Member, case: _BlockedCall) -> bool:
-        if case.is_barrier:
-            return member.rank in case.arrived
-        return member.get_completed(case.group) >= case.sequence
+    def _is_done(self, member: Member, blocked: _BlockedCall) -> bool:
+        if blocked.is_barrier:
+            return member.rank in blocked.arrived
+        return member.get_completed(blocked.group) >= blocked.sequence
 
     def _list_ranks(self, group: str) -> Iterable[int]:
         """List a group's ranks; all of the world for an unopened group."""
@@ -300,48 +308,50 @@ class Verdicts:
 
     # ------------------------------------------------------------ judging
 
-    def _judge(self, case: _BlockedCall, now: float) -> Verdict:
-        ranks = list(self._list_ranks(case.group))
-        found = [self._judge_not_begun(rank, case, now) for rank in ranks]
+    def _judge(self, blocked: _BlockedCall, now: float) -> Verdict:
+        ranks = list(self._list_ranks(blocked.group))
+        found = [self._judge_not_begun(rank, blocked, now) for rank in ranks]
         absent = {one.rank: one for one in found if one is not None}
         if not absent:
-            stuck = [self._judge_stuck(rank, case, now) for rank in ranks]
+            stuck = [self._judge_stuck(rank, blocked, now) for rank in ranks]
             absent = {one.rank: one for one in stuck if one is not None}
-        for one in self._judge_unreachable(case, ranks, absent.keys()):
+        for one in self._judge_unreachable(blocked, ranks, absent.keys()):
             if one.rank not in absent or absent[one.rank].state in _MILD:
                 absent[one.rank] = one
-        if not absent and (past := self._past.get(case.key)) is not None:
+        if not absent and (past := self._past.get(blocked.key)) is not None:
             given, when = past
             return make_late_verdict(given, now - when)
         if not absent:
-            absent = {rank: self._judge_slow(rank, case) for rank in case.waited_for}
+            absent = {rank: self._judge_slow(rank, blocked) for rank in blocked.waited_for}
         inorder = [one for _, one in sorted(absent.items())]
-        return make_verdict(case.group, case.sequence, case.operation, inorder)
+        return make_verdict(blocked.group, blocked.sequence, blocked.operation, inorder)
 
-    def _judge_not_begun(self, rank: int, case: _BlockedCall, now: float) -> AbsentRank | None:
+    def _judge_not_begun(self, rank: int, blocked: _BlockedCall, now: float) -> AbsentRank | None:
         member = self._world.members.get(rank)
         if member is None:
             return judge_never_joined(rank)
-        if self._is_done(member, case):
+        if self._is_done(member, blocked):
             return None
         if member.presence is Presence.LOST:
             return member.loss
         if member.presence is Presence.LEFT:
             return judge_left(member)
-        has_begun = member.get_begun(case.group) >= case.sequence and not case.is_barrier
-        if has_begun or rank in case.arrived:
+        has_begun = member.get_begun(blocked.group) >= blocked.sequence and not blocked.is_barrier
+        if has_begun or rank in blocked.arrived:
             return None
-        if _is_silent(member, case):
+        if _is_silent(member, blocked):
             return _judge_silent_member(member, now)
-        return judge_occupied(member, case.group, now)
+        return judge_occupied(member, blocked.group, now)
 
-    def _judge_stuck(self, rank: int, case: _BlockedCall, now: float) -> AbsentRank | None:
+    def _judge_stuck(self, rank: int, blocked: _BlockedCall, now: float) -> AbsentRank | None:
         member = self._world.members[rank]  # else it would not have begun
-        done = self._is_done(member, case)
-        return None if done or not _is_silent(member, case) else _judge_silent_member(member, now)
+        done = self._is_done(member, blocked)
+        return (
+            None if done or not _is_silent(member, blocked) else _judge_silent_member(member, now)
+        )
 
     def _judge_unreachable(
-        self, case: _BlockedCall, ranks: Iterable[int], missing: Collection[int]
+        self, blocked: _BlockedCall, ranks: Iterable[int], missing: Collection[int]
     ) -> list[AbsentRank]:
         """Classify members by the unanswered pings of their peers.
 
@@ -352,24 +362,24 @@ class Verdicts:
         alive = {
             rank: present[rank]
             for rank in ranks
-            if rank in present and not _is_silent(present[rank], case)
+            if rank in present and not _is_silent(present[rank], blocked)
         }
         pairs: set[Pair] = {
             order_pair(rank, other)
             for rank, one in alive.items()
-            for other in one.get_unanswered(case.group)
+            for other in one.get_unanswered(blocked.group)
             if other in alive and other != rank
         }
-        done = {rank for rank, one in alive.items() if self._is_done(one, case)}
+        done = {rank for rank, one in alive.items() if self._is_done(one, blocked)}
         blamed: dict[int, list[int]] = {}
-        for both in sorted(pairs):
-            culprits = [rank for rank in both if rank in missing] or [
-                rank for rank in both if rank in done
+        for pair in sorted(pairs):
+            culprits = [rank for rank in pair if rank in missing] or [
+                rank for rank in pair if rank in done
             ]
             if len(culprits) == 1:
                 [culprit] = culprits
-                blamed.setdefault(culprit, []).append(sum(both) - culprit)
-                pairs.discard(both)
+                blamed.setdefault(culprit, []).append(sum(pair) - culprit)
+                pairs.discard(pair)
         for rank, others in choose_culprits(pairs).items():
             blamed.setdefault(rank, []).extend(others)
         return [
@@ -379,17 +389,17 @@ class Verdicts:
             for rank, others in sorted(blamed.items())
         ]
 
-    def _judge_slow(self, rank: int, case: _BlockedCall) -> AbsentRank:
+    def _judge_slow(self, rank: int, blocked: _BlockedCall) -> AbsentRank:
         member = self._world.members.get(rank)
         if member is None:
             return judge_never_joined(rank)
-        call = name_call(case.operation, case.sequence)
-        return judge_slow(member, call, sorted(case.waited_for[rank]))
+        call = name_call(blocked.operation, blocked.sequence)
+        return judge_slow(member, call, sorted(blocked.waited_for[rank]))
 
 
-def _is_silent(member: Member, case: _BlockedCall) -> bool:
+def _is_silent(member: Member, blocked: _BlockedCall) -> bool:
     # A probe that another case has sent since may still be under way.
-    asked, probed = member.unanswered_since, case.probed_at
+    asked, probed = member.unanswered_since, blocked.probed_at
     return member.is_broken or (asked is not None and probed is not None and asked <= probed)
 
 
