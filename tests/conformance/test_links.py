@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 
 from allhands.testing.faults import faults
+from allhands.testing.faulty_channel import FaultyChannels
 from allhands.testing.faulty_link import FaultyFabric, FaultyNetwork
-from allhands.testing.faulty_wire import FaultyChannels
 from allhands.testing.link_suite import LinkSuite, RecordingReceiver, make_frame
 from allhands.transport.frame import HEADER_BYTES, MAX_FRAME_BYTES
 from allhands.transport.grpc_stream import GrpcFabric, GrpcListener

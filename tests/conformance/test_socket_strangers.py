@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from allhands.testing.link_suite import RecordingReceiver, make_frame
-from allhands.transport import handshake, socket_greeting, socket_stream
+from allhands.transport import handshake, socket_handshake, socket_stream
 from allhands.transport.frame import HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameKind, Header, MessageKey
 from allhands.transport.handshake import Identity
 from allhands.transport.link import LinkBroken, Unreachable
@@ -171,7 +171,7 @@ async def test_who_stops_within_its_greeting_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
     half: bytes,
 ) -> None:
-    monkeypatch.setattr(socket_greeting, "STEP_SECONDS", 0.2)
+    monkeypatch.setattr(socket_handshake, "STEP_SECONDS", 0.2)
     stranger = await Stranger.at(worker.port)
     stranger.writer.write(half)
     await worker.is_well()  # whom it does not keep waiting
@@ -183,7 +183,7 @@ async def test_who_stops_within_its_greeting_is_dropped(
 async def test_who_stops_before_its_proof_is_dropped(
     worker: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_greeting, "STEP_SECONDS", 0.2)
+    monkeypatch.setattr(socket_handshake, "STEP_SECONDS", 0.2)
     stranger = await Stranger.at(worker.port)
     stranger.writer.write(packed(hello().SerializeToString()))
     await stranger.step()

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from allhands.bench import netns
-from allhands.bench.launches import BenchHost
+from allhands.bench.launchers import BenchHost
 from support.ranks.addresses import free_port
 from support.ranks.processes import Cluster, Process
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from support.ranks.forking import PATIENCE
 from support.ranks.processes import Cluster, Process
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from allhands.bench import netns
-from allhands.bench.launches import BenchHost
+from allhands.bench.launchers import BenchHost
 from support.ranks.addresses import free_port
 from support.ranks.processes import Cluster, Process
 

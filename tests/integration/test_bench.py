@@ -14,16 +14,16 @@ import psutil
 import pytest
 
 from allhands.bench import netns, tcp
-from allhands.bench.cell import ASYNCHRONOUS, COLLECTIVES, BenchCase
-from allhands.bench.crew import RankPool, RankPoolFailed
+from allhands.bench.case import ASYNCHRONOUS, COLLECTIVES, BenchCase
 from allhands.bench.driver import Bench, start_bench
-from allhands.bench.launches import (
+from allhands.bench.launchers import (
     BenchHost,
     ProcessSpec,
     PythonPaths,
     SystemMissing,
     find_launcher,
 )
+from allhands.bench.rank_pool import RankPool, RankPoolFailed
 from support.ranks.processes import Cluster
 
 BENCH = [sys.executable, "-m", "allhands.cli.main", "bench"]
@@ -135,9 +135,9 @@ _ALONE = """
 import os, socket, sys
 from pathlib import Path
 import numpy as np
-from allhands.bench.gate import StartGate
+from allhands.bench.start_gate import StartGate
 from allhands.bench.rank import serve
-from allhands.bench.wire import JsonConnection
+from allhands.bench.ipc import JsonConnection
 
 class Alone:
     "A world of one: what it is given is the sum."
@@ -218,7 +218,7 @@ def test_a_contender_that_dies_is_out_with_its_last_words() -> None:
 
 
 def test_a_barrier_that_lets_ranks_through_early_is_caught(tmp_path: Path) -> None:
-    from allhands.bench.gate import StartGate
+    from allhands.bench.start_gate import StartGate
 
     path = tmp_path / "gate"
     path.write_bytes(bytes(StartGate.count_bytes(2)))

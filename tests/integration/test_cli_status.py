@@ -9,8 +9,8 @@ import pytest
 
 from allhands.coordinator.client import Control
 from allhands.testing.daemon import DaemonProcess, run_daemon
+from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
-from allhands.testing.until import poll_until
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 

@@ -11,8 +11,8 @@ from allhands import errors
 from allhands.coordinator.client import Control, connect
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.testing.daemon import DaemonProcess
+from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
-from allhands.testing.until import poll_until
 from allhands_proto.v1 import coordinator_pb2 as wire
 from allhands_proto.values import CompareSetResult
 

@@ -12,7 +12,7 @@ import pytest
 
 from allhands.coordinator.client import Control
 from allhands.testing.daemon import DaemonProcess, run_daemon
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from allhands_proto.framing import LARGEST_FRAME, PREFACE, FrameDecoder, encode_frame
 from allhands_proto.kv_handshake import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2

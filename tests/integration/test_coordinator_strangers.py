@@ -21,8 +21,8 @@ from allhands.coordinator.client import Control
 from allhands.coordinator.endpoint import Endpoint
 from allhands.errors import CoordinatorUnavailable
 from allhands.testing.daemon import DaemonProcess, run_daemon
+from allhands.testing.poll import poll_until
 from allhands.testing.raw_member import RawMember
-from allhands.testing.until import poll_until
 from allhands_proto.framing import PREFACE, FrameDecoder, encode_frame
 from allhands_proto.kv_handshake import NONCE_BYTES, prove
 from allhands_proto.v1 import coordinator_pb2

@@ -25,7 +25,7 @@ from allhands.coordinator.kv.blocking import KvConnectionPool
 from allhands.coordinator.kv.calls import KvCallError, KvPort
 from allhands.stores import AsyncCoordinatorStore
 from allhands.testing.daemon import DaemonProcess, run_daemon
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from allhands_proto.framing import HEADER, PREFACE, encode_frame
 from allhands_proto.kv_handshake import prove
 from allhands_proto.v1 import coordinator_pb2 as wire

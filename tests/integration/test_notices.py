@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from allhands_proto import notice
 
 

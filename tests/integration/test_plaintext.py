@@ -75,13 +75,13 @@ ENTRIES = {
     """,
     "torchrun": """
         from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.elastic import make_handler
+        from allhands.torch.rendezvous.elastic import make_handler
         at = f"{HOST}:{PORT}"
         make_handler(RendezvousParameters("allhands", at, "run", 1, 2, is_host="false"))
     """,
     "torchrun url": """
         from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.elastic import make_handler
+        from allhands.torch.rendezvous.elastic import make_handler
         make_handler(RendezvousParameters("allhands", "", "run", 1, 2))
     """,
 }

@@ -18,9 +18,9 @@ import pytest
 from allhands.config import derive_port
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.errors import CoordinatorUnavailable
-from allhands.launcher.coordinator import probe
+from allhands.launcher.embedded import probe
 from allhands.testing.daemon import DaemonProcess
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from support.ranks.addresses import free_port
 
 PATIENCE = 30.0

@@ -246,7 +246,7 @@ JOINS = {
     "store": "ah.TCPStore('127.0.0.1', PORT, timeout=60)",
     "torchrun": """
         from torch.distributed.elastic.rendezvous import RendezvousParameters
-        from allhands.torch.elastic import make_handler
+        from allhands.torch.rendezvous.elastic import make_handler
         os.environ["ALLHANDS_URL"] = f"ah://127.0.0.1:{PORT}"
         make_handler(RendezvousParameters("allhands", "", "run", 1, 2))
     """,

@@ -44,12 +44,12 @@ ah.destroy_process_group()
 """
 
 FLIPPED = """
-from allhands.transport import checks
+from allhands.transport import digests
 from allhands.transport.frame import whole
 from allhands.testing.faults import flipped
 ah.init_process_group(timeout=20, verify=True)
 me = ah.get_rank()
-honest = checks._add_digest
+honest = digests._add_digest
 if me == 2:
     done = []
 
@@ -60,7 +60,7 @@ if me == 2:
             sent = flipped(sent, [800_000])
         return [sent]
 
-    checks._add_digest = stamped
+    digests._add_digest = stamped
 x = np.ones(400_000, np.float32)
 try:
     ah.all_reduce(x)
@@ -75,10 +75,10 @@ ah.destroy_process_group()
 
 RELAYED = """
 import struct, zlib
-from allhands.transport import checks
+from allhands.transport import digests
 from allhands.transport.frame import HEADER_BYTES, whole
 ah.init_process_group(timeout=20, verify=True)
-honest = checks._add_digest
+honest = digests._add_digest
 ONE, TWO = struct.pack("<f", 1), struct.pack("<f", 2)
 
 def relayed(frame, number, *rest):  # by who sees all of a link, and no secret
@@ -90,10 +90,10 @@ def relayed(frame, number, *rest):  # by who sees all of a link, and no secret
         sent[46:48], sent[54:56] = struct.pack("<H", crc & 0xFFFF), struct.pack("<H", crc >> 16)
     return [bytes(sent)]
 
-checks._add_digest = relayed
+digests._add_digest = relayed
 x = np.ones(1000, np.float32)
 tell("relayed", **failure(lambda: ah.all_reduce(x)), sums=np.unique(x).tolist())
-checks._add_digest = honest
+digests._add_digest = honest
 ah.barrier()
 ah.destroy_process_group()
 """

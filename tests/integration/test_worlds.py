@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from programs import worlds
 from support.ranks.addresses import free_port
 from support.ranks.processes import BACKENDS, Cluster, Job, Process

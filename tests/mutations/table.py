@@ -432,7 +432,7 @@ MUTATIONS: Final = (
     Mutation(
         52,
         "roots and operations of traced calls are lost",
-        "torch/dispatch.py",
+        "torch/compile/dispatch.py",
         "            setattr(options, option, arguments[name])\n",
         "            pass\n",
         TORCH,
@@ -551,7 +551,7 @@ MUTATIONS: Final = (
     Mutation(
         67,
         "kernels take calls of which only the shapes are wanted",
-        "torch/kernels.py",
+        "torch/compile/kernels.py",
         "if not keys.has(torch._C.DispatchKey.Meta):",
         "if keys is not None:",
         TORCH,
@@ -774,7 +774,7 @@ MUTATIONS: Final = (
     Mutation(
         96,
         "a FakeStore of PyTorch's makes a real world",
-        "torch/fakes.py",
+        "torch/rendezvous/fake.py",
         "if not (is_marked or _is_fake(store)):",
         "if not is_marked:",
         TORCH,

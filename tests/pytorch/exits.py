@@ -23,8 +23,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import allhands.torch
-import allhands.torch.places
-import allhands.torch.ways_round
+import allhands.torch.patches
+import allhands.torch.worlds
 
 SECONDS = 30
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import allhands as ah
 import allhands.torch
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from support.torch.ranks import on_ranks, run_ranks
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from support.torch.ranks import on_ranks, run_ranks
 
 

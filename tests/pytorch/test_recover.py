@@ -19,7 +19,7 @@ import allhands as ah
 import allhands.torch
 import allhands.torch.recovery  # once, before ranks are forked that would all read it
 from allhands.testing.daemon import run_daemon
-from allhands.testing.until import poll_until
+from allhands.testing.poll import poll_until
 from support.torch.ranks import run_ranks
 
 

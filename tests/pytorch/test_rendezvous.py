@@ -20,7 +20,7 @@ import torch.distributed as dist
 from allhands.bench import netns
 from allhands.errors import StoreTimeout
 from allhands.testing.daemon import DaemonProcess, run_daemon
-from allhands.torch.store import Store
+from allhands.torch.rendezvous.store import Store
 from support.ranks.addresses import address_beyond_loopback, free_port
 from support.torch.ranks import RanksFailed, run_ranks
 

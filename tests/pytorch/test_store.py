@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from allhands import stores
-from allhands.torch.store import Store
+from allhands.torch.rendezvous.store import Store
 from support.torch.ranks import run_ranks
 
 _SHORT = timedelta(milliseconds=50)

@@ -235,7 +235,7 @@ def test_the_state_is_set_only_by_who_knows_the_one_before() -> None:
     def body() -> list[Any]:
         from allhands.coordinator.client import Control
         from allhands.stores import TCPStore
-        from allhands.torch.elastic import RendezvousState
+        from allhands.torch.rendezvous.elastic import RendezvousState
 
         with TCPStore("127.0.0.1", 0, is_master=True) as host:
             state = RendezvousState(Control(host.endpoint, job="run"))
@@ -263,7 +263,7 @@ def test_the_state_is_set_only_by_who_knows_the_one_before() -> None:
 
 def test_the_first_agent_hosts_and_the_last_one_leaves_nothing(daemon: DaemonProcess) -> None:
     def alone() -> tuple[str, str, int, int]:
-        from allhands.torch.elastic import make_handler
+        from allhands.torch.rendezvous.elastic import make_handler
 
         handler = make_handler(_parameters(""))
         told = handler.next_rendezvous()
@@ -277,7 +277,7 @@ def test_the_first_agent_hosts_and_the_last_one_leaves_nothing(daemon: DaemonPro
 
     def beside() -> list[Any]:
         from allhands.coordinator.client import connect
-        from allhands.torch.elastic import make_handler
+        from allhands.torch.rendezvous.elastic import make_handler
 
         at = f"127.0.0.1:{daemon.notice.port}"
         agents = [make_handler(_parameters(at, 2, is_host=False)) for _ in range(2)]
@@ -300,7 +300,7 @@ def test_two_agents_of_one_host_find_that_one_of_them_hosts() -> None:
     port = free_port()
 
     def body() -> tuple[bool, bool]:
-        from allhands.torch.elastic import make_handler
+        from allhands.torch.rendezvous.elastic import make_handler
 
         first = make_handler(_parameters(f"localhost:{port}", 2))
         second = make_handler(_parameters(f"localhost:{port}", 2))
@@ -314,7 +314,7 @@ def test_two_agents_of_one_host_find_that_one_of_them_hosts() -> None:
 
 def _refusal(parameters: Any) -> str:
     def body() -> str:
-        from allhands.torch.elastic import make_handler
+        from allhands.torch.rendezvous.elastic import make_handler
 
         try:
             make_handler(parameters)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from allhands.bench import training
-from allhands.bench.cell import (
+from allhands.bench.case import (
     ASYNCHRONOUS,
     BATCH,
     COLLECTIVES,

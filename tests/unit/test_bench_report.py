@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from allhands.bench import netns
-from allhands.bench.cell import BenchCase
+from allhands.bench.case import BenchCase
 from allhands.bench.driver import CaseResult
+from allhands.bench.interleaving import Summary
 from allhands.bench.report import list_failures, make_report, make_rows, merge_reports, show
-from allhands.bench.turns import Summary
 
 MACHINE = {
     "cores": 2,

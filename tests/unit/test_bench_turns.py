@@ -2,20 +2,20 @@
 
 import itertools
 
-from allhands.bench import turns
-from allhands.bench.cell import BenchCase
-from allhands.bench.turns import Summary, Trial
+from allhands.bench import interleaving
+from allhands.bench.case import BenchCase
+from allhands.bench.interleaving import Summary, Trial
 
 
 def test_every_contender_comes_first_and_after_every_place_equally_often() -> None:
-    rounds = list(itertools.islice(turns.rotate(["a", "b", "c"]), 6))
+    rounds = list(itertools.islice(interleaving.rotate(["a", "b", "c"]), 6))
     assert rounds[:3] == [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")]
     assert rounds[3:] == rounds[:3]
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
 
 
 def test_without_contenders_there_are_no_rounds() -> None:
-    assert list(turns.rotate([])) == []
+    assert list(interleaving.rotate([])) == []
 
 
 SMALL = BenchCase("all_reduce", 2, 8)
@@ -48,19 +48,19 @@ def test_very_large_arrays_need_no_warm_up() -> None:
 
 
 def test_five_rounds_come_before_the_end_of_the_budget() -> None:
-    assert not turns.is_enough(4, 1.5, 1.0)
-    assert turns.is_enough(5, 1.0, 1.0)
-    assert not turns.is_enough(5, 0.9, 1.0)
-    assert turns.is_enough(turns.MAX_ROUNDS, 0.0, 1.0)
+    assert not interleaving.is_enough(4, 1.5, 1.0)
+    assert interleaving.is_enough(5, 1.0, 1.0)
+    assert not interleaving.is_enough(5, 0.9, 1.0)
+    assert interleaving.is_enough(interleaving.MAX_ROUNDS, 0.0, 1.0)
 
 
 def test_three_rounds_do_where_they_take_three_times_the_budget() -> None:
-    assert turns.is_enough(3, 3.0, 1.0)
-    assert not turns.is_enough(2, 30.0, 1.0)
+    assert interleaving.is_enough(3, 3.0, 1.0)
+    assert not interleaving.is_enough(2, 30.0, 1.0)
 
 
 def test_a_call_takes_as_long_as_its_slowest_rank_among_those_that_took_part() -> None:
-    assert turns.take_slowest([[1.0, 5.0], [2.0, 4.0], []]) == [2.0, 5.0]
+    assert interleaving.take_slowest([[1.0, 5.0], [2.0, 4.0], []]) == [2.0, 5.0]
 
 
 def test_a_summary_has_the_median_and_the_tenths_on_both_sides() -> None:

@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from allhands.testing.faults import flipped
-from allhands.transport.checks import FrameSigner, FrameVerifier, LinkKey
+from allhands.transport.digests import FrameSigner, FrameVerifier, LinkKey
 from allhands.transport.frame import (
     HEADER_BYTES,
     MAX_MESSAGE_BYTES,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allhands.launcher.lines import LineSplitter, prefix_lines
+from allhands.launcher.line_splitter import LineSplitter, prefix_lines
 
 
 def test_a_line_waits_until_it_is_complete() -> None:

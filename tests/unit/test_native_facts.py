@@ -11,7 +11,7 @@ from allhands.collectives.primitive import Collectives
 from allhands.collectives.reduction import OPS
 from allhands.collectives.reduction.dtypes import TYPES
 from allhands.engine.p2p.message import describe_sent
-from allhands.recorder import begun
+from allhands.recorder import call_samples
 from allhands.recorder.record import OUTCOMES
 
 native: Any = pytest.importorskip("allhands._native", reason="installed without the native core")
@@ -29,7 +29,7 @@ def test_the_core_carries_out_the_collectives_of_these_names() -> None:
 
 
 def test_as_many_start_times_are_kept() -> None:
-    assert native.STARTS_KEPT == begun.MAX_SAMPLES
+    assert native.STARTS_KEPT == call_samples.MAX_SAMPLES
 
 
 def enumerators(name: str) -> list[str]:

@@ -22,11 +22,11 @@ from allhands.coordinator.status import JobStatus, MemberStatus
 from allhands.errors import AllhandsError, CollectiveTimeout, PeerFailed
 from allhands.group.group import Group
 from allhands.recorder import source
-from allhands.recorder.begun import MAX_SAMPLES, CallSampler
+from allhands.recorder.call_samples import MAX_SAMPLES, CallSampler
 from allhands.recorder.dump import MAX_FILES, Dumper
 from allhands.recorder.merge import merge
 from allhands.recorder.record import OUTCOMES, OperationRecord
-from allhands.recorder.ring import RingBuffer
+from allhands.recorder.ring_buffer import RingBuffer
 from allhands.recorder.source import locate
 from allhands.recorder.trace import make_trace
 from allhands.runtime.native_core import find

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from allhands.bench.cell import MAX_SCALE, MAX_VALUE, BenchCase
+from allhands.bench.case import MAX_SCALE, MAX_VALUE, BenchCase
 
 Array = NDArray[np.generic]
 

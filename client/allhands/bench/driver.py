@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allhands.bench import machine, turns
-from allhands.bench.cell import BenchCase
-from allhands.bench.crew import RankPool, RankPoolFailed
-from allhands.bench.launches import THIS_HOST, BenchHost, Launcher
-from allhands.bench.turns import Summary, Trial
+from allhands.bench import interleaving, machine
+from allhands.bench.case import BenchCase
+from allhands.bench.interleaving import Summary, Trial
+from allhands.bench.launchers import THIS_HOST, BenchHost, Launcher
+from allhands.bench.rank_pool import RankPool, RankPoolFailed
 
 
 @dataclass(slots=True)
@@ -127,11 +127,11 @@ class Bench:
         for name in names:
             self._calibrate(case, series[name], name, share)
         begun = time.monotonic()
-        for rounds, order in enumerate(turns.rotate(names), 1):
+        for rounds, order in enumerate(interleaving.rotate(names), 1):
             for name in order:
                 if name in self._pools:
                     self._run_trial(case, series[name], name, share)
-            if turns.is_enough(rounds, time.monotonic() - begun, budget):
+            if interleaving.is_enough(rounds, time.monotonic() - begun, budget):
                 break
         return series
 
@@ -152,7 +152,7 @@ class Bench:
             if answer["wrong"]:
                 self._drop(name, f"WRONG RESULT on rank {rank} of {case}: {answer['wrong']}")
                 return
-        times = turns.take_slowest([answer["times"] for answer in answers])
+        times = interleaving.take_slowest([answer["times"] for answer in answers])
         series.times += times
         series.all_times += times
         series.typical = statistics.median(series.all_times)

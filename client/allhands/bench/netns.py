@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from allhands.bench.launches import BenchHost
+from allhands.bench.launchers import BenchHost
 
 _NAMES = ("allhands-a", "allhands-b")
 _ADDRESSES = ("10.77.0.1", "10.77.0.2")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from allhands.bench.cell import BenchCase
-from allhands.bench.contenders import Call, System, Unsupported, join_system
+from allhands.bench.case import BenchCase
 from allhands.bench.data import Array, CaseData, choose_scale
-from allhands.bench.gate import StartGate
+from allhands.bench.ipc import JsonConnection, Message
+from allhands.bench.start_gate import StartGate
+from allhands.bench.systems import Call, System, Unsupported, join_system
 from allhands.bench.training import StepData
-from allhands.bench.wire import JsonConnection, Message
 
 _MAX_ALWAYS_CHECKED = 4 << 20
 _REFUSALS = ("Invalid scalar type", "MPI_ERR_TYPE", "MPI_ERR_OP")

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from allhands.bench.cell import CONVENTIONS, TIMES
-from allhands.bench.contenders import ALLHANDS
+from allhands.bench.case import CONVENTIONS, TIMES
 from allhands.bench.driver import CaseResult
+from allhands.bench.systems import ALLHANDS
 
 Row = dict[str, Any]
 """One result, as it stands in the JSON."""

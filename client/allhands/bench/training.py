@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from allhands.bench.cell import BATCH, BenchCase
+from allhands.bench.case import BATCH, BenchCase
 from allhands.bench.data import Array, draw_values
 
 _TOLERANCE = 1e-4

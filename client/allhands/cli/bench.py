@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from allhands.bench import cell as cells
-from allhands.bench.contenders import ALLHANDS, MPI, PEERS
+from allhands.bench import case as cells
+from allhands.bench.systems import ALLHANDS, MPI, PEERS
 
 if TYPE_CHECKING:
-    from allhands.bench.launches import BenchHost, Launcher, PythonPaths
+    from allhands.bench.launchers import BenchHost, Launcher, PythonPaths
     from allhands.bench.report import Link, Report
 
 T = TypeVar("T")
@@ -202,7 +202,7 @@ def _measure(
 def _open_hosts(netns: bool, rate: str) -> Iterator[tuple["Sequence[BenchHost]", "Link"]]:
     """Give the hosts to measure on, and what is between them."""
     from allhands.bench import tcp
-    from allhands.bench.launches import THIS_HOST
+    from allhands.bench.launchers import THIS_HOST
     from allhands.bench.netns import NoNamespaces, check_rate, open_two_hosts
 
     if not netns:
@@ -244,7 +244,7 @@ def _plot(result: "Report", path: Path) -> None:
 
 
 def _find_launchers(variants: str, vs: str, pythons: dict[str, str]) -> list["Launcher"]:
-    from allhands.bench.launches import PythonPaths, SystemMissing, find_launcher
+    from allhands.bench.launchers import PythonPaths, SystemMissing, find_launcher
 
     known = PythonPaths({name: python for name, python in pythons.items() if python})
     names = [*_parse_list(variants, _parse_variant), *(_parse_list(vs, _parse_peer) if vs else [])]
@@ -256,7 +256,7 @@ def _find_launchers(variants: str, vs: str, pythons: dict[str, str]) -> list["La
 
 
 def _find_any_mpi(pythons: "PythonPaths") -> list["Launcher"]:
-    from allhands.bench.launches import Launcher, SystemMissing, find_launcher
+    from allhands.bench.launchers import Launcher, SystemMissing, find_launcher
 
     found: list[Launcher] = []
     missing: list[str] = []

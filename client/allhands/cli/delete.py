@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, describe_user, open_client
+from allhands.cli.options import CoordinatorOption, InsecureOption, describe_user, open_client
 
 
 def delete_command(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
 from allhands.cli.render import show
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
 from allhands.escapes import escape_line
 
 kv_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import InsecureOption
+from allhands.cli.options import InsecureOption
 from allhands.launcher.supervision import GRACE_SECONDS
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def run_command(
     rank before each line. When one fails the others get 2 s to end by themselves, then SIGTERM; its
     exit status is the launcher's.
     """
-    from allhands.launcher.coordinator import make_job_name, probe
+    from allhands.launcher.embedded import make_job_name, probe
 
     arguments, stem = _parse_program(program, is_module)
     placement = _make_placement(count, nodes, node)
@@ -297,7 +297,7 @@ def _run(
 ) -> int:
     import uvloop
 
-    from allhands.launcher.coordinator import make_job_endpoint, run_embedded
+    from allhands.launcher.embedded import make_job_endpoint, run_embedded
     from allhands.launcher.launch import launch
     from allhands.launcher.plan import LaunchPlan, choose_master
 

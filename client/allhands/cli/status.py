@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
 from allhands.cli.render import Output, format_jobs_json, show
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allhands.cli.coordinator import CoordinatorOption, InsecureOption, open_client
 from allhands.cli.diagnose import choose_job, explain_not_found
+from allhands.cli.options import CoordinatorOption, InsecureOption, open_client
 from allhands.escapes import escape_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from allhands.collectives.request import make_call_signature
 from allhands.collectives.signature import CallSignature
 from allhands.engine.numbering import CallNumbering
-from allhands.recorder.begun import CallSampler
+from allhands.recorder.call_samples import CallSampler
 from allhands.recorder.merge import merge
 from allhands.recorder.record import (
     OUTCOMES,
@@ -17,7 +17,7 @@ from allhands.recorder.record import (
     format_source,
     sort_by_time,
 )
-from allhands.recorder.ring import OperationEntry, RingBuffer
+from allhands.recorder.ring_buffer import OperationEntry, RingBuffer
 
 if TYPE_CHECKING:
     from allhands._native import CallRow, MessageRow, ShmComm

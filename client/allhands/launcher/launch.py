@@ -5,8 +5,8 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
-from allhands.launcher.crew import RankSet
 from allhands.launcher.plan import LaunchPlan
+from allhands.launcher.rank_set import RankSet
 from allhands.launcher.supervision import SignalReceived
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

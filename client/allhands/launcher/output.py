@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from allhands.launcher.lines import LineSplitter, prefix_lines
+from allhands.launcher.line_splitter import LineSplitter, prefix_lines
 
 _CHUNK = 64 * 1024
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allhands.launcher.child import Child
-from allhands.launcher.guardian import kill_all
+from allhands.launcher.reaper import kill_all
 from allhands.runtime.exit_notice import LAUNCH_VARIABLE
 
 logger = logging.getLogger(__name__)
 
 # Isolated and without site packages: they start in a few milliseconds, whatever is installed.
 _BARE_PYTHON = (sys.executable, "-I", "-S")
-_PDEATHSIG_EXEC = str(Path(__file__).with_name("leash.py"))
-_REAPER = str(Path(__file__).with_name("guardian.py"))
+_PDEATHSIG_EXEC = str(Path(__file__).with_name("pdeathsig_exec.py"))
+_REAPER = str(Path(__file__).with_name("reaper.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def start_rank(rank: int, program: Sequence[str], environment: Mapping[str, str]
 
 
 class ReaperProcess:
-    """Ends what a launch leaves behind, also when this process is killed; see `guardian.py`."""
+    """Ends what a launch leaves behind, also when this process is killed; see `reaper.py`."""
 
     def __init__(self, launch: str) -> None:
         """Start the guardian of the processes whose environment names this launch.

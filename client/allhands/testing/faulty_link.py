@@ -3,7 +3,7 @@
 import asyncio
 import math
 
-from allhands.testing.faulty_wire import FaultyChannels
+from allhands.testing.faulty_channel import FaultyChannels
 from allhands.transport.frame import Frame, FrameError, whole
 from allhands.transport.link import LinkBroken, Receiver, Unreachable
 

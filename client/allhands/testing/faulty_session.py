@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from allhands.testing.faults import COORDINATOR
-from allhands.testing.faulty_wire import FaultyChannels
+from allhands.testing.faulty_channel import FaultyChannels
 
 _KEEPALIVE_SECONDS = 20.0
 """After which gRPC gives up a connection on which nothing passes."""

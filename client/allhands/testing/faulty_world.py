@@ -16,9 +16,9 @@ from allhands.errors import AllhandsError
 from allhands.group.group import Group
 from allhands.membership.worker import WORLD, Worker
 from allhands.testing.faults import COORDINATOR, Plan
+from allhands.testing.faulty_channel import FaultyChannels
 from allhands.testing.faulty_link import FaultyFabric, FaultyNetwork
 from allhands.testing.faulty_session import FaultySession
-from allhands.testing.faulty_wire import FaultyChannels
 from allhands.transport.ports import NoPorts
 from allhands_proto.v1 import coordinator_pb2 as wire
 

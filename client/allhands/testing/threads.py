@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from allhands.api import sync
 from allhands.runtime import stack_dump
-from allhands.testing.crew import ThreadRankHandle, ThreadRanks
 from allhands.testing.rank_errors import RELEASE_SECONDS, make_stuck_error, raise_first
+from allhands.testing.thread_ranks import ThreadRankHandle, ThreadRanks
 
 R = TypeVar("R")
 

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from allhands.torch.recovery import failure as failure
     from allhands.torch.recovery import recover as recover
     from allhands.torch.recovery import shrink_group as shrink_group
+    from allhands.torch.rendezvous.store import Store as Store
+    from allhands.torch.round_robin_group import round_robin as round_robin
     from allhands.torch.splitting import split_group as split_group
-    from allhands.torch.store import Store as Store
-    from allhands.torch.turns import round_robin as round_robin
 
 _WHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "dump_flight_recorder": "flight_recorder",
         "failure": "recovery",
         "recover": "recovery",
-        "round_robin": "turns",
+        "round_robin": "round_robin_group",
         "shrink_group": "recovery",
         "split_group": "splitting",
-        "Store": "store",
+        "Store": "rendezvous.store",
     }
 )
 """Names by the modules that have them: `import torch` is to stay quick, and imports this."""

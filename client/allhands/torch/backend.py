@@ -15,8 +15,8 @@ from allhands.torch.names import FAKE, NAME, SCHEME
 
 if TYPE_CHECKING:
     from allhands.torch.process_group import ProcessGroup
-    from allhands.torch.rendezvous import JoinedStores
-    from allhands.torch.store import Store
+    from allhands.torch.rendezvous.init_method import JoinedStores
+    from allhands.torch.rendezvous.store import Store
 
 
 def register() -> None:
@@ -64,7 +64,7 @@ class UrlRendezvous:
     ) -> "Iterator[tuple[Store, int, int]]":
         """Give a store, this process's rank and how many there are, once; see `rendezvous`."""
         require_ml_dtypes()
-        from allhands.torch.rendezvous import JoinedStores
+        from allhands.torch.rendezvous.init_method import JoinedStores
 
         if self._stores is None:
             self._stores = JoinedStores()
@@ -74,9 +74,9 @@ class UrlRendezvous:
 
 def rendezvous_fake(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
     """Give what `init_method="fake://"` wants; see `fakes`."""
-    from allhands.torch import fakes
+    from allhands.torch.rendezvous import fake
 
-    return fakes.open_fake_rendezvous(url)
+    return fake.open_fake_rendezvous(url)
 
 
 class ProcessGroupFactory:
@@ -94,17 +94,19 @@ class ProcessGroupFactory:
         require_ml_dtypes()
         with pause_gc():
             from allhands.recorder import source
-            from allhands.torch import operators, places, ways_round
+            from allhands.torch import patches, worlds
+            from allhands.torch.compile import operators
             from allhands.torch.options import refuse_options
-            from allhands.torch.store import unwrap_prefix
+            from allhands.torch.process_group import ProcessGroup
+            from allhands.torch.rendezvous.store import unwrap_prefix
 
         refuse_options(pg_options)
         source.skip_folder(os.path.dirname(torch.__file__))
         # Not before: programs hide devices (CUDA_VISIBLE_DEVICES) until they make a group.
         dist.Backend.backend_capability[NAME] = list_devices(torch.cuda.device_count() > 0)
-        operators.install()
-        ways_round.install()
-        group = places.open_group(opts)
+        operators.install(ProcessGroup)
+        patches.install()
+        group = worlds.open_group(opts)
         store = unwrap_prefix(opts.store)
         if not opts.global_ranks_in_group:
             self._last_store = store if isinstance(store, dist.TCPStore) else None

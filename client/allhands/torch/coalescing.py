@@ -11,8 +11,8 @@ from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
 from allhands.group.coalescing import CoalescedWork, CoalescingGroup
 from allhands.group.group import Group
+from allhands.torch.error_text import append_gloo_text
 from allhands.torch.options import to_limit
-from allhands.torch.texts import append_gloo_text
 
 
 class CoalescingBlock:

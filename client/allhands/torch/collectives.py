@@ -18,9 +18,9 @@ from allhands.c10d.options import (
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import InvalidArgument
-from allhands.torch import forms
-from allhands.torch.events import record_event
+from allhands.torch import argument_forms
 from allhands.torch.options import make_options, to_reduce_op
+from allhands.torch.profiler_events import record_event
 from allhands.torch.tensors import TensorViews
 from allhands.torch.work import StagedWorks, Work
 
@@ -48,9 +48,9 @@ class TorchCollectives:
     def broadcast(
         self, tensors: Any, opts: Any = None, *, root: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = forms.split_root(opts, root)
+        opts, more = argument_forms.split_root(opts, root)
         options = make_options(BroadcastOptions, opts, timeout, **more)
-        tensors = forms.as_list(tensors)
+        tensors = argument_forms.as_list(tensors)
         views = TensorViews("broadcast")
         return self._make_work(
             self.native.broadcast(views.view_inouts(tensors), options), views, tensors
@@ -60,9 +60,9 @@ class TorchCollectives:
     def allreduce(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = forms.split_reduce_op(opts, op)
+        opts, more = argument_forms.split_reduce_op(opts, op)
         options = make_options(AllreduceOptions, opts, timeout, **more)
-        tensors = forms.as_list(tensors)
+        tensors = argument_forms.as_list(tensors)
         views = TensorViews("allreduce")
         arrays = views.view_inouts(tensors)
         if views.has_sparse and options.reduceOp in (ReduceOp.MIN, ReduceOp.MAX):
@@ -77,7 +77,7 @@ class TorchCollectives:
     def allreduce_coalesced(
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        opts, more = forms.split_reduce_op(opts, op)
+        opts, more = argument_forms.split_reduce_op(opts, op)
         options = make_options(AllreduceCoalescedOptions, opts, timeout, **more)
         views = TensorViews("allreduce_coalesced")
         work = self.native.allreduce_coalesced(views.view_inouts(tensors), options)
@@ -93,11 +93,11 @@ class TorchCollectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.split_root(opts, root)
+        opts, more = argument_forms.split_root(opts, root)
         if op is not None:
             more["reduceOp"] = to_reduce_op(op)
         options = make_options(ReduceOptions, opts, timeout, **more)
-        tensors = forms.as_list(tensors)
+        tensors = argument_forms.as_list(tensors)
         views = TensorViews("reduce")
         is_root = options.rootRank == self.native.rank()
         arrays = views.view_inouts(tensors) if is_root else views.view_inputs(tensors)
@@ -115,11 +115,11 @@ class TorchCollectives:
         timeout: timedelta | None = None,
     ) -> Work:
         options = make_options(AllgatherOptions, opts, timeout)
-        given, into = forms.pair_lists(input_tensors, output_tensors)
+        given, into = argument_forms.pair_lists(input_tensors, output_tensors)
         views = TensorViews("allgather")
         arrays = views.view_output_lists(into)
         work = self.native.allgather(arrays, views.view_inputs(given), options)
-        return self._make_work(work, views, forms.unwrap_single(into))
+        return self._make_work(work, views, argument_forms.unwrap_single(into))
 
     @record_event("all_gather_into_tensor", "x")
     def all_gather_single(
@@ -145,7 +145,7 @@ class TorchCollectives:
         views = TensorViews("allgather_coalesced")
         arrays = views.view_output_lists(output_lists)
         work = self.native.allgather_coalesced(arrays, views.view_inputs(input_list), options)
-        return self._make_work(work, views, forms.unwrap_single(output_lists))
+        return self._make_work(work, views, argument_forms.unwrap_single(output_lists))
 
     @record_event("all_gather_into_tensor_coalesced", "inputs")
     def all_gather_single_coalesced(
@@ -169,12 +169,12 @@ class TorchCollectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.split_root(opts, root)
+        opts, more = argument_forms.split_root(opts, root)
         options = make_options(GatherOptions, opts, timeout, **more)
-        given, into = forms.pair_lists(input_tensors, output_tensors)
+        given, into = argument_forms.pair_lists(input_tensors, output_tensors)
         views = TensorViews("gather")
         work = self.native.gather(views.view_output_lists(into), views.view_inputs(given), options)
-        return self._make_work(work, views, forms.unwrap_single(into))
+        return self._make_work(work, views, argument_forms.unwrap_single(into))
 
     @record_event("scatter", "input_tensors")
     def scatter(
@@ -186,12 +186,14 @@ class TorchCollectives:
         root: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.split_root(opts, root)
+        opts, more = argument_forms.split_root(opts, root)
         options = make_options(ScatterOptions, opts, timeout, **more)
-        into, given = forms.pair_lists(output_tensors, input_tensors)
+        into, given = argument_forms.pair_lists(output_tensors, input_tensors)
         views = TensorViews("scatter")
         filled = views.view_inouts(into)
-        work = self.native.scatter(filled, forms.map_lists(views.view_inputs, given), options)
+        work = self.native.scatter(
+            filled, argument_forms.map_lists(views.view_inputs, given), options
+        )
         return self._make_work(work, views, into)
 
     @record_event("reduce_scatter", "input_tensors")
@@ -204,13 +206,13 @@ class TorchCollectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.split_reduce_op(opts, op)
+        opts, more = argument_forms.split_reduce_op(opts, op)
         options = make_options(ReduceScatterOptions, opts, timeout, **more)
-        into, given = forms.pair_lists(output_tensors, input_tensors)
+        into, given = argument_forms.pair_lists(output_tensors, input_tensors)
         views = TensorViews("reduce_scatter")
         filled = views.view_inouts(into)
         work = self.native.reduce_scatter(
-            filled, forms.map_lists(views.view_inputs, given), options
+            filled, argument_forms.map_lists(views.view_inputs, given), options
         )
         return self._make_work(work, views, into)
 
@@ -224,7 +226,7 @@ class TorchCollectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.split_reduce_op(opts, op)
+        opts, more = argument_forms.split_reduce_op(opts, op)
         options = make_options(ReduceScatterOptions, opts, timeout, **more)
         views = TensorViews("reduce_scatter_single")
         work = self.native.reduce_scatter_single(
@@ -244,7 +246,7 @@ class TorchCollectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts, more = forms.split_reduce_op(opts, op)
+        opts, more = argument_forms.split_reduce_op(opts, op)
         options = make_options(ReduceScatterOptions, opts, timeout, **more)
         views = TensorViews("reduce_scatter_single_coalesced")
         filled = views.view_outputs(outputs)
@@ -282,7 +284,7 @@ class TorchCollectives:
         timeout: timedelta | None = None,
     ) -> Work:
         options = make_options(AllToAllOptions, opts, timeout)
-        forms.check_contiguous("all_to_all_single", output, x)
+        argument_forms.check_contiguous("all_to_all_single", output, x)
         views = TensorViews("all_to_all_single")
         work = self.native.all_to_all_single(
             views.view_inout(output),

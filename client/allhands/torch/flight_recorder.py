@@ -19,7 +19,7 @@ from typing import Any, Final
 from torch.distributed import distributed_c10d
 
 from allhands.recorder.record import OperationRecord
-from allhands.torch import bookkeeping
+from allhands.torch import pg_registry
 from allhands.torch.process_group import ProcessGroup
 
 VERSION: Final = "2.10"
@@ -72,7 +72,7 @@ def dump_flight_recorder(prefix: str | None = None) -> Path:
     """
     if not (prefix := prefix or os.environ.get(VARIABLE)):
         raise ValueError(f"say where to write: dump_flight_recorder(prefix), or set {VARIABLE}")
-    default = bookkeeping.get_default_group()
+    default = pg_registry.get_default_group()
     if default is None:
         name = distributed_c10d.get_backend()
         raise RuntimeError(f"groups of backend 'allhands' are recorded, not of {name!r}")
@@ -86,7 +86,7 @@ def _dump(default: ProcessGroup) -> dict[str, Any]:
     members = default.world.get_members()
     known = {
         one.group.name: (one.group_name, one.group_desc)
-        for one in (default, *bookkeeping.list_other_groups(default))
+        for one in (default, *pg_registry.list_other_groups(default))
         if isinstance(one, ProcessGroup)
     }
     names = {name: known.get(name, (name, "undefined")) for name in members}

@@ -16,16 +16,16 @@ from allhands.c10d.options import BarrierOptions, GroupOptions
 from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.errors import AllhandsError
 from allhands.group.group import Group
-from allhands.torch import strands
+from allhands.torch import hook_streams
 from allhands.torch.coalescing import CoalescingBlock, TorchCoalescedWork
 from allhands.torch.collectives import TorchCollectives
-from allhands.torch.dispatch import add_dispatch
-from allhands.torch.events import record_event
+from allhands.torch.compile.dispatch import add_dispatch
+from allhands.torch.error_text import append_gloo_text
+from allhands.torch.no_compile import exclude_from_compile
 from allhands.torch.options import make_options
-from allhands.torch.store import unwrap_prefix
+from allhands.torch.profiler_events import record_event
+from allhands.torch.rendezvous.store import unwrap_prefix
 from allhands.torch.tensors import TensorViews
-from allhands.torch.texts import append_gloo_text
-from allhands.torch.untraced import exclude_from_compile
 from allhands.torch.work import StagedWorks, Work
 
 
@@ -42,7 +42,7 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
         self._native = c10d.ProcessGroup(group)
         self.group = group
         self.world = world
-        self.hook_streams = strands.HookStreams(group, world)
+        self.hook_streams = hook_streams.HookStreams(group, world)
         self.staged_works = StagedWorks()
         self._is_world = is_world
         self._is_retired = False
@@ -61,7 +61,7 @@ class ProcessGroup(TorchCollectives, dist.ProcessGroup):  # type: ignore[misc]
     @property
     def native(self) -> c10d.ProcessGroup:
         """What the caller's calls are made on: the group, or the strand that the caller is in."""
-        turn = None if self._is_retired else strands.get_current_slot()
+        turn = None if self._is_retired else hook_streams.get_current_slot()
         return self._native if turn is None else self.hook_streams.get_group(turn.stream)
 
     def name(self) -> str:

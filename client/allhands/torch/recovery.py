@@ -19,7 +19,7 @@ from allhands.engine.failures.call_errors import ErrorFactory
 from allhands.errors import AllhandsError, CoordinatorUnavailable
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
-from allhands.torch import bookkeeping
+from allhands.torch import pg_registry
 from allhands.torch.process_group import ProcessGroup
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def recover(*, timeout: timedelta | float | None = None) -> ProcessGroup:
         CoordinatorUnavailable: who could tell who is left is gone itself.
     """
     old = _get_default("recover")
-    others = bookkeeping.list_other_groups(old)
+    others = pg_registry.list_other_groups(old)
     released = (
         f"rank {old.rank()} calls allhands.torch.recover(): every rank that is left must, to go on"
     )
@@ -97,7 +97,7 @@ def shrink_group(
     old = default if group is None else group
     if not isinstance(old, ProcessGroup):
         raise TypeError(f"shrink_group works on groups of backend 'allhands', not on {old!r}")
-    ranks = bookkeeping.get_ranks(old)
+    ranks = pg_registry.get_ranks(old)
     excluded = _check_excluded(ranks_to_exclude, old)
     places = [place for place in range(old.size()) if place not in excluded]
     part = old.world.make_subgroup(
@@ -106,14 +106,14 @@ def shrink_group(
     assert not isinstance(part, NonMember)
     if old is default:
         return _replace_default(
-            old, part, bookkeeping.list_other_groups(old), "allhands.torch.shrink_group()"
+            old, part, pg_registry.list_other_groups(old), "allhands.torch.shrink_group()"
         )
     store = dist.PrefixStore(f"{part.name}/", old.get_group_store())
     new = ProcessGroup(part, old.world, part.name, store, is_world=False)
     left = [rank for rank, place in ranks.items() if place not in excluded]
     mapping = {rank: place for place, rank in enumerate(left)}
-    bookkeeping.register_group(new, old, mapping, f"{old.group_desc}:shrunk")
-    bookkeeping.forget_group(old)
+    pg_registry.register_group(new, old, mapping, f"{old.group_desc}:shrunk")
+    pg_registry.forget_group(old)
     old.retire(_make_failure(old, new, "allhands.torch.shrink_group()"))
     return new
 
@@ -125,11 +125,11 @@ def _replace_default(
     old: ProcessGroup, group: Group, others: Sequence[Any], call: str
 ) -> ProcessGroup:
     """Put a group in the place of the default one; nothing here depends on other ranks."""
-    held = bookkeeping.get_lasting_store(old)
+    held = pg_registry.get_lasting_store(old)
     store = dist.PrefixStore(f"{group.name}/", held)
     new = ProcessGroup(group, old.world, group.name, store, is_world=True)
     new.owned_store, old.owned_store = held, None
-    bookkeeping.replace_default(old, new)
+    pg_registry.replace_default(old, new)
     why = _make_failure(old, new, call)
     ended = sorted(one.group_name for one in others)
     lost = _find_lost(old, new)
@@ -177,7 +177,7 @@ def _abort_group(group: Any, reason: str) -> None:
 
 
 def _get_default(caller: str) -> ProcessGroup:
-    if (default := bookkeeping.get_default_group()) is None:
+    if (default := pg_registry.get_default_group()) is None:
         name = distributed_c10d.get_backend()
         raise RuntimeError(f"{caller} needs a default group of backend 'allhands', not of {name!r}")
     return default

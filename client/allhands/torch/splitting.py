@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from allhands.api.world import NewGroupOptions
 from allhands.group.non_member import NonMember
-from allhands.torch import bookkeeping
+from allhands.torch import pg_registry
 from allhands.torch.process_group import ProcessGroup
 
 
@@ -37,10 +37,10 @@ def split_group(
             in one part or in two; or no group that torch.distributed knows.
         TypeError: a group of another backend.
     """
-    parent = bookkeeping.get_default_group() if parent_pg is None else parent_pg
+    parent = pg_registry.get_default_group() if parent_pg is None else parent_pg
     if not isinstance(parent, ProcessGroup):
         raise TypeError(f"split_group works on groups of backend 'allhands', not on {parent!r}")
-    known = bookkeeping.get_ranks(parent)
+    known = pg_registry.get_ranks(parent)
     parts = _check_parts(split_ranks, parent)
     mine = next((part for part in parts if parent.rank() in part), None)
     if mine is None:
@@ -52,7 +52,7 @@ def split_group(
     split = ProcessGroup(group, parent.world, group.name, store, is_world=False)
     of_world = {place: rank for rank, place in known.items()}
     mapping = {of_world[place]: at for at, place in enumerate(mine)}
-    bookkeeping.register_group(split, parent, mapping, group_desc or f"{parent.group_desc}:split")
+    pg_registry.register_group(split, parent, mapping, group_desc or f"{parent.group_desc}:split")
     return split
 
 

@@ -10,6 +10,6 @@ def handler() -> Callable[[Any], Any]:
 
 
 def _create(parameters: Any) -> Any:
-    from allhands.torch.elastic import make_handler
+    from allhands.torch.rendezvous.elastic import make_handler
 
     return make_handler(parameters)

@@ -13,11 +13,11 @@ from allhands.engine.work.work import Work as NativeWork
 from allhands.errors import CollectiveTimeout, PeerFailed
 from allhands.group.coalescing import CallNotSubmitted, CoalescedWork
 from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
-from allhands.torch import strands
+from allhands.torch import hook_streams
+from allhands.torch.error_text import append_gloo_text
+from allhands.torch.no_compile import exclude_from_compile
 from allhands.torch.options import to_limit
 from allhands.torch.tensors import TensorViews
-from allhands.torch.texts import append_gloo_text
-from allhands.torch.untraced import exclude_from_compile
 
 
 @exclude_from_compile
@@ -129,7 +129,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _make_future(self) -> Any:
         ended: Any = torch.futures.Future()
-        turn = strands.get_current_slot()
+        turn = hook_streams.get_current_slot()
 
         def end() -> None:
             if self.before_return is not None:

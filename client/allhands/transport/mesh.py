@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from allhands.transport.checks import DigestListener, FrameSigner, FrameVerifier, LinkKey
+from allhands.transport.digests import DigestListener, FrameSigner, FrameVerifier, LinkKey
 from allhands.transport.frame import (
     HEADER_BYTES,
     Frame,
@@ -31,7 +31,7 @@ from allhands.transport.link import (
     Sink,
 )
 from allhands.transport.outbox import Outbox, PendingSend
-from allhands.transport.roll_call import PeerCallTracker
+from allhands.transport.peer_calls import PeerCallTracker
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from functools import partial
 from allhands.transport import handshake
 from allhands.transport.handshake import HandshakeError, Identity
 from allhands.transport.link import HandshakeStalled, LinkBroken, Receiver, Unreachable
-from allhands.transport.socket_greeting import STEP_SECONDS, receive_step, send_refusal, send_step
+from allhands.transport.socket_handshake import STEP_SECONDS, receive_step, send_refusal, send_step
 from allhands.transport.socket_inbound import READ_BUFFER_BYTES, WENT_AWAY, InboundLink
 from allhands.transport.socket_link import SocketLink, fit_buffer
 from allhands_proto.limited_log import LimitedLog

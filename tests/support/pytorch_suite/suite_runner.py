@@ -54,7 +54,7 @@ def _subject(backend: str, world_size: int, gates: str, timeout: int) -> Any:
     from support.pytorch_suite.skip_gates import WIDENED, open_tests
 
     # Read once, and not by each of the forked ranks.
-    for once in ("allhands.torch.places", "allhands_server.embedded"):
+    for once in ("allhands.torch.worlds", "allhands_server.embedded"):
         importlib.import_module(once)
 
     module = open_tests(backend, gates)

@@ -48,7 +48,11 @@ def _test_runner(backend: str, timeout: float) -> Callable[[str], Told]:
     from support.seeds import listing, modules
 
     # Read once, and not by each of the forked ranks.
-    for once in ("allhands.torch.places", "allhands.torch.turns", "allhands_server.embedded"):
+    for once in (
+        "allhands.torch.worlds",
+        "allhands.torch.round_robin_group",
+        "allhands_server.embedded",
+    ):
         importlib.import_module(once)
     modules.prepare(backend)
     found = {letter: modules.module(letter, backend) for letter in listing.LISTINGS}

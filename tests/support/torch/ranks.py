@@ -35,7 +35,7 @@ import torch
 import torch.distributed as dist
 
 # Read once, and not by each of the forked ranks: half a second of every one of them.
-import allhands.torch.places  # noqa: F401
+import allhands.torch.worlds  # noqa: F401
 import allhands_server.embedded  # noqa: F401
 
 BACKEND = "allhands"

@@ -9,7 +9,7 @@ from datetime import timedelta
 from allhands.collectives.signature import CallSignature, Result
 from allhands.errors import CollectiveTimeout
 from allhands.futures import Future
-from allhands.recorder.ring import OperationEntry
+from allhands.recorder.ring_buffer import OperationEntry
 from allhands.runtime.callbacks import Callbacks
 
 _ABANDON_SECONDS = 1.0

@@ -8,26 +8,23 @@ from typing import Any, Final
 import torch
 from torch._C._distributed_c10d import PythonCallbackWork, _register_work
 
-from allhands.torch import kernels
-from allhands.torch.process_group import ProcessGroup
+from allhands.torch.compile import kernels
 
 _INSTALL_LOCK: Final = threading.Lock()
 
 
-def install() -> None:
-    """Let the operators serve groups of ours too. Idempotent; safe from any thread."""
+def install(group_type: type[object]) -> None:
+    """Register the operators' kernels for groups of that type. Idempotent; from any thread."""
     with _INSTALL_LOCK:
-        _open_library()
+        _open_library(group_type)
 
 
 @functools.cache
-def _open_library() -> Any:
+def _open_library(group_type: Any) -> Any:
     """Return what has to live as long as its kernels."""
     library = torch.library.Library("_c10d_functional", "IMPL")
-    kernels.register_kernel(
-        library, "all_gather_into_tensor_out", _run_all_gather_out, ProcessGroup
-    )
-    kernels.register_kernel(library, "batch_p2p_ops", _run_batch_p2p_ops, ProcessGroup)
+    kernels.register_kernel(library, "all_gather_into_tensor_out", _run_all_gather_out, group_type)
+    kernels.register_kernel(library, "batch_p2p_ops", _run_batch_p2p_ops, group_type)
     return library
 
 

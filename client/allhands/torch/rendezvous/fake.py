@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from allhands import config
 from allhands.api.fake import FakeWorld
-from allhands.torch.store import unwrap_prefix
+from allhands.torch.rendezvous.store import unwrap_prefix
 
 _MARK: Final = "allhands/fake"
 _FAKE_STORES: Final = "torch.testing._internal.distributed.fake_pg"

@@ -14,7 +14,7 @@ from allhands.api.world import World
 from allhands.coordinator.client import Control
 from allhands.deadlines import Timeout, to_seconds
 from allhands.stores import CoordinatorStore
-from allhands.torch.store import Store, unwrap_prefix
+from allhands.torch.rendezvous.store import Store, unwrap_prefix
 
 
 class WorldStore(Store):

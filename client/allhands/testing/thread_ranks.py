@@ -26,8 +26,8 @@ from allhands.membership.worker import WORLD, Worker
 from allhands.runtime import stack_dump
 from allhands.runtime.loop_thread import LoopThread
 from allhands.testing.faults import Plan
+from allhands.testing.faulty_channel import FaultyChannels
 from allhands.testing.faulty_session import FaultySession
-from allhands.testing.faulty_wire import FaultyChannels
 from allhands.transport.inproc import InprocFabric, InprocNetwork
 from allhands.transport.ports import NoPorts
 from allhands_proto.v1 import coordinator_pb2 as wire

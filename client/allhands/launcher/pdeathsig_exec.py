@@ -1,8 +1,8 @@
 """Tie this process to the life of its launcher, then become the program of a rank.
 
-Runs as `python -I -S leash.py LAUNCHER_PID PROGRAM ARGUMENTS...`, and therefore imports nothing
-but the standard library. A program of its own rather than a `preexec_fn`, because Python code
-between fork and exec may deadlock where the launcher has threads, and gRPC has some.
+Runs as `python -I -S pdeathsig_exec.py LAUNCHER_PID PROGRAM ARGUMENTS...`, and therefore imports
+nothing but the standard library. A program of its own rather than a `preexec_fn`, because Python
+code between fork and exec may deadlock where the launcher has threads, and gRPC has some.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """End every process of a launch, also when the launcher itself was killed.
 
-Runs as a program of its own (`python -I -S guardian.py NAME=VALUE`), and therefore imports
+Runs as a program of its own (`python -I -S reaper.py NAME=VALUE`), and therefore imports
 nothing but the standard library. Standard input tells of the process groups of the ranks: `+PGID`
 when one begins, `-PGID` when it has ended. When it closes, for whatever reason, all that is left
 is killed: the groups, and each process that has NAME=VALUE in its environment, which children of

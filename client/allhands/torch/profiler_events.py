@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import _get_comm_profiling_name, _set_comm_profiling_name
 
-from allhands.torch.texts import append_gloo_text
+from allhands.torch.error_text import append_gloo_text
 from allhands.torch.work import Work
 
 Method = Callable[..., Work]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from allhands.bench.contenders import ALLHANDS, MPI, TORCH
+from allhands.bench.systems import ALLHANDS, MPI, TORCH
 
 # A peer's Python needs NumPy and the peer. To import allhands proper would need more, so that
 # name is given to a package that is found in the same place and has no code of its own.

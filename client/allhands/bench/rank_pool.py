@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from allhands.bench.gate import StartGate
-from allhands.bench.launches import THIS_HOST, BenchHost, Launcher
-from allhands.bench.wire import JsonConnection, Message
+from allhands.bench.ipc import JsonConnection, Message
+from allhands.bench.launchers import THIS_HOST, BenchHost, Launcher
+from allhands.bench.start_gate import StartGate
 
 _START_SECONDS = 90.0
 _TRIAL_SECONDS = 180.0

@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import (
     _allow_inflight_collective_as_graph_input,
 )
 
-from allhands.torch import kernels
+from allhands.torch.compile import kernels
 
 METHODS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from allhands.bench import training
-from allhands.bench.cell import BenchCase
+from allhands.bench.case import BenchCase
 from allhands.bench.data import Array, get_carrier
 
 Call = Callable[[], object]

@@ -32,7 +32,7 @@ from allhands.coordinator.endpoint import Endpoint, find_coordinator
 from allhands.errors import AllhandsError, NotFound
 from allhands.stores import CoordinatorStore, TCPStore
 from allhands.torch.names import NAME
-from allhands.torch.store import Store
+from allhands.torch.rendezvous.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, closing, suppress
 from functools import partial
 
 from allhands.launcher.child import Child
+from allhands.launcher.exit_reports import ExitReporter
 from allhands.launcher.output import OutputPriority, Pump, Writer
 from allhands.launcher.plan import LaunchPlan
 from allhands.launcher.processes import RankProcess, ReaperProcess, start_rank
-from allhands.launcher.reports import ExitReporter
 from allhands.launcher.supervision import (
     Action,
     BlamedRank,

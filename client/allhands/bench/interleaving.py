@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from allhands.bench.cell import BenchCase
+from allhands.bench.case import BenchCase
 
 MIN_ROUNDS = 5
 MAX_ROUNDS = 100

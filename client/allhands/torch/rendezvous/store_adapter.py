@@ -9,7 +9,7 @@ import torch.distributed as dist
 from allhands.coordinator.kv.values import encode
 from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import StoreTimeout
-from allhands.torch.store import Store, unwrap_prefix
+from allhands.torch.rendezvous.store import Store, unwrap_prefix
 
 _MIN_SECONDS = 0.001
 """Seconds: a FileStore takes none for no end."""

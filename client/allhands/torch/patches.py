@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from allhands.torch import recovery, splitting, strands
+from allhands.torch import hook_streams, recovery, splitting
 from allhands.torch.names import NAME
 from allhands.torch.options import refuse_options
 from allhands.torch.process_group import ProcessGroup
@@ -66,13 +66,13 @@ def _order_hook_calls(original: Any) -> Callable[..., Any]:
         group = module.process_group
         if callable(hook) and isinstance(group, ProcessGroup):
             name = group.hook_streams.make_name("hook")
-            hook = _wrap_hook(hook, name, strands.HookSlots(group.world.callbacks))
+            hook = _wrap_hook(hook, name, hook_streams.HookSlots(group.world.callbacks))
         original(module, state, hook)
 
     return wrapper
 
 
-def _wrap_hook(hook: Any, name: str, slots: strands.HookSlots) -> Any:
+def _wrap_hook(hook: Any, name: str, slots: hook_streams.HookSlots) -> Any:
     # PyTorch does not import its hooks either, before a program does.
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, quantization_hooks
 
@@ -91,7 +91,7 @@ def _wrap_hook(hook: Any, name: str, slots: strands.HookSlots) -> Any:
     def wrapper(state: Any, bucket: Any) -> Any:
         if makes_one_call:
             return hook(state, bucket)
-        turn = slots.open_slot(strands.HookStream(f"{name}.{bucket.index()}", gathers_whole))
+        turn = slots.open_slot(hook_streams.HookStream(f"{name}.{bucket.index()}", gathers_whole))
         with turn.enter():
             return hook(state, bucket)
 

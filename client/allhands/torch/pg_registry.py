@@ -12,7 +12,7 @@ import torch
 from torch.distributed import distributed_c10d
 
 from allhands.torch.process_group import ProcessGroup
-from allhands.torch.rendezvous import WorldStore
+from allhands.torch.rendezvous.init_method import WorldStore
 
 _NAMES_PER_GENERATION: Final = 1 << 20
 """More groups than a program makes: those after a loss have names that none had before."""

@@ -16,11 +16,11 @@ from allhands.coordinator.endpoint import is_insecure
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 from allhands.membership.store_rendezvous import StoreRendezvousHints, rendezvous_via_store
-from allhands.torch import fakes
-from allhands.torch.bookkeeping import get_default_group
+from allhands.torch.pg_registry import get_default_group
 from allhands.torch.process_group import ProcessGroup
-from allhands.torch.rendezvous import find_world
-from allhands.torch.through import TorchStoreAdapter
+from allhands.torch.rendezvous import fake
+from allhands.torch.rendezvous.init_method import find_world
+from allhands.torch.rendezvous.store_adapter import TorchStoreAdapter
 
 
 def open_group(opts: Any) -> ProcessGroup:
@@ -34,7 +34,7 @@ def open_group(opts: Any) -> ProcessGroup:
         return ProcessGroup(group, world, opts.group_id, opts.store, is_world=False)
     place = opts.store, opts.group_rank, opts.group_size, timeout
     met = None if ranks else find_world(opts.store)
-    world = met or fakes.join_fake_world(*place) or _join(*place, not ranks)
+    world = met or fake.join_fake_world(*place) or _join(*place, not ranks)
     world.group.timeout = timeout
     return ProcessGroup(world.group, world, opts.group_id, opts.store, is_world=True)
 

@@ -1,0 +1,1 @@
+"""Joining a world as torch.distributed does: init methods, stores, torchrun."""
