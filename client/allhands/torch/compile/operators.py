@@ -2,8 +2,8 @@
 
 import functools
 import threading
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, cast
 
 import torch
 from torch._C._distributed_c10d import PythonCallbackWork, _register_work
@@ -13,10 +13,10 @@ from allhands.torch.compile import kernels
 _INSTALL_LOCK: Final = threading.Lock()
 
 
-def install(group_type: type[object]) -> None:
+def install(group_type: type[Any]) -> None:
     """Register the operators' kernels for groups of that type. Idempotent; from any thread."""
     with _INSTALL_LOCK:
-        _open_library(group_type)
+        _open_library(cast(Hashable, group_type))
 
 
 @functools.cache
