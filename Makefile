@@ -71,7 +71,7 @@ table-seeds: $(VENV)/.has-torch ## Write docs/seeds.md from a run of the tests i
 .PHONY: sanitize
 sanitize: $(VENV)/.has-dev ## Run the native core's own tests for long, also under sanitizers
 	ALLHANDS_NATIVE_ROUNDS=$${ALLHANDS_NATIVE_ROUNDS:-200} \
-		$(BIN)/python -m pytest --durations=0 tests/unit/test_native_c.py $(ARGS)
+		$(BIN)/python -m pytest --durations=0 tests/unit/native/test_c_tests.py $(ARGS)
 
 # ---------------------------------------------------------------- lint
 
@@ -139,7 +139,7 @@ test-floors: $(VENV)/.has-dev ## Try the least versions of all dependencies (Pyt
 		pytest pytest-asyncio pytest-timeout psutil trustme hypothesis
 	$(FLOORS)/bin/allhands run -n 2 release/two_ranks.py
 	$(FLOORS)/bin/allhands run -n 2 examples/digits.py
-	$(FLOORS)/bin/python -m pytest tests/unit/test_native_kernels.py tests/unit/test_reduction.py \
+	$(FLOORS)/bin/python -m pytest tests/unit/native/test_kernels.py tests/unit/collectives/test_reduction.py \
 		tests/integration/test_cli_status.py tests/integration/test_lines.py $(ARGS)
 
 .PHONY: test-container

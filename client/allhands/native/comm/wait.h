@@ -5,8 +5,8 @@
  * stays ASLEEP. A rank that publishes writes its word, then looks at the doorbells of the ranks
  * that may wait for it; where one is ASLEEP it puts it back to AWAKE and wakes. In both, a store
  * comes before a load of the other's word: all four are seq_cst, so at least one of the two sees
- * the other's store, and no wake-up is lost. (tests/unit/test_arena_protocol.py goes through all
- * interleavings, and shows that weaker orders do lose one.)
+ * the other's store, and no wake-up is lost. (tests/unit/native/test_arena_protocol.py goes through
+ * all interleavings, and shows that weaker orders do lose one.)
  */
 #ifndef ALLHANDS_WAIT_H
 #define ALLHANDS_WAIT_H

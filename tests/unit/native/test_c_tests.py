@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "client" / "allhands" / "native"
 TESTS = sorted((ROOT / "tests" / "native").glob("test_*.c"))
 

@@ -16,7 +16,7 @@ from allhands.recorder.record import OUTCOMES
 
 native: Any = pytest.importorskip("allhands._native", reason="installed without the native core")
 
-KERNELS = Path(__file__).parents[2] / "client/allhands/native/kernels/kernels.h"
+KERNELS = Path(__file__).parents[3] / "client/allhands/native/kernels/kernels.h"
 
 
 def test_outcomes_have_the_numbers_of_the_core() -> None:

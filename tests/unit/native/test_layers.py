@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).parents[2] / "client" / "allhands" / "native"
+NATIVE = Path(__file__).parents[3] / "client" / "allhands" / "native"
 BELOW = {
     "python": {"collectives", "p2p", "comm", "kernels"},
     "collectives": {"comm", "kernels"},

@@ -133,7 +133,7 @@ async def test_a_mismatch_gives_every_rank_the_same_table(
     for rank, error in enumerate(ended):
         assert isinstance(error, CollectiveMismatch), ended
         assert called(error) == table
-        assert f"rank {rank} (this one): {table[rank]} at test_group_endings.py" in str(error)
+        assert f"rank {rank} (this one): {table[rank]} at test_endings.py" in str(error)
         assert "#1 of group 'world'" in str(error)
     await assert_usable(three)
 

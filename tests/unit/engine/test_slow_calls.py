@@ -68,7 +68,7 @@ async def test_a_blocked_call_is_told_of_again_and_again_until_it_goes_on(
         assert [one["waiting_for"] for one in first] == [[2]] * 4
         assert all(2 * one["seconds"] <= later["seconds"] for one, later in pairwise(first))
         text = caplog.text
-        assert "barrier #1 (step 7) of group 'world' at test_stall.py:" in text
+        assert "barrier #1 (step 7) of group 'world' at test_slow_calls.py:" in text
         assert "has been blocked for 0.0 s" in text
         assert "waiting for rank 2 (in process); its deadline is in" in text
         await wait_results([early, *(group.barrier(label="step 7") for group in world.groups[1:])])
