@@ -1,0 +1,104 @@
+"""Groups that verify: results that differ, frames that are changed on their way."""
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+import allhands as ah
+from allhands.engine import group_engine
+from allhands.testing.faults import flipped
+from allhands.transport import digests
+from allhands.transport.frame import HEADER_BYTES, whole
+from programs.protocol import failure, tell
+from support.arrays.collective_cases import (
+    EVERY,
+    case,
+)
+
+
+def every_collective() -> None:
+    ah.init_process_group(timeout=20, verify=True)
+    n, me = ah.get_world_size(), ah.get_rank()
+    wrong = []
+    for step, (name, length) in enumerate((one, size) for one in EVERY for size in (0, 5, 300_000)):
+        one = case(name, me, n, length, root=step % n, seed=step)
+        one.run(ah)
+        wrong += filter(None, [one.wrong()])
+    again = ah.all_reduce_init(np.ones(4))
+    for _ in range(3):
+        again.start()
+        again.wait()
+    plain, checked = ah.new_group(verify=False), ah.new_group()
+    ah.barrier(plain)
+    ah.barrier(checked)
+    tell("done", wrong=wrong, verify=[g.verify for g in (ah.default_group(), plain, checked)])
+    ah.destroy_process_group()
+
+
+def differ_in_a_result() -> None:
+    ah.init_process_group(timeout=20, verify=True)
+    me = ah.get_rank()
+    engine: Any = group_engine
+    honest = engine.compute_digest
+    if me == 1:
+        engine.compute_digest = lambda native: honest(native) ^ 1
+    x = np.ones(1000, np.float32)
+    try:
+        ah.all_reduce(x)
+    except ah.DataCorrupted as error:
+        tell("error", text=str(error), ranks=error.ranks, link=error.link, seq=error.seq)
+    engine.compute_digest = honest
+    x[...] = 1
+    ah.all_reduce(x)
+    tell("sum", sum=float(x[0]))
+    ah.destroy_process_group()
+
+
+def flip_a_bit() -> None:
+    ah.init_process_group(timeout=20, verify=True)
+    me = ah.get_rank()
+    honest = digests._add_digest
+    if me == 2:
+        done = []
+
+        def stamped(frame, number, key):
+            sent = whole(honest(frame, number, key))
+            if len(sent) > 100_000 and not done:
+                done.append(True)
+                sent = flipped(sent, [800_000])
+            return [sent]
+
+        digests._add_digest = stamped
+    x = np.ones(400_000, np.float32)
+    try:
+        ah.all_reduce(x)
+    except ah.DataCorrupted as error:
+        tell("error", link=error.link, op=error.op, seq=error.seq)
+    x[...] = 1
+    ah.all_reduce(x)
+    tell("sum", sum=float(x.sum()))
+    ah.destroy_process_group()
+
+
+def relay_changed_frames() -> None:
+    ah.init_process_group(timeout=20, verify=True)
+    honest = digests._add_digest
+    ONE, TWO = struct.pack("<f", 1), struct.pack("<f", 2)
+
+    def relayed(frame, number, *rest):  # by who sees all of a link, and no secret
+        sent = bytearray(whole(honest(frame, number, *rest)))
+        if ONE * 100 in sent[HEADER_BYTES:]:
+            sent[HEADER_BYTES:] = sent[HEADER_BYTES:].replace(ONE, TWO)
+            sent[46:48] = sent[54:56] = bytes(2)
+            crc = zlib.crc32(sent, number)
+            sent[46:48], sent[54:56] = struct.pack("<H", crc & 0xFFFF), struct.pack("<H", crc >> 16)
+        return [bytes(sent)]
+
+    digests._add_digest = relayed
+    x = np.ones(1000, np.float32)
+    tell("relayed", **failure(lambda: ah.all_reduce(x)), sums=np.unique(x).tolist())
+    digests._add_digest = honest
+    ah.barrier()
+    ah.destroy_process_group()
