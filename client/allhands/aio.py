@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from allhands import config
 from allhands.aio_composed import AsyncComposed, await_then_return
-from allhands.api.sync import count_attempt, identify_parent_process
+from allhands.api.default_world import count_attempt, identify_parent_process
 from allhands.api.world import NewGroupOptions, World
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp

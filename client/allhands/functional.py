@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from allhands.api import sync
+from allhands.api import calls, collectives
 from allhands.collectives.arguments import AnyArray, check_array, check_splits
 from allhands.collectives.reduction import ReduceOp
 from allhands.parallel.axes import join_rows, normalize_dim, split_rows
@@ -51,7 +51,7 @@ def broadcast(
 ) -> AnyArray:
     """Return the `x` of rank `src` of the group; elsewhere `x` tells shape and dtype."""
     found, out = resolve(group, tag), _copy(x)
-    sync.wait_or_return(found.here.broadcast(out, src, timeout=timeout, label=label), False)
+    calls.wait_or_return(found.here.broadcast(out, src, timeout=timeout, label=label), False)
     return out
 
 
@@ -66,7 +66,7 @@ def all_reduce(
 ) -> AnyArray:
     """Return the combination of every rank's `x`, the same bits everywhere."""
     found, out = resolve(group, tag), _copy(x)
-    sync.all_reduce(out, parse_op(op), found, timeout=timeout, label=label)
+    collectives.all_reduce(out, parse_op(op), found, timeout=timeout, label=label)
     return out
 
 
@@ -84,7 +84,7 @@ def all_gather_tensor(
     dim = normalize_dim(gather_dim, x, "gather_dim")
     found = resolve(group, tag)
     rows = np.empty((found.size, *x.shape), x.dtype)
-    sync.all_gather_into_tensor(rows, x, found, timeout=timeout, label=label)
+    collectives.all_gather_into_tensor(rows, x, found, timeout=timeout, label=label)
     return join_rows(rows, dim)
 
 
@@ -106,7 +106,7 @@ def reduce_scatter_tensor(
     found = resolve(group, tag)
     rows = split_rows(check_array(x, "x"), scatter_dim, "scatter_dim", found.size)
     out = np.empty(rows.shape[1:], rows.dtype)
-    sync.reduce_scatter_tensor(out, rows, parse_op(op), found, timeout=timeout, label=label)
+    collectives.reduce_scatter_tensor(out, rows, parse_op(op), found, timeout=timeout, label=label)
     return out
 
 
@@ -139,7 +139,7 @@ def all_to_all_single(
         check_splits(output_split_sizes, "output_split_sizes", rows, found.size)
     out = np.empty((rows, *x.shape[1:]), x.dtype)
     sizes = output_split_sizes, input_split_sizes
-    sync.all_to_all_single(out, x, *sizes, found, timeout=timeout, label=label)
+    collectives.all_to_all_single(out, x, *sizes, found, timeout=timeout, label=label)
     return out
 
 
@@ -167,7 +167,7 @@ def permute_tensor(
     outgoing[goals[found.rank]] = incoming[goals.index(found.rank)] = x.size
     flat, out = np.ascontiguousarray(x).reshape(-1), np.empty(x.shape, x.dtype)
     arrays = out.reshape(-1), flat
-    sync.all_to_all_single(*arrays, incoming, outgoing, found, timeout=timeout, label=label)
+    collectives.all_to_all_single(*arrays, incoming, outgoing, found, timeout=timeout, label=label)
     return out
 
 

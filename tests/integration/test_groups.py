@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.api.sync import require_world
+from allhands.api.default_world import require_world
 from allhands.group.group import Group
 from allhands.testing import on_threads
 from support.ranks.processes import BACKENDS, Job

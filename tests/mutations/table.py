@@ -13,7 +13,7 @@ MUTATIONS: Final = (
     Mutation(
         1,
         "joining configures the root logger",
-        "api/sync.py",
+        "api/default_world.py",
         "        joined = _choose_joiner(settled.backend, seat).join(settled)\n",
         "        import logging\n"
         "\n"
@@ -154,7 +154,7 @@ MUTATIONS: Final = (
     Mutation(
         19,
         "src is taken for a place in the group",
-        "api/sync.py",
+        "api/calls.py",
         '            f"whose ranks are {list(group.ranks)}"\n        )\n'
         "    return group.ranks.index(rank)",
         '            f"whose ranks are {list(group.ranks)}"\n        )\n    return rank',
@@ -162,7 +162,7 @@ MUTATIONS: Final = (
     Mutation(
         19,
         "src is taken for a place in the group on the short way",
-        "api/sync.py",
+        "api/calls.py",
         "        return -1\n    return group.ranks.index(rank)",
         "        return -1\n    return rank",
     ),
@@ -176,7 +176,7 @@ MUTATIONS: Final = (
     Mutation(
         21,
         "all_reduce takes the largest by default",
-        "api/sync.py",
+        "api/collectives.py",
         "def all_reduce(\n    x: AnyArray,\n    op: ReduceOp = ReduceOp.SUM,\n    group:",
         "def all_reduce(\n    x: AnyArray,\n    op: ReduceOp = ReduceOp.MAX,\n    group:",
     ),
@@ -337,7 +337,7 @@ MUTATIONS: Final = (
     Mutation(
         43,
         "all_to_all of one rank does nothing",
-        "api/sync.py",
+        "api/collectives.py",
         "    return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout,",
         "    if found.size == 1:\n"
         "        return None\n"
@@ -448,7 +448,7 @@ MUTATIONS: Final = (
     Mutation(
         54,
         "who calls on a group has to be a rank itself",
-        "api/sync.py",
+        "api/calls.py",
         "    found = group or require_world().group\n"
         "    if found.coalescer is not None and (instead",
         "    found = require_world() and (group or require_world().group)\n"
@@ -457,7 +457,7 @@ MUTATIONS: Final = (
     Mutation(
         55,
         "the warning does not say what was called",
-        "api/sync.py",
+        "api/calls.py",
         'f"{operation} does nothing here: this rank does not belong to group {group.name!r}"',
         'f"this rank does not belong to group {group.name!r}"',
     ),
@@ -524,8 +524,8 @@ MUTATIONS: Final = (
         63,
         "the functional all_reduce adds up whatever the operation",
         "functional.py",
-        "sync.all_reduce(out, parse_op(op), found, timeout=timeout, label=label)",
-        'sync.all_reduce(out, parse_op("sum"), found, timeout=timeout, label=label)',
+        "collectives.all_reduce(out, parse_op(op), found, timeout=timeout, label=label)",
+        'collectives.all_reduce(out, parse_op("sum"), found, timeout=timeout, label=label)',
     ),
     Mutation(
         64,
@@ -644,7 +644,7 @@ MUTATIONS: Final = (
         78,
         "what a rank finds is not told to the others",
         "testing/compare.py",
-        "sync.broadcast(text, src=rank, group=group)",
+        "collectives.broadcast(text, src=rank, group=group)",
         "text = np.zeros(0, np.uint8)",
     ),
     # ------------------------------------------------------------ reducer
@@ -753,8 +753,8 @@ MUTATIONS: Final = (
         93,
         "the text does not say who has no inputs left",
         "parallel/join.py",
-        'raise RuntimeError(f"Rank {sync.get_rank(self._group)} exhausted all inputs.")',
-        'raise RuntimeError("a rank exhausted all inputs")',
+        'f"Rank {world_queries.get_rank(self._group)} exhausted all inputs."',
+        '"a rank exhausted all inputs"',
     ),
     Mutation(
         94,
@@ -826,7 +826,7 @@ MUTATIONS: Final = (
     Mutation(
         102,
         "dst is taken for a place in the group",
-        "api/sync.py",
+        "api/calls.py",
         '        return to_group_rank(group, dst, "dst")\n    assert group_dst',
         "        return dst\n    assert group_dst",
     ),
@@ -859,7 +859,7 @@ MUTATIONS: Final = (
     Mutation(
         106,
         "the rank in a group is that in the world",
-        "api/sync.py",
+        "api/world_queries.py",
         "return -1 if isinstance(group, NonMember) else (group or require_world().group).rank",
         "return -1 if isinstance(group, NonMember) else require_world().group.rank",
     ),
@@ -880,7 +880,7 @@ MUTATIONS: Final = (
     Mutation(
         108,
         "a batch receives from whoever sends",
-        "api/sync.py",
+        "api/p2p.py",
         "return found.recv(x, resolve_src(found, src, group_src), tag, "
         "timeout=timeout, label=label)",
         "return found.recv(x, None, tag, timeout=timeout, label=label)",
@@ -909,7 +909,7 @@ MUTATIONS: Final = (
     Mutation(
         111,
         "who sent is told by its place in the group",
-        "api/sync.py",
+        "api/p2p.py",
         "return found.ranks[work.source_rank()]",
         "return work.source_rank()",
     ),
@@ -965,9 +965,9 @@ MUTATIONS: Final = (
     Mutation(
         116,
         "a process that has left a world cannot join another",
-        "api/sync.py",
-        '            _default_world = None\n            _default_group = NonMember("no world")',
-        '            _default_group = NonMember("no world")',
+        "api/default_world.py",
+        '            _default_world = None\n            current_group = NonMember("no world")',
+        '            current_group = NonMember("no world")',
     ),
     Mutation(
         117,

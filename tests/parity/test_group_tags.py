@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import allhands as ah
-from allhands.api.sync import require_world
+from allhands.api.default_world import require_world
 from allhands.testing import on_threads
 from support.arrays.collective_cases import ranks_total
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import allhands as ah
-from allhands.api.sync import require_world
+from allhands.api.default_world import require_world
 from allhands.testing import on_threads
 from support.arrays.collective_cases import ranks_total
 

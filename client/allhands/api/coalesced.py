@@ -1,11 +1,12 @@
-"""Module-level calls on many arrays at once, which travel as few. As the calls of `sync`.
+"""Module-level calls on many arrays at once, which travel as few. As in `collectives`.
 
 A call that fails leaves the arrays as they were.
 """
 
 from collections.abc import Sequence
 
-from allhands.api.sync import AnyGroup, resolve_group, to_group_rank, wait_or_return
+from allhands.api.calls import resolve_group, to_group_rank, wait_or_return
+from allhands.api.default_world import AnyGroup
 from allhands.c10d import AllgatherOptions, ProcessGroup
 from allhands.collectives import arguments
 from allhands.collectives.arguments import AnyArray

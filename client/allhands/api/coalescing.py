@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
-from allhands.api.sync import AnyGroup, require_world
+from allhands.api.default_world import AnyGroup, require_world
 from allhands.engine.work.work import Work
 from allhands.group.coalescing import CoalescingGroup
 from allhands.group.non_member import NonMember

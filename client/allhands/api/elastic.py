@@ -1,6 +1,6 @@
 """What programs use that go on while ranks are lost and come, on the default group."""
 
-from allhands.api.sync import default_group
+from allhands.api.default_world import default_group
 from allhands.collectives.arguments import AnyArray
 from allhands.group.group import Group
 from allhands.membership import state

@@ -9,13 +9,8 @@ from datetime import timedelta
 
 import numpy as np
 
-from allhands.api.sync import (
-    AnyGroup,
-    refuse_while_coalescing,
-    require_world,
-    resolve_group,
-    wait_or_return,
-)
+from allhands.api.calls import refuse_while_coalescing, resolve_group, wait_or_return
+from allhands.api.default_world import AnyGroup, require_world
 from allhands.api.world import NewGroupOptions
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember

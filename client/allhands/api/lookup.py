@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from allhands.api.sync import AnyGroup, require_world
+from allhands.api.default_world import AnyGroup, require_world
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 

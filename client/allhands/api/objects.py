@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from allhands.api.calls import resolve_group, to_group_rank, wait_or_return
+from allhands.api.default_world import AnyGroup, require_world
 from allhands.api.ragged import wait_result
-from allhands.api.sync import AnyGroup, require_world, resolve_group, to_group_rank, wait_or_return
 from allhands.data.serializer import check_size
 
 

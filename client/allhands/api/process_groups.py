@@ -1,11 +1,11 @@
 """Process groups of this process's world, with the methods of c10d."""
 
-from allhands.api import sync
+from allhands.api import default_world
 from allhands.c10d import ProcessGroup
 from allhands.group.non_member import NonMember
 
 
-def process_group(group: sync.AnyGroup = None) -> ProcessGroup:
+def process_group(group: default_world.AnyGroup = None) -> ProcessGroup:
     """Return a group, or the world, with the methods of c10d: lists of arrays, and options.
 
     Raises:
@@ -14,4 +14,4 @@ def process_group(group: sync.AnyGroup = None) -> ProcessGroup:
     """
     if isinstance(group, NonMember):
         raise ValueError(f"this rank does not belong to group {group.name!r}")
-    return ProcessGroup(group or sync.require_world().group)
+    return ProcessGroup(group or default_world.require_world().group)

@@ -2,13 +2,14 @@
 
 Each returns what it gives once it has ended, or with `async_op=True` a `Work` at once, whose
 `result()` is that; None on a rank that is not in the group. Otherwise they are as the calls of
-`sync`, and like all calls made of several they go through the group's queue.
+`collectives`, and like all calls made of several they go through the group's queue.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from allhands.api.sync import AnyGroup, resolve_group, to_group_rank, wait_or_return
+from allhands.api.calls import resolve_group, to_group_rank, wait_or_return
+from allhands.api.default_world import AnyGroup
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work

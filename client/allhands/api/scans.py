@@ -1,6 +1,7 @@
-"""Module-level scan and exscan: what the ranks up to this one bring, combined. As in `sync`."""
+"""Module-level prefix reductions: scan and exscan. Arguments as in `collectives`."""
 
-from allhands.api.sync import AnyGroup, resolve_group, wait_or_return
+from allhands.api.calls import resolve_group, wait_or_return
+from allhands.api.default_world import AnyGroup
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work

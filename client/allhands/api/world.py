@@ -35,7 +35,7 @@ from allhands.runtime.loop_thread import LoopThread
 
 @dataclass(frozen=True, slots=True)
 class NewGroupOptions:
-    """How the calls of a new group are carried out; `sync.init_process_group` says more."""
+    """How the calls of a new group are carried out; `init_process_group` says more."""
 
     timeout: float | None = None
     """Seconds that a call may take; None: as in the world."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from allhands.api import sync
+from allhands.api import world_queries
 from allhands.collectives.arguments import AnyArray
 from allhands.data.sparse_array import SparseArray
 from allhands.deadlines import clip_timeout
@@ -171,6 +171,6 @@ def _allocate(count: int, dtype: "np.dtype[Any]", group: Group) -> AnyArray:
     if count == 0:
         return np.zeros(0, dtype)
     try:
-        return sync.empty(count, dtype, group)
+        return world_queries.empty(count, dtype, group)
     except MemoryError:
         return np.zeros(count, dtype)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from allhands.api import sync
+from allhands.api import collectives
 from allhands.collectives.arguments import AnyArray, check_array
 from allhands.collectives.reduction import ReduceOp, check
 from allhands.parallel.axes import split_rows
@@ -31,7 +31,7 @@ def all_reduce_coalesced(
     made: list[AnyArray] = list(given)
     for places in _group_by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
-        sync.all_reduce(whole, reduce, found, timeout=timeout, label=label)
+        collectives.all_reduce(whole, reduce, found, timeout=timeout, label=label)
         for at, start, stop in _iterate_spans([given[at].size for at in places], places):
             made[at] = whole[start:stop].reshape(given[at].shape)
     return made
@@ -51,7 +51,7 @@ def all_gather_into_tensor_coalesced(
     for places in _group_by_dtype(given):
         whole = np.concatenate([given[at].reshape(-1) for at in places])
         rows = np.empty((found.size, whole.size), whole.dtype)
-        sync.all_gather_into_tensor(rows, whole, found, timeout=timeout, label=label)
+        collectives.all_gather_into_tensor(rows, whole, found, timeout=timeout, label=label)
         for at, start, stop in _iterate_spans([given[at].size for at in places], places):
             length, *rest = given[at].shape
             made[at] = rows[:, start:stop].reshape(found.size * length, *rest)
@@ -88,7 +88,7 @@ def reduce_scatter_tensor_coalesced(
         rows = [shares[at].reshape(found.size, shares[at][0].size) for at in places]
         whole = np.concatenate(rows, axis=1)
         out = np.empty(whole.shape[1], whole.dtype)
-        sync.reduce_scatter_tensor(out, whole, reduce, found, timeout=timeout, label=label)
+        collectives.reduce_scatter_tensor(out, whole, reduce, found, timeout=timeout, label=label)
         for at, start, stop in _iterate_spans([one.shape[1] for one in rows], places):
             made[at] = out[start:stop].reshape(shares[at].shape[1:])
     return made

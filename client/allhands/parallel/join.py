@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from allhands.api import sync
-from allhands.api.sync import AnyGroup
+from allhands.api import calls, collectives, default_world, world_queries
+from allhands.api.default_world import AnyGroup
 from allhands.engine.work.work import Work
 
 _SKEW_THRESHOLD = 1000
@@ -116,7 +116,9 @@ class Join:
         shadowed = 0
         while _count_iterating(self._group, 0):
             if self._throws:
-                raise RuntimeError(f"Rank {sync.get_rank(self._group)} exhausted all inputs.")
+                raise RuntimeError(
+                    f"Rank {world_queries.get_rank(self._group)} exhausted all inputs."
+                )
             for hook in self._hooks:
                 hook.main_hook()
             shadowed += 1
@@ -143,15 +145,15 @@ class Join:
             return None
         group = joinable.join_process_group
         if not terms.throws:
-            return sync.all_reduce(_make_count(1), group=group, async_op=True, label="join")
-        if _count_iterating(group, 1) < sync.get_world_size(group):
+            return collectives.all_reduce(_make_count(1), group=group, async_op=True, label="join")
+        if _count_iterating(group, 1) < world_queries.get_world_size(group):
             raise RuntimeError(
                 "Detected at least one rank that exhausted inputs. Throwing across all ranks."
             )
         return None
 
     def _warn(self) -> None:
-        rank = sync.get_rank(self._group)
+        rank = world_queries.get_rank(self._group)
         warnings.warn(
             f"Detected uneven input skew of greater than {_SKEW_THRESHOLD}: rank {rank} has at "
             "least "
@@ -164,10 +166,12 @@ class Join:
 def _find_common_group(joinables: Sequence[Joinable]) -> AnyGroup:
     """Return the group that all of them use."""
     first = joinables[0].join_process_group
-    found = first or sync.default_group()
-    if any((one.join_process_group or sync.default_group()) is not found for one in joinables):
+    found = first or default_world.default_group()
+    if any(
+        (one.join_process_group or default_world.default_group()) is not found for one in joinables
+    ):
         raise ValueError("Using join context manager with multiple process groups")
-    if sync.get_rank(first) < 0:
+    if world_queries.get_rank(first) < 0:
         raise ValueError(f"this rank is not in group {first}: it has nothing to join")
     return first
 
@@ -178,7 +182,7 @@ def _make_count(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
 
 def _count_iterating(group: AnyGroup, own: int) -> int:
     """Return how many ranks begin another iteration; `own` is 1 if this one does."""
-    sync.refuse_while_coalescing(group, "Join")
+    calls.refuse_while_coalescing(group, "Join")
     count = _make_count(own)
-    sync.all_reduce(count, group=group, label="join")
+    collectives.all_reduce(count, group=group, label="join")
     return int(count[0])

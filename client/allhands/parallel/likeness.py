@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from allhands.api import sync
+from allhands.api import calls, collectives
 from allhands.group.group import Group
 
 _NBYTES = 32
@@ -16,10 +16,10 @@ def check_consistency(group: Group, what: str, description: object) -> None:
     Raises:
         ValueError: they differ; on every rank.
     """
-    sync.refuse_while_coalescing(group, "making a Reducer")
+    calls.refuse_while_coalescing(group, "making a Reducer")
     own = hashlib.blake2b(repr(description).encode(), digest_size=_NBYTES).digest()
     digests = np.empty((group.size, _NBYTES), np.uint8)
-    sync.all_gather_into_tensor(digests, np.frombuffer(own, np.uint8), group, label=what)
+    collectives.all_gather_into_tensor(digests, np.frombuffer(own, np.uint8), group, label=what)
     others = [rank for rank in range(group.size) if (digests[rank] != digests[0]).any()]
     if others:
         ranks = ", ".join(str(group.ranks[rank]) for rank in others)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from allhands.api.default_world import default_group
 from allhands.api.groups import new_group
-from allhands.api.sync import default_group
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
 

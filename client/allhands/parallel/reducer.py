@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from allhands.api import sync
-from allhands.api.sync import AnyGroup
+from allhands.api import calls, collectives, default_world
+from allhands.api.default_world import AnyGroup
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.deadlines import deadline
@@ -99,7 +99,7 @@ class Reducer(Joinable):
         self._parameters = Parameters(parameters, ignore, sparse)
         if isinstance(process_group, NonMember):
             raise ValueError(f"this rank is not in {process_group}: it has nothing to average")
-        self._group = process_group or sync.default_group()
+        self._group = process_group or default_world.default_group()
         self._finds_unused = find_unused_parameters
         self._uses_views = gradient_as_bucket_view
         self._is_static = static_graph
@@ -273,10 +273,10 @@ class Reducer(Joinable):
     def take_over(self, is_source: bool) -> None:
         """Overwrite the parameters with those of the highest rank that is a source."""
         source = np.array([self._group.rank if is_source else -1])
-        sync.all_reduce(source, ReduceOp.MAX, self._group)
+        collectives.all_reduce(source, ReduceOp.MAX, self._group)
         root = self._group.ranks[int(source[0])]
         for place in self._parameters.indices:
-            sync.broadcast(self._parameters.arrays[place], root, self._group)
+            collectives.broadcast(self._parameters.arrays[place], root, self._group)
 
     # ------------------------------------------------------------ inside
 
@@ -327,7 +327,7 @@ class Reducer(Joinable):
     def _ensure_step(self) -> _Step:
         """Return the step that goes on, or begin one."""
         if self._step is None:
-            sync.refuse_while_coalescing(self._group, "a step of a Reducer")
+            calls.refuse_while_coalescing(self._group, "a step of a Reducer")
             Join.notify_join_context(self)
             left_out = self._left_out
             self._step = self._start_step()
@@ -371,7 +371,7 @@ class Reducer(Joinable):
         used, agreement = np.zeros(len(self.gradients), np.uint8), None
         if self._must_agree:
             used[step.order] = 1
-            agreement = sync.all_reduce(
+            agreement = collectives.all_reduce(
                 used, ReduceOp.MAX, self._group, async_op=True, label="used parameters"
             )
         error = self._collect(step, agreement, is_over=False)
@@ -424,7 +424,7 @@ class Reducer(Joinable):
             return
         places = self._parameters.indices
         agreed = np.array([*order, *(one for one in places[::-1] if one not in order)])
-        sync.broadcast(agreed, self._group.ranks[0], self._group, label="order of gradients")
+        collectives.broadcast(agreed, self._group.ranks[0], self._group, label="order of gradients")
         buckets = self._assign_buckets(agreed.tolist())
         if buckets != [list(one.layout.parameters) for one in self._buckets]:
             self._build(self._make_layouts(buckets))

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from allhands.api import sync
+from allhands.api import calls, collectives, default_world
 from allhands.group.non_member import NonMember
 
 
 def assert_equal_on_rank(
-    x: object, y: object, rank: int = 0, *, group: sync.AnyGroup = None
+    x: object, y: object, rank: int = 0, *, group: default_world.AnyGroup = None
 ) -> None:
     """Raise AssertionError on every rank unless `x` equals `y` on `rank`, whatever others hold.
 
@@ -19,7 +19,7 @@ def assert_equal_on_rank(
 
 
 def assert_not_equal_on_rank(
-    x: object, y: object, rank: int = 0, *, group: sync.AnyGroup = None
+    x: object, y: object, rank: int = 0, *, group: default_world.AnyGroup = None
 ) -> None:
     """Raise AssertionError on every rank if `x` equals `y` on `rank`; else as the other."""
     _assert_on_rank("" if _describe_difference(x, y) else f"both are {x!r}", rank, group)
@@ -42,15 +42,15 @@ def _describe_difference(x: object, y: object) -> str:
     return ""
 
 
-def _assert_on_rank(difference: str, rank: int, group: sync.AnyGroup) -> None:
+def _assert_on_rank(difference: str, rank: int, group: default_world.AnyGroup) -> None:
     """Let one rank's opinion count for all."""
     if isinstance(group, NonMember):
         return
-    sync.refuse_while_coalescing(group, "comparing on one rank")
+    calls.refuse_while_coalescing(group, "comparing on one rank")
     opinion = np.frombuffer(difference.encode(), np.uint8)
     length = np.array([opinion.size])
-    sync.broadcast(length, src=rank, group=group)
+    collectives.broadcast(length, src=rank, group=group)
     text = np.resize(opinion, length[0]) if opinion.size else np.zeros(length[0], np.uint8)
-    sync.broadcast(text, src=rank, group=group)
+    collectives.broadcast(text, src=rank, group=group)
     if text.size:
         raise AssertionError(f"on rank {rank}: {text.tobytes().decode()}")

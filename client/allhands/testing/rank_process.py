@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from allhands.api import sync
+from allhands.api import default_world
 from allhands.runtime import stack_dump
 
 REQUEST_STACK = "where"
@@ -94,15 +94,15 @@ class _RankProgram:
             load_module(task.module, task.file)
             function, arguments, named = pickle.loads(task.call)  # noqa: S301 - its own
             if task.options is not None:
-                sync.init_process_group(**task.options)
+                default_world.init_process_group(**task.options)
             result = function(*arguments, **named)
             told = Outcome(pickle.dumps(result))
-            if sync.is_initialized():
-                sync.destroy_process_group()
+            if default_world.is_initialized():
+                default_world.destroy_process_group()
         except BaseException as error:
             # First: what the others raise because of it is not the reason.
             self._send(_make_failure(error))
-            if (world := sync.find_world()) is not None:
+            if (world := default_world.find_world()) is not None:
                 world.fail(error)
         else:
             self._send(told)

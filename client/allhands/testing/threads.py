@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from allhands.api import sync
+from allhands.api import default_world
 from allhands.runtime import stack_dump
 from allhands.testing.rank_errors import RELEASE_SECONDS, make_stuck_error, raise_first
 from allhands.testing.thread_ranks import ThreadRankHandle, ThreadRanks
@@ -143,18 +143,18 @@ class _ThreadRun:
                 self._changed.notify_all()
 
     def _run_bound(self, rank: int, handle: ThreadRankHandle) -> None:
-        sync.bind_thread_rank(handle)
+        default_world.bind_thread_rank(handle)
         try:
             if self._options is not None:
-                sync.init_process_group(backend="threads", **self._options)
+                default_world.init_process_group(backend="threads", **self._options)
             self._results[rank] = self._body(rank)
         except BaseException as error:
             # First: what the others raise because of it is not the reason.
             self._record_failure(rank, error)
-            if (world := sync.unbind_thread_rank()) is not None:
+            if (world := default_world.unbind_thread_rank()) is not None:
                 world.fail(error)
         else:
-            if (world := sync.unbind_thread_rank()) is not None:
+            if (world := default_world.unbind_thread_rank()) is not None:
                 world.close()
 
     def _record_failure(self, rank: int, error: BaseException) -> None:

@@ -25,7 +25,7 @@ def _preload() -> None:
     import psutil  # noqa: F401
 
     import allhands.aio
-    import allhands.api.sync
+    import allhands.api.collectives
     import allhands.cli.serve
     import allhands.runtime.native_core
     import allhands_server.daemon  # noqa: F401

@@ -26,7 +26,7 @@ import pytest
 
 import allhands as ah
 from allhands import testing
-from allhands.api import sync
+from allhands.api import default_world
 from allhands.testing import rank_errors, threads
 from support.ranks.rank_pool import parametrized
 
@@ -103,7 +103,7 @@ class _Member:
                 ah.destroy_process_group()
         except BaseException as error:
             error.add_note(traceback.format_exc())
-            if (left := sync.find_world()) is not None:
+            if (left := default_world.find_world()) is not None:
                 left.fail(error)
                 ah.destroy_process_group()
             outcome = Outcome(error=error)

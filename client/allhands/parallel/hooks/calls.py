@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from allhands.api import sync
+from allhands.api import collectives
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
 from allhands.engine.work.work import Work
@@ -24,17 +24,23 @@ class BucketCollectives:
 
     def all_reduce(self, x: Any, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Combine an array, or a sparse one."""
-        return _require_work(sync.all_reduce(x, op, self.group, async_op=True, label=self._label))
+        return _require_work(
+            collectives.all_reduce(x, op, self.group, async_op=True, label=self._label)
+        )
 
     def all_gather(self, output: AnyArray, x: AnyArray) -> Work:
         return _require_work(
-            sync.all_gather_into_tensor(output, x, self.group, async_op=True, label=self._label)
+            collectives.all_gather_into_tensor(
+                output, x, self.group, async_op=True, label=self._label
+            )
         )
 
     def all_to_all(self, output: AnyArray, x: AnyArray) -> Work:
         """Give each rank its row of `x`."""
         return _require_work(
-            sync.all_to_all_single(output, x, group=self.group, async_op=True, label=self._label)
+            collectives.all_to_all_single(
+                output, x, group=self.group, async_op=True, label=self._label
+            )
         )
 
 

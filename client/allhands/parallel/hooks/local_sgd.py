@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from allhands.api import sync
-from allhands.api.sync import AnyGroup
+from allhands.api import calls, collectives
+from allhands.api.default_world import AnyGroup
 from allhands.collectives.arguments import AnyArray, check_target
 from allhands.collectives.reduction import ReduceOp, check_mean
 from allhands.futures import Future
@@ -115,11 +115,11 @@ class PeriodicModelAverager:
         self.step += 1
         if since < 0 or since % self.period:
             return False
-        sync.refuse_while_coalescing(self.group, "averaging parameters")
+        calls.refuse_while_coalescing(self.group, "averaging parameters")
         for dtype in dict.fromkeys(flat.dtype for flat in flats):
             alike = [flat for flat in flats if flat.dtype == dtype]
             joined = np.concatenate(alike)
-            sync.all_reduce(joined, ReduceOp.AVG, self.group, label="parameters")
+            collectives.all_reduce(joined, ReduceOp.AVG, self.group, label="parameters")
             for flat, part in zip(
                 alike, np.split(joined, np.cumsum([one.size for one in alike])[:-1]), strict=True
             ):

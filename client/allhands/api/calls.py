@@ -1,0 +1,103 @@
+"""Steps common to the module-level calls: resolve the group and its ranks, wait for the work."""
+
+import threading
+import warnings
+
+from allhands.api.default_world import AnyGroup, require_world
+from allhands.engine.work.work import Work
+from allhands.errors import InvalidArgument
+from allhands.group.coalescing import CoalescedWork
+from allhands.group.group import Group
+from allhands.group.non_member import NonMember
+from allhands.runtime.termination import INTERRUPTIONS, get_cancel_reason
+
+
+def resolve_group(group: AnyGroup, async_op: bool, operation: str) -> Group | None:
+    """Return the group to call on; None, with a warning, for a rank that is not in it.
+
+    Unless `async_op`, the call runs on this thread where nothing else is under way.
+    """
+    if isinstance(group, NonMember):
+        warnings.warn(
+            f"{operation} does nothing here: this rank does not belong to group {group.name!r}",
+            stacklevel=3,
+        )
+        return None
+    found = group or require_world().group
+    if found.coalescer is not None and (instead := found.coalescer.redirect()) is not None:
+        return instead
+    return found if async_op else found.here
+
+
+def refuse_while_coalescing(group: AnyGroup, action: str) -> None:
+    """Refuse what goes on with the results of its calls where calls are collected.
+
+    Raises:
+        RuntimeError: this thread is in a block of `coalescing` on the group.
+    """
+    if isinstance(group, NonMember):
+        return
+    found = group or require_world().group
+    if found.coalescer is not None and found.coalescer.redirect() is not None:
+        raise RuntimeError(
+            f"{action} needs at once what its calls give, and those on group {found.name!r} are "
+            "collected here: do it outside of the block of coalescing()"
+        )
+
+
+def find_group_rank(group: Group | NonMember, rank: int) -> int:
+    """Return the place of a rank of the world in a group; -1: it has none there."""
+    if isinstance(group, NonMember) or rank not in group.ranks:
+        return -1
+    return group.ranks.index(rank)
+
+
+def to_group_rank(group: Group, rank: int, name: str) -> int:
+    """Turn a rank of the world into one of the group."""
+    if rank not in group.ranks:
+        raise InvalidArgument(
+            f"invalid root rank: {name}={rank} is not part of group {group.name!r}, "
+            f"whose ranks are {list(group.ranks)}"
+        )
+    return group.ranks.index(rank)
+
+
+def resolve_dst(group: Group, dst: int | None, group_dst: int | None) -> int:
+    """Return the place in the group of who is sent to; one of the two says who that is."""
+    if (dst is None) == (group_dst is None):
+        raise ValueError(
+            "give dst, a rank of the world, or group_dst, a rank of the group: one of them, "
+            f"not dst={dst} and group_dst={group_dst}"
+        )
+    if dst is not None:
+        return to_group_rank(group, dst, "dst")
+    assert group_dst is not None
+    return group_dst
+
+
+def resolve_src(group: Group, src: int | None, group_src: int | None) -> int | None:
+    """Return the place in the group of who is received from; None: whoever sends."""
+    if src is not None and group_src is not None:
+        raise ValueError(
+            "give src, a rank of the world, or group_src, a rank of the group: one of them, "
+            f"not src={src} and group_src={group_src}"
+        )
+    return group_src if src is None else to_group_rank(group, src, "src")
+
+
+def wait_or_return(work: Work, async_op: bool) -> Work | None:
+    """Wait for a call unless the caller wants to; Ctrl-C ends it, at once.
+
+    One that is collected is not waited for: it is made when its block ends.
+    """
+    if async_op:
+        return work
+    if isinstance(work, CoalescedWork):
+        return None
+    work.waiting_thread = threading.get_ident()
+    try:
+        work.wait()
+    except INTERRUPTIONS as interruption:
+        work.abandon(get_cancel_reason(type(interruption).__name__))
+        raise
+    return None

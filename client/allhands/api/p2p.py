@@ -1,0 +1,167 @@
+"""Module-level point-to-point calls: send, receive, and batches of both.
+
+Arguments are as for the collectives; messages between two ranks pair by their order under one tag.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from allhands.api import default_world
+from allhands.api.calls import resolve_dst, resolve_group, resolve_src, wait_or_return
+from allhands.api.default_world import AnyGroup, default_group
+from allhands.collectives.arguments import AnyArray
+from allhands.engine.work.work import Work
+from allhands.group.non_member import NonMember
+
+
+def isend(
+    x: AnyArray,
+    dst: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Start to send `x` to a rank; its memory is the call's until the work has ended."""
+    if (found := resolve_group(group, True, "isend")) is None:
+        return None
+    peer = resolve_dst(found, dst, group_dst)
+    return found.send(x, peer, tag, timeout=timeout, label=label)
+
+
+def irecv(
+    x: AnyArray,
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    group_src: int | None = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> Work | None:
+    """Start to receive into `x` from a rank; None: from whoever sends under this tag."""
+    if (found := resolve_group(group, True, "irecv")) is None:
+        return None
+    return found.recv(x, resolve_src(found, src, group_src), tag, timeout=timeout, label=label)
+
+
+def send(
+    x: AnyArray,
+    dst: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> None:
+    """Send `x` to rank `dst` of the world, or `group_dst` of the group.
+
+    Return when its memory may be used again, received or not.
+    """
+    p2p = (group or default_world.current_group).order.p2p
+    if p2p is not None and group_dst is None and p2p.send(x, dst, tag, timeout, label):
+        return
+    if (found := resolve_group(group, True, "send")) is not None:
+        peer = resolve_dst(found, dst, group_dst)
+        wait_or_return(found.send(x, peer, tag, timeout=timeout, label=label), False)
+
+
+def recv(
+    x: AnyArray,
+    src: int | None = None,
+    group: AnyGroup = None,
+    tag: int = 0,
+    group_src: int | None = None,
+    *,
+    timeout: float | None = None,
+    label: str | None = None,
+) -> int:
+    """Receive into `x` from rank `src` of the world, or `group_src` of the group; None: from any.
+
+    Return the rank of the world that sent it, -1 outside the group.
+    """
+    p2p = (group or default_world.current_group).order.p2p
+    if (
+        p2p is not None
+        and group_src is None
+        and (came_from := p2p.recv(x, src, tag, timeout, label)) >= 0
+    ):
+        return came_from
+    found = resolve_group(group, True, "recv")
+    if found is None:
+        return -1
+    peer = resolve_src(found, src, group_src)
+    work = found.recv(x, peer, tag, timeout=timeout, label=label)
+    wait_or_return(work, False)
+    return found.ranks[work.source_rank()]
+
+
+class P2POp:
+    """A message to be sent or received: `isend` or `irecv`, and what they are given.
+
+    `peer` is a rank of the world, `group_peer` one of the group; a receive may name neither.
+
+    Raises:
+        ValueError, TypeError: as `isend` and `irecv` do, at once.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Any],
+        x: AnyArray,
+        peer: int | None = None,
+        group: AnyGroup = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        if op not in (isend, irecv):
+            raise ValueError(f"op must be isend or irecv, not {op!r}")
+        self.op = op
+        self.x = x
+        self.peer = peer
+        self.group = group
+        self.tag = tag
+        self.group_peer = group_peer
+        self.check()
+
+    def check(self) -> None:
+        """Raise what `isend` and `irecv` would; nothing is begun. Outside the group: nothing."""
+        found = self.group or default_group()
+        if isinstance(found, NonMember):
+            return
+        if self.op is isend:
+            found.check_send(self.x, resolve_dst(found, self.peer, self.group_peer), self.tag)
+        else:
+            found.check_recv(self.x, resolve_src(found, self.peer, self.group_peer), self.tag)
+
+    def __repr__(self) -> str:
+        other = f"group_peer={self.group_peer}" if self.peer is None else f"peer={self.peer}"
+        return f"P2POp({self.op.__name__}, {other}, tag={self.tag})"
+
+
+def batch_isend_irecv(
+    p2p_op_list: Sequence[P2POp], *, timeout: float | None = None, label: str | None = None
+) -> list[Work]:
+    """Begin all the messages, in their order, and return a work for each that is this rank's.
+
+    Messages between two ranks pair by their order under one tag; all are on their way at once, so
+    that no order of sends and receives can get stuck. `timeout` and `label` are for each.
+
+    Raises:
+        ValueError: there is none.
+        ValueError, TypeError: one of them makes no sense; none has been begun.
+    """
+    if not p2p_op_list:
+        raise ValueError("p2p_op_list is empty: give it one P2POp at least")
+    for op in p2p_op_list:
+        if not isinstance(op, P2POp):
+            raise TypeError(f"p2p_op_list takes P2POps, not {op!r}")
+        op.check()
+    begun = [
+        op.op(op.x, op.peer, op.group, op.tag, op.group_peer, timeout=timeout, label=label)
+        for op in p2p_op_list
+    ]
+    return [work for work in begun if work is not None]

@@ -1,0 +1,102 @@
+"""Module-level queries: rank and size, timeouts, shared arrays, the coordinator, its store."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from allhands import config
+from allhands.api.default_world import AnyGroup, find_world, require_world
+from allhands.collectives.arguments import AnyArray
+from allhands.coordinator.client import Control
+from allhands.coordinator.client import connect as _connect
+from allhands.coordinator.status import JobStatus
+from allhands.deadlines import to_seconds
+from allhands.group.non_member import NonMember
+from allhands.recorder.record import OperationRecord
+from allhands.stores import CoordinatorStore
+
+
+def get_rank(group: AnyGroup = None) -> int:
+    """Return this process's rank in the group; -1 if it is not in it."""
+    return -1 if isinstance(group, NonMember) else (group or require_world().group).rank
+
+
+def get_world_size(group: AnyGroup = None) -> int:
+    """Return the number of ranks in the group; -1 if this process is not in it."""
+    return -1 if isinstance(group, NonMember) else (group or require_world().group).size
+
+
+def set_timeout(timeout: float | timedelta, group: AnyGroup = None) -> None:
+    """Set how long calls of this rank on the group may take from now on that do not say it.
+
+    It is the group's `timeout`, which may be set as well. Nothing outside the group.
+
+    Raises:
+        ValueError: it is not positive, or endless.
+    """
+    if not isinstance(group, NonMember):
+        (group or require_world().group).timeout = to_seconds(timeout)
+
+
+def empty(
+    shape: int | tuple[int, ...],
+    dtype: npt.DTypeLike = np.float64,
+    group: AnyGroup = None,
+) -> AnyArray:
+    """Return an array of zeros that the ranks of this host share: collectives copy it least.
+
+    It is an ordinary array, each rank has its own, and others only read it, within calls that are
+    given it. Its memory goes back when nobody holds it or a view of it, also after the world has
+    been left. Where there is no shared memory it is ordinary memory. `group` says in which world.
+
+    Raises:
+        TypeError: elements that are Python objects.
+        MemoryError: there is no such piece of memory.
+    """
+    return require_world().empty(shape, dtype)
+
+
+def connect(
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    timeout: float = 30.0,
+    insecure: bool = False,
+) -> Control:
+    """Open a client of a coordinator: keys, barriers, jobs; no URL: that of this world.
+
+    Without a world either, it is the one that `allhands status` would find. `insecure` is as for
+    `init_process_group`.
+    """
+    if url is None and (world := find_world()) is not None:
+        endpoint = replace(world.endpoint, token=token or world.endpoint.token)
+        return Control(endpoint, job=world.job, timeout=timeout)
+    return _connect(url, token=token, timeout=timeout, insecure=insecure)
+
+
+def store(timeout: float | timedelta | None = None) -> CoordinatorStore:
+    """Return the store of this process's job, with c10d's methods; it lives as long as you hold it.
+
+    `timeout` is in seconds, for every wait; None: as for calls in the world, 30 s without one.
+    """
+    world = find_world()
+    usual = config.DEFAULT_TIMEOUT if world is None else world.group.timeout
+    limit = usual if timeout is None else to_seconds(timeout)
+    return CoordinatorStore(connect(timeout=limit), limit)
+
+
+def status() -> JobStatus:
+    """Return what the coordinator knows of this process's job; `str()` of it is a table."""
+    world = require_world()
+    with connect() as control:
+        return control.job(world.job)
+
+
+def flight_recorder() -> list[OperationRecord]:
+    """Return what this process called last in its world, oldest first, what runs now included.
+
+    It remembers 2,048 operations of each group (ALLHANDS_RECORDER_SIZE, a power of two; 0: none).
+    """
+    return require_world().get_records()
