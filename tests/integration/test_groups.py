@@ -10,6 +10,7 @@ import allhands as ah
 from allhands.api.default_world import require_world
 from allhands.group.group import Group
 from allhands.testing import on_threads
+from programs import groups
 from support.ranks.processes import BACKENDS, Job
 
 STARTED = threading.local()
@@ -20,38 +21,7 @@ STARTED = threading.local()
 def test_groups_made_in_any_order_carry_their_own_calls(job: Job, backend: str) -> None:
     ranks = job(
         4,
-        """
-        ah.init_process_group(timeout=30)
-        me = ah.get_rank()
-
-        def total(group):
-            x = np.full(1000, float(me))
-            for _ in range(3):
-                x[:] = me
-                ah.all_reduce(x, group=group)
-            assert (x == x[0]).all()
-            return x[0]
-
-        pairs = [(0, 1), (1, 2), (2, 3), (0, 3), (1, 3), (0, 2)]
-        mine = [pair for pair in pairs if me in pair]
-        mine = mine[me % 3:] + mine[:me % 3]
-        made = {pair: ah.new_group(pair, use_local_synchronization=True) for pair in mine}
-        assert all(total(made[pair]) == sum(pair) for pair in pairs if me in pair)
-        assert ah.new_group([me, 3 - me], "tag", True) is ah.new_group([3 - me, me], "tag", True)
-
-        mesh = ah.init_device_mesh((2, 2), ("dp", "tp"))
-        sums = [total(mesh.get_group(name)) for name in ("dp", "tp")]
-        assert sums == [me % 2 * 2 + 2, me // 2 * 4 + 1], sums
-        assert total(ah.split_group(me % 2, key=-me)) == 2 + me % 2 * 2
-        assert total(ah.functional.resolve([[0, 3], [1, 2]])) == 3
-
-        dealt = ah.round_robin([ah.new_group() for _ in range(2)])
-        works = [dealt.all_reduce(np.full(5, float(step))) for step in range(50)]
-        assert [work.result()[0] for work in works] == [4.0 * step for step in range(50)]
-        ah.barrier(dealt)
-        tell("done", shared="shared memory" in mesh.get_group("dp").explain())
-        ah.destroy_process_group()
-        """,
+        groups.make_and_use,
     )
     told = [rank.expect("done")["shared"] for rank in ranks]
     assert [rank.ended() for rank in ranks] == [0] * 4
