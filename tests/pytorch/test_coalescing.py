@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 def made() -> list[str]:
     """Return which calls this rank has made, as they were recorded."""
-    return [one.operation for one in dist.group.WORLD.world.records()]
+    return [one.operation for one in dist.group.WORLD.world.get_records()]
 
 
 @pytest.mark.parametrize("device", [None, CPU])

@@ -168,7 +168,7 @@ def test_calls_are_told_of_by_the_line_of_the_program_that_made_them(rank: int) 
     (dist.send if rank else dist.recv)(x, 1 - rank)
     dist.monitored_barrier()
     found = [
-        (one.operation, one.file, one.function) for one in dist.group.WORLD.world.records()[-4:]
+        (one.operation, one.file, one.function) for one in dist.group.WORLD.world.get_records()[-4:]
     ]
     here = (__file__, "test_calls_are_told_of_by_the_line_of_the_program_that_made_them")
     assert [one[1:] for one in found] == [here] * 4, found

@@ -221,7 +221,7 @@ def test_a_thread_in_a_call_of_a_group_that_ends_is_released() -> None:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        records = pair.world.records
+        records = pair.world.get_records
         # It may have been released by then, by the other rank.
         poll_until(lambda: bool(raised) or any(one.operation == "recv" for one in records()))
         lose()
