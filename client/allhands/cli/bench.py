@@ -23,6 +23,7 @@ _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _ALL_SIZES = "8B,1KiB,64KiB,1MiB,16MiB,64MiB"
 
 
+# Long by its options: Typer reads them from the parameters.
 def bench_command(
     ops: Annotated[
         str,
@@ -104,30 +105,19 @@ def bench_command(
     Every result is checked: who gets one wrong gets no figure, and the command fails. Ratios above
     1 say how many times faster allhands was.
     """
-    from rich.console import Console
-
-    from allhands.bench.report import list_failures, merge_reports, show
-
     if output not in ("table", "json"):
         raise typer.BadParameter(f"--output is table or json, not {output!r}")
     if plot is not None:
         _require_plot()
     if load:
-        try:
-            result = merge_reports([json.loads(path.read_text()) for path in load])
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--load") from error
+        result = _load_reports(load)
     else:
         pythons = {"gloo": gloo_python, "openmpi": openmpi_python, "mpich": mpich_python}
         launchers = _find_launchers(variants, vs, pythons)
         counts = _parse_list(ranks, _parse_rank_count)
         if netns:
             counts = [2 * ranks_per_host]
-            if strangers := [one.system for one in launchers if one.system in MPI]:
-                raise typer.BadParameter(
-                    f"between namespaces only gloo is measured beside, not {strangers}",
-                    param_hint="--vs",
-                )
+            _refuse_mpi(launchers)
         table = _Table(
             list(cells.COLLECTIVES) if ops == "all" else _parse_list(ops, _parse_operation),
             counts,
@@ -145,10 +135,44 @@ def bench_command(
     if output == "json":
         typer.echo(json.dumps(result, indent=2))
     else:
-        show(result, Console())
-    if failed := list_failures(result):
-        for name, why in failed.items():
-            typer.echo(f"allhands: {name} failed: {why}", err=True)
+        _print_table(result)
+    _fail_if_wrong(result)
+
+
+def _load_reports(paths: Sequence[Path]) -> "Report":
+    """Merge saved results into one."""
+    from allhands.bench.report import merge_reports
+
+    try:
+        return merge_reports([json.loads(path.read_text()) for path in paths])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--load") from error
+
+
+def _refuse_mpi(launchers: Sequence["Launcher"]) -> None:
+    """Refuse to measure MPI between network namespaces."""
+    if strangers := [one.system for one in launchers if one.system in MPI]:
+        raise typer.BadParameter(
+            f"between namespaces only gloo is measured beside, not {strangers}",
+            param_hint="--vs",
+        )
+
+
+def _print_table(result: "Report") -> None:
+    from rich.console import Console
+
+    from allhands.bench.report import show
+
+    show(result, Console())
+
+
+def _fail_if_wrong(result: "Report") -> None:
+    """Exit with 1 if a system failed or gave a wrong result."""
+    from allhands.bench.report import list_failures
+
+    if failures := list_failures(result):
+        for name, reason in failures.items():
+            typer.echo(f"allhands: {name} failed: {reason}", err=True)
         raise typer.Exit(1)
 
 

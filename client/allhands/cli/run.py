@@ -26,6 +26,7 @@ _PYTHON = sys.executable, "-u"
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?t?)?")
 
 
+# Long by its options: Typer reads them from the parameters.
 def run_command(
     program: Annotated[
         list[str] | None,
@@ -120,31 +121,38 @@ def run_command(
 
     arguments, stem = _parse_program(program, is_module)
     placement = _make_placement(count, nodes, node)
-    given = {
+    network_options = {
         "ALLHANDS_ADVERTISE": advertise,
         "ALLHANDS_INTERFACE": interface,
         "ALLHANDS_PORT_RANGE": port_range,
     }
-    environment = {**os.environ, **{name: said for name, said in given.items() if said is not None}}
-    _check_network(environment, given, placement)
+    environment = os.environ | {
+        name: value for name, value in network_options.items() if value is not None
+    }
+    _check_network(environment, network_options, placement)
     endpoint = _find_endpoint(coordinator, insecure)
     job = _resolve_job_name(job, endpoint)
-    if min_size > placement.local_size:
-        raise typer.BadParameter(
-            f"{min_size} of {placement.local_size} ranks cannot be left", param_hint="--min-size"
-        )
-    if nodes > 1 and (endpoint is None or job is None):
-        raise typer.BadParameter(
-            "several nodes meet at one coordinator and in one job: start `allhands serve`, and "
-            "give every launcher the same --coordinator and --job",
-            param_hint="--nnodes",
-        )
+    _check_world(placement, min_size, has_common_job=endpoint is not None and job is not None)
     if endpoint is not None:
         probe(endpoint)
     with _open_tees(tee, placement) as tees:
         job = job or make_job_name(stem)
         status = _run(arguments, placement, endpoint, job, tees, min_size, environment, grace)
     raise typer.Exit(status)
+
+
+def _check_world(placement: "Placement", min_size: int, *, has_common_job: bool) -> None:
+    """Make sure that `min_size` ranks can be left, and that several nodes share one job."""
+    if min_size > placement.local_size:
+        raise typer.BadParameter(
+            f"{min_size} of {placement.local_size} ranks cannot be left", param_hint="--min-size"
+        )
+    if placement.nodes > 1 and not has_common_job:
+        raise typer.BadParameter(
+            "several nodes meet at one coordinator and in one job: start `allhands serve`, and "
+            "give every launcher the same --coordinator and --job",
+            param_hint="--nnodes",
+        )
 
 
 def _parse_program(program: Sequence[str] | None, is_module: bool) -> tuple[tuple[str, ...], str]:

@@ -12,7 +12,6 @@ from typing import Protocol
 from allhands.transport.digests import DigestListener, FrameSigner, FrameVerifier, LinkKey
 from allhands.transport.frame import (
     HEADER_BYTES,
-    Frame,
     FrameError,
     FrameKind,
     Header,
@@ -30,8 +29,9 @@ from allhands.transport.link import (
     LinkBroken,
     Sink,
 )
-from allhands.transport.outbox import Outbox, PendingSend
+from allhands.transport.outbox import PendingSend
 from allhands.transport.peer_calls import PeerCallTracker
+from allhands.transport.peer_sender import PeerSender
 
 logger = logging.getLogger(__name__)
 
@@ -62,41 +62,6 @@ class MeshListener(Protocol):
         """`peer` gives up a call, ends a group, or passes on what the coordinator says."""
 
 
-class _PeerSender:
-    """The way out to one peer: its outbox, and the task that empties it over a link."""
-
-    def __init__(self, signer: FrameSigner) -> None:
-        self.outbox = Outbox(self.offer)
-        self.signer = signer
-        self.wake = asyncio.Event()
-        self.idle = asyncio.Event()
-        self.idle.set()
-        self.link: Link | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.is_over = False
-        """Whether nothing goes any more, so that `drain` need not wait for it."""
-        self.last_sent = -math.inf
-        """When the link last made room for the next frame, on the monotonic clock."""
-
-    def offer(self, frame: Frame) -> bool:
-        return self.link is not None and self.signer.offer(frame, self.link.offer)
-
-    def end(self) -> None:
-        self.is_over = True
-        self.idle.set()
-
-    def refresh(self) -> None:
-        """See to what the outbox has now."""
-        if self.is_over:
-            return
-        if self.outbox.is_idle:
-            self.idle.set()
-            return
-        self.idle.clear()
-        if self.outbox.has_next:
-            self.wake.set()
-
-
 class ArrivalWait:
     """The peers that have not been heard in a call of this rank."""
 
@@ -115,7 +80,7 @@ class Mesh:
     def __init__(self, listener: MeshListener, secret: bytes = b"", rank: int = 0) -> None:
         self._listener = listener
         self._fabric: Fabric | None = None
-        self._senders: dict[int, _PeerSender] = {}
+        self._senders: dict[int, PeerSender] = {}
         self._broken_links: dict[int, str] = {}
         self._closing_links: dict[int, asyncio.Task[None]] = {}
         self._p2p_counts: dict[tuple[int, int], int] = {}
@@ -139,24 +104,22 @@ class Mesh:
         """Give the mesh its network; before that nothing can be sent."""
         self._fabric = fabric
 
-    # ------------------------------------------------------------ messages
-
     def send(self, peer: int, message: PendingSend) -> None:
         """Start a message; its `done` is called when its memory may be reused."""
-        lane = self._get_sender(peer)
-        if not lane.is_over:
-            lane.outbox.push(message)
-            lane.refresh()
+        sender = self._get_sender(peer)
+        if not sender.is_over:
+            sender.outbox.push(message)
+            sender.refresh()
 
     def cancel_send(self, peer: int, message: PendingSend) -> None:
         """Forget a message whose call ended early."""
-        lane = self._senders.get(peer)
-        if lane is None:
+        sender = self._senders.get(peer)
+        if sender is None:
             return
-        if lane.link is not None and lane.outbox.is_in_flight(message):
-            lane.link.let_go()
-        lane.outbox.cancel(message)
-        lane.refresh()
+        if sender.link is not None and sender.outbox.is_in_flight(message):
+            sender.link.let_go()
+        sender.outbox.cancel(message)
+        sender.refresh()
 
     def next_count(self, peer: int, group: int) -> int:
         """Number the point-to-point messages to a peer."""
@@ -276,12 +239,12 @@ class Mesh:
 
     def stop_awaiting(self, key: MessageKey, peer: int) -> None:
         """Do not wait any longer to hear a peer in a call."""
-        muster = self._arrival_waits.get((key.group, key.sequence))
-        if muster is not None:
-            muster.missing.discard(peer)
-            if not muster.missing:
+        waiting = self._arrival_waits.get((key.group, key.sequence))
+        if waiting is not None:
+            waiting.missing.discard(peer)
+            if not waiting.missing:
                 self.forget_arrivals(key)
-                muster.done()
+                waiting.done()
 
     def forget_arrivals(self, key: MessageKey) -> None:
         """Forget whom a call wants to hear. Idempotent."""
@@ -290,8 +253,8 @@ class Mesh:
     def finish_calls(self, group: int, sequence: int) -> None:
         """Say that calls of a group up to `sequence` are over here: late messages are drained."""
         self._inbox.forget(group, sequence)
-        for lane in self._senders.values():
-            lane.outbox.forget(group, sequence)
+        for sender in self._senders.values():
+            sender.outbox.forget(group, sequence)
         for kept in (self._queriers, self._informed):
             if kept:
                 for place in [at for at in kept if at[0] == group and at[1] <= sequence]:
@@ -307,8 +270,6 @@ class Mesh:
         while not is_over() and self._fabric.pump(until - time.monotonic()):
             pass
 
-    # ------------------------------------------------------------ Receiver
-
     def accept(self, peer: int, frame: bytes | memoryview) -> None:
         if not self._verifier.verify(peer, frame):
             self._on_corrupt_frame(peer, frame)
@@ -322,10 +283,10 @@ class Mesh:
             case FrameKind.DATA | FrameKind.RTS | FrameKind.CANCEL:
                 self._inbox.accept(peer, header, memoryview(frame)[HEADER_BYTES:])
             case FrameKind.CTS:
-                lane = self._get_sender(peer)
-                if not lane.is_over:
-                    lane.outbox.on_cts(header)
-                    lane.refresh()
+                sender = self._get_sender(peer)
+                if not sender.is_over:
+                    sender.outbox.on_cts(header)
+                    sender.refresh()
             case FrameKind.CREDIT:
                 self._get_sender(peer).outbox.add_credit(header.total)
             case FrameKind.NACK:
@@ -372,41 +333,37 @@ class Mesh:
             self._broken_links[peer] = reason
             self._listener.on_link_broken(peer, reason)
 
-    # ------------------------------------------------------------ life
-
     async def drain(self) -> None:
         """Return when every peer has taken in all that was sent; links are closed then.
 
         A link that breaks meanwhile has nothing more to drain.
         """
-        await asyncio.gather(*(self._drain(peer, lane) for peer, lane in self._senders.items()))
+        await asyncio.gather(*(self._drain(peer, sender) for peer, sender in self._senders.items()))
 
     def close_link(self, peer: int) -> None:
         """Close the link to a peer that has left: it waits for that before it goes."""
-        lane = self._senders.get(peer)
-        if lane is not None and lane.task is not None and peer not in self._closing_links:
-            lane.task.cancel()
-            lane.end()  # what is still queued is for nobody
+        sender = self._senders.get(peer)
+        if sender is not None and sender.task is not None and peer not in self._closing_links:
+            sender.task.cancel()
+            sender.end()  # what is still queued is for nobody
             self._closing_links[peer] = asyncio.create_task(
-                self._close_link(lane), name=f"part from {peer}"
+                self._close_link(sender), name=f"part from {peer}"
             )
 
     async def aclose(self) -> None:
         """Drop all links. Idempotent."""
-        lanes = list(self._senders.values())
-        tasks = [lane.task for lane in lanes if lane.task is not None]
+        senders = list(self._senders.values())
+        tasks = [sender.task for sender in senders if sender.task is not None]
         tasks += self._closing_links.values()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for lane in lanes:
-            if lane.link is not None:
-                lane.link.abort()
+        for sender in senders:
+            if sender.link is not None:
+                sender.link.abort()
         self._senders.clear()
         if self._fabric is not None:
             await self._fabric.aclose()
-
-    # ------------------------------------------------------------ inside
 
     def _get_last_activity(self, peer: int) -> float:
         """Return when the link to a peer last got on, as far as anybody can tell."""
@@ -461,24 +418,24 @@ class Mesh:
             checker.on_corruption_report(peer, header.key, (start, end))
 
     def _push_control(self, peer: int, header: Header, payload: bytes = b"") -> None:
-        lane = self._get_sender(peer)
-        if not lane.is_over:
-            lane.outbox.push_control(header, payload)
-            lane.refresh()
+        sender = self._get_sender(peer)
+        if not sender.is_over:
+            sender.outbox.push_control(header, payload)
+            sender.refresh()
 
-    def _get_sender(self, peer: int) -> _PeerSender:
+    def _get_sender(self, peer: int) -> PeerSender:
         """Return the way out to a peer, which is dialled when it is first needed."""
-        lane = self._senders.get(peer)
-        if lane is None:
-            lane = self._senders[peer] = _PeerSender(
+        sender = self._senders.get(peer)
+        if sender is None:
+            sender = self._senders[peer] = PeerSender(
                 FrameSigner(self._digest_listeners, LinkKey(self._secret, self._rank, peer))
             )
-            lane.task = asyncio.create_task(
-                self._run_sender(peer, lane), name=f"link to rank {peer}"
+            sender.task = asyncio.create_task(
+                self._run_sender(peer, sender), name=f"link to rank {peer}"
             )
-        return lane
+        return sender
 
-    async def _run_sender(self, peer: int, sender: _PeerSender) -> None:
+    async def _run_sender(self, peer: int, sender: PeerSender) -> None:
         """Dial the peer, then put out what its outbox gives, until the link breaks."""
         try:
             sender.link = await self._dial(peer)
@@ -506,7 +463,7 @@ class Mesh:
             except HandshakeStalled as error:
                 logger.info("the link to rank %d is tried again: %s", peer, error)
 
-    async def _drain(self, peer: int, sender: _PeerSender) -> None:
+    async def _drain(self, peer: int, sender: PeerSender) -> None:
         await sender.idle.wait()
         if sender.link is None or peer in self._broken_links:
             return
@@ -515,7 +472,7 @@ class Mesh:
         except LinkBroken as error:
             logger.debug("link to rank %d broke while closing: %s", peer, error)
 
-    async def _close_link(self, sender: _PeerSender) -> None:
+    async def _close_link(self, sender: PeerSender) -> None:
         if sender.link is not None:
             with contextlib.suppress(LinkBroken):
                 await sender.link.close()
