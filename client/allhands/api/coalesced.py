@@ -1,4 +1,4 @@
-"""Module-level calls on many arrays at once, which travel as few. As in `collectives`.
+"""Module-level calls on many arrays at once, sent in few messages. As in `collectives`.
 
 A call that fails leaves the arrays as they were.
 """
@@ -24,7 +24,13 @@ def all_reduce_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite each of the arrays, of one dtype, with the combination of all ranks'."""
+    """Overwrite each array with the reduction of all ranks' arrays.
+
+    A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+    Args:
+        arrays: C-contiguous, writeable arrays of one numeric dtype; same shapes on all ranks.
+    """
     if (found := resolve_group(group, True, "all_reduce_coalesced")) is None:
         return None
     _check_one_dtype(arrays, "arrays")
@@ -42,9 +48,14 @@ def broadcast_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite each of the arrays, of any dtypes, with that of rank `src`.
+    """Overwrite each array with that of rank `src`, in few messages.
 
-    They travel in buckets of one dtype and `buffer_size` bytes, an array that is longer alone.
+    A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+    Args:
+        arrays: C-contiguous, writeable arrays of any dtypes; same shapes and dtypes on all ranks.
+        src: rank in the world.
+        buffer_size: bytes of a bucket of one dtype; a longer array travels alone.
     """
     if (found := resolve_group(group, True, "broadcast_coalesced")) is None:
         return None
@@ -62,7 +73,14 @@ def all_gather_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Fill `output_lists[j]`, arrays like the inputs, with those of the j-th rank; one dtype."""
+    """Fill `output_lists[j]` with the inputs of rank j.
+
+    A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+    Args:
+        output_lists: for each rank a list of C-contiguous, writeable arrays like `inputs`.
+        inputs: arrays of one dtype, same shapes on all ranks; only read.
+    """
     if (found := resolve_group(group, True, "all_gather_coalesced")) is None:
         return None
     _check_one_dtype(inputs, "inputs")
@@ -83,7 +101,14 @@ def all_gather_into_tensor_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Fill each of `outputs` with every rank's input at its place, by rank."""
+    """Fill each output with every rank's input, in rank order.
+
+    A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+    Args:
+        outputs: C-contiguous, writeable arrays, each of its input's size times the group's.
+        inputs: arrays of any dtypes, same shapes and dtypes on all ranks; only read.
+    """
     if (found := resolve_group(group, True, "all_gather_into_tensor_coalesced")) is None:
         return None
     work = found.all_gather_into_tensor_coalesced(outputs, inputs, timeout=timeout, label=label)
@@ -100,7 +125,14 @@ def reduce_scatter_tensor_coalesced(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite each of `outputs` with this rank's share of the combination of its input."""
+    """Overwrite each output with this rank's block of its reduction.
+
+    A failed call leaves the arrays as they were. Errors are as for `all_reduce`.
+
+    Args:
+        outputs: C-contiguous, writeable arrays, same shapes and dtypes on all ranks.
+        inputs: arrays, each of its output's size times the group's; block j is for rank j.
+    """
     if (found := resolve_group(group, True, "reduce_scatter_tensor_coalesced")) is None:
         return None
     work = found.reduce_scatter_tensor_coalesced(outputs, inputs, op, timeout=timeout, label=label)

@@ -1,9 +1,9 @@
-"""Module-level collectives: plain functions on a default group, as torch.distributed has them.
+"""Module-level collectives: plain functions on a default group, as in torch.distributed.
 
-`group` is what `new_group` gave, None for the whole world. Ranks given here (`src`, `dst`) are
-ranks of the world, whatever the group. A call returns None when it has ended, and raises what went
-wrong; with `async_op=True` it returns a `Work` at once. `timeout` is in seconds and defaults to the
-group's; `label` is a name of yours for the call, for people who look.
+`group` is a result of `new_group`; None is the world. Ranks given here (`src`, `dst`) are ranks of
+the world, whatever the group. A call returns None at its end, and raises the failure; with
+`async_op=True` it returns a `Work` at once. `timeout` is in seconds and defaults to the group's;
+`label` is a name for the call that logs, traces and errors show.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,21 @@ def broadcast(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite `x` on every rank with that of rank `src`."""
+    """Overwrite `x` on every rank with the `x` of rank `src`.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        x: array of any shape and plain dtype, C-contiguous and writeable; same on all ranks.
+        src: rank in the world.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
+            the error's `outputs_intact` is true.
+    """
     comm = None if async_op else (group or default_world.current_group).order.comm
     if comm is not None and comm.broadcast(
         x, src if group is None else find_group_rank(group, src), timeout, label
@@ -49,9 +63,22 @@ def all_reduce(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite `x` on every rank with the combination of all, the same bits everywhere.
+    """Overwrite `x` on every rank with the reduction of all ranks' `x`.
 
-    When it fails after data has moved, `x` is undefined.
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+    All ranks get the same bits.
+
+    Args:
+        x: array of any shape and numeric dtype, C-contiguous and writeable; same shape and dtype
+            on all ranks. A sparse array receives new indices and values.
+        op: SUM, AVG, MIN, MAX and others; see `ReduceOp`.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
+            the error's `outputs_intact` is true.
     """
     comm = None if async_op else (group or default_world.current_group).order.comm
     if comm is not None and comm.all_reduce(x, op, timeout, label):
@@ -69,7 +96,7 @@ def all_reduce_init(
     timeout: float | None = None,
     label: str | None = None,
 ) -> PersistentCall | None:
-    """Prepare an `all_reduce` of `x` that is made many times: `start()`, `wait()`, and again."""
+    """Prepare a persistent `all_reduce` of `x`: `start()`, `wait()`, repeat."""
     if (found := resolve_group(group, True, "all_reduce_init")) is None:
         return None
     return found.all_reduce_init(x, op, timeout=timeout, label=label)
@@ -85,7 +112,22 @@ def reduce(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite `x` on rank `dst` with the combination of all; other ranks' `x` is only read."""
+    """Overwrite `x` on rank `dst` with the reduction of all ranks' `x`.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        x: array of any shape and numeric dtype, same on all ranks. C-contiguous and writeable on
+            `dst`; elsewhere only read.
+        dst: rank in the world.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` on `dst` is undefined
+            unless the error's `outputs_intact` is true.
+    """
     comm = None if async_op else (group or default_world.current_group).order.comm
     if comm is not None and comm.reduce(
         x, dst if group is None else find_group_rank(group, dst), op, timeout, label
@@ -109,7 +151,22 @@ def gather(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Fill `gather_list` on rank `dst`, by rank, with every rank's `x`; None elsewhere."""
+    """Fill `gather_list` on rank `dst` with every rank's `x`, in rank order.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        x: array of any shape and dtype, same on all ranks; only read.
+        gather_list: on `dst` one C-contiguous array like `x` for each rank; None elsewhere.
+        dst: rank in the world.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `gather_list` is undefined
+            unless the error's `outputs_intact` is true.
+    """
     if (found := resolve_group(group, async_op, "gather")) is None:
         return None
     root = to_group_rank(found, dst, "dst")
@@ -128,7 +185,22 @@ def scatter(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite `x` with this rank's array of `scatter_list` on rank `src`; None elsewhere."""
+    """Overwrite `x` with this rank's array of `scatter_list` on rank `src`.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        x: C-contiguous, writeable array of any shape and dtype, same on all ranks.
+        scatter_list: on `src` one array like `x` for each rank, only read; None elsewhere.
+        src: rank in the world.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `x` is undefined unless
+            the error's `outputs_intact` is true.
+    """
     if (found := resolve_group(group, async_op, "scatter")) is None:
         return None
     root = to_group_rank(found, src, "src")
@@ -146,7 +218,21 @@ def all_gather(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Fill `outputs`, one array for each rank, with every rank's `x`."""
+    """Fill `outputs` with every rank's `x`, in rank order.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        outputs: one C-contiguous, writeable array of the size and dtype of `x` for each rank.
+        x: array of any shape and dtype, same on all ranks; only read.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `outputs` are undefined unless
+            the error's `outputs_intact` is true.
+    """
     if (found := resolve_group(group, async_op, "all_gather")) is None:
         return None
     return wait_or_return(found.all_gather(outputs, x, timeout=timeout, label=label), async_op)
@@ -161,7 +247,21 @@ def all_gather_into_tensor(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Fill `output`, world size times as long as `x`, with every rank's `x`, by rank."""
+    """Fill `output` with every rank's `x`, concatenated in rank order.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        output: C-contiguous, writeable array of group size times `x.size` elements.
+        x: array of any shape and dtype, same on all ranks; only read.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined unless
+            the error's `outputs_intact` is true.
+    """
     comm = None if async_op else (group or default_world.current_group).order.comm
     if comm is not None and comm.all_gather_into_tensor(output, x, timeout, label):
         return None
@@ -182,7 +282,21 @@ def reduce_scatter(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite `output` with the combination of all ranks' `inputs[this rank]`."""
+    """Overwrite `output` with the reduction of all ranks' `inputs[rank]`.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
+        inputs: one array of the size of `output` for each rank; only read.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined unless
+            the error's `outputs_intact` is true.
+    """
     if (found := resolve_group(group, async_op, "reduce_scatter")) is None:
         return None
     return wait_or_return(
@@ -200,7 +314,21 @@ def reduce_scatter_tensor(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite `output` with this rank's share of the combination of all ranks' `x`."""
+    """Overwrite `output` with this rank's block of the reduction of `x`.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        output: C-contiguous, writeable array of any shape and numeric dtype, same on all ranks.
+        x: array of `output.size` times the group's size elements; block j is for rank j. Only read.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined unless
+            the error's `outputs_intact` is true.
+    """
     comm = None if async_op else (group or default_world.current_group).order.comm
     if comm is not None and comm.reduce_scatter_tensor(output, x, op, timeout, label):
         return None
@@ -220,7 +348,21 @@ def all_to_all(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Give `inputs[j]` to the j-th rank and fill `outputs[j]` with what it gives."""
+    """Send `inputs[j]` to rank j and receive rank j's block in `outputs[j]`.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        outputs: one C-contiguous, writeable array for each rank, of the size that the rank sends.
+        inputs: one array for each rank, of any sizes and one dtype; only read.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `outputs` are undefined unless
+            the error's `outputs_intact` is true.
+    """
     if (found := resolve_group(group, async_op, "all_to_all")) is None:
         return None
     return wait_or_return(found.all_to_all(outputs, inputs, timeout=timeout, label=label), async_op)
@@ -237,7 +379,23 @@ def all_to_all_single(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Give each rank its rows of `x`, fill `output` with the rows they give; None: equal shares."""
+    """Send each rank its rows of `x` and receive its rows in `output`.
+
+    `group` None is the world; a rank outside the group gets a warning and None. With `async_op` the
+    call returns a `Work`, and the arrays belong to the call until that has ended.
+
+    Args:
+        output: C-contiguous, writeable array; rows are along dimension 0.
+        x: C-contiguous array of the same dtype; only read.
+        output_split_sizes: rows received from each rank; None: equal shares.
+        input_split_sizes: rows sent to each rank; None: equal shares.
+
+    Raises:
+        TypeError, ValueError: an array or an argument does not fit; nothing was sent or written.
+        CollectiveMismatch: ranks made different calls; nothing was written.
+        CollectiveTimeout, PeerFailed, GroupAborted: the call failed; `output` is undefined unless
+            the error's `outputs_intact` is true.
+    """
     ragged = output_split_sizes is not None or input_split_sizes is not None
     comm = None if async_op or ragged else (group or default_world.current_group).order.comm
     if comm is not None and comm.all_to_all_single(output, x, timeout, label):
@@ -257,7 +415,10 @@ def barrier(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Return when every rank of the group has called it."""
+    """Return when every rank of the group has called `barrier`.
+
+    Earlier calls on the group have ended by then. Arguments and errors are as for `all_reduce`.
+    """
     comm = None if async_op else (group or default_world.current_group).order.comm
     if comm is not None and comm.barrier(timeout, label):
         return None
@@ -273,7 +434,7 @@ def monitored_barrier(
     *,
     label: str | None = None,
 ) -> None:
-    """Return when every rank of the group has called it, or tell all of them who has not.
+    """Wait for every rank, or name the missing ones on all ranks.
 
     It goes by the coordinator and is slow: for debugging, and where a rank may well be missing. All
     ranks are told the same, the late ones too, whichever they are.

@@ -23,7 +23,18 @@ def all_gather_v(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Any:
-    """Return every rank's `x`, of any shapes and one dtype, as a list of new arrays."""
+    """Return every rank's `x`, of any shapes, as a list of new arrays.
+
+    Results are new arrays, which the caller owns. With `async_op` the call returns a `Work`, whose
+    `result()` gives the same.
+
+    Args:
+        x: array of any shape, contiguous or not; one dtype on all ranks.
+
+    Raises:
+        TypeError, ValueError: an array does not fit; nothing was sent.
+        CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
+    """
     if (found := resolve_group(group, True, "all_gather_v")) is None:
         return None
     return wait_result(found.all_gather_v(x, timeout=timeout, label=label), async_op)
@@ -38,7 +49,19 @@ def gather_v(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Any:
-    """Return every rank's `x`, of any shapes and one dtype, on rank `dst`; None elsewhere."""
+    """Return every rank's `x`, of any shapes, on rank `dst`; None elsewhere.
+
+    Results are new arrays, which the caller owns. With `async_op` the call returns a `Work`, whose
+    `result()` gives the same.
+
+    Args:
+        x: array of any shape, contiguous or not; one dtype on all ranks.
+        dst: rank in the world.
+
+    Raises:
+        TypeError, ValueError: an array does not fit; nothing was sent.
+        CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
+    """
     if (found := resolve_group(group, True, "gather_v")) is None:
         return None
     root = to_group_rank(found, dst, "dst")
@@ -54,9 +77,18 @@ def scatter_v(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Any:
-    """Return this rank's array of the list on rank `src`; the others give None.
+    """Return this rank's array, of any shape, of the list on rank `src`.
 
-    The arrays may be of any shapes and are of one dtype, which only `src` need know.
+    Results are new arrays, which the caller owns. With `async_op` the call returns a `Work`, whose
+    `result()` gives the same.
+
+    Args:
+        scatter_list: on `src` one array for each rank, of any shapes and one dtype; None elsewhere.
+        src: rank in the world.
+
+    Raises:
+        TypeError, ValueError: an array does not fit; nothing was sent.
+        CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
     if (found := resolve_group(group, True, "scatter_v")) is None:
         return None
@@ -72,7 +104,18 @@ def all_to_all_v(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Any:
-    """Give `inputs[j]` to the j-th rank; return a list of what all give, of any shapes."""
+    """Send `inputs[j]` to rank j; return the arrays received, by rank.
+
+    Results are new arrays, which the caller owns. With `async_op` the call returns a `Work`, whose
+    `result()` gives the same.
+
+    Args:
+        inputs: one array for each rank, of any shapes and one dtype; only read.
+
+    Raises:
+        TypeError, ValueError: an array does not fit; nothing was sent.
+        CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
+    """
     if (found := resolve_group(group, True, "all_to_all_v")) is None:
         return None
     return wait_result(found.all_to_all_v(inputs, timeout=timeout, label=label), async_op)
@@ -87,9 +130,17 @@ def reduce_scatter_v(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Any:
-    """Return the combination of what all ranks have in `inputs` at this rank's place.
+    """Return the reduction of all ranks' `inputs` at this rank's index.
 
-    Each of the inputs may have another shape, the same on all ranks.
+    Results are new arrays, which the caller owns. With `async_op` the call returns a `Work`, whose
+    `result()` gives the same.
+
+    Args:
+        inputs: one array of a numeric dtype for each rank; shapes differ among items, not ranks.
+
+    Raises:
+        TypeError, ValueError: an array does not fit; nothing was sent.
+        CollectiveMismatch, CollectiveTimeout, PeerFailed, GroupAborted: the call failed.
     """
     if (found := resolve_group(group, True, "reduce_scatter_v")) is None:
         return None

@@ -16,9 +16,12 @@ def scan(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite `x` with the combination of the first rank's to this one's, in their order.
+    """Overwrite `x` with the reduction of `x` of ranks 0 to this one.
 
-    AVG is not defined. A call that fails leaves `x` as it was.
+    A failed call leaves `x` as it was. AVG is not defined. Errors are as for `all_reduce`.
+
+    Args:
+        x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all ranks.
     """
     if (found := resolve_group(group, True, "scan")) is None:
         return None
@@ -34,9 +37,13 @@ def exscan(
     timeout: float | None = None,
     label: str | None = None,
 ) -> Work | None:
-    """Overwrite `x` with the combination of the ranks before this one; the first keeps its own.
+    """Overwrite `x` with the reduction of `x` of the ranks before this one.
 
-    AVG is not defined. A call that fails leaves `x` as it was.
+    Rank 0 keeps its own `x`.
+    A failed call leaves `x` as it was. AVG is not defined. Errors are as for `all_reduce`.
+
+    Args:
+        x: array of a numeric dtype, C-contiguous and writeable; same shape and dtype on all ranks.
     """
     if (found := resolve_group(group, True, "exscan")) is None:
         return None
