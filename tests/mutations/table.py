@@ -13,12 +13,12 @@ MUTATIONS: Final = (
     Mutation(
         1,
         "joining configures the root logger",
-        "api/default_world.py",
-        "        joined = _choose_joiner(settled.backend, seat).join(settled)\n",
-        "        import logging\n"
+        "api/joining.py",
+        "    return _choose_joiner(resolved.backend, thread_rank).join(resolved)\n",
+        "    import logging\n"
         "\n"
-        "        logging.getLogger().addHandler(logging.StreamHandler())\n"
-        "        joined = _choose_joiner(settled.backend, seat).join(settled)\n",
+        "    logging.getLogger().addHandler(logging.StreamHandler())\n"
+        "    return _choose_joiner(resolved.backend, thread_rank).join(resolved)\n",
     ),
     Mutation(
         2,
@@ -849,7 +849,7 @@ MUTATIONS: Final = (
     Mutation(
         105,
         "groups that the asyncio face makes have the timeout of the world",
-        "aio.py",
+        "aio/world.py",
         "options = NewGroupOptions(timeout, on_failure, retryable, verify, "
         "allow_pickle)\n"
         "        group = await",

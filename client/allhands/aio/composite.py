@@ -1,37 +1,37 @@
-"""The asyncio face of the calls that are made of several; `engine.composed` describes them."""
+"""Composite collectives of a group, awaited: coalesced, ragged, scans, sparse, objects."""
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+from allhands.aio.waiting import await_result
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.composite import BROADCAST_BYTES
 from allhands.collectives.reduction import ReduceOp
-from allhands.engine.work.work import Work
-from allhands.futures import wrap_for_loop
+from allhands.data.sparse_array import SparseArray
 from allhands.group.group import Group
-
-T = TypeVar("T")
-
-_CANCEL_SECONDS = 1.0
-"""Far longer than the one turn of the I/O loop that ending a call takes."""
 
 
 class AsyncComposed:
-    """They are awaited, and return what they give."""
+    """Composite collectives of a group, awaited; each returns its result."""
 
     group: Group
 
     async def all_gather_v(
         self, x: AnyArray, *, timeout: float | None = None, label: str | None = None
     ) -> Any:
-        """Return the arrays of all ranks, of any shapes and one dtype."""
+        """Return every rank's `x`, of any shapes, as a list of new arrays.
+
+        Arrays and errors are as for `allhands.all_gather_v`.
+        """
         return await await_result(self.group.all_gather_v(x, timeout=timeout, label=label))
 
     async def gather_v(
         self, x: AnyArray, dst: int = 0, *, timeout: float | None = None, label: str | None = None
     ) -> Any:
-        """Return the arrays of all ranks on rank `dst`; None elsewhere."""
+        """Return every rank's `x`, of any shapes, on rank `dst`; None elsewhere.
+
+        Arrays and errors are as for `allhands.gather_v`.
+        """
         return await await_result(self.group.gather_v(x, dst, timeout=timeout, label=label))
 
     async def scatter_v(
@@ -42,7 +42,10 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Return this rank's array of the list on rank `src`; the others give None."""
+        """Return this rank's array, of any shape, of the list on rank `src`.
+
+        Arrays and errors are as for `allhands.scatter_v`.
+        """
         return await await_result(
             self.group.scatter_v(scatter_list, src, timeout=timeout, label=label)
         )
@@ -54,7 +57,10 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Give `inputs[j]` to rank j; return a list of what all ranks give."""
+        """Send `inputs[j]` to rank j; return the arrays received, by rank.
+
+        Arrays and errors are as for `allhands.all_to_all_v`.
+        """
         return await await_result(self.group.all_to_all_v(inputs, timeout=timeout, label=label))
 
     async def reduce_scatter_v(
@@ -65,7 +71,10 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Return the combination of what all ranks have in `inputs[rank]`."""
+        """Return the reduction of all ranks' `inputs` at this rank's index.
+
+        Arrays and errors are as for `allhands.reduce_scatter_v`.
+        """
         return await await_result(
             self.group.reduce_scatter_v(inputs, op, timeout=timeout, label=label)
         )
@@ -78,7 +87,10 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Overwrite `x` with the combination of ranks 0 to this one; return it."""
+        """Overwrite `x` with the reduction of `x` of ranks 0 to this one.
+
+        Return `x`. Arrays and errors are as for `allhands.scan`.
+        """
         return await await_result(self.group.scan(x, op, timeout=timeout, label=label))
 
     async def exscan(
@@ -89,7 +101,10 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Overwrite `x` with the combination of the ranks before this one; return it."""
+        """Overwrite `x` with the reduction of `x` of the ranks before this one.
+
+        Return `x`. Arrays and errors are as for `allhands.exscan`.
+        """
         return await await_result(self.group.exscan(x, op, timeout=timeout, label=label))
 
     async def all_reduce_coalesced(
@@ -100,7 +115,10 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Overwrite each of the arrays with the combination of all ranks'; return them."""
+        """Overwrite each array with the reduction of all ranks' arrays.
+
+        Return `arrays`. Arrays and errors are as for `allhands.all_reduce_coalesced`.
+        """
         return await await_result(
             self.group.all_reduce_coalesced(arrays, op, timeout=timeout, label=label)
         )
@@ -114,16 +132,86 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Overwrite each of the arrays with that of rank `src`; return them."""
+        """Overwrite each array with that of rank `src`, in few messages.
+
+        Return `arrays`. Arrays and errors are as for `allhands.broadcast_coalesced`.
+        """
         work = self.group.broadcast_coalesced(
             arrays, src, buffer_size, timeout=timeout, label=label
         )
         return await await_result(work)
 
+    async def all_gather_coalesced(
+        self,
+        output_lists: Sequence[Sequence[AnyArray]],
+        inputs: Sequence[AnyArray],
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Any:
+        """Fill `output_lists[j]` with the inputs of rank j.
+
+        Return `output_lists`. Arrays and errors are as for `allhands.all_gather_coalesced`.
+        """
+        return await await_result(
+            self.group.all_gather_coalesced(output_lists, inputs, timeout=timeout, label=label)
+        )
+
+    async def all_gather_into_tensor_coalesced(
+        self,
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Any:
+        """Fill each output with every rank's input, in rank order.
+
+        Return `outputs`. Arrays and errors are as for `allhands.all_gather_into_tensor_coalesced`.
+        """
+        return await await_result(
+            self.group.all_gather_into_tensor_coalesced(
+                outputs, inputs, timeout=timeout, label=label
+            )
+        )
+
+    async def reduce_scatter_tensor_coalesced(
+        self,
+        outputs: Sequence[AnyArray],
+        inputs: Sequence[AnyArray],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Any:
+        """Overwrite each output with this rank's block of its reduction.
+
+        Return `outputs`. Arrays and errors are as for `allhands.reduce_scatter_tensor_coalesced`.
+        """
+        return await await_result(
+            self.group.reduce_scatter_tensor_coalesced(
+                outputs, inputs, op, timeout=timeout, label=label
+            )
+        )
+
+    async def all_reduce_sparse(
+        self,
+        x: SparseArray,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        timeout: float | None = None,
+        label: str | None = None,
+    ) -> Any:
+        """Overwrite sparse `x` with the reduction of all ranks' `x`, as if dense.
+
+        Return `x`, with new `indices` and `values`. Shapes are equal on all ranks.
+        """
+        return await await_result(self.group.all_reduce_sparse(x, op, timeout=timeout, label=label))
+
     async def all_gather_object(
         self, value: object, *, timeout: float | None = None, label: str | None = None
     ) -> Any:
-        """Return every rank's object."""
+        """Return every rank's object, in rank order."""
         return await await_result(self.group.all_gather_object(value, timeout=timeout, label=label))
 
     async def gather_object(
@@ -142,7 +230,10 @@ class AsyncComposed:
         timeout: float | None = None,
         label: str | None = None,
     ) -> Any:
-        """Return this rank's object of the list on rank `src`; the others give None."""
+        """Return this rank's object of the list on rank `src`.
+
+        `values` is None on the other ranks.
+        """
         return await await_result(
             self.group.scatter_object(values, src, timeout=timeout, label=label)
         )
@@ -158,22 +249,3 @@ class AsyncComposed:
         """Overwrite the items of the list with those of rank `src`; return it."""
         work = self.group.broadcast_object_list(values, src, timeout=timeout, label=label)
         return await await_result(work)
-
-
-async def await_result(work: Work) -> Any:
-    """Return what a call gives; where the waiting is cancelled the call ends too, before this."""
-    future = wrap_for_loop(work.get_future())
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        work.cancel()
-        await asyncio.wait([future], timeout=_CANCEL_SECONDS)
-        if future.done() and not future.cancelled():
-            future.exception()
-        raise
-
-
-async def await_then_return(work: Work, result: T) -> T:
-    """Wait for a call in the same way; return a result that is known before."""
-    await await_result(work)
-    return result

@@ -1,81 +1,17 @@
-"""The asyncio face: `async with connect(...) as world: await world.all_reduce(x)`.
-
-The same core as the plain calls, on the same thread of its own: a busy loop of the program's
-delays its answers, not its heartbeats. Cancelling an awaited call ends the call.
-"""
+"""A group whose collectives and messages are awaited."""
 
 import asyncio
-import contextlib
-import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from typing import TypeVar
 
-from allhands import config
-from allhands.aio_composed import AsyncComposed, await_then_return
-from allhands.api.default_world import count_attempt, identify_parent_process
-from allhands.api.world import NewGroupOptions, World
+from allhands.aio.composite import AsyncComposed
+from allhands.aio.waiting import await_then_return
 from allhands.collectives.arguments import AnyArray
 from allhands.collectives.reduction import ReduceOp
+from allhands.data.sparse_array import SparseArray
 from allhands.group.group import Group
-from allhands.group.non_member import NonMember
 
-__all__ = ["AsyncGroup", "AsyncWorld", "connect"]
-
-
-@contextlib.asynccontextmanager
-async def connect(
-    url: str | None = None,
-    *,
-    rank: int = -1,
-    world_size: int = -1,
-    timeout: float = config.DEFAULT_TIMEOUT,
-    job: str | None = None,
-    token: str | None = None,
-    tls: str | None = None,
-    insecure: bool = False,
-    label: str | None = None,
-    heartbeat_window: float | None = None,
-    on_failure: str = "raise",
-    retryable: bool = False,
-    min_size: int = 1,
-    max_size: int = 0,
-    abort_on_exception: bool = True,
-    verify: bool = False,
-    allow_pickle: bool = False,
-) -> AsyncIterator["AsyncWorld"]:
-    """Join a world for as long as the block lasts; arguments as for `init_process_group`.
-
-    Left in order when the block ends well; when it raises, the others are told why.
-    """
-    settled = config.resolve_config(
-        os.environ,
-        init_method=url,
-        rank=rank,
-        world_size=world_size,
-        timeout=timeout,
-        job=job,
-        token=token,
-        tls_ca=tls,
-        insecure=insecure,
-        label=label,
-        heartbeat_window=heartbeat_window or 0.0,
-        on_failure=on_failure,
-        retryable=retryable,
-        min_size=min_size,
-        max_size=max_size,
-        abort_on_exception=abort_on_exception,
-        verify=verify,
-        allow_pickle=allow_pickle,
-        parent=identify_parent_process(),
-        attempt=count_attempt(),
-    )
-    world = await asyncio.to_thread(World.join, settled)
-    world.install_termination_handler()
-    try:
-        yield AsyncWorld(world)
-    except BaseException as error:
-        await asyncio.to_thread(world.fail, error)
-        raise
-    await asyncio.to_thread(world.close)
+T = TypeVar("T", bound=AnyArray | SparseArray)
 
 
 class AsyncGroup(AsyncComposed):
@@ -100,20 +36,26 @@ class AsyncGroup(AsyncComposed):
     async def broadcast(
         self, x: AnyArray, src: int = 0, *, timeout: float | None = None, label: str | None = None
     ) -> AnyArray:
-        """Overwrite `x` with that of rank `src`; return it."""
+        """Overwrite `x` on every rank with the `x` of rank `src`.
+
+        Return `x`. Arrays and errors are as for `allhands.broadcast`.
+        """
         return await await_then_return(
             self.group.broadcast(x, src, timeout=timeout, label=label), x
         )
 
     async def all_reduce(
         self,
-        x: AnyArray,
+        x: T,
         op: ReduceOp = ReduceOp.SUM,
         *,
         timeout: float | None = None,
         label: str | None = None,
-    ) -> AnyArray:
-        """Overwrite `x` with the combination of all ranks'; return it."""
+    ) -> T:
+        """Overwrite `x` on every rank with the reduction of all ranks' `x`.
+
+        Return `x`. Arrays and errors are as for `allhands.all_reduce`.
+        """
         return await await_then_return(
             self.group.all_reduce(x, op, timeout=timeout, label=label), x
         )
@@ -127,7 +69,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> AnyArray | None:
-        """Overwrite `x` on rank `dst` with the combination of all; None elsewhere."""
+        """Overwrite `x` on rank `dst` with the reduction of all ranks' `x`.
+
+        Return `x` on `dst`, None elsewhere. Arrays and errors are as for `allhands.reduce`.
+        """
         return await await_then_return(
             self.group.reduce(x, dst, op, timeout=timeout, label=label),
             x if dst == self.rank else None,
@@ -142,7 +87,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> list[AnyArray] | None:
-        """Fill `gather_list` on rank `dst` with every rank's `x`; None elsewhere."""
+        """Fill `gather_list` on rank `dst` with every rank's `x`, in rank order.
+
+        Return `gather_list`. Arrays and errors are as for `allhands.gather`.
+        """
         return await await_then_return(
             self.group.gather(x, gather_list, dst, timeout=timeout, label=label), gather_list
         )
@@ -156,7 +104,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> AnyArray:
-        """Overwrite `x` with this rank's array of the list on `src`; return it."""
+        """Overwrite `x` with this rank's array of `scatter_list` on rank `src`.
+
+        Return `x`. Arrays and errors are as for `allhands.scatter`.
+        """
         return await await_then_return(
             self.group.scatter(x, scatter_list, src, timeout=timeout, label=label), x
         )
@@ -169,7 +120,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> list[AnyArray]:
-        """Fill `outputs` with every rank's `x`; return it."""
+        """Fill `outputs` with every rank's `x`, in rank order.
+
+        Return `outputs`. Arrays and errors are as for `allhands.all_gather`.
+        """
         return await await_then_return(
             self.group.all_gather(outputs, x, timeout=timeout, label=label), outputs
         )
@@ -182,7 +136,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> AnyArray:
-        """Fill `output` with every rank's `x`, by rank; return it."""
+        """Fill `output` with every rank's `x`, concatenated in rank order.
+
+        Return `output`. Arrays and errors are as for `allhands.all_gather_into_tensor`.
+        """
         return await await_then_return(
             self.group.all_gather_into_tensor(output, x, timeout=timeout, label=label), output
         )
@@ -196,7 +153,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> AnyArray:
-        """Overwrite `output` with the combination of all `inputs[rank]`; return it."""
+        """Overwrite `output` with the reduction of all ranks' `inputs[rank]`.
+
+        Return `output`. Arrays and errors are as for `allhands.reduce_scatter`.
+        """
         return await await_then_return(
             self.group.reduce_scatter(output, inputs, op, timeout=timeout, label=label), output
         )
@@ -210,7 +170,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> AnyArray:
-        """Overwrite `output` with this rank's share of the combination; return it."""
+        """Overwrite `output` with this rank's block of the reduction of `x`.
+
+        Return `output`. Arrays and errors are as for `allhands.reduce_scatter_tensor`.
+        """
         return await await_then_return(
             self.group.reduce_scatter_tensor(output, x, op, timeout=timeout, label=label), output
         )
@@ -223,7 +186,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> list[AnyArray]:
-        """Give `inputs[j]` to rank j, fill `outputs[j]` with what it gives; return it."""
+        """Send `inputs[j]` to rank j and receive rank j's block in `outputs[j]`.
+
+        Return `outputs`. Arrays and errors are as for `allhands.all_to_all`.
+        """
         return await await_then_return(
             self.group.all_to_all(outputs, inputs, timeout=timeout, label=label), outputs
         )
@@ -238,7 +204,10 @@ class AsyncGroup(AsyncComposed):
         timeout: float | None = None,
         label: str | None = None,
     ) -> AnyArray:
-        """Give each rank its rows of `x`, fill `output` with theirs; return it."""
+        """Send each rank its rows of `x` and receive its rows in `output`.
+
+        Return `output`. Arrays and errors are as for `allhands.all_to_all_single`.
+        """
         return await await_then_return(
             self.group.all_to_all_single(
                 output, x, output_split_sizes, input_split_sizes, timeout=timeout, label=label
@@ -247,7 +216,10 @@ class AsyncGroup(AsyncComposed):
         )
 
     async def barrier(self, *, timeout: float | None = None, label: str | None = None) -> None:
-        """Return when every rank has called it."""
+        """Return when every rank of the group has called `barrier`.
+
+        Arrays and errors are as for `allhands.barrier`.
+        """
         await await_then_return(self.group.barrier(timeout=timeout, label=label), None)
 
     async def monitored_barrier(
@@ -257,7 +229,10 @@ class AsyncGroup(AsyncComposed):
         *,
         label: str | None = None,
     ) -> None:
-        """Return when every rank has called it; else all are told which have not."""
+        """Wait for every rank, or name the missing ones on all ranks.
+
+        Arrays and errors are as for `allhands.monitored_barrier`.
+        """
         await await_then_return(
             self.group.monitored_barrier(timeout, wait_all_ranks, label=label), None
         )
@@ -307,38 +282,3 @@ class AsyncGroup(AsyncComposed):
     async def grow(self, count: int, *, timeout: float | None = None) -> "AsyncGroup":
         """Return a group of the ranks that are left and of newcomers; see `Group.grow`."""
         return AsyncGroup(await asyncio.to_thread(self.group.grow, count, timeout=timeout))
-
-
-class AsyncWorld(AsyncGroup):
-    """The group of all ranks, and the way to others."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world.group)
-        self._world = world
-
-    async def new_group(
-        self,
-        ranks: Sequence[int] | None = None,
-        tag: str | None = None,
-        use_local_synchronization: bool = False,
-        timeout: float | None = None,
-        *,
-        on_failure: str = "raise",
-        retryable: bool = False,
-        verify: bool | None = None,
-        allow_pickle: bool | None = None,
-    ) -> AsyncGroup | None:
-        """Make a group of some ranks of the world; None where this rank is not one of them.
-
-        Arguments and errors are those of `allhands.new_group`.
-        """
-        chosen = range(self.size) if ranks is None else ranks
-        options = NewGroupOptions(timeout, on_failure, retryable, verify, allow_pickle)
-        group = await asyncio.to_thread(
-            self._world.new_group, chosen, tag, use_local_synchronization, options
-        )
-        return None if isinstance(group, NonMember) else AsyncGroup(group)
-
-    def abort(self, reason: str) -> None:
-        """End all groups on all ranks: calls raise `GroupAborted` from then on."""
-        self._world.abort(reason)

@@ -8,17 +8,15 @@ import contextlib
 import itertools
 import os
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 
 from allhands import config
-from allhands.api.fake import FakeWorld
+from allhands.api.joining import join_world
 from allhands.api.world import ThreadRank, World
-from allhands.deadlines import to_seconds
 from allhands.group.group import Group
 from allhands.group.non_member import NonMember
-from allhands.membership.store_rendezvous import rendezvous_via_store
 from allhands.stores import Store
-from allhands_proto import notice
 
 AnyGroup = Group | NonMember | None
 
@@ -131,41 +129,29 @@ def init_process_group(
         JoinRefused, CollectiveTimeout, CoordinatorUnavailable, Unauthenticated: see `errors`.
     """
     global _default_world, current_group
-    seat = _thread_state.thread_rank
-    with _lock if seat is None else contextlib.nullcontext():
+    thread_rank = _thread_state.thread_rank
+    with _lock if thread_rank is None else contextlib.nullcontext():
         if (world := find_world()) is not None and not world.is_inherited:
             raise RuntimeError("this process is in a world already: destroy_process_group() first")
         _thread_state.world = None  # in a forked child it may be the parent's
-        if seat is None and _thread_rank_count:
+        if thread_rank is None and _thread_rank_count:
             raise RuntimeError(
                 "threads of this process are ranks, and this thread is none of them: "
                 "give it a group of the rank that has started it"
             )
-        if store is not None and init_method is not None:
-            raise ValueError("init_method and store both say where to meet: give one of them")
-        if backend == "threads" and seat is not None:
-            init_method, rank, world_size = seat.resolve_rank(rank, world_size)
-        length, attempt = to_seconds(timeout), count_attempt()
-        place, tls_name = None, None
-        if store is not None and backend not in ("fake", "threads"):  # which meet elsewhere
-            meeting = rendezvous_via_store(store, rank, world_size, length)
-            place, attempt, job = meeting.place, 0, job or meeting.job
-            token, tls = meeting.token, meeting.tls_ca
-            insecure, tls_name = insecure or meeting.insecure, meeting.tls_name
-        settled = config.resolve_config(
-            os.environ,
+        joined = join_world(
+            *get_thread_state(),
             init_method=init_method,
             rank=rank,
             world_size=world_size,
-            timeout=length,
+            timeout=timeout,
             job=job,
             token=token,
-            tls_ca=tls,
-            tls_name=tls_name,
+            tls=tls,
             insecure=insecure,
-            label=label,
-            heartbeat_window=heartbeat_window or 0.0,
             backend=backend,
+            label=label,
+            heartbeat_window=heartbeat_window,
             deterministic=deterministic,
             on_failure=on_failure,
             retryable=retryable,
@@ -174,16 +160,13 @@ def init_process_group(
             abort_on_exception=abort_on_exception,
             verify=verify,
             allow_pickle=allow_pickle,
-            parent=identify_parent_process(),
-            attempt=attempt,
-            rendezvous=place,
+            store=store,
         )
-        joined = _choose_joiner(settled.backend, seat).join(settled)
-        if seat is not None:
+        if thread_rank is not None:
             _thread_state.world = joined
             return
         _default_world = joined
-        current_group = _default_world.group
+        current_group = joined.group
 
 
 def is_initialized() -> bool:
@@ -273,28 +256,7 @@ def unbind_thread_rank() -> World | None:
     return world
 
 
-def count_attempt() -> int:
-    """Count the worlds that this process has tried to join, from 0; or this thread, as a rank."""
-    return next(
-        _attempt_numbers if _thread_state.thread_rank is None else _thread_state.attempt_numbers
-    )
-
-
-def identify_parent_process() -> str:
-    """Name the process that started this one, not to be mistaken for an earlier one of its id."""
-    pid = os.getppid()
-    return f"{pid}.{notice.read_start_ticks(pid)}"
-
-
-def _choose_joiner(backend: str, thread_rank: ThreadRank | None) -> ThreadRank | type[World]:
-    """Return what joins a world of that kind."""
-    match backend:
-        case "fake":
-            return FakeWorld
-        case "threads":
-            if thread_rank is None:
-                text = "backend='threads' is for the threads of allhands.testing.run_threads"
-                raise RuntimeError(text)
-            return thread_rank
-        case _:
-            return World
+def get_thread_state() -> tuple[ThreadRank | None, Iterator[int]]:
+    """Return this thread's place among ranks, if any, and the counter of joining attempts."""
+    thread_rank = _thread_state.thread_rank
+    return thread_rank, _attempt_numbers if thread_rank is None else _thread_state.attempt_numbers

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from allhands import config
-from allhands.api.default_world import identify_parent_process
+from allhands.api.joining import identify_parent_process
 from allhands.api.world import NewGroupOptions, World
 from allhands.coordinator.endpoint import is_insecure
 from allhands.group.group import Group

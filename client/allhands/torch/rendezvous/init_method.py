@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from allhands import config
-from allhands.api.default_world import identify_parent_process
+from allhands.api.joining import identify_parent_process
 from allhands.api.world import World
 from allhands.coordinator.client import Control
 from allhands.deadlines import Timeout, to_seconds

@@ -1,0 +1,31 @@
+"""Awaiting a `Work` on an asyncio event loop; cancelling the wait cancels the call."""
+
+import asyncio
+from typing import Any, TypeVar
+
+from allhands.engine.work.work import Work
+from allhands.futures import wrap_for_loop
+
+T = TypeVar("T")
+
+_CANCEL_SECONDS = 1.0
+"""Far longer than the one turn of the I/O loop that ending a call takes."""
+
+
+async def await_result(work: Work) -> Any:
+    """Return what a call gives; where the waiting is cancelled the call ends too, before this."""
+    future = wrap_for_loop(work.get_future())
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        work.cancel()
+        await asyncio.wait([future], timeout=_CANCEL_SECONDS)
+        if future.done() and not future.cancelled():
+            future.exception()
+        raise
+
+
+async def await_then_return(work: Work, result: T) -> T:
+    """Wait for a call in the same way; return a result that is known before."""
+    await await_result(work)
+    return result
