@@ -833,7 +833,7 @@ MUTATIONS: Final = (
     Mutation(
         103,
         "a group that was destroyed goes on",
-        "membership/worker.py",
+        "membership/worker_groups.py",
         "engine.replace_failure(failure) if failure is not None else engine.shut_down(\n"
         "                _make_destroyed_error\n"
         "            )\n",

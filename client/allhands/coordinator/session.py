@@ -6,38 +6,33 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import grpc
 import grpc.aio
 
 from allhands.coordinator import report_codec
 from allhands.coordinator.endpoint import ChannelConfig, translate_error
+from allhands.coordinator.session_channel import open_channel
+from allhands.coordinator.session_listener import SessionListener, make_heartbeat
+from allhands.coordinator.session_requests import INQUIRY_SECONDS, SessionRequests
+from allhands.coordinator.world_member import WorldMember, read_member
 from allhands.errors import (
     AllhandsError,
     CollectiveTimeout,
     CoordinatorUnavailable,
     JoinRefused,
-    MembershipChanged,
 )
-from allhands.verdicts import AbsentRank, CallCancellation, Verdict
-from allhands_proto import forks, process, stack_channel
+from allhands.verdicts import AbsentRank, Verdict
+from allhands_proto import process, stack_channel
 from allhands_proto.codec import decode_absent_rank, decode_cancellation, decode_verdict
 from allhands_proto.v1 import coordinator_pb2 as wire
-from allhands_proto.v1 import coordinator_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
 Stream: TypeAlias = "grpc.aio.StreamStreamCall[wire.SessionRequest, wire.SessionEvent]"
 
-_VERDICT_KEY = "allhands-verdict-bin"
-_GIVEN_UP_KEY = "allhands-given-up-bin"
-_MAX_VERDICT_BYTES = 48 << 10
-_VERDICT_SLACK = 2.0
-"""Seconds by which the RPC for a verdict outlasts the call: it must not end before its answer."""
 _LEAVE_SECONDS = 2.0
-_INQUIRY_SECONDS = 1.0
 _MAX_REFUSED_CALLERS = 16
 """Callers of which a rank that waits for its world remembers that they were refused."""
 _NO_SIZE_WARNING_SECONDS = 2.0
@@ -49,102 +44,12 @@ WORLD_EVENTS = ("member_lost", "member_left", "broken_links", "aborted", "condit
 """Events that a rank which the coordinator cannot reach is told by its peers."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorldMember:
-    """A rank of the world as the coordinator introduced it."""
-
-    rank: int
-    host: str
-    pid: int
-    address: str
-    hosts_coordinator: bool
-    data_port: int
-    """At the host of `address`, for raw-socket links; 0: it has none."""
-    memory: str
-    """How processes of its host find its shared memory; empty: it has none."""
-    pid_namespace: str = ""
-    """Names the processes that can look at this one."""
-    start_ticks: str = ""
-    """When it began; see `notice.read_start_ticks`."""
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
-
-
-def read_member(member: wire.Member) -> WorldMember:
-    """Read what the coordinator says of a rank."""
-    return WorldMember(
-        member.rank,
-        member.host,
-        member.pid,
-        member.address,
-        member.hosts_coordinator,
-        member.data_port,
-        member.memory,
-        member.pid_namespace,
-        member.start_ticks,
-    )
-
-
-class SessionListener(Protocol):
-    """Who is told what happens to the world; called on the session's loop."""
-
-    def get_progress(self) -> Sequence[wire.Progress]:
-        """Return where this worker is in each of its groups."""
-
-    def take_started_calls(self) -> Sequence[wire.CallStarts]:
-        """Return which calls began since this was last asked, and when."""
-
-    def get_stack(self) -> str:
-        """Return where the program of this worker is now."""
-
-    def make_report(self, operations: int, nbytes: int) -> bytes:
-        """Return what this worker has recorded, `operations` of each group, serialised."""
-
-    def on_member_lost(self, rank: int, reason: str, found: Verdict) -> None: ...
-
-    def on_member_left(self, left: wire.MemberLeft) -> None: ...
-
-    def on_ruling(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
-        """Ranks that are alive cannot reach one another."""
-
-    def on_links_silent(
-        self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool
-    ) -> None:
-        """Ranks that are alive do not answer one another, or do again; it may pass by itself."""
-
-    def on_aborted(self, group: str, by: str, reason: str) -> None:
-        """Somebody ended a group, or the world where that is empty."""
-
-    def vouch(self, rank: int) -> None:
-        """Find out whether a rank is heard over a link, and say so if it is."""
-
-    def on_condition(self, rank: int, found: AbsentRank | None, seconds: float) -> None:
-        """A rank has been silent towards the coordinator for so long; None: not any more."""
-
-    def relay_event(self, event: wire.SessionEvent) -> None:
-        """Pass on what befell the world to ranks that the coordinator cannot tell."""
-
-    def on_call_given_up(self, group: str, sequence: int, given: CallCancellation) -> None:
-        """A rank gave a call up on purpose."""
-
-    def on_expelled(self, reason: str) -> None:
-        """The coordinator no longer counts this worker as a member."""
-
-    def on_coordinator_gone(self, reason: str) -> None:
-        """The stream broke from the coordinator's side."""
-
-    def on_newcomers(self, count: int) -> None:
-        """So many workers wait to be taken in."""
-
-
-class Session:
+class Session(SessionRequests):
     """A membership: from `join` to `leave`, or until somebody is lost."""
 
     def __init__(self, channel_config: ChannelConfig, channel: grpc.aio.Channel, job: str) -> None:
-        self._channel_config = channel_config
+        super().__init__(channel_config, channel, job)
         self._channel = channel
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         self._stream: Stream | None = None
         self._unread_events: deque[wire.SessionEvent] = deque()  # of a batch
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,9 +58,6 @@ class Session:
         self._write_tasks: set[asyncio.Task[None]] = set()
         self._write_lock = asyncio.Lock()  # gRPC takes one write at a time
         self._is_leaving = False
-        self.job = job
-        self.joined = wire.Joined()
-        self.epoch = 0
         self.group = ""
         """The group that took this worker in while its world ran; empty: it was there before."""
         self.members: tuple[WorldMember, ...] = ()
@@ -176,7 +78,7 @@ class Session:
             CollectiveTimeout: others never joined; it names them.
             CoordinatorUnavailable, Unauthenticated: nobody there, or not for us.
         """
-        session = cls(channel_config, channel or _open_channel(channel_config), request.job)
+        session = cls(channel_config, channel or open_channel(channel_config), request.job)
         joining = asyncio.create_task(session._join(request))
         try:
             # Not cancelled at the deadline: the job still counts us while it is asked who is there.
@@ -209,118 +111,6 @@ class Session:
     async def report_broken_link(self, rank: int, reason: str, shares_memory: bool) -> None:
         report = wire.LinkBroken(rank=rank, reason=reason, shares_memory=shares_memory)
         await self._send_and_wait(wire.SessionRequest(link_broken=report))
-
-    async def wait_monitored_barrier(
-        self, group: str, sequence: int, timeout: float
-    ) -> Verdict | None:
-        """Wait for the ranks of a group; say who did not come, as all of them are told.
-
-        Raises:
-            CoordinatorUnavailable, Refused: nobody can say.
-        """
-        request = wire.MonitoredBarrierRequest(
-            job=self.job,
-            member_id=self.joined.member_id,
-            group=group,
-            sequence=sequence,
-            remaining=timeout,
-            max_nbytes=_MAX_VERDICT_BYTES,
-        )
-        try:
-            await self._stub.MonitoredBarrier(
-                request,
-                timeout=max(timeout, 0) + _VERDICT_SLACK,
-                metadata=self._channel_config.metadata,
-            )
-        except grpc.aio.AioRpcError as error:
-            found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
-            if isinstance(found, bytes):
-                return decode_verdict(wire.Verdict.FromString(found))
-            doing = f"pass monitored_barrier #{sequence} of group {group!r}"
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise CoordinatorUnavailable(f"{doing}: the coordinator does not answer") from error
-            raise translate_error(error, doing, target=self._channel_config.target) from error
-        return None
-
-    async def judge(
-        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
-    ) -> Verdict | CallCancellation | None:
-        """Ask who is missing in a call; the answer comes when `timeout` has passed, or soon after.
-
-        Returns None when there is no answer.
-        """
-        request = wire.AwaitVerdictRequest(
-            job=self.job,
-            member_id=self.joined.member_id,
-            group=group,
-            sequence=sequence,
-            operation=operation,
-            waiting_on=waiting_on,
-            remaining=max(timeout, 0.0),
-            max_nbytes=_MAX_VERDICT_BYTES,
-        )
-        try:
-            await self._stub.AwaitVerdict(
-                request,
-                timeout=max(timeout, 0.0) + _VERDICT_SLACK,
-                metadata=self._channel_config.metadata,
-            )
-        except grpc.aio.AioRpcError as error:
-            trailers = dict(error.trailing_metadata() or ())
-            found, given = trailers.get(_VERDICT_KEY), trailers.get(_GIVEN_UP_KEY)
-            if isinstance(given, bytes):
-                return decode_cancellation(wire.CallCancelled.FromString(given))
-            if isinstance(found, bytes):
-                return decode_verdict(wire.Verdict.FromString(found))
-            logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
-        return None
-
-    async def request_group_change(
-        self, request: wire.GroupChangeRequest, timeout: float
-    ) -> wire.GroupChange:
-        """Decide with the other present members of a group; see coordinator.proto.
-
-        Raises:
-            CollectiveTimeout: not all of them asked for the same within `timeout` seconds.
-            MembershipChanged: this worker is no member any more.
-            Refused: they asked for something else; the text names them.
-            CoordinatorUnavailable: nobody answers.
-        """
-        request.job, request.member_id = self.job, self.joined.member_id
-        what = f"{request.kind} of group {request.group!r}"
-        try:
-            return await self._stub.Reform(
-                request, timeout=max(timeout, 0.001), metadata=self._channel_config.metadata
-            )
-        except grpc.aio.AioRpcError as error:
-            said = error.details() or error.code().name
-            match error.code():
-                case grpc.StatusCode.DEADLINE_EXCEEDED:
-                    text = f"{what} timed out after {timeout:g} s: {said}"
-                    raise CollectiveTimeout(text, op=request.kind, seq=0) from error
-                case grpc.StatusCode.ABORTED:
-                    expelled = MembershipChanged(
-                        f"{what} cannot run: {said}",
-                        old_epoch=self.epoch,
-                        new_epoch=self.epoch + 1,
-                    )
-                    expelled.is_final = True
-                    raise expelled from error
-            raise translate_error(error, what, target=self._channel_config.target) from error
-
-    async def all_present(self, ranks: Sequence[int]) -> bool:
-        """Ask whether these ranks are still members; False also when there is no answer."""
-        try:
-            job = await self._stub.DescribeJob(
-                wire.DescribeJobRequest(job=self.job),
-                timeout=_INQUIRY_SECONDS,
-                metadata=self._channel_config.metadata,
-            )
-        except grpc.aio.AioRpcError as error:
-            logger.debug("not told who is present: %s", error.details())
-            return False
-        there = {one.rank for one in job.members if one.state == wire.MEMBER_STATE_JOINED}
-        return there.issuperset(ranks)
 
     @property
     def report_nbytes(self) -> int:
@@ -506,7 +296,7 @@ class Session:
         try:
             job = await self._stub.DescribeJob(
                 wire.DescribeJobRequest(job=self.job),
-                timeout=_INQUIRY_SECONDS,
+                timeout=INQUIRY_SECONDS,
                 metadata=self._channel_config.metadata,
             )
         except grpc.aio.AioRpcError as error:
@@ -530,7 +320,7 @@ class Session:
                 listener.on_member_left(event.member_left)
             case "probe":
                 stack = listener.get_stack() if event.probe.stack else ""
-                self.send(_make_heartbeat(listener, event.probe.probe, stack))
+                self.send(make_heartbeat(listener, event.probe.probe, stack))
             case "inspect_peer":
                 self._start_task(self._inspect(event.inspect_peer))
             case "indirect_probe":
@@ -590,9 +380,7 @@ class Session:
         task.add_done_callback(self._tasks.remove)
 
     async def _send_report(self, collect: wire.CollectReport, listener: SessionListener) -> None:
-        await self._send_and_wait(
-            _make_heartbeat(listener)
-        )  # so that the coordinator knows as much
+        await self._send_and_wait(make_heartbeat(listener))  # so that the coordinator knows as much
         report = listener.make_report(collect.operations, collect.nbytes)
         for part in report_codec.split_report(collect.id, report):
             await self._send_and_wait(wire.SessionRequest(report_part=part))
@@ -600,7 +388,7 @@ class Session:
     async def _send_heartbeats(self, listener: SessionListener) -> None:
         while True:
             await asyncio.sleep(self.joined.heartbeat_interval)
-            await self._send_and_wait(_make_heartbeat(listener))
+            await self._send_and_wait(make_heartbeat(listener))
 
     async def _send_and_wait(self, request: wire.SessionRequest) -> None:
         """Tell the coordinator something and wait for that, though whoever waits is cancelled."""
@@ -633,45 +421,3 @@ class Session:
                 raise CoordinatorUnavailable("the coordinator ended the session")
             self._unread_events.extend(event.batch or (event,))
         return self._unread_events.popleft()
-
-
-async def listens_beyond_loopback(channel_config: ChannelConfig, timeout: float) -> bool:
-    """Ask a coordinator whether other hosts reach it; one that does not know says no.
-
-    Raises:
-        CoordinatorUnavailable, Unauthenticated: it cannot be asked.
-    """
-    async with _open_channel(channel_config) as channel:
-        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
-        try:
-            found = await stub.DescribeCoordinator(
-                wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=channel_config.metadata
-            )
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                text = f"the coordinator at {channel_config.target} does not answer"
-                raise CoordinatorUnavailable(text) from error
-            raise translate_error(error, "join", target=channel_config.target) from error
-    return found.beyond_loopback
-
-
-def _open_channel(channel_config: ChannelConfig) -> grpc.aio.Channel:
-    forks.use_grpc()
-    if channel_config.credentials is None:
-        return grpc.aio.insecure_channel(channel_config.target, options=channel_config.options)
-    return grpc.aio.secure_channel(
-        channel_config.target, channel_config.credentials, options=channel_config.options
-    )
-
-
-def _make_heartbeat(
-    listener: SessionListener, probe: int = 0, stack: str = ""
-) -> wire.SessionRequest:
-    beat = wire.Heartbeat(
-        probe=probe,
-        stack=stack,
-        progress=listener.get_progress(),
-        call_starts=listener.take_started_calls(),
-        sent_at=time.monotonic(),
-    )
-    return wire.SessionRequest(heartbeat=beat)

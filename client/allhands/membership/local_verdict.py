@@ -5,7 +5,7 @@ Processes of its host it can look at; others may answer a ping with where they a
 
 from collections.abc import Collection, Mapping, Sequence
 
-from allhands.coordinator.session import WorldMember
+from allhands.coordinator.world_member import WorldMember
 from allhands.verdicts import AbsentRank, State, Verdict
 from allhands_proto import process
 from allhands_proto.v1 import coordinator_pb2 as wire

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from allhands.config import WorldConfig
 from allhands.coordinator.endpoint import Address, Endpoint
 from allhands.coordinator.rendezvous import WorldRendezvous
-from allhands.coordinator.session import Session, WorldMember
+from allhands.coordinator.session import Session
+from allhands.coordinator.world_member import WorldMember
 from allhands.errors import AllhandsError
 from allhands.membership.fake.engine import FakeEngine
 from allhands.membership.worker import WORLD, Worker

@@ -1,0 +1,41 @@
+"""Channels of asyncio to the coordinator, and its answer on which hosts can connect."""
+
+import grpc
+import grpc.aio
+
+from allhands.coordinator.endpoint import ChannelConfig, translate_error
+from allhands.errors import (
+    CoordinatorUnavailable,
+)
+from allhands_proto import forks
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+
+async def listens_beyond_loopback(channel_config: ChannelConfig, timeout: float) -> bool:
+    """Ask a coordinator whether other hosts reach it; one that does not know says no.
+
+    Raises:
+        CoordinatorUnavailable, Unauthenticated: it cannot be asked.
+    """
+    async with open_channel(channel_config) as channel:
+        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        try:
+            found = await stub.DescribeCoordinator(
+                wire.DescribeCoordinatorRequest(), timeout=timeout, metadata=channel_config.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                text = f"the coordinator at {channel_config.target} does not answer"
+                raise CoordinatorUnavailable(text) from error
+            raise translate_error(error, "join", target=channel_config.target) from error
+    return found.beyond_loopback
+
+
+def open_channel(channel_config: ChannelConfig) -> grpc.aio.Channel:
+    forks.use_grpc()
+    if channel_config.credentials is None:
+        return grpc.aio.insecure_channel(channel_config.target, options=channel_config.options)
+    return grpc.aio.secure_channel(
+        channel_config.target, channel_config.credentials, options=channel_config.options
+    )

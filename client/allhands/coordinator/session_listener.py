@@ -1,0 +1,73 @@
+"""Interface of session events: the callbacks that a worker implements."""
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from allhands.verdicts import AbsentRank, CallCancellation, Verdict
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+
+class SessionListener(Protocol):
+    """Who is told what happens to the world; called on the session's loop."""
+
+    def get_progress(self) -> Sequence[wire.Progress]:
+        """Return where this worker is in each of its groups."""
+
+    def take_started_calls(self) -> Sequence[wire.CallStarts]:
+        """Return which calls began since this was last asked, and when."""
+
+    def get_stack(self) -> str:
+        """Return where the program of this worker is now."""
+
+    def make_report(self, operations: int, nbytes: int) -> bytes:
+        """Return what this worker has recorded, `operations` of each group, serialised."""
+
+    def on_member_lost(self, rank: int, reason: str, found: Verdict) -> None: ...
+
+    def on_member_left(self, left: wire.MemberLeft) -> None: ...
+
+    def on_ruling(self, found: Verdict, pairs: Sequence[tuple[int, int]]) -> None:
+        """Ranks that are alive cannot reach one another."""
+
+    def on_links_silent(
+        self, found: Verdict, pairs: Sequence[tuple[int, int]], is_over: bool
+    ) -> None:
+        """Ranks that are alive do not answer one another, or do again; it may pass by itself."""
+
+    def on_aborted(self, group: str, by: str, reason: str) -> None:
+        """Somebody ended a group, or the world where that is empty."""
+
+    def vouch(self, rank: int) -> None:
+        """Find out whether a rank is heard over a link, and say so if it is."""
+
+    def on_condition(self, rank: int, found: AbsentRank | None, seconds: float) -> None:
+        """A rank has been silent towards the coordinator for so long; None: not any more."""
+
+    def relay_event(self, event: wire.SessionEvent) -> None:
+        """Pass on what befell the world to ranks that the coordinator cannot tell."""
+
+    def on_call_given_up(self, group: str, sequence: int, given: CallCancellation) -> None:
+        """A rank gave a call up on purpose."""
+
+    def on_expelled(self, reason: str) -> None:
+        """The coordinator no longer counts this worker as a member."""
+
+    def on_coordinator_gone(self, reason: str) -> None:
+        """The stream broke from the coordinator's side."""
+
+    def on_newcomers(self, count: int) -> None:
+        """So many workers wait to be taken in."""
+
+
+def make_heartbeat(
+    listener: SessionListener, probe: int = 0, stack: str = ""
+) -> wire.SessionRequest:
+    beat = wire.Heartbeat(
+        probe=probe,
+        stack=stack,
+        progress=listener.get_progress(),
+        call_starts=listener.take_started_calls(),
+        sent_at=time.monotonic(),
+    )
+    return wire.SessionRequest(heartbeat=beat)

@@ -1,0 +1,149 @@
+"""Unary requests of a member: verdicts, monitored barriers, group changes."""
+
+import logging
+from collections.abc import Sequence
+
+import grpc
+import grpc.aio
+
+from allhands.coordinator.endpoint import ChannelConfig, translate_error
+from allhands.errors import (
+    CollectiveTimeout,
+    CoordinatorUnavailable,
+    MembershipChanged,
+)
+from allhands.verdicts import CallCancellation, Verdict
+from allhands_proto.codec import decode_cancellation, decode_verdict
+from allhands_proto.v1 import coordinator_pb2 as wire
+from allhands_proto.v1 import coordinator_pb2_grpc
+
+logger = logging.getLogger(__name__)
+_VERDICT_KEY = "allhands-verdict-bin"
+_GIVEN_UP_KEY = "allhands-given-up-bin"
+_MAX_VERDICT_BYTES = 48 << 10
+_VERDICT_SLACK = 2.0
+"""Seconds by which the RPC for a verdict outlasts the call: it must not end before its answer."""
+INQUIRY_SECONDS = 1.0
+
+
+class SessionRequests:
+    """Unary requests that a member of a job makes beside its stream."""
+
+    def __init__(self, channel_config: ChannelConfig, channel: grpc.aio.Channel, job: str) -> None:
+        self._channel_config = channel_config
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        self.job = job
+        self.joined = wire.Joined()
+        self.epoch = 0
+
+    async def wait_monitored_barrier(
+        self, group: str, sequence: int, timeout: float
+    ) -> Verdict | None:
+        """Wait for the ranks of a group; say who did not come, as all of them are told.
+
+        Raises:
+            CoordinatorUnavailable, Refused: nobody can say.
+        """
+        request = wire.MonitoredBarrierRequest(
+            job=self.job,
+            member_id=self.joined.member_id,
+            group=group,
+            sequence=sequence,
+            remaining=timeout,
+            max_nbytes=_MAX_VERDICT_BYTES,
+        )
+        try:
+            await self._stub.MonitoredBarrier(
+                request,
+                timeout=max(timeout, 0) + _VERDICT_SLACK,
+                metadata=self._channel_config.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            found = dict(error.trailing_metadata() or ()).get(_VERDICT_KEY)
+            if isinstance(found, bytes):
+                return decode_verdict(wire.Verdict.FromString(found))
+            doing = f"pass monitored_barrier #{sequence} of group {group!r}"
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise CoordinatorUnavailable(f"{doing}: the coordinator does not answer") from error
+            raise translate_error(error, doing, target=self._channel_config.target) from error
+        return None
+
+    async def judge(
+        self, group: str, sequence: int, operation: str, waiting_on: Sequence[int], timeout: float
+    ) -> Verdict | CallCancellation | None:
+        """Ask who is missing in a call; the answer comes when `timeout` has passed, or soon after.
+
+        Returns None when there is no answer.
+        """
+        request = wire.AwaitVerdictRequest(
+            job=self.job,
+            member_id=self.joined.member_id,
+            group=group,
+            sequence=sequence,
+            operation=operation,
+            waiting_on=waiting_on,
+            remaining=max(timeout, 0.0),
+            max_nbytes=_MAX_VERDICT_BYTES,
+        )
+        try:
+            await self._stub.AwaitVerdict(
+                request,
+                timeout=max(timeout, 0.0) + _VERDICT_SLACK,
+                metadata=self._channel_config.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            trailers = dict(error.trailing_metadata() or ())
+            found, given = trailers.get(_VERDICT_KEY), trailers.get(_GIVEN_UP_KEY)
+            if isinstance(given, bytes):
+                return decode_cancellation(wire.CallCancelled.FromString(given))
+            if isinstance(found, bytes):
+                return decode_verdict(wire.Verdict.FromString(found))
+            logger.debug("no verdict on %s #%d: %s", operation, sequence, error.details())
+        return None
+
+    async def request_group_change(
+        self, request: wire.GroupChangeRequest, timeout: float
+    ) -> wire.GroupChange:
+        """Decide with the other present members of a group; see coordinator.proto.
+
+        Raises:
+            CollectiveTimeout: not all of them asked for the same within `timeout` seconds.
+            MembershipChanged: this worker is no member any more.
+            Refused: they asked for something else; the text names them.
+            CoordinatorUnavailable: nobody answers.
+        """
+        request.job, request.member_id = self.job, self.joined.member_id
+        what = f"{request.kind} of group {request.group!r}"
+        try:
+            return await self._stub.Reform(
+                request, timeout=max(timeout, 0.001), metadata=self._channel_config.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            said = error.details() or error.code().name
+            match error.code():
+                case grpc.StatusCode.DEADLINE_EXCEEDED:
+                    text = f"{what} timed out after {timeout:g} s: {said}"
+                    raise CollectiveTimeout(text, op=request.kind, seq=0) from error
+                case grpc.StatusCode.ABORTED:
+                    expelled = MembershipChanged(
+                        f"{what} cannot run: {said}",
+                        old_epoch=self.epoch,
+                        new_epoch=self.epoch + 1,
+                    )
+                    expelled.is_final = True
+                    raise expelled from error
+            raise translate_error(error, what, target=self._channel_config.target) from error
+
+    async def all_present(self, ranks: Sequence[int]) -> bool:
+        """Ask whether these ranks are still members; False also when there is no answer."""
+        try:
+            job = await self._stub.DescribeJob(
+                wire.DescribeJobRequest(job=self.job),
+                timeout=INQUIRY_SECONDS,
+                metadata=self._channel_config.metadata,
+            )
+        except grpc.aio.AioRpcError as error:
+            logger.debug("not told who is present: %s", error.details())
+            return False
+        there = {one.rank for one in job.members if one.state == wire.MEMBER_STATE_JOINED}
+        return there.issuperset(ranks)

@@ -1,0 +1,42 @@
+"""Members of a world as the coordinator introduces them."""
+
+from dataclasses import dataclass
+
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+
+@dataclass(frozen=True, slots=True)
+class WorldMember:
+    """A rank of the world as the coordinator introduced it."""
+
+    rank: int
+    host: str
+    pid: int
+    address: str
+    hosts_coordinator: bool
+    data_port: int
+    """At the host of `address`, for raw-socket links; 0: it has none."""
+    memory: str
+    """How processes of its host find its shared memory; empty: it has none."""
+    pid_namespace: str = ""
+    """Names the processes that can look at this one."""
+    start_ticks: str = ""
+    """When it began; see `notice.read_start_ticks`."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
+
+
+def read_member(member: wire.Member) -> WorldMember:
+    """Read what the coordinator says of a rank."""
+    return WorldMember(
+        member.rank,
+        member.host,
+        member.pid,
+        member.address,
+        member.hosts_coordinator,
+        member.data_port,
+        member.memory,
+        member.pid_namespace,
+        member.start_ticks,
+    )

@@ -1,0 +1,184 @@
+"""State of one membership, and its news to the engines of all groups."""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from allhands.collectives.algorithms.cost import LinkCost
+from allhands.collectives.signature import hash_group
+from allhands.config import WorldConfig
+from allhands.coordinator import report_codec
+from allhands.coordinator.rendezvous import WorldRendezvous
+from allhands.coordinator.session import Session
+from allhands.engine.failures.call_errors import ErrorFactory
+from allhands.engine.group_engine import GroupEngine, GroupProgress
+from allhands.engine.links.pings import SILENT_SECONDS, PingMonitor
+from allhands.errors import (
+    AllhandsError,
+)
+from allhands.recorder.dump import Dumper
+from allhands.recorder.record import OperationRecord, sort_by_time
+from allhands.runtime import stack_dump
+from allhands.runtime.exit_notice import (
+    FailureCause,
+    send_cause_notice,
+)
+from allhands.shm.arena import Arena
+from allhands.transport.frame import MessageKey
+from allhands.transport.mesh import Mesh
+from allhands.transport.ports import Ports
+from allhands.verdicts import AbsentRank, Verdict
+from allhands_proto import process
+from allhands_proto.v1 import coordinator_pb2 as wire
+
+_MAX_EARLY = 256
+"""Kept notices of peers on groups not open here yet, the latest ones."""
+_REPORTED_OPERATIONS = 256
+"""Calls of all groups in a rank's last report: formatting them takes about 10 ms."""
+
+
+class WorkerState:
+    """Fields and reports of one membership, and notices to its engines.
+
+    Methods run on the loop unless they say otherwise.
+    """
+
+    _mesh: Mesh
+    _pings: PingMonitor
+    world: GroupEngine
+    """Engine of the group of all ranks; there once the worker has started."""
+
+    def __init__(
+        self, config: WorldConfig, rendezvous: WorldRendezvous, ports: Ports, session: Session
+    ) -> None:
+        self.config = config
+        self.rank = session.joined.rank
+        self.members = {member.rank: member for member in session.members}
+        self.rendezvous = rendezvous
+        self._ports = ports
+        self._session = session
+        self._engines: dict[str, GroupEngine] = {}
+        self._closed_positions: dict[str, GroupProgress] = {}
+        """Last position of this rank in each group that it has closed."""
+        self._lost: set[int] = set()
+        self._left: set[int] = set()
+        self._aborted: set[str] = set()  # groups; all of them as ""
+        self._world_events: list[Callable[[GroupEngine], None]] = []
+        """Events of the world in order of arrival: each notifies one engine."""
+        self._early_messages: deque[tuple[int, int, Callable[[GroupEngine], None]]] = deque(
+            maxlen=_MAX_EARLY
+        )
+        """Notices of peers on groups not open here yet: group hash, peer, notification."""
+        self._has_told_cause = False
+        self._own_aborts: list[tuple[Sequence[int], MessageKey, bytes]] = []
+        self._pid_namespace = process.get_pid_namespace()
+        self._coordinator_gone = asyncio.Event()
+        self._pongs: dict[int, wire.Heartbeat] = {}  # of peers that were pinged
+        self._pong_arrived = asyncio.Event()
+        self._pong_times: dict[int, float] = {}  # when peers answered a ping last
+        self._seen_rulings: set[str] = set()
+        self._conditions: dict[int, AbsentRank] = {}  # of ranks that are silent though they live
+        self._vouch_tasks: set[asyncio.Task[None]] = set()
+        self._expelled_reason: str | None = None
+        self._opinion_tasks: dict[int, asyncio.Task[None]] = {}
+        self._is_closed = False
+        self._first_failure_state: tuple[Sequence[wire.Progress], str] | None = None
+        """Progress and stack of this rank at the first failure since the last group change."""
+        self.get_stack: Callable[[], str] = stack_dump.format_main_thread
+        """Formats the program's present stack; see `SessionListener`."""
+        self.newcomer_count = 0
+        """Number of workers that wait for a grow."""
+        self._arena: Arena | None = None
+        self._link_cost: LinkCost | None = None
+        self._dumper = Dumper(
+            config.dump_on_failure, config.job, self.rank, len(self.members), self.get_records
+        )
+
+    def describe_rank(self, rank: int) -> str:
+        return str(self.members.get(rank, f"rank {rank}"))  # one that is not introduced yet
+
+    def shares_memory(self, rank: int) -> bool:
+        return self._arena is not None and self._arena.is_mapped(rank)
+
+    def get_progress(self) -> Sequence[wire.Progress]:
+        # What a call has failed of is told by these: its data has not come in any case.
+        silent = self._mesh.find_silent(SILENT_SECONDS, behind_data=True)
+        return [
+            make_progress(
+                engine.name, engine.progress, [rank for rank in silent if rank in engine.ranks]
+            )
+            for engine in self._engines.values()
+        ]
+
+    def get_records(self, last: int | None = None) -> list[OperationRecord]:
+        """Return what this rank has recorded, `last` operations of each group; any thread."""
+        engines = list(self._engines.values())
+        return sort_by_time(one for engine in engines for one in engine.recorder.list_records(last))
+
+    def _make_last_report(self, state: tuple[Sequence[wire.Progress], str], nbytes: int) -> bytes:
+        """Return what is to be kept of this rank: where it was, and its latest calls."""
+        of_each = max(_REPORTED_OPERATIONS // max(len(self._engines), 1), 1)
+        return report_codec.encode(self.get_records(of_each), *state, nbytes)
+
+    def _send_last_report(self) -> None:
+        """Have the coordinator keep where this rank is now, before its calls end in a failure."""
+        if self._first_failure_state is None and not self._is_closed:
+            self._first_failure_state = at = self.get_progress(), self.get_stack()
+            self._session.send_last_report(at[0], partial(self._make_last_report, at))
+
+    def _announce_on_failure(self, found: Verdict, failure: ErrorFactory) -> ErrorFactory:
+        """Return a failure of which the launcher is told, when the first call fails of it."""
+        one = found.absent[0]
+        cause = FailureCause(one.rank, one.host, one.pid, one.state, one.text)
+
+        def announce_and_make(what: str) -> AllhandsError:
+            if not self._has_told_cause:
+                self._has_told_cause = True
+                send_cause_notice(os.environ, cause)
+            return failure(what)
+
+        return announce_and_make
+
+    def _cancel_opinion(self, rank: int) -> None:
+        """The coordinator has spoken about a rank: no more need for an own opinion."""
+        self._pings.forget(rank)
+        opinion = self._opinion_tasks.pop(rank, None)
+        if opinion is not None and opinion is not asyncio.current_task():
+            opinion.cancel()
+
+    def _notify_engines(self, notify: Callable[[GroupEngine], None]) -> None:
+        """Let engines know what befell the world: those that there are, and those to come."""
+        self._world_events.append(notify)
+        for engine in self._engines.values():
+            notify(engine)
+
+    def _notify_group(self, peer: int, group: int, notify: Callable[[GroupEngine], None]) -> None:
+        """Let a group know what a peer said of its calls, once: as soon as it is open here."""
+        engines = [engine for engine in self._engines.values() if engine.hash == group]
+        for engine in engines:
+            if peer in engine.ranks:
+                notify(engine)
+        if not engines and group not in map(hash_group, self._closed_positions):
+            self._early_messages.append((group, peer, notify))
+
+    def _awaits_rank(self, rank: int, completed: Mapping[str, int], engine: GroupEngine) -> bool:
+        """Say whether a call is under way here that a rank has left before."""
+        at = engine.progress
+        is_missing = at.sequence > completed.get(engine.name, 0)
+        return rank in engine.ranks and bool(at.operation) and is_missing
+
+
+def make_progress(
+    group: str, position: GroupProgress, unanswered: Sequence[int] = ()
+) -> wire.Progress:
+    return wire.Progress(
+        group=group,
+        sequence=position.sequence,
+        completed=position.last_completed,
+        operation=position.operation,
+        elapsed=time.monotonic() - position.since,
+        unanswered_pings=unanswered,
+    )
