@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from allhands.config import Daemon, FileRendezvous, HostedByRank0, SingleProcess, WorldConfig
 from allhands.coordinator.attempts import RETRY_SECONDS, ConnectAttempts
+from allhands.coordinator.embed import start_coordinator
 from allhands.coordinator.endpoint import Address, Endpoint, apply_notice, check_privacy, parse_url
 from allhands.errors import CoordinatorUnavailable
-from allhands.runtime.loading import pause_gc
 from allhands_proto import notice
 
 if TYPE_CHECKING:
-    from allhands_server.embedded import RunningCoordinator
+    from allhands.coordinator.embed import RunningCoordinator
 
 logger = logging.getLogger(__name__)
 
@@ -197,23 +197,14 @@ async def _start_coordinator(
     config: WorldConfig, host: str, port: int, name: str | None = None
 ) -> WorldRendezvous:
     """Start the embedded coordinator, on this loop; `name` is what its certificate is for."""
-    with pause_gc():
-        from allhands_server import embedded
-        from allhands_server.config import VARIABLES, ServerConfig
-
     guarded = name is not None and config.tls_cert is not None
-    running = await embedded.start(
-        ServerConfig(
-            host=host,
-            port=port,
-            token=config.token,
-            tls_cert=config.tls_cert if guarded else None,
-            tls_key=config.tls_key if guarded else None,
-            insecure=config.insecure,
-            post_notice=True,
-            kind="embedded",
-            setting_names=VARIABLES,
-        )
+    running = await start_coordinator(
+        host,
+        port,
+        config.token,
+        tls_cert=config.tls_cert if guarded else None,
+        tls_key=config.tls_key if guarded else None,
+        insecure=config.insecure,
     )
     logger.info("rank 0 hosts the coordinator of job %s at %s", config.job, running.url)
     if guarded and name is not None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from allhands.coordinator.embed import start_coordinator
 from allhands.coordinator.endpoint import Endpoint
 from allhands.errors import CoordinatorUnavailable, StoreTimeout
 from allhands.launcher.environment import JobEndpoint
@@ -57,12 +58,8 @@ async def run_embedded(job: str) -> AsyncIterator[JobEndpoint]:
     Raises:
         OSError: it cannot listen.
     """
-    from allhands_server import embedded
-    from allhands_server.config import ServerConfig
-
     token = secrets.token_urlsafe(32)  # the ranks find it in their environment
-    config = ServerConfig(host="127.0.0.1", port=0, token=token, kind="embedded")
-    running = await embedded.start(config)
+    running = await start_coordinator(token=token)
     try:
         yield JobEndpoint("127.0.0.1", running.port, job, running.token)
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from allhands.coordinator.attempts import ConnectAttempts
 from allhands.coordinator.client import Control
+from allhands.coordinator.embed import start_coordinator
 from allhands.coordinator.endpoint import Address, Endpoint, apply_notice, is_insecure
 from allhands.deadlines import Timeout, to_seconds
 from allhands.errors import CoordinatorUnavailable, StoreTimeout, Unauthenticated
@@ -17,7 +18,7 @@ from allhands.stores.coordinator import CoordinatorStore
 from allhands_proto import forks
 
 if TYPE_CHECKING:
-    from allhands_server.embedded import RunningCoordinator
+    from allhands.coordinator.embed import RunningCoordinator
 
 JOB = "store"
 _POLL_SECONDS = 0.02
@@ -157,7 +158,14 @@ class _EmbeddedCoordinator:
         self._thread = LoopThread(f"store at port {port}")
         try:
             self._running: RunningCoordinator = self._thread.run(
-                _start_coordinator(_resolve_host(host), port, token, insecure)
+                start_coordinator(
+                    _resolve_host(host),
+                    port,
+                    token,
+                    tls_cert=os.environ.get("ALLHANDS_TLS_CERT") or None,
+                    tls_key=os.environ.get("ALLHANDS_TLS_KEY") or None,
+                    insecure=insecure,
+                )
             )
         except BaseException:
             self._thread.stop()
@@ -183,27 +191,6 @@ class _EmbeddedCoordinator:
             return
         self._thread.run(self._running.stop())
         self._thread.stop()
-
-
-async def _start_coordinator(
-    host: str, port: int, token: str | None, insecure: bool
-) -> "RunningCoordinator":
-    from allhands_server import embedded
-    from allhands_server.config import VARIABLES, ServerConfig
-
-    return await embedded.start(
-        ServerConfig(
-            host=host,
-            port=port,
-            token=token,
-            tls_cert=os.environ.get("ALLHANDS_TLS_CERT") or None,
-            tls_key=os.environ.get("ALLHANDS_TLS_KEY") or None,
-            insecure=insecure,
-            post_notice=True,
-            kind="embedded",
-            setting_names=VARIABLES,
-        )
-    )
 
 
 def _connect(host: str, port: int, token: str | None, insecure: bool, deadline: float) -> Control:

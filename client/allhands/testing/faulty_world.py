@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from allhands.config import Daemon, WorldConfig
+from allhands.coordinator.embed import make_inproc_coordinator
 from allhands.coordinator.endpoint import Address, Endpoint, configure_channel
 from allhands.coordinator.rendezvous import WorldRendezvous
 from allhands.coordinator.session import Session
@@ -42,8 +43,6 @@ async def faulty_world(
     default of every call. Afterwards every call has ended, those still under way by an
     `AllhandsError`, and no task of the world is left.
     """
-    from allhands_server.inproc import InprocCoordinator
-
     loop = asyncio.get_running_loop()
     config = WorldConfig(
         Daemon(_ADDRESS.url),
@@ -56,7 +55,7 @@ async def faulty_world(
         deterministic=deterministic,
         verify=verify,
     )
-    coordinator = InprocCoordinator(loop.time)
+    coordinator = make_inproc_coordinator(loop.time)
     world = FaultyWorld(plan, config)
     try:
         await world.form(size, coordinator.service)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from allhands.coordinator.embed import start_coordinator
 from allhands.runtime.loop_thread import LoopThread
 from allhands.testing.local_run import LocalRun, make_task
 
@@ -52,13 +53,9 @@ class LocalCluster:
         self._thread: LoopThread | None = None
 
     def __enter__(self) -> Self:
-        from allhands_server import embedded
-        from allhands_server.config import ServerConfig
-
         thread = LoopThread("allhands cluster")
-        config = ServerConfig(host="127.0.0.1", port=0, post_notice=False, kind="embedded")
         try:
-            self._server = thread.run(embedded.start(config))
+            self._server = thread.run(start_coordinator(post_notice=False))
         except BaseException:
             thread.stop()
             raise

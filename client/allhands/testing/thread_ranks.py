@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from allhands.api.world import World
 from allhands.config import WorldConfig
+from allhands.coordinator.embed import make_inproc_coordinator
 from allhands.coordinator.endpoint import Address, Endpoint, configure_channel
 from allhands.coordinator.rendezvous import WorldRendezvous
 from allhands.coordinator.session import Session
@@ -33,7 +34,7 @@ from allhands.transport.ports import NoPorts
 from allhands_proto.v1 import coordinator_pb2 as wire
 
 if TYPE_CHECKING:
-    from allhands_server.embedded import RunningCoordinator
+    from allhands.coordinator.embed import RunningCoordinator
 
 _JOB = "threads"
 _NOWHERE = Endpoint(Address("127.0.0.1", 1, _JOB), None)
@@ -126,9 +127,7 @@ class ThreadRanks:
     # ------------------------------------------------------------ on the loop
 
     async def _begin(self) -> None:
-        from allhands_server.inproc import InprocCoordinator
-
-        self._coordinator = InprocCoordinator(time.monotonic)
+        self._coordinator = make_inproc_coordinator(time.monotonic)
         self._channels = FaultyChannels(Plan(0))
 
     async def _join(self, rank: int, config: WorldConfig) -> Worker:

@@ -1,0 +1,57 @@
+"""Start of coordinators in this process: the client's only way into the server package."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allhands.runtime.loading import pause_gc
+
+if TYPE_CHECKING:
+    from allhands_server.embedded import RunningCoordinator as RunningCoordinator
+    from allhands_server.inproc import InprocCoordinator
+
+
+async def start_coordinator(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    *,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    insecure: bool = False,
+    post_notice: bool = True,
+) -> "RunningCoordinator":
+    """Start a coordinator on the running loop; port 0: any free port.
+
+    Args:
+        token: secret of the callers; None: a new one, for readers of the notice.
+        post_notice: whether commands of the same user find the coordinator.
+
+    Raises:
+        ValueError: other hosts could connect without a token and TLS, a file is missing.
+        OSError: the port is taken, the host is not of this machine, a file cannot be read.
+    """
+    with pause_gc():
+        from allhands_server import embedded
+        from allhands_server.config import VARIABLES, ServerConfig
+
+    return await embedded.start(
+        ServerConfig(
+            host=host,
+            port=port,
+            token=token,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            insecure=insecure,
+            post_notice=post_notice,
+            kind="embedded",
+            setting_names=VARIABLES,
+        )
+    )
+
+
+def make_inproc_coordinator(clock: Callable[[], float]) -> "InprocCoordinator":
+    """Make a coordinator without a port, for ranks on the running loop."""
+    from allhands_server.inproc import InprocCoordinator
+
+    return InprocCoordinator(clock)
